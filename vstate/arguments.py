@@ -93,8 +93,13 @@ def called(role: str, function: Callable[_P, _T], /, *args: _P.args, **options: 
     raise _not_plain(role)
 
 
-def require_plain(role: str, function: Callable[..., object]) -> None:
-    """Raise TypeError for an async or generator function, if its first call is too late for an error."""
+def require_plain(role: str, function: object) -> None:
+    """Raise TypeError for an async or generator function, and for no function at all.
+
+    For functions whose first call is too late for an error.
+    """
+    if not callable(function):
+        raise TypeError(f"{role} is a function, not {type(function).__name__}")
     if (
         inspect.iscoroutinefunction(function)
         or inspect.isgeneratorfunction(function)

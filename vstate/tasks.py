@@ -246,6 +246,8 @@ def events(
     below.
     """
     most = check_limit(limit)
+    if not isinstance(state, State):
+        raise TypeError(f"events are of a Versioned, a Live or a Namespace, not of {type(state).__name__}")
     root = state.root
     namespace = state.prefix.removesuffix("/")
     found: list[Event] = []
@@ -316,6 +318,8 @@ def view(state: ReadableState, focus: Literal["full", "recent"] = "full") -> Vie
     each key that the newest commit changed, with the pair of its old and new value; None stands for absent. A
     `Live` has no history, so "recent" raises NotVersioned.
     """
+    if not isinstance(state, ReadableState):
+        raise TypeError(f"a view is of a state or a snapshot, not of {type(state).__name__}")
     if focus == "full":
         return View(str(state._title()), {key: _value_or_error(state, key) for key in state})
     if focus != "recent":

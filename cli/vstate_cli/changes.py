@@ -17,7 +17,7 @@ from vstate.values.entry import Entry
 from vstate.values.inert import Array, Instance, plain, preview
 from vstate.values.inspection import describe, size_text
 from vstate_cli import drawing
-from vstate_cli.output import Document, Line, Output, padded, safe
+from vstate_cli.output import Document, Line, Output, columns, padded, safe
 from vstate_cli.values import LONG_TEXT, NARROW, UNREADABLE, entry_document
 
 _SIGNS: Final = {"added": "+", "removed": "-", "modified": "~"}
@@ -25,6 +25,7 @@ _STYLES: Final = {"added": "green", "removed": "red", "modified": "cyan"}
 _WIDEST_NAME: Final = 40
 
 _MOST_NAMES: Final = 8  # of keys, in a line
+_LONGEST_NAME: Final = 60
 _SHARED_PREFIX: Final = 20  # characters shown of the beginning that two long texts share
 _MOST_ELEMENTS: Final = 4  # of a range of an array
 _LONGEST_BESIDE: Final = 160  # characters of two texts that stand in one line
@@ -41,15 +42,15 @@ _FEWEST_DOCUMENT_NODES: Final = 50
 
 
 def diff_lines(
-    diff: Diff, out: Output, *, keys: Iterable[str] | None = None, limit: int = 200
+    diff: Diff, out: Output, *, keys: Iterable[str] | None = None, limit: int = 200, used: int = 0
 ) -> Iterator[Line]:
     """Each changed key with the changes inside it, at most `limit` of a key, as `vstate diff` draws them.
 
-    `keys` are some of the changed keys; None means all.
+    `keys` are some of the changed keys; None means all. The lines leave `used` columns of the terminal free.
     """
     for key in diff if keys is None else keys:
         yield line(diff[key])
-        for inside in detail_lines(diff, key, out, limit):
+        for inside in detail_lines(diff, key, out, limit, used + 4):
             yield ["    ", *inside]
 
 
@@ -82,16 +83,20 @@ def sides(change: Change) -> str:
     return safe(describe(new) if sizes[0] == sizes[1] else f"{new.type}, {sizes[0]} -> {sizes[1]}")
 
 
-def names(diff: Diff, only: str | None = None) -> Line:
-    """The changed keys in one line: `+new ~changed -gone … 3 more`. With `only`, the change of that key."""
-    if only is not None:
-        return line(diff[only]) if only in diff else []
+def names(diff: Diff, room: int | None) -> Line:
+    """The changed keys in one line, as many as fit into `room` columns: `+new ~changed -gone … 3 more`."""
     parts: Line = []
+    shown = 0
     for key, change in islice(diff.items(), _MOST_NAMES):
-        parts += [" "] if parts else []
-        parts.append((_SIGNS[change.kind] + safe(key, 60), _STYLES[change.kind]))
-    if len(diff) > _MOST_NAMES:
-        parts.append((f" … {len(diff) - _MOST_NAMES} more", "dim"))
+        name = _SIGNS[change.kind] + safe(key, _LONGEST_NAME)
+        left = len(diff) - shown - 1
+        rest = cell_len(f" … {left} more") if left else 0
+        if shown and room is not None and columns(parts) + 1 + cell_len(name) + rest > room:
+            break
+        parts += [" ", (name, _STYLES[change.kind])] if shown else [(name, _STYLES[change.kind])]
+        shown += 1
+    if len(diff) > shown:
+        parts.append((f" … {len(diff) - shown} more", "dim"))
     return parts
 
 
@@ -153,8 +158,11 @@ def _detail_document(detail: Detail, nodes: int) -> Document:
     return members
 
 
-def detail_lines(diff: Diff, key: str, out: Output, limit: int) -> Iterator[Line]:
-    """The changes inside a key by path, at most `limit`, or the reason why its values cannot be read."""
+def detail_lines(diff: Diff, key: str, out: Output, limit: int, used: int) -> Iterator[Line]:
+    """The changes inside a key by path, at most `limit`, or the reason why its values cannot be read.
+
+    Values are cut so that the lines leave `used` columns of the terminal free; the lines of texts are not.
+    """
     found = _details(diff, key, out, limit + 1)
     if isinstance(found, VStateError):
         yield [(f"({safe(str(found))})", "bold red" if isinstance(found, StorageError) else "yellow")]
@@ -165,23 +173,23 @@ def detail_lines(diff: Diff, key: str, out: Output, limit: int) -> Iterator[Line
         size = _size_to_compare(detail)
         is_inside = 0 < size <= left
         left -= size if is_inside else 0
-        yield from _detail_lines(detail, out, nodes, is_inside=is_inside)
+        yield from _detail_lines(detail, out, nodes, used, is_inside=is_inside)
     if len(found) > limit:
         yield [(f"… more than {limit} changes", "dim")]
     elif not found:
         yield [("(the same value, stored in another way)", "dim")]
 
 
-def _detail_lines(detail: Detail, out: Output, nodes: int, *, is_inside: bool) -> Iterator[Line]:
+def _detail_lines(detail: Detail, out: Output, nodes: int, used: int, *, is_inside: bool) -> Iterator[Line]:
     path, style = safe(detail.path), _STYLES[detail.kind]
     mark = f"{_SIGNS[detail.kind]} "
     note = f"  ({safe(detail.note)})" if detail.note else ""
     colon = ": " if path else ""
-    used = 8 + cell_len(path) + len(note)
+    beside = used + len(mark) + cell_len(path) + len(colon) + len(note)
     if detail.kind != "modified":
         value = detail.new if detail.kind == "added" else detail.old
         start: Line = [(f"{mark}{path}", style), colon] if path else []
-        yield [*start, out.fit(_one_line(value, nodes), used), (note, "dim")]
+        yield [*start, out.fit(_one_line(value, nodes), beside if path else used + len(note)), (note, "dim")]
         return
     old, new = detail.old, detail.new
     if is_inside:
@@ -200,13 +208,13 @@ def _detail_lines(detail: Detail, out: Output, nodes: int, *, is_inside: bool) -
         return
     before, after = _both_sides(old, new, out.width, nodes)
     start = [(mark, style), (path, style), colon]
-    if used + cell_len(before) + cell_len(after) + 4 <= (out.width or NARROW):
+    if beside + cell_len(before) + cell_len(after) + 4 <= (out.width or NARROW):
         yield [*start, (before, "red"), " -> ", (after, "green"), (note, "dim")]
         return
     if path or note:
         yield [*start[:2], (note, "dim")]
-    yield [("  - ", "red"), (out.fit(before, 8), "red")]
-    yield [("  + ", "green"), (out.fit(after, 8), "green")]
+    yield [("  - ", "red"), (out.fit(before, used + 4), "red")]
+    yield [("  + ", "green"), (out.fit(after, used + 4), "green")]
 
 
 def _one_line(value: object, nodes: int) -> str:

@@ -121,7 +121,8 @@ def array_lines(view: ArrayView, width: int) -> Iterator[Line]:
 
 def _elements(texts: list[str], start: int, view: ArrayView, width: int) -> Iterator[Line]:
     widest = min(max(map(cell_len, texts)), _WIDEST_CELL)
-    label = len(_label(view, view.last_at + len(view.last))) + 1
+    places = (*range(len(view.first)), *range(view.last_at, view.last_at + len(view.last)))
+    label = max(len(_label(view, place)) for place in places) + 1
     fitting = max((width - label) // (widest + 1), 1)
     per_line = min(view.columns, fitting) if view.columns else fitting
     step = view.columns or per_line
@@ -133,7 +134,7 @@ def _elements(texts: list[str], start: int, view: ArrayView, width: int) -> Iter
 
 
 def _label(view: ArrayView, place: int) -> str:
-    return f"[{place // view.columns if view.columns else place}]" if len(view.shape) < 3 else f"#{place}"
+    return "".join(f"[{step}]" for step in view.index(place))
 
 
 # Conversations

@@ -162,9 +162,10 @@ def refuse(
             for name, diff in (("ours", ours), ("theirs", theirs)):
                 if diff is None:
                     continue
-                out.line("  ", (name, "bold"))
+                whole = "".join(f" {diff[key].kind} it" for key in diff if diff[key].kind != "modified")
+                out.line("  ", (name, "bold"), whole)
                 for key in diff:
-                    out.lines(changes.detail_lines(diff, key, out, _MOST_SHOWN), indent="    ")
+                    out.lines(changes.detail_lines(diff, key, out, _MOST_SHOWN, 4), indent="    ")
     names = ", ".join(map(repr, error.keys[:_SHORT]))
     left = len(error.keys) - _SHORT
     names += f" and {counted(left, 'more key')}" if left > 0 else ""

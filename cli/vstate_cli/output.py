@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, NoReturn, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -58,6 +58,13 @@ def padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
+class _Console(Console):
+    """A console that leaves a reader that is gone to the command: rich itself would exit with 1."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise  # rich calls this while it handles the BrokenPipeError
+
+
 class Output:
     """Standard output. A terminal has colours, a width and a pager; elsewhere the text is plain and uncut.
 
@@ -72,7 +79,7 @@ class Output:
             coloured = "standard"
         if os.environ.get("NO_COLOR"):
             coloured = None
-        self._console = Console(
+        self._console = _Console(
             file=self,  # type: ignore[arg-type]  # a console only writes and flushes
             force_terminal=coloured is not None or self.is_terminal,
             color_system=coloured,

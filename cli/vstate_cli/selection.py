@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -20,7 +20,9 @@ from vstate.repo.names.refs import HEAD
 from vstate.repo.repository import Repository
 from vstate_cli.progress import ProgressBar
 
-_RANGE = re.compile(r"(?P<a>(?:@\{[^}]*\}|[^.@]|\.(?!\.)|@(?!\{))*)(?P<dots>\.{2,3})(?P<b>.*)", re.DOTALL)
+RANGE: Final = re.compile(
+    r"(?P<a>(?:@\{[^}]*\}|[^.@]|\.(?!\.)|@(?!\{))*)(?P<dots>\.{2,3})(?P<b>.*)", re.DOTALL
+)
 """A range. A time in braces may hold dots."""
 
 
@@ -119,7 +121,7 @@ def select(
     starts: list[ObjectId] = []
     excluded: list[ObjectId] = []
     for word in revs:
-        if (match := _RANGE.fullmatch(word)) is not None:
+        if (match := RANGE.fullmatch(word)) is not None:
             a, b = _resolve(repo, match["a"] or HEAD), _resolve(repo, match["b"] or HEAD)
             starts.append(b)
             if match["dots"] == "...":

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from vstate.errors import DetachedHead, InvalidInput, NotFound, VStateError
 from vstate.objects.commit import Commit
@@ -18,6 +19,7 @@ from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate_cli.output import Output
 from vstate_cli.store import open_repository
+from vstate_cli.suggestions import KEYS_FOLLOW, complete_key
 
 _MOST_COMPARED = 1000  # keys among which a similar name is searched
 
@@ -60,6 +62,19 @@ class Session:
             return self.repo.resolve(HEAD), reason
         except (NotFound, InvalidInput):
             raise reason from None
+
+    def unknown(self, word: str, commit: Commit, error: VStateError) -> VStateError:
+        """The error for a word that could be a revision, or a key of the commit, and is neither.
+
+        `error` says why the word is no revision.
+        """
+        # A NotFound without candidates explains why a well-formed revision names no commit.
+        if not isinstance(error, NotFound) or not error.candidates:
+            return error
+        similar = [f"{name} (key)" for name in self.similar_keys(commit, word)]
+        refs = [f"{name} (revision)" for name in error.candidates]
+        message = f"{word!r} is neither a revision nor a key of HEAD"
+        return NotFound(message, name=word, candidates=[*similar, *refs])
 
     def branch(self) -> str:
         """HEAD's branch; DetachedHead if HEAD is on none."""
@@ -116,11 +131,22 @@ class Command(click.Command):
         end = args.index("--") if "--" in args else len(args)
         words = args[:end]
         if "-n" in options:
-            words = [f"-n{word[1:]}" if _COUNT.fullmatch(word) else word for word in words]
+            taken = {name for name, param in options.items() if not getattr(param, "is_flag", True)}
+            words = [
+                f"-n{word[1:]}" if _COUNT.fullmatch(word) and before not in taken else word
+                for before, word in zip(["", *words], words, strict=False)
+            ]
         if "--key" in options and options["--key"].multiple:
+            if "--" in args:
+                ctx.meta[KEYS_FOLLOW] = True
             words += [f"--key={key}" for key in args[end + 1 :]]
             end = len(args)
         return super().parse_args(ctx, [*words, *args[end:]])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if KEYS_FOLLOW in ctx.meta:
+            return complete_key(ctx, self.params[0], incomplete)
+        return super().shell_complete(ctx, incomplete)
 
 
 def command(

@@ -63,11 +63,8 @@ def open_repository(place: str | None, *, create: bool = False) -> Repository:
     except NotFound as error:
         if not str(error).startswith("no store at "):
             raise  # the store exists, but its key file does not
-        inside = Path(place) / DIRECTORY
         hint = "check the path, or name another store with --store PATH"
-        if inside.is_dir():
-            hint = f"did you mean {inside}?"
-        elif named == os.environ.get(VARIABLE):
+        if named == os.environ.get(VARIABLE):
             hint = f"the variable {VARIABLE} names it; correct the variable, or use --store PATH"
         # The error's own text hides a password in the URL.
         raise NotFound(f"{error}; {hint}", name=error.name) from None

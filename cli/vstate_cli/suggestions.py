@@ -13,6 +13,9 @@ from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate_cli.store import open_repository
 
+KEYS_FOLLOW = "vstate.keys_follow"
+"""In the `meta` of a context: the word that is typed is behind `--`, and so a key."""
+
 _MOST = 100
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -27,10 +30,11 @@ def _completing(names: Callable[[Repository, str], list[str]]) -> Complete:
         while place is None and context.parent is not None:
             context = context.parent
             place = context.params.get("store")
+        wanted = _keys if KEYS_FOLLOW in context.meta else names
         try:
             repo = open_repository(place)
             with repo.store:
-                found = [name for name in names(repo, typed) if name.startswith(typed)]
+                found = [name for name in wanted(repo, typed) if name.startswith(typed)]
         except VStateError:
             return []  # an error message would break the line that is being typed
         return [CompletionItem(name) for name in found[:_MOST]]
@@ -51,7 +55,9 @@ def _remotes(repo: Repository, typed: str) -> list[str]:
 
 
 def _revisions(repo: Repository, typed: str) -> list[str]:
-    return [*_branches(repo, typed), *_tags(repo, typed), *repo.refs.list(REMOTES), HEAD]
+    start, dots, _ = typed.rpartition("..")
+    names = [*_branches(repo, typed), *_tags(repo, typed), *repo.refs.list(REMOTES), HEAD]
+    return [f"{start}{dots}{name}" for name in names]
 
 
 def _keys(repo: Repository, typed: str) -> list[str]:
@@ -70,4 +76,6 @@ def complete_revision_or_key(
     context: click.Context, param: click.Parameter, typed: str
 ) -> list[CompletionItem]:
     """Revisions, then keys of HEAD."""
+    if KEYS_FOLLOW in context.meta:
+        return complete_key(context, param, typed)
     return complete_revision(context, param, typed) + complete_key(context, param, typed)

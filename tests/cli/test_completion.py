@@ -41,4 +41,8 @@ def test_suggestions(store):
     assert complete(f"vstate log -s {store} w") == ["what-if"]
     assert complete(f"vstate -s {store} show HEAD n") == ["notes/a", "notes/b"]
     assert complete(f"vstate -s {store} tag -d ") == ["v1"]
+    assert complete(f"vstate -s {store} diff v1 HEAD pl") == ["plan"]
+    assert complete(f"vstate -s {store} log v1..m") == ["v1..main"]
+    for words in ("log main -- m", "checkout v1 -- m", "diff -- m"):
+        assert complete(f"vstate -s {store} {words}") == ["messages"]
     assert complete("vstate -s /nowhere log ") == []

@@ -68,8 +68,15 @@ def test_no_store(tmp_path, monkeypatch):
 
 
 def test_the_directory_above_the_store(store):
-    """A path to the project suggests the store inside it."""
-    assert f"did you mean {store}?" in fails("log", "-s", str(store.parent))
+    """A path to the project names the store inside it, whatever the command wanted to do there."""
+    project = str(store.parent)
+    for arguments in (
+        ["log", "-s", project],
+        ["clone", project, str(store.parent / "copy")],
+        ["-s", str(store), "pull", project],
+        ["-s", str(store), "push", project],
+    ):
+        assert f"no store at {project}; there is one at {store}" in fails(*arguments)
 
 
 def test_stores_that_cannot_be(tmp_path):
@@ -112,6 +119,12 @@ def test_an_empty_store(empty):
         ["ls"],
         ["rollback", "HEAD"],
         ["tag", "v1"],
+        ["merge", "main"],
+        ["revert", "HEAD"],
+        ["reset", "HEAD"],
+        ["redo"],
+        ["reflog"],
+        ["export", "main", "-o", "nowhere"],
     ):
         assert empty.fails(*arguments) == "no commit yet on branch 'main'" or arguments == ["show", "x"]
     assert empty("branch") == "* main  no commit yet\n"

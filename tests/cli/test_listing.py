@@ -18,6 +18,7 @@ def test_ls_of_a_prefix_or_a_revision_or_both(vstate):
     assert vstate("ls", "HEAD", "nothing") == ""
     message = vstate.fails("ls", "nothing")
     assert message.startswith("no revision 'nothing'")
+    assert vstate.fails("ls", "notes/*").endswith("begins with it: PREFIX has no wildcards")
     assert message.endswith("no key of HEAD begins with it")
 
 

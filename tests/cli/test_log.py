@@ -201,7 +201,19 @@ def test_changes_inside_values(vstate):
 def test_words_that_name_no_commit(vstate):
     """A bad revision, time or pattern is an error that names it; a key that stands alone gets a hint."""
     assert vstate.fails("log", "nope").startswith("no revision 'nope'")
+    assert vstate.fails("log", "yesterday") == (
+        "no revision 'yesterday'; for a branch at that time, write main@{yesterday}"
+    )
     assert vstate.fails("log", "main..nope").startswith("no revision 'nope'")
     assert "vstate log -- plan" in vstate.fails("log", "plan")
     assert "'soon'" in vstate.fails("log", "--since", "soon")
     assert vstate.run("log", "--grep", "(").exit_code == 2
+
+
+def test_a_number_behind_an_option_is_its_value(vstate, store):
+    """`-2` means `-n 2`, but not where an option takes a value."""
+    with Versioned(Disk(store)) as state:
+        state["-5"] = 1
+        state.commit("a key -5")
+    assert "a key -5" in vstate("log", "--key", "-5")
+    assert "-1 is not in the range" in vstate.run("log", "-n", "-1").stderr

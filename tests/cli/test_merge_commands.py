@@ -119,9 +119,14 @@ def test_conflicts_are_listed_with_the_changes_of_each_side(sides, vstate):
     assert vstate.json("branch") == before
     document = vstate.run("merge", "theirs", "--json")
     assert '"ours": [\n        "[1]"' in document.stdout
+    change(sides, "theirs", other=4)
+    with Versioned(Disk(sides), branch="main") as state:
+        del state["free"]
+        state.commit("gone")
+    assert "  ours removed it\n" in vstate.run("merge", "theirs").stdout
     vstate("merge", "theirs", "--theirs", "free")
     assert state_of(sides)["free"] == [1, 3]
-    assert state_of(sides)["other"] == 3
+    assert state_of(sides)["other"] == 4
 
 
 def test_a_side_for_a_key_is_for_that_key_alone(sides, vstate):

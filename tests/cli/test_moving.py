@@ -91,6 +91,16 @@ def test_branch_json(vstate):
     assert set(vstate.json("branch", "new")) == {"name", "commit", "head"}
 
 
+def test_the_name_of_the_branch(vstate):
+    """--show-current prints the name alone, and nothing for a detached HEAD."""
+    assert vstate("branch", "--show-current") == "main\n"
+    vstate("checkout", "HEAD~1")
+    assert vstate("branch", "--show-current") == ""
+    assert vstate.json("branch", "--show-current") is None
+    for wrong in (["--show-current", "--all"], ["--show-current", "x"], ["--all", "x"], ["-a", "-d", "x"]):
+        assert vstate.run("branch", *wrong).exit_code == 2
+
+
 def test_tags_are_listed_made_renamed_and_deleted(vstate):
     """`tag` lists, creates, renames and deletes."""
     assert re.fullmatch(r"v1  [0-9a-f]{10} start\n", vstate("tag"))
@@ -168,7 +178,8 @@ def test_switch_goes_to_a_branch(vstate):
     assert vstate("switch", "-c", "new", "v1").startswith("Switched to the new branch new at ")
     assert vstate.json("switch", "main")["branch"] == "main"
     assert vstate.fails("switch", "whatif").startswith("no branch 'whatif'; did you mean: ")
-    assert vstate.fails("switch", "v1").startswith("no branch 'v1'")
+    for rev in ("v1", "HEAD~1"):
+        assert f"`vstate checkout {rev}`" in vstate.fails("switch", rev).replace("'HEAD~1'", "HEAD~1")
 
 
 def test_the_checkout_before(vstate):
@@ -222,3 +233,15 @@ def test_keys_of_another_commit(vstate, store):
     assert vstate.fails("checkout", "v1", "--", "plam").startswith("no key 'plam' at ")
     assert vstate.json("checkout", "v1", "--key", "old")["changes"]["added"] == ["old"]
     assert vstate.run("checkout", "-b", "x", "--", "plan").exit_code == 2
+
+
+def test_a_key_is_no_place_for_head(vstate):
+    """`checkout KEY` says how to take a key from a commit."""
+    assert vstate.fails("checkout", "plan").endswith("run vstate checkout REV -- plan")
+
+
+def test_a_detached_head_has_no_branch_to_watch(vstate):
+    """The message names the option, and not the ways to commit."""
+    vstate("checkout", "v1")
+    assert vstate.fails("watch", "-n", "1").endswith("name one with --branch BRANCH")
+    assert vstate("watch", "-n", "1", "--branch", "main", "--since", "main~1").endswith("dict, 16 B\n")

@@ -58,11 +58,12 @@ def test_as_a_module(store, environment):
 
 
 @pytest.mark.slow
-def test_a_reader_that_stops_early(long_store, environment):
-    """`vstate log | head -1` ends without an error message."""
+@pytest.mark.parametrize("colour", [{}, {"FORCE_COLOR": "1"}])
+def test_a_reader_that_stops_early(long_store, environment, colour):
+    """`vstate log | head -1` ends without an error message, with colours too."""
     process = subprocess.Popen(
         [*COMMAND, "-s", str(long_store), "log"],
-        env=environment(),
+        env=environment(**colour),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

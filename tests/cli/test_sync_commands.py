@@ -46,6 +46,8 @@ def test_clone(vstate, store, tmp_path):
     assert text[1].startswith("wrote ")
     assert any(line.startswith("  created   tags/v1  ") for line in text)
     copied = refs(tmp_path / "copy")
+    listed = [branch["name"] for branch in type(vstate)(tmp_path / "copy").json("branch", "--all")]
+    assert listed == ["main", "what-if", "remotes/origin/main", "remotes/origin/what-if"]
     assert {name: copied[name] for name in refs(store)} == refs(store)
     assert copied["remotes/origin/what-if"] == copied["heads/what-if"]
     copy = type(vstate)(tmp_path / "copy")
@@ -207,6 +209,7 @@ def test_push_to_a_path(vstate, store, tmp_path):
     assert "created   heads/main" in vstate("push", str(place), "--create")
     assert refs(place) == {"heads/main": refs(store)["heads/main"]}
     assert "is no remote and no store; a branch is named behind the remote" in vstate.fails("push", "what-if")
+    assert "write ./there for a directory" in vstate.fails("push", "there")
     assert "has no remote; add one with `vstate remote add origin URL`" in vstate.fails("push")
 
 

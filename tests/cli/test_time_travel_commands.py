@@ -150,7 +150,7 @@ def test_undo_that_cannot_be(vstate, empty):
     """A detached HEAD, a store without commits and contradicting options are errors."""
     vstate("checkout", "v1")
     assert vstate.fails("undo").startswith("HEAD is detached at ")
-    assert empty.fails("undo") == "no branch 'main'"
+    assert empty.fails("undo") == "no commit yet on branch 'main'"
     assert vstate.run("undo", "--redo", "-n", "2").exit_code == 2
     assert vstate.run("undo", "-n", "0").exit_code == 2
 

@@ -185,12 +185,61 @@ def test_an_array_has_dtype_shape_and_range(vstate, store):
     assert lines[1].split() == ["[0]", "0.0", "1.0", "2.0"]
     assert lines[-1].split() == ["[999]", "2997.0", "2998.0", "2999.0"]
     assert vstate("show", "array", "[999][2]") == "2999.0\n"
+    assert vstate("show", "array", "[999]").splitlines()[1].split()[1:] == ["2997.0", "2998.0", "2999.0"]
     value = vstate.json("show", "array")["value"]
     assert value["data"] == [float(n) for n in range(3000)]
     assert "omitted" not in value
     value = vstate.json("show", "array", "--limit", "50")["value"]
     assert len(value["data"]) + value["omitted"] == 3000
     assert value["omitted"] > 2900
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels"),
+    [
+        ((20, 30), ["[0]", "[1]", "[2]", "[19]"]),
+        ((2, 2, 3), ["[0][0]", "[0][1]", "[1][0]", "[1][1]"]),
+        ((2, 1000), ["[0][0]", "[0][15]", "[0][30]", "[0][45]", "[1][980]", "[1][995]"]),
+    ],
+)
+def test_the_labels_of_an_array_are_paths(vstate, store, shape, labels):
+    """Rows that are not too long have a line each; a line begins with the path of its row or element."""
+    commit(store, array=numpy.arange(numpy.prod(shape)).reshape(shape))
+    lines = [line.split() for line in vstate("show", "array").splitlines()[1:] if line != "…"]
+    assert [line[0] for line in lines if line[0].startswith("[")] == [line[0] for line in lines]
+    if shape[-1] < 1000:
+        assert [line[0] for line in lines] == labels
+    for label, first, *_ in lines:
+        assert vstate("show", "array", f"{label}[0]" if shape[-1] < 1000 else label) == f"{first}\n"
+
+
+def test_show_and_blame_take_each_path_that_diff_prints(vstate, store):
+    """Also the ranges of arrays, and the rows of frames."""
+    array, table = numpy.arange(40), numpy.zeros((30, 5))
+    frame = pandas.DataFrame({"price": [1.5, 2.5]}, index=["a", "b c"])
+    commit(store, array=array, table=table, frame=frame, by_number=frame.reset_index(drop=True))
+    array[10:20] = -1
+    frame.loc["new"] = 9.0
+    frame.loc["d e"] = 8.0
+    grown = numpy.ones((31, 5))
+    commit(store, array=array, table=grown, frame=frame, by_number=frame.reset_index(drop=True))
+    second = json.loads(vstate("log", "-1", "--json"))["id"]
+    printed = {
+        (change["key"], detail["path"])
+        for change in vstate.json("diff")["changes"]
+        for detail in change["details"]
+        if detail["path"]
+    }
+    for path in (("array", "[10:20]"), ("table", "[30:31]"), ("frame", "rows.new"), ("by_number", "rows[3]")):
+        assert path in printed
+    for key, path in printed:
+        assert vstate.json("show", key, path)["path"] == path
+        assert vstate.json("blame", key, path)[0]["commit"] == second
+    assert vstate.json("show", "frame", 'rows["d e"].price')["value"] == 8.0
+    assert vstate.json("blame", "frame", "rows.a")[0]["commit"] != second
+    assert vstate.json("blame", "array", "[20:30]")[0]["commit"] != second
+    assert vstate.json("show", "array", "[18:21]")["value"]["data"] == [-1, -1, 20]
+    assert "no [30:41] in the value" in vstate.fails("show", "array", "[30:41]")
 
 
 def test_a_long_list_is_whole_in_json(vstate, store):
@@ -337,7 +386,14 @@ def test_diff_takes_keys_behind_revisions(vstate):
     assert [line.split()[1] for line in both.splitlines() if line[0] == "~"] == ["plan", "text"]
     assert vstate("diff", "notes/b").startswith("+ notes/b")
     assert "did you mean: plan" in vstate.fails("diff", "v1", "HEAD", "plam")
-    assert "plam" in vstate.fails("diff", "plam")
+    assert "did you mean: plan (key)" in vstate.fails("diff", "plam")
+    assert vstate.fails("diff", "nope..main").startswith("'nope' is neither a revision nor a key")
+
+
+def test_diff_since_a_branch_parted(vstate):
+    """A...B compares B with the merge base, as in git."""
+    assert vstate("diff", "main...what-if") == vstate("diff", "what-if~1", "what-if")
+    assert vstate("diff", "main...v1") == ""
 
 
 def test_show_takes_a_path(vstate):
@@ -367,6 +423,25 @@ def test_every_line_fits_the_terminal(store, environment, columns, frame):
         text = on_terminal(["-s", str(store), "show", key], columns, environment())
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n")[1:]:
             assert cell_len(line.rstrip("\r")) <= columns, (key, line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [60, 80, 160])
+def test_every_change_fits_the_terminal(store, environment, columns):
+    """So do the values in a commit, a diff and a log, however far they are indented."""
+    commit(store, a={"b": "x" * 50}, new={}, other=1, **{f"key {number} of many": 1 for number in range(9)})
+    commit(store, a={"b": "y" * 70}, new={"field": ["z" * 50] * 9, "日本": HARD}, more=["w" * 300])
+    for arguments in (
+        ["show"],
+        ["diff"],
+        ["log", "--all"],
+        ["log", "-p", "-2"],
+        ["log", "-p", "-2", "--graph"],
+        ["log", "--all", "--graph"],
+    ):
+        text = on_terminal(["-s", str(store), *arguments], columns, environment())
+        for line in re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n"):
+            assert line.startswith("commit ") or cell_len(line.rstrip("\r")) <= columns, (arguments, line)
 
 
 def on_terminal(arguments: list[str], columns: int, environment: dict[str, str]) -> str:

@@ -31,6 +31,8 @@ class Counted(Faulty):
     are there.
     """
 
+    remote = True
+
     def __init__(self, store: KVStore) -> None:
         super().__init__(store)
         self.read = self.written = self.asked = 0

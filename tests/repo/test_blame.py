@@ -618,3 +618,32 @@ def test_a_model_has_its_fields_everywhere() -> None:
     given = Model(goal="a", steps=[], more=1)
     assert given == Model(goal="a", more=1)
     assert details(read(pickle.dumps(Model(goal="a", more=1))), read(pickle.dumps(given))) == []
+
+
+def test_long_columns_are_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long column of numbered rows is read as its array; one with labels, or many columns, are refused."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    monkeypatch.setattr("vstate.repo.compare.paths._MOST_CELLS", 1_000)
+    state = Versioned()
+    frame = pandas.DataFrame({"a": np.zeros(2_000), "b": np.ones(2_000)})
+    state["df"], state["series"] = frame, frame["a"].copy()
+    state["labels"] = frame.set_index("b")
+    state["wide"] = pandas.DataFrame(np.zeros((20, 100)), index=[f"row {i}" for i in range(20)])
+    first = state.commit("first")
+    state["df"].loc[1_500, "a"] = 5
+    state["series"][1_500] = 5
+    state["wide"].loc["row 3", 7] = 5
+    second = state.commit("second")
+    assert [state.blame("df", f"a[{row}]") for row in (1_499, 1_500)] == [first, second]
+    assert [state.blame("series", f"[{row}]") for row in (1_499, 1_500)] == [first, second]
+    assert [each.commit for each in state._handle.repo.blame_items("HEAD", "df")] == [second, first]
+    assert [state.blame("wide", f'[7]["row {row}"]') for row in (2, 3)] == [first, second]
+    assert [state.blame("df", f"rows[{row}]") for row in (1_499, 1_500)] == [first, second]
+    with pytest.raises(InvalidInput, match="at most 1,000 cells"):
+        state.blame("labels", "rows[1.0]")
+    with pytest.raises(InvalidInput, match="name one column by its path"):
+        state._handle.repo.blame_items("HEAD", "wide")
+    with pytest.raises(InvalidInput, match="at most 1,000 cells"):
+        state.blame("labels", "a[1.0]")
+    with pytest.raises(NotFound, match=r"did you mean: \.a"):
+        state.blame("df", "aa")

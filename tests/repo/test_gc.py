@@ -272,7 +272,7 @@ def test_an_empty_store(store: Callable[[], KVStore]) -> None:
     """A store without commits has nothing to remove."""
     repo = Repository(store())
     assert (repo.gc().live, repo.gc(dry_run=True).removed) == (0, 0)
-    with pytest.raises(NotFound, match="no branch 'main'"):
+    with pytest.raises(NotFound, match="no commit yet on branch 'main'"):
         repo.gc(branch="main", keep_last=1)
 
 

@@ -228,7 +228,7 @@ def test_moving_a_branch_that_another_moved() -> None:
     here = state.head
     assert here is not None
     with pytest.raises(RefMoved) as moved:
-        repo.rollback("main", "HEAD", seen=repo.objects.commit(here.parents[0]))
+        repo.rollback("main", "HEAD", seen=repo.objects.commit(here.parent_ids[0]))
     assert moved.value.actual == here.id
     assert repo.branch("main") == here
 

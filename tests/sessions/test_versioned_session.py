@@ -60,7 +60,7 @@ def test_a_life(agent_store: Callable[[], KVStore]) -> None:
             await value(again, "s", "bob", allow_not_exist=False)
         await again.rollback("s", 1, "bob")  # the deletion is a commit like the others
         assert await value(session, "s", "bob") == [0]
-        with pytest.raises(NotFound, match="1 commit"):  # it is at its first save again
+        with pytest.raises(NotFound, match="0 earlier commits"):  # it is at its first save again
             await again.rollback("s", 1, "bob")
         assert [one.user_id for one in await session.list_sessions()] == ["ann", "bob"]
         await session.close()
@@ -302,10 +302,14 @@ def test_modules_of_others_and_absent_names(caplog: pytest.LogCaptureFixture) ->
             assert (again.seen, caplog.messages) == (5, [])
             await session.load_session_state("s", agnt=again)
             await session.load_session_state("nope", "bob", agent=again)
+            await session.load_session_state("nope", agent=again)
+            with pytest.raises(NotFound, match="the session 's' has 0 earlier commits, so it cannot go back"):
+                await session.rollback("s")
         assert caplog.messages == [
             "the session 's' has no module 'agnt', which stays as it is; its modules are: agent, box",
             "there is no session 'nope' of user 'bob'; list_sessions() lists all; "
             "the modules stay as they are",
+            "there is no session 'nope'; list_sessions() lists all; the modules stay as they are",
         ]
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from vstate import Live, Memory, Versioned, aio
+from vstate import KeyNotFound, Live, Memory, Versioned, aio, events, upgrade, view
 from vstate.managers import StateManager
 from vstate.patterns import EventStream, Sequence, scope
 from vstate.sessions import Conversation, VersionedSession
@@ -128,8 +128,9 @@ SHARED = {"Versioned", "Namespace", "Snapshot", "Live"}
 def test_a_state_says_how_to_open_another(name: str) -> None:
     """Pickled and copied in each way, it raises a TypeError that says to open a handle of one's own."""
     thing = Live() if name == "Live" else things(Faulty(Memory()))[name]
+    way = r"dict\(live\) has its values" if name == "Live" else r".*open Versioned\("
     for make in COPIES:
-        with pytest.raises(TypeError, match=rf"a {name} cannot be pickled or copied: .*open Versioned\("):
+        with pytest.raises(TypeError, match=rf"a {name} cannot be pickled or copied: {way}"):
             make(thing)
 
 
@@ -149,3 +150,41 @@ def test_a_state_is_no_argument_for_another_process() -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         with pytest.raises(TypeError, match="open Versioned"):
             pool.submit(len, Versioned()).result(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda state: state.subscribe("a*", 3), "the function of subscribe is a function, not int"),
+        (lambda state: state.namespace("n").subscribe("a*", 3), "the function of subscribe is a function"),
+        (lambda state: state.before_commit(3), "the function of before_commit is a function, not int"),
+        (lambda state: upgrade("app.Plan", 3), "the function of upgrade is a function, not int"),
+        (lambda state: state.subscribe(print, "a*"), "the function of subscribe is a function, not str"),
+        (lambda state: state.watch(3), "pattern is a str, not int"),
+        (lambda state: state.keys(3), "prefix is a str, not int"),
+        (lambda state: state.values(3), "prefix is a str, not int"),
+        (lambda state: state.items(3), "prefix is a str, not int"),
+        (lambda state: state.get_many("key"), r"several keys, not a str: write \['key'\]"),
+        (lambda state: state.namespace("n").get_many("key"), "several keys, not a str"),
+        (lambda state: state.log(key=3), "keys are str, not int: 3"),
+        (lambda state: state.blame("key", 3), "path is a str, not int"),
+        (lambda state: view({}), "a view is of a state or a snapshot, not of dict"),
+        (lambda state: events({}), "events are of a Versioned, a Live or a Namespace, not of dict"),
+    ],
+)
+def test_a_wrong_type_is_refused_by_the_call_that_takes_it(
+    call: Callable[[Versioned], object], message: str
+) -> None:
+    """The error names the argument and the type; nothing fails later, in a thread or a loop."""
+    state = Versioned()
+    state["key"] = 1
+    state.commit()
+    with pytest.raises(TypeError, match=message):
+        call(state)
+
+
+def test_a_missing_key_has_one_traceback() -> None:
+    """A key that is absent raises KeyNotFound alone, without the miss of the cache before."""
+    with pytest.raises(KeyNotFound) as caught:
+        Versioned()["nope"]
+    assert caught.value.__context__ is None

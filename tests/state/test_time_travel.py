@@ -192,7 +192,7 @@ def test_the_first_commit_cannot_be_undone(state: Versioned) -> None:
 def test_nothing_to_undo() -> None:
     """Before the first commit, and without a reflog, nothing can be undone. Steps count from 1."""
     state = Versioned()
-    with pytest.raises(NotFound, match="no branch 'main'"):
+    with pytest.raises(NotFound, match="no commit yet on branch 'main'"):
         state.undo()
     commit(state, "c0", k=1)
     commit(state, "c1", k=2)

@@ -962,7 +962,7 @@ def cost_of_comparing(directory: Path) -> Cost:
         str(detail)
     clock.took("str")
     diff: Any = Found(found)
-    out.lines(changes.detail_lines(diff, "", out, 1000))
+    out.lines(changes.detail_lines(diff, "", out, 1000, 0))
     clock.took("diff")
     out.json_array([changes.detail_documents(diff, "", out)])
     clock.took("diff --json")

@@ -18,6 +18,7 @@ from typing import Any
 
 import bombs
 import cloudpickle
+import numpy as np
 import pytest
 from bombs import COMPARED, READ, SHOWN, SLOW, STORED, Clock, Found, le
 from hypothesis import given, settings
@@ -38,6 +39,7 @@ from vstate.values.budget import Budget
 from vstate.values.hashtable import HashTable
 from vstate.values.inert import InertError, Instance, Limits, plain, preview, read
 from vstate.values.opcodes import OPCODES
+from vstate.values.tables import table_of
 
 LONGER = sized(1, 50)
 BOMBS = [*READ, *SHOWN, *COMPARED, *STORED]
@@ -226,7 +228,7 @@ def use(data: bytes) -> None:
             for detail in found:
                 assert str(detail).isprintable()
             diff: Any = Found(found)
-            out.lines(changes.detail_lines(diff, "", out, 1000))
+            out.lines(changes.detail_lines(diff, "", out, 1000, 0))
             clock.took(f"{step}, diff")
             out.json(changes.detail_documents(diff, "", out))
             clock.took(f"{step}, diff --json")
@@ -703,3 +705,40 @@ def _size_of_table(container: Any) -> int:
         return (container.__sizeof__() - set().__sizeof__()) // 16
     # 8 bytes of indices or less, and two thirds of 24 bytes, for each place.
     return 1 << (container.__sizeof__() // 16).bit_length() - 1
+
+
+def test_forged_tables_cost_little() -> None:
+    """Levels of levels, an index that holds itself, and chunks in many columns: no table, and at once."""
+    axis: dict[str, Any] = {"start": 0, "stop": 2, "step": 1}
+    numbers = read(pickle.dumps(np.array([0, 1], dtype="int8"), 5))
+
+    def frame(values: object, rows: object, columns: int = 1) -> Instance:
+        blocks = tuple(
+            Instance("block", args=(values, Instance("builtins.slice", args=(n, n + 1, 1)), 2))
+            for n in range(columns)
+        )
+        names = Instance("pandas.RangeIndex", {**axis, "stop": columns})
+        return Instance(
+            "pandas.DataFrame", {"_mgr": Instance("pandas.Manager", args=(blocks, [names, rows]))}
+        )
+
+    rows = Instance("pandas.RangeIndex", axis)
+    assert table_of(frame(numbers, rows)) is not None
+    levels = rows
+    for _ in range(60):
+        levels = Instance("pandas.MultiIndex", {"levels": [levels, levels], "codes": [numbers, numbers]})
+    dtype = Instance("pandas.CategoricalDtype")
+    itself = Instance("pandas.Categorical", state=(dtype, numbers))
+    dtype.fields["categories"] = Instance("pandas.Index", {"data": itself})
+    cells = Instance("pyarrow.lib.py_buffer", args=(b"\1",))
+    one = (Instance("pyarrow.lib.type_for_alias", args=("bool",)), 1, 0, 0, [None, cells])
+    chunk = Instance("pyarrow.lib._restore_array", args=(one,))
+    chunks = Instance("pyarrow.lib.chunked_array", args=([chunk] * 50_000, None))
+    held = Instance("pandas.arrays.ArrowExtensionArray", {"_pa_array": chunks})
+    fields = [Instance("pyarrow.lib.field", args=(str(n),)) for n in range(5_000)]
+    schema = Instance("pyarrow.lib.schema", args=(fields,))
+    table = Instance("pyarrow.lib._reconstruct_table", args=([chunks] * 5_000, schema))
+    started = time.process_time()
+    for forged in (frame(numbers, levels), frame(itself, rows), frame(held, rows, 5_000), table):
+        assert table_of(forged) is None
+    assert time.process_time() - started < 5

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate.values.opcodes import FRAME, OPCODES, framed, frameless
+from vstate.values.opcodes import FRAME, OPCODES, framed, frameless, join_pieces, may_hold
 
 _FRAME_TARGET = 64 * 1024
 
@@ -132,3 +132,64 @@ def test_framed_is_one_frame() -> None:
     once = framed(frameless(data))
     assert [op.name for op, _, _ in pickletools.genops(once)].count("FRAME") == 1
     assert framed(once) == once
+
+
+EMPTY_SET, ALL_BYTES = 0x8F, bytes(range(256)) * 400
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (bytearray(ALL_BYTES), False),
+        ({"image": ALL_BYTES, "text": "\u064f" * 100_000}, False),
+        ({"image": ALL_BYTES, "seen": {1}}, True),
+        ([*range(1_000), ALL_BYTES], True),  # not read so far
+    ],
+)
+def test_bytes_inside_long_data_are_no_opcodes(value: Any, found: bool) -> None:
+    """A long pickle without sets is known to have none, whatever bytes its texts and binary data have."""
+    data = frameless(pickle.dumps(value, protocol=5))
+    assert EMPTY_SET in data
+    assert may_hold(data, EMPTY_SET) is found
+    assert may_hold(data[:-1] + b"\xff", EMPTY_SET)
+
+
+class Pieces(list[bytes]):
+    def write(self, piece: bytes) -> None:
+        self.append(bytes(piece))
+
+
+FRAMES = [f"text {i}" * 10 for i in range(5_000)]
+FRAME_ALIKE = b"\x95" + (99_991).to_bytes(8, "little") + bytes(99_991)
+
+
+@pytest.mark.parametrize("in_python", [False, True])
+@pytest.mark.parametrize(
+    "value",
+    [
+        1,
+        [],
+        FRAMES,
+        FRAME_ALIKE,
+        bytearray(FRAME_ALIKE),
+        [
+            FRAME_ALIKE,
+            FRAME_ALIKE[:],
+            1,
+            FRAMES,
+            bytearray(FRAME_ALIKE),
+            FRAME_ALIKE.decode("latin-1"),
+            "end",
+        ],
+        {"a": b"x" * 70_000, "b": b"\x95" * 70_000, "c": FRAMES, "d": "\x95" * 70_000},
+    ],
+    ids=range(7),
+)
+def test_pieces_are_joined_without_frames(value: Any, in_python: bool) -> None:
+    """The pieces that a pickler writes give the same bytes as all of them at once."""
+    pieces = Pieces()
+    pickler = pickle._Pickler if in_python else pickle.Pickler
+    pickler(pieces, protocol=5).dump(value)
+    joined = join_pieces(pieces)
+    assert joined == frameless(b"".join(pieces))
+    assert pickle.loads(framed(joined)) == value

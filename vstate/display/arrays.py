@@ -16,7 +16,8 @@ _BLOCK: Final = 10_000
 _ALL: Final = 200  # elements, up to which all are shown
 _FIRST: Final = 60
 _LAST: Final = 20
-_MOST_COLUMNS: Final = 20
+_FIRST_ROWS: Final = 3
+_MOST_COLUMNS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,15 @@ class ArrayView:
     last_at: int
     """The place of the first element of `last`."""
 
+    def index(self, place: int) -> tuple[int, ...]:
+        """The index of the element at a place in memory; without its last step if `columns` are known."""
+        found = []
+        for size in self.shape if self.order == "F" else self.shape[::-1]:
+            place, step = divmod(place, size or 1)
+            found.append(step)
+        found = found if self.order == "F" else found[::-1]
+        return tuple(found[:-1] if self.columns else found)
+
 
 def array_view(array: Array) -> ArrayView | None:
     """The view of an array; None if its form is not known."""
@@ -48,11 +58,9 @@ def array_view(array: Array) -> ArrayView | None:
     shape = array.shape
     columns = shape[-1] if len(shape) > 1 and order == "C" else 0
     first, last = (count, 0) if count <= _ALL else (_FIRST, _LAST)
-    if 0 < columns <= _MOST_COLUMNS:  # whole rows
-        first, last = (
-            number if not number or first == count else max(number // columns, 1) * columns
-            for number in (first, last)
-        )
+    if 0 < columns <= _MOST_COLUMNS and last:  # whole rows
+        first, last = max(first // columns, _FIRST_ROWS) * columns, max(last // columns, 1) * columns
+        first, last = (first, last) if first + last < count else (count, 0)
     low, high, nans = _range(array)
     return ArrayView(
         array.type,

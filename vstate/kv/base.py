@@ -73,6 +73,16 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         """Whether `transact` is one transaction: all the writes or none, whatever interrupts it."""
         return False
 
+    @property
+    def remote(self) -> bool:
+        """Whether a call takes as long as a message over a network, so that reading ahead saves time."""
+        return True
+
+    @property
+    def ordered(self) -> bool:
+        """Whether `keys(prefix)` finds the keys by an index, without a look at all the others."""
+        return False
+
     @abstractmethod
     def get(self, key: str) -> bytes | None:
         """The value last set, or None if the key is absent."""

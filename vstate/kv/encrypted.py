@@ -141,6 +141,8 @@ class Encrypted(Front):
         plain = {self._cipher.name(key): key for key in keys}
         return {plain[name] for name in self._store.present(plain)} if self._is_marked() else set()
 
+    ordered = False
+
     def keys(self, prefix: str = "") -> Iterator[str]:
         """As promised by KVStore. Lists all the names that have the same first part, up to a "/";
         CorruptStore, after all the others, if one was not written with this key.

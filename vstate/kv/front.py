@@ -64,6 +64,14 @@ class Front(KVStore):
     def transactional(self) -> bool:
         return self._store.transactional
 
+    @property
+    def remote(self) -> bool:
+        return self._store.remote
+
+    @property
+    def ordered(self) -> bool:
+        return self._store.ordered
+
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""
         return self._store.exclusively(plan)

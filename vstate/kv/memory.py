@@ -12,6 +12,8 @@ from vstate.plural import counted
 class Memory(TransactionalStore, ForkLocked):
     """A store in this process's memory. `transact` is one transaction; a fork gives the child a copy."""
 
+    remote = False
+
     def __init__(self) -> None:
         ForkLocked.__init__(self)
         self._values: dict[str, bytes] = {}

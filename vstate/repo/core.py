@@ -33,6 +33,7 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
+from vstate.repo.compare.reading import ChangesReader
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
@@ -41,6 +42,7 @@ from vstate.repo.objects import TRASH, Objects
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
+from vstate.repo.trail import Trail
 from vstate.values.entry import Decoded, Encoded, Entry, Reader, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
@@ -104,7 +106,10 @@ class Core:
         self.security = security or Security()
         self.objects = Objects(store)
         self.refs = Refs(store)
-        self.history = History(self.objects)
+        # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
+        self.history = History(
+            self.objects, Trail(self.objects, self.refs).commits if store.remote else self.objects.commits
+        )
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
@@ -221,10 +226,12 @@ class Core:
 
     def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
         """A Diff of these changes, with values from `reader`."""
+        found = {change.key: change for change in changes}
+        ahead = ChangesReader(found, reader or self.objects)
         return Diff(
-            changes,
-            load=lambda key, data: self.load(key, data, reader).value,
-            inspect=lambda key, data: self.inspect(key, data, reader),
+            found.values(),
+            load=lambda key, data: self.load(key, data, ahead.of(key, data)).value,
+            inspect=lambda key, data: self.inspect(key, data, ahead.of(key, data)),
         )
 
     def changes(self, commit: Commit) -> Diff:
@@ -427,12 +434,15 @@ class Core:
         """The newest commit of a branch; NotFound, with the existing branches, if there is no such branch."""
         commit = self.newest(name)
         if commit is None:
+            if self.refs.head().branch == name:
+                raise NotFound(f"no commit yet on branch {name!r}", name=name)
             raise NotFound(f"no branch {name!r}", name=name, candidates=list(self.refs.list(HEADS))[:10])
         return commit
 
     def branches(self) -> dict[str, Commit]:
         """The newest commit of each branch, by name."""
-        return {name: self.objects.commit(oid) for name, oid in self.refs.list(HEADS).items()}
+        refs = self.refs.list(HEADS)
+        return dict(zip(refs, self.objects.commits(list(refs.values())), strict=True))
 
     def create_branch(
         self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None
@@ -540,7 +550,8 @@ class Core:
 
     def tags(self) -> dict[str, Commit]:
         """The commit of each tag, by name."""
-        return {name: self.objects.commit(oid) for name, oid in self.refs.list(TAGS).items()}
+        refs = self.refs.list(TAGS)
+        return dict(zip(refs, self.objects.commits(list(refs.values())), strict=True))
 
     def create_tag(self, name: str, rev: Revision = "HEAD", *, head: Head | None = None) -> Commit:
         """A new tag at a revision; AlreadyExists if the name is taken."""

@@ -39,8 +39,12 @@ class History:
     children. A history that `gc` made shallow ends at commits whose parents were cut off.
     """
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(
+        self, objects: Objects, commits: Callable[[Sequence[ObjectId]], list[Commit]] | None = None
+    ) -> None:
         self._objects = objects
+        self.commits = commits or objects.commits
+        """Commits in the order of their ids, from memory if possible; CorruptObject if one is missing."""
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
 
     def shallow(self) -> Mapping[ObjectId, tuple[ObjectId, ...]]:
@@ -61,10 +65,10 @@ class History:
     def before(self, commit: Commit) -> list[Commit]:
         """The parents that were not cut off; CorruptObject if one of them is missing."""
         try:
-            return [self._objects.commit(parent) for parent in self.parents(commit)]
+            return self.commits(self.parents(commit))
         except CorruptObject:
             self._load_shallow()  # another process may have cut the history meanwhile
-            return [self._objects.commit(parent) for parent in self.parents(commit)]
+            return self.commits(self.parents(commit))
 
     def find(self, oid: ObjectId) -> Commit | None:
         """The commit of this id, None if the store holds no such commit; CorruptObject if it is damaged."""
@@ -99,10 +103,9 @@ class History:
         """
         queue = NewestFirst()
         seen = set(without)
-        for start in starts:
-            if start not in seen:
-                seen.add(start)
-                queue.push(self._objects.commit(start))
+        for start in self._objects.commits([oid for oid in dict.fromkeys(starts) if oid not in seen]):
+            seen.add(start.oid)
+            queue.push(start)
         for commit in queue:
             yield commit
             for parent in self.before(commit):
@@ -119,14 +122,11 @@ class History:
         """
         queue = NewestFirst()
         hidden, met = set(excluded), set(excluded)
-        for oid in hidden:
-            queue.push(self._objects.commit(oid))
         wanted = 0  # in the queue, and not known to be excluded
-        for oid in starts:
-            if oid not in met:
-                met.add(oid)
-                queue.push(self._objects.commit(oid))
-                wanted += 1
+        for commit in self._objects.commits(list(dict.fromkeys([*hidden, *starts]))):
+            queue.push(commit)
+            wanted += commit.oid not in met
+            met.add(commit.oid)
         # The walk meets a commit after all its children, so by then it is known whether it is excluded.
         for commit in queue if wanted else ():
             is_hidden = commit.oid in hidden
@@ -217,8 +217,8 @@ class History:
             return [one]
         sides = {one: _ONE, other: _OTHER}
         queue = NewestFirst()
-        for oid in sides:
-            queue.push(self._objects.commit(oid))
+        for commit in self._objects.commits(list(sides)):
+            queue.push(commit)
         found = []
         # The walk meets a commit after all its children, so the commit's marks are complete then.
         open_sides = 2  # how many in the queue are not known to be below a common ancestor

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import zstandard
 from blake3 import blake3
+from zstandard import ZstdError, frame_content_size
 
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, KVStore
@@ -140,14 +141,19 @@ class Objects:
 
     def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
         """The bodies of these blobs, each of at most the given bytes, and not copied where that can be."""
-        found = self.store.get_many([OBJECT_PREFIX + oid.hex() for oid in sizes])
-        raw = _LETTERS[BLOB][0][0]
+        names = [OBJECT_PREFIX + oid.hex() for oid in sizes]
+        found = self.store.get_many(names)
+        (raw,), (packed,) = _LETTERS[BLOB]
+        key, unpack = BLOB.key, self._zstd.unpack
         bodies: dict[ObjectId, bytes | memoryview] = {}
-        for oid, most in sizes.items():
-            stored = found.get(OBJECT_PREFIX + oid.hex())
-            if stored and stored[0] == raw and len(stored) <= most + 1:
-                body = memoryview(stored)[1:]
-                if blake3(body, key=BLOB.key).digest() == oid:
+        for (oid, most), name in zip(sizes.items(), names, strict=True):
+            stored = found.get(name)
+            if stored:
+                body: bytes | memoryview = memoryview(stored)[1:]
+                if stored[0] == packed:
+                    body = unpack(body, most)
+                # A body that is not right goes the long way, which says why, or reads it again.
+                if stored[0] in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
                     bodies[oid] = body
                     continue
             bodies[oid] = self._bounded(BLOB, oid, stored, most)
@@ -188,10 +194,28 @@ class Objects:
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Commits in the order of the ids. Commits that are not in memory are read in one batch."""
+        if len(ids) == 1:
+            return [self.commit(ids[0])]
         keys = {oid: OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self._commits}
         stored = self.store.get_many(list(keys.values())) if len(keys) > 1 else {}
         read = {oid: self._decoded_commit(oid, stored[key]) for oid, key in keys.items() if key in stored}
         return [read.get(oid) or self.commit(oid) for oid in ids]
+
+    def read_ahead(self, ids: Sequence[ObjectId]) -> list[Commit]:
+        """Read those of the ids into memory that name commits and are not there yet; the commits.
+
+        No error for any other object, or for a damaged one. A commit that is too long to stay in memory
+        is left out.
+        """
+        keys = {OBJECT_PREFIX + oid.hex(): oid for oid in ids if oid not in self._commits}
+        commits = []
+        for key, stored in self.store.get_many(list(keys)).items():
+            if kind_of(stored) is COMMIT and _body_size(stored) <= LONGEST_CACHED:
+                try:
+                    commits.append(self._decoded_commit(keys[key], stored))
+                except CorruptObject:
+                    pass
+        return commits
 
     def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
         body = self._checked(COMMIT, oid, stored)
@@ -337,16 +361,23 @@ class _Zstd(threading.local):
     def __init__(self) -> None:
         self.compress_blob = zstandard.ZstdCompressor(level=BLOB_LEVEL).compress
         self.compress_node = zstandard.ZstdCompressor(level=NODE_LEVEL).compress
-        self._decompressor = zstandard.ZstdDecompressor()
+        self._decompress = zstandard.ZstdDecompressor().decompress
+
+    def unpack(self, packed: bytes | memoryview, most: int) -> bytes:
+        """The body that is compressed here, empty if it is damaged or has more than `most` bytes."""
+        try:
+            return self._decompress(packed) if 0 < frame_content_size(packed) <= most else b""
+        except ZstdError:
+            return b""
 
     def decompress(self, oid: bytes, stored: bytes, most: int) -> bytes:
         packed = memoryview(stored)[1:]
         try:
-            size = zstandard.frame_content_size(packed)
+            size = frame_content_size(packed)
             if not 0 <= size <= most:
                 raise CorruptObject(oid.hex(), f"it claims {size} bytes")
-            return self._decompressor.decompress(packed)
-        except zstandard.ZstdError as error:
+            return self._decompress(packed)
+        except ZstdError as error:
             raise CorruptObject(oid.hex(), f"it cannot be decompressed: {error}") from error
 
 
@@ -362,8 +393,8 @@ def _body_size(stored: bytes) -> int:
     if not stored[:1].isupper():
         return len(stored) - 1
     try:
-        return zstandard.frame_content_size(memoryview(stored)[1:])
-    except zstandard.ZstdError:
+        return frame_content_size(memoryview(stored)[1:])
+    except ZstdError:
         return 0
 
 

@@ -102,8 +102,8 @@ class VersionedSession(SessionBase):
 
         states = await self._state.read(lambda state: read(state if rev is None else state.checkout(rev)))
         if states is None:
-            where = f"of user {user_id!r}" if rev is None else f"of user {user_id!r} at {rev}"
-            absent = f"there is no session {session_id!r} {where}; list_sessions() lists all"
+            where = "" if rev is None else f" at {rev}"
+            absent = f"there is no session {_title(session_id, user_id)}{where}; list_sessions() lists all"
             if not allow_not_exist:
                 raise InvalidInput(absent)
             _log.warning("%s; the modules stay as they are", absent)
@@ -142,8 +142,8 @@ class VersionedSession(SessionBase):
             commits[:] = [commit for commit, _ in islice(found, steps + 1)]
             if len(commits) <= steps:
                 raise NotFound(
-                    f"the session {session_id!r} of user {user_id!r} has "
-                    f"{counted(len(commits), 'commit')}, so it cannot go back by {steps}",
+                    f"the session {_title(session_id, user_id)} has "
+                    f"{counted(max(len(commits) - 1, 0), 'earlier commit')}, so it cannot go back by {steps}",
                     name=session_id,
                 )
             info.update(rolled_back(commits[steps], key))
@@ -208,6 +208,10 @@ class VersionedSession(SessionBase):
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
+
+
+def _title(session_id: str, user_id: str) -> str:
+    return f"{session_id!r} of user {user_id!r}" if user_id else repr(session_id)
 
 
 def _path(user_id: str, session_id: str) -> str:

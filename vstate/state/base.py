@@ -21,7 +21,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 from weakref import ref
 
-from vstate.arguments import called, require_plain
+from vstate.arguments import called, check_text, require_plain
 from vstate.errors import InvalidInput, KeyNotFound, NotVersioned, VStateError
 from vstate.forks import ForkAware, no_copy, survive_forks
 from vstate.objects import expiry
@@ -66,6 +66,13 @@ def check_key(key: object) -> str:
     if size > MAX_KEY_BYTES:
         raise InvalidInput(f"a key of {size} bytes is too long: the limit is {MAX_KEY_BYTES}")
     return key
+
+
+def check_several(keys: Iterable[str]) -> Iterable[str]:
+    """The keys. TypeError for a single key, whose characters would be taken for keys."""
+    if isinstance(keys, str):
+        raise TypeError(f"get_many takes several keys, not a str: write [{keys!r}]")
+    return keys
 
 
 def make_event(kind: str, data: Mapping[str, Any], namespace: str) -> Event:
@@ -204,7 +211,7 @@ class ReadableState(Mapping[str, Any]):
         The store is asked once for many keys, where `state[key]` in a loop asks once for each.
         """
         found = {}
-        for batch in self._in_batches(keys):
+        for batch in self._in_batches(check_several(keys)):
             for key in batch:
                 try:
                     found[key] = self[key]
@@ -214,15 +221,15 @@ class ReadableState(Mapping[str, Any]):
 
     def keys(self, prefix: str = "") -> KeysView[str]:
         """The keys that begin with `prefix`, sorted; nothing is read before it is asked for."""
-        return _Keys(self, prefix)
+        return _Keys(self, check_text("prefix", prefix))
 
     def values(self, prefix: str = "") -> ValuesView[Any]:
         """The values whose keys begin with `prefix`, in key order, each read as it is asked for."""
-        return _Values(self, prefix)
+        return _Values(self, check_text("prefix", prefix))
 
     def items(self, prefix: str = "") -> ItemsView[str, Any]:
         """The items whose keys begin with `prefix`, in key order, each read as it is asked for."""
-        return _Items(self, prefix)
+        return _Items(self, check_text("prefix", prefix))
 
     def _describe(self, key: str) -> str:
         """Type and size of a value, in words, without loading it where that is possible."""

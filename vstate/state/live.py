@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from vstate.arguments import called
 from vstate.errors import NotVersioned
+from vstate.forks import no_copy
 from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
@@ -140,6 +141,9 @@ class Live(State):
 
     def __init__(self) -> None:
         self._handle = LiveHandle()
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise no_copy(self, "dict(live) has its values, and Live().update(values) takes them")
 
     def __getitem__(self, key: str) -> Any:
         self._handle.drop_expired()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vstate.arguments import require_plain
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
-from vstate.state.base import Message, State, check_key, handle_of, missing
+from vstate.state.base import Message, State, check_key, check_several, handle_of, missing
 
 if TYPE_CHECKING:
     from vstate.repo.compare.diff import Change
@@ -42,7 +42,7 @@ class Namespace(State):
         return self._root[self.prefix + key]
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        found = self._root.get_many(self.prefix + check_key(key) for key in keys)
+        found = self._root.get_many(self.prefix + check_key(key) for key in check_several(keys))
         return {key[len(self.prefix) :]: value for key, value in found.items()}
 
     def __setitem__(self, key: str, value: Any) -> None:

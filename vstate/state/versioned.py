@@ -365,6 +365,7 @@ class Versioned(State):
         check_limit(limit)
         if rev == "HEAD" and self.head is None:
             return Log(lambda: iter(()))
+        key = None if key is None else check_key(key)
         return self.repo.log(rev, key=key, limit=limit, head=self._handle.own_head())
 
     def checkout(self, rev: Revision) -> Snapshot:

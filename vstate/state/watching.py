@@ -14,7 +14,7 @@ from fnmatch import translate
 from types import TracebackType
 from typing import Self
 
-from vstate.arguments import called
+from vstate.arguments import called, check_text
 from vstate.errors import CorruptObject, CorruptStore, NotFound, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
 from vstate.objects.commit import Commit
@@ -50,6 +50,7 @@ class Watch(ForkAware):
     def __init__(
         self, repo: Repository, branch: str, pattern: str, seen: Commit | None, *, prefix: str = ""
     ) -> None:
+        check_text("pattern", pattern)
         self._repo = repo
         self._branch = branch
         self._prefix = prefix

@@ -91,6 +91,14 @@ class Faulty(KVStore):
     def transactional(self) -> bool:
         return self.atomic and self.store.transactional
 
+    @property
+    def remote(self) -> bool:
+        return self.store.remote
+
+    @property
+    def ordered(self) -> bool:
+        return self.store.ordered
+
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         if not self.atomic:
             return super().exclusively(plan)

@@ -97,6 +97,15 @@ class Array(Instance):
             found.fields["omitted"] = count - _SHOWN
         return found
 
+    def rows(self, start: int, stop: int) -> Array | None:
+        """The array of these rows, elements of an array of one dimension. None for rows that lie apart."""
+        if self._is_fortran and len(self.shape) > 1:
+            return None
+        size = math.prod(self.shape[1:])
+        found = self.part(start * size, stop * size)
+        found.fields["shape"] = (stop - start, *self.shape[1:])
+        return found
+
     def index(self, at: int) -> tuple[int, ...]:
         """The index of the element at this place in memory."""
         sizes = self.shape if self._is_fortran else self.shape[::-1]

@@ -15,9 +15,12 @@ from typing import Final
 from vstate.values.arrays import Layout
 from vstate.values.instance import Instance
 
-__all__ = ["ArrowCells", "read_arrow"]
+__all__ = ["MOST_CHUNKS", "ArrowCells", "chunk_count", "read_arrow"]
 
-_MOST_CHUNKS: Final = 100_000
+MOST_CHUNKS: Final = 100_000
+"""Of all columns of a table: a forged one may have the same chunks in each."""
+
+_MOST_BUFFERS: Final = 3  # of an array that is read
 _LAYOUTS: Final = {
     **{f"int{bits}": Layout(f"int{bits}", f"i{bits // 8}", bits // 8, "<") for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": Layout(f"uint{bits}", f"u{bits // 8}", bits // 8, "<") for bits in (8, 16, 32, 64)},
@@ -95,6 +98,15 @@ class ArrowCells:
         return found
 
 
+def chunk_count(value: object) -> int:
+    """The number of chunks in a pickled array, also in one that pandas holds; 1 for other values."""
+    inner = value.fields.get("_pa_array", value) if isinstance(value, Instance) else value
+    match inner:
+        case Instance(type="pyarrow.lib.chunked_array", args=(list(parts), _)):
+            return len(parts)
+    return 1
+
+
 def read_arrow(value: object) -> ArrowCells | None:
     """The cells of a pickled pyarrow array or chunked array; None for other values and malformed arrays."""
     match value:
@@ -102,7 +114,7 @@ def read_arrow(value: object) -> ArrowCells | None:
             parts: list[object] = [value]
             kind = None
         case Instance(type="pyarrow.lib.chunked_array", args=(list(parts), kind)):
-            if len(parts) > _MOST_CHUNKS:
+            if len(parts) > MOST_CHUNKS:
                 return None
         case _:
             return None
@@ -122,7 +134,7 @@ def _chunk(part: object) -> _Chunk | None:
             args=((kind, int(rows), int(), int(offset), list(buffers), *_),),
         ) if rows >= 0 <= offset and buffers:
             dtype, layout = _type(kind)
-            views = [_buffer(buffer) for buffer in buffers]
+            views = [_buffer(buffer) for buffer in buffers[:_MOST_BUFFERS]]
             ends = _TEXTS.get(dtype, "")
             known = [view for view in views[1:] if view is not None]
             chunk = _Chunk(dtype, rows, offset, views[0], layout, ends, tuple(known))

@@ -17,10 +17,11 @@ from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow
+from vstate.values.opcodes import may_hold
 from vstate.values.pickling import dumps, load_value
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
-_EMPTY_SET, _FROZENSET = b"\x8f", b"\x91"  # opcodes; other bytes may have the same values
+_EMPTY_SET, _FROZENSET = 0x8F, 0x91  # opcodes
 _WITH_PARTS = (PICKLE, BYTES, TEXT)
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
@@ -234,7 +235,8 @@ def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) ->
         names: list[str] = []
         buffers = [_writable(part) for part in parts[1:]] if len(parts) > 1 else ()
         value, evolved = load_value(data, buffers, allow=allow, names=names)
-        unsure = evolved or _EMPTY_SET in data or _FROZENSET in data
+        sets = (_EMPTY_SET in data or _FROZENSET in data) and may_hold(data, _EMPTY_SET, _FROZENSET)
+        unsure = evolved or sets
         # As in `Entry.decode`.
         return tuple.__new__(Decoded, (value, chunks, entry.size, unsure, names))
     if entry.codec == TEXT:

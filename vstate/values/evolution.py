@@ -67,12 +67,12 @@ def renamed(old: str, new: str | type, *, upgrade: Upgrade | None = None) -> Non
     The stored values stay as they are: reading them is no change. InvalidInput for text that is no name.
     """
     if not isinstance(old, str):
-        raise TypeError(f"the old class is given by its full name, not as a {type(old).__name__}")
+        raise TypeError(f"the old class is given by its full name, not as {type(old).__name__}")
     _check_name(old)
     if isinstance(new, str):
         _check_name(new)
     elif not isinstance(new, type):
-        raise TypeError(f"the present class is a class or its full name, not a {type(new).__name__}")
+        raise TypeError(f"the present class is a class or its full name, not {type(new).__name__}")
     if new == old:
         raise InvalidInput(f"{old} is both the old name and the new one; for other fields use vstate.upgrade")
     with _registering:
@@ -92,7 +92,7 @@ def upgrade(cls: str | type, function: Upgrade) -> None:
     if isinstance(cls, str):
         _check_name(cls)
     elif not isinstance(cls, type):
-        raise TypeError(f"a class is a class or its full name, not a {type(cls).__name__}")
+        raise TypeError(f"a class is a class or its full name, not {type(cls).__name__}")
     _register(cls, function)
 
 

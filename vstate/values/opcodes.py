@@ -7,9 +7,21 @@ removes the frames before a pickle is stored, and `framed` adds a single one bef
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["FRAME", "OPCODES", "PROTO", "STOP", "Opcode", "framed", "frameless", "is_number", "tokens"]
+__all__ = [
+    "FRAME",
+    "OPCODES",
+    "PROTO",
+    "STOP",
+    "Opcode",
+    "framed",
+    "frameless",
+    "is_number",
+    "may_hold",
+    "tokens",
+]
 
 
 class Opcode(NamedTuple):
@@ -109,6 +121,8 @@ PROTO: Final = 0x80
 FRAME: Final = 0x95
 STOP: Final = 0x2E
 
+_PROTO_BYTE: Final = b"\x80"
+_MOST_UNFRAMED: Final = 3  # bytes of opcodes without a frame
 _FRAME_HEADER: Final = 9  # the opcode and its eight bytes of length
 _FIRST_FRAMED_PROTOCOL: Final = 4
 
@@ -126,14 +140,49 @@ def frameless(data: bytes) -> bytes:
     return _without_frames(data)
 
 
-def framed(data: bytes) -> bytes:
+def join_pieces(pieces: Sequence[bytes]) -> bytes:
+    """The pickle that a pickler wrote in these pieces, without its FRAME opcodes, as from `frameless`.
+
+    CPython writes each frame in one piece, and a large object in two: its opcode with the length, and its
+    data. Such pieces are copied once. Joining all of them first would copy them twice.
+    """
+    if len(pieces) == 1:
+        return frameless(pieces[0])
+    kept: list[bytes | memoryview] = []
+    data_length = -1  # of the next piece, if it is the data of a large object
+    for i, piece in enumerate(pieces):
+        at = 0 if i or piece[:1] != _PROTO_BYTE else 2
+        code = piece[at] if len(piece) > at else -1
+        if data_length >= 0:
+            if len(piece) != data_length:
+                break
+            kept.append(piece)
+            data_length = -1
+        elif code == FRAME:
+            body = at + _FRAME_HEADER
+            if int.from_bytes(piece[at + 1 : body], "little") != len(piece) - body:
+                break
+            kept += piece[:at], memoryview(piece)[body:]
+        else:
+            kept.append(piece)
+            opcode = OPCODES.get(code)
+            if opcode is not None and opcode.prefix and len(piece) == at + 1 + opcode.prefix:
+                data_length = int.from_bytes(piece[at + 1 :], "little")
+            elif len(piece) - at > _MOST_UNFRAMED:
+                break
+    else:
+        return b"".join(kept)
+    return frameless(b"".join(pieces))
+
+
+def framed(data: bytes | bytearray) -> bytes:
     """`data`, a pickle without frames, as PROTO and one frame around the rest.
 
     Without frames, the C unpickler reads a file opcode by opcode. Returns data that starts with a frame, or
     whose protocol has none, unchanged.
     """
     if len(data) < 3 or data[0] != PROTO or data[1] < _FIRST_FRAMED_PROTOCOL or data[2] == FRAME:
-        return data
+        return bytes(data)
     length = (len(data) - 2).to_bytes(8, "little")
     return b"".join((data[:2], b"\x95", length, memoryview(data)[2:]))
 
@@ -170,6 +219,32 @@ def tokens(data: bytes) -> list[bytes] | None:
     return found if at == len(data) else None
 
 
+def may_hold(data: bytes | bytearray, *opcodes: int) -> bool:
+    """Whether one of the opcodes may be in a frameless pickle that has their bytes; False is certain.
+
+    Numbers, texts and binary data have these bytes too. So the pickle is read as opcodes, but only its first
+    thousand: they take 0.3 ms.
+    """
+    at, size = 0, len(data)
+    for _ in range(_MOST_WALKED):
+        if at >= size:
+            return at > size  # past the end: malformed
+        code = data[at]
+        if code in opcodes:
+            return True
+        at = at + length if (length := _LENGTHS[code]) else _end_of_opcode(data, at)
+    return any(data.find(opcode, at) >= 0 for opcode in opcodes)
+
+
+_MOST_WALKED: Final = 1_000
+
+_LENGTHS: Final = [
+    0 if (opcode := OPCODES.get(code)) is None or opcode.prefix or opcode.lines else 1 + opcode.fixed
+    for code in range(256)
+]
+"""The bytes of each opcode with its argument; 0 if they vary, and for an unknown opcode."""
+
+
 def is_number(token: bytes) -> bool:
     """Whether the token is an integer or a float."""
     return token[:1] in _NUMBERS
@@ -178,7 +253,7 @@ def is_number(token: bytes) -> bool:
 _NUMBERS: Final = frozenset({b"K", b"M", b"J", b"\x8a", b"\x8b", b"G"})
 
 
-def _end_of_opcode(data: bytes, at: int) -> int:
+def _end_of_opcode(data: bytes | bytearray, at: int) -> int:
     """The end of the opcode at `at`; past the end of `data` if the opcode is unknown or cut short."""
     opcode = OPCODES.get(data[at])
     if opcode is None:

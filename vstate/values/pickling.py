@@ -16,7 +16,7 @@ from vstate.errors import CannotLoad
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.caches import WithoutCaches, cache_names
-from vstate.values.opcodes import framed, frameless
+from vstate.values.opcodes import framed, join_pieces, may_hold
 
 if TYPE_CHECKING:
     from vstate.values.tracing import Tracer
@@ -27,7 +27,7 @@ OUT_OF_BAND_BYTES = 1024
 OUT_OF_BAND_LIMIT = 64
 """Buffers after this many stay in the pickle: the entry of a list of a million arrays stays short."""
 
-_NAMES = b"\x93"
+_NAMES = 0x93
 """The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
 
 _RETRIES = 20
@@ -180,6 +180,13 @@ def dumps_unproven(value: Any, make: Callable[..., Any] = _Pickler) -> tuple[byt
     return data, buffers
 
 
+class _Pieces(list[bytes]):
+    """A file that keeps what a pickler writes: a long pickle is not copied each time that it grows."""
+
+    def write(self, piece: bytes | bytearray) -> None:
+        self.append(bytes(piece))  # the program may write to a bytearray
+
+
 def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryview], Any]:
     buffers: list[memoryview] = []
 
@@ -194,10 +201,10 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
         buffers.append(raw)
         return False
 
-    file = io.BytesIO()
+    file = _Pieces()
     pickler = make(file, protocol=5, buffer_callback=keep_in_band)
     pickler.dump(value)
-    return frameless(file.getvalue()), buffers, pickler
+    return join_pieces(file), buffers, pickler
 
 
 def loads(
@@ -228,10 +235,10 @@ def load_value(
 
         return loads_allowed(data, buffers, allow, names)
     tracer = partial(_tracer, data, buffers)
-    if _NAMES not in data and not buffers:
+    if not buffers and (_NAMES not in data or not may_hold(data, _NAMES)):
         # Plain data names no class, and needs no Loader: a third of its time.
         return loaded(partial(pickle.loads, data), tracer), False
-    loader = Loader(io.BytesIO(framed(bytes(data))), buffers=buffers)
+    loader = Loader(io.BytesIO(framed(data)), buffers=buffers)
     loader.names = names
     try:
         value = loaded(loader.load, tracer)

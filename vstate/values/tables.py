@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vstate.values.arrays import Array, Layout
-from vstate.values.arrow import read_arrow
+from vstate.values.arrow import MOST_CHUNKS, chunk_count, read_arrow
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.hashtable import make_dict
 from vstate.values.instance import Global, Instance
@@ -86,6 +86,13 @@ def is_table(value: object) -> bool:
 
 def table_of(value: object) -> Table | None:
     """The table in `value`, as `inert.read` returns it; None for other values and for unknown forms of it."""
+    try:
+        return _known_table(value)
+    except RecursionError:  # a forged index that is nested very deep, or holds itself
+        return None
+
+
+def _known_table(value: object) -> Table | None:
     if not isinstance(value, Instance) or value.type not in _TABLES - _UNREAD:
         return None
     if value.type in _SERIES:
@@ -109,6 +116,8 @@ def _frame(frame: Instance) -> Table | None:
         return None
     names, labels = _labels(axes[0]), _labels(axes[1])
     if not names or not labels or names[0].rows > _MOST_COLUMNS:
+        return None
+    if sum(chunk_count(values) for values, _ in blocks) > MOST_CHUNKS:
         return None
     width, height = names[0].rows, labels[0].rows
     found: dict[int, Column] = {}
@@ -173,8 +182,8 @@ def _places(where: object, width: int) -> Sequence[int] | None:
     return None
 
 
-def _labels(index: object) -> list[Column]:
-    """The levels of an index; none if its form is unknown."""
+def _labels(index: object, *, levelled: bool = True) -> list[Column]:
+    """The levels of an index; none if its form is unknown, or if it may have no levels and has."""
     if not isinstance(index, Instance) or not index.type.startswith("pandas."):
         return []
     fields = index.fields
@@ -194,6 +203,8 @@ def _labels(index: object) -> list[Column]:
 
             return [Column(fields.get("name"), "int64", rows, read, range=numbers)]
         case {"levels": list(levels), "codes": list(codes)} if 0 < len(levels) == len(codes) <= 100:
+            if not levelled:
+                return []
             names = fields.get("names")
             names = names if isinstance(names, list) and len(names) == len(levels) else [None] * len(levels)
             pairs = zip(levels, codes, strict=True)
@@ -338,7 +349,7 @@ def _of_strided(block: Array, rows: int, number: int, width: int) -> Column:
 
 def _coded(categories: object, codes: object) -> Column | None:
     """The cells that are numbers of categories, -1 for a missing one."""
-    found = _labels(categories)
+    found = _labels(categories, levelled=False)  # levels of levels would multiply
     if len(found) != 1 or not isinstance(codes, Array) or codes.raw is None or len(codes.shape) > 2:
         return None
     (level,) = found
@@ -391,6 +402,8 @@ def _dtype_name(dtype: Instance, otherwise: str) -> str:
 def _arrow_table(value: Instance) -> Table | None:
     match value.args:
         case (list(parts), Instance(args=(list(fields), *_))) if len(parts) == len(fields) <= _MOST_COLUMNS:
+            if sum(map(chunk_count, parts)) > MOST_CHUNKS:
+                return None
             columns = []
             for part, field in zip(parts, fields, strict=True):
                 name = field.args[0] if isinstance(field, Instance) and field.args else None

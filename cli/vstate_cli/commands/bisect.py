@@ -98,5 +98,5 @@ def bisect(session: Session, key: str, expr: str, good: str, bad: str) -> None:
     for change in shown:
         out.line("  ", *changes.line(change, width))
         if change.key == key:
-            out.lines(changes.detail_lines(diff, key, out, _MOST_DETAILS), indent="      ")
+            out.lines(changes.detail_lines(diff, key, out, _MOST_DETAILS, 6), indent="      ")
     out.line("  ", (diff.stat(), "dim"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from vstate.errors import NotFound
@@ -50,7 +52,14 @@ def checkout(session: Session, rev: str | None, new: str | None, keys: tuple[str
         session.repo.create_branch(new, "HEAD" if rev is None else rev)
         heads.move(session, new, is_new=True)
     elif rev is not None:
-        heads.move(session, rev)
+        try:
+            heads.move(session, rev)
+        except NotFound as error:
+            commit, _ = session.resolve_or_head(rev)  # HEAD's, because rev names none
+            if session.repo.entry(commit.root, rev) is None:
+                raise
+            hint = f"it is a key: to take it from a commit, run vstate checkout REV -- {shlex.quote(rev)}"
+            raise NotFound(f"{error.message.partition(';')[0]}; {hint}", name=rev) from None
     else:
         raise click.UsageError("Missing argument 'REV|BRANCH' (or -b NEW).")
 

@@ -11,8 +11,9 @@ from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Diff
 from vstate_cli import changes
 from vstate_cli.output import Document
+from vstate_cli.selection import RANGE
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_key, complete_revision
+from vstate_cli.suggestions import complete_key, complete_revision_or_key
 
 _MOST_DETAILS = 200
 _MOST_DETAILS_OF_ONE_KEY = 1000
@@ -27,7 +28,7 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
     "size} with the size in bytes, or null. With --stat, details is absent; if a value cannot be read, "
     "error stands in its place.",
 )
-@click.argument("args", nargs=-1, metavar="[A] [B] [KEY]...", shell_complete=complete_revision)
+@click.argument("args", nargs=-1, metavar="[A] [B] [KEY]...", shell_complete=complete_revision_or_key)
 @click.option(
     "--key",
     "named",
@@ -42,8 +43,9 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
 
     Each key has a sign: + added, ~ modified, - removed. The changes inside its value follow, by path. B
     defaults to HEAD. Without arguments, show the changes of the last commit (HEAD~1 to HEAD); changes that
-    a program has not yet committed exist only in that program. A..B means the same as A B. The first argument
-    that is no revision is a key, and so are all behind it.
+    a program has not yet committed exist only in that program. A..B means the same as A B; A...B are the
+    changes of B since it parted from A. The first argument that is no revision is a key, and so are all
+    behind it.
 
     A text is compared by line and word, bytes by offset, an array by ranges of elements, and a frame of
     pandas or pyarrow by column and row: price[3] is the cell of the column price in the row labelled 3.
@@ -75,26 +77,27 @@ def _sort(session: Session, args: tuple[str, ...]) -> tuple[list[str], list[str]
     """The revisions among the arguments, at most two, and the keys behind them."""
     most = 2
     for number, arg in enumerate(args):
-        if number == 0 and _is_range(session, arg):
-            most = 1
-            continue
-        commit, error = session.resolve_or_head(arg)
+        is_range = number == 0 and RANGE.fullmatch(arg) is not None
+        found = [(side, *session.resolve_or_head(side)) for side in (_sides(arg) if is_range else [arg])]
+        side, commit, error = next((each for each in found if each[2] is not None), found[0])
         if number >= most or error is not None:
             if error is not None and number < 2 and not _is_key(session, arg, [*args[:number], commit.id]):
-                raise error
+                raise session.unknown(side, commit, error)
             return [*args[:number]], [*args[number:]]
+        most = 1 if is_range else most
     return [*args], []
 
 
-def _is_range(session: Session, arg: str) -> bool:
-    old, dots, new = arg.partition("..")
-    return bool(dots) and all(session.resolve_or_head(rev or "HEAD")[1] is None for rev in (old, new))
+def _sides(revision: str) -> list[str]:
+    """The revisions in `A..B`, `A...B` or `A`; a side that is left out is HEAD."""
+    match = RANGE.fullmatch(revision)
+    return [revision] if match is None else [match["a"] or "HEAD", match["b"] or "HEAD"]
 
 
 def _is_key(session: Session, name: str, revisions: list[str]) -> bool:
     """Whether one of these revisions, or the parent of the last, has the key."""
     repo = session.repo
-    commits = [session.resolve_or_head(rev)[0] for each in revisions for rev in each.split("..") if rev]
+    commits = [session.resolve_or_head(rev)[0] for each in revisions for rev in _sides(each)]
     commits += repo.history.before(commits[-1])
     return any(repo.entry(commit.root, name) is not None for commit in commits)
 
@@ -103,14 +106,19 @@ def _compare(
     session: Session, a: str | None = None, b: str | None = None
 ) -> tuple[Commit | None, Commit, Diff]:
     repo = session.repo
-    if a is not None and b is None and ".." in a:
-        a, _, b = a.partition("..")
-        a, b = a or "HEAD", b or "HEAD"
+    match = None if a is None or b is not None else RANGE.fullmatch(a)
+    if match is not None:
+        a, b = _sides(match[0])
     if a is None:
         new = repo.resolve("HEAD")
         old = next(iter(repo.history.before(new)), None)
         return old, new, repo.changes(new)
     old, new = repo.resolve(a), repo.resolve("HEAD" if b is None else b)
+    if match is not None and match["dots"] == "...":
+        bases = repo.history.merge_bases(old.oid, new.oid)
+        if not bases:
+            raise InvalidInput(f"{a!r} and {b!r} have no commit in common; compare them by {a}..{b}")
+        old = repo.objects.commit(bases[0])
     return old, new, repo.diff(old.root, new.root)
 
 

@@ -15,7 +15,7 @@ from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.names.refs import Head
 from vstate_cli import changes, commits
-from vstate_cli.graph import Graph
+from vstate_cli.graph import Graph, Row
 from vstate_cli.output import Document, Line, columns
 from vstate_cli.selection import Selection, links, select
 from vstate_cli.session import Session, command
@@ -37,7 +37,7 @@ from vstate_cli.suggestions import complete_key, complete_revision
     "where the history behind a commit was cut off, and absent elsewhere. With -p or --stat, diff is a list "
     "of changes as `vstate diff --json` prints them.",
 )
-@click.argument("revs", metavar="REV", nargs=-1, shell_complete=complete_revision)
+@click.argument("revs", metavar="[REV]...", nargs=-1, shell_complete=complete_revision)
 @click.option(
     "--key",
     "keys",
@@ -79,10 +79,13 @@ def log(session: Session, revs: tuple[str, ...], **options: Any) -> None:
         if session.json:
             session.out.json(_document(session, commit, names, found.keys, view), indent=None)
             continue
-        lines = [*_lines(session, commit, names, head, found.keys, view)]
+        between = "" if lanes is None else lanes.between
+        row = None if lanes is None else lanes.add(commit.oid, parents)
+        used = 0 if row is None else len(row.head) + 1
+        lines = [*_lines(session, commit, names, head, found.keys, view, used)]
         gap = number > 1 and (not view.oneline or view.stat or view.patch)
-        if lanes is not None:
-            lines = [*_beside(lanes, commit, parents, lines, gap=gap)]
+        if row is not None:
+            lines = [*_beside(row, lines, between if gap else None)]
         elif gap:
             lines.insert(0, [])
         session.out.lines(lines)
@@ -139,37 +142,46 @@ def _document(
 
 
 def _lines(
-    session: Session, commit: Commit, names: list[str], head: Head, keys: Sequence[str], view: View
+    session: Session,
+    commit: Commit,
+    names: list[str],
+    head: Head,
+    keys: Sequence[str],
+    view: View,
+    used: int,
 ) -> Iterator[Line]:
+    """The lines of a commit, which leave `used` columns of the terminal free for the graph."""
     diff = session.repo.changes(commit)
     first: Line = [(commit.short, "yellow"), *commits.decoration(names, commit.id, head)]
     shallow = session.repo.history.is_shallow(commit)
     last: Line = [" ", *changes.counts(diff)] if view.oneline and diff else []
     if view.oneline and shallow:
         last = [*last, ("  (history cut off)", "yellow")]
-    message = session.out.fit(commits.subject(commit), columns([*first, *last]) + 6)
+    message = session.out.fit(commits.subject(commit), used + columns([*first, *last]) + 1)
     first += [f" {message}"] if message else [(" (no message)", "dim")]
     if view.oneline:
         yield first + last
-        yield from _changes(session, diff, keys, view)
+        yield from _changes(session, diff, keys, view, used)
         return
     yield first
     events = f" · {counted(len(commit.events), 'event')}" if commit.events else ""
     yield ["    ", *commits.time_and_info(commit), (events, "dim")]
     if keys and not (view.patch or view.stat):
-        yield from (["    ", *changes.names(diff, key)] for key in keys if key in diff)
+        yield from (["    ", *changes.line(diff[key])] for key in keys if key in diff)
     elif diff and not (view.patch or view.stat):
-        yield ["    ", *changes.names(diff)]
+        width = session.out.width
+        yield ["    ", *changes.names(diff, None if width is None else width - used - 4)]
     if shallow:
         yield ["    ", (commits.CUT_OFF, "yellow")]
-    yield from _changes(session, diff, keys, view)
+    yield from _changes(session, diff, keys, view, used)
 
 
-def _changes(session: Session, diff: Diff, keys: Sequence[str], view: View) -> Iterator[Line]:
+def _changes(session: Session, diff: Diff, keys: Sequence[str], view: View, used: int) -> Iterator[Line]:
     """The changed keys, and with -p the changes inside them."""
     shown = [key for key in diff if not keys or key in keys]
     if view.patch:
-        yield from (["    ", *line] for line in changes.diff_lines(diff, session.out, keys=shown))
+        lines = changes.diff_lines(diff, session.out, keys=shown, used=used + 4)
+        yield from (["    ", *line] for line in lines)
     elif view.stat:
         width = changes.name_width(shown)
         yield from (["    ", *changes.line(diff[key], width)] for key in shown)
@@ -177,13 +189,12 @@ def _changes(session: Session, diff: Diff, keys: Sequence[str], view: View) -> I
         yield ["    ", (diff.stat(), "dim")]
 
 
-def _beside(
-    graph: Graph, commit: Commit, parents: Sequence[ObjectId], lines: list[Line], *, gap: bool
-) -> Iterator[Line]:
-    """The lines of a commit, with the lanes of the graph to their left."""
-    between = graph.between
-    row = graph.add(commit.oid, parents)
-    if gap and not row.before:
+def _beside(row: Row, lines: list[Line], between: str | None) -> Iterator[Line]:
+    """The lines of a commit, with the lanes of the graph to their left.
+
+    If no lanes join above the commit, a line with only the lanes `between` stands there.
+    """
+    if between is not None and not row.before:
         yield [(between, "blue")] if between else []
     for joining in row.before:
         yield [(joining, "blue")]

@@ -66,7 +66,8 @@ def _find(session: Session, rev: str | None, prefix: str | None) -> tuple[Commit
         return commit, "", True
     if next(tree.scan(session.repo.objects.nodes, commit.root, rev), None) is not None:
         return commit, rev, False
-    raise NotFound(f"{error}; and no key of HEAD begins with it", name=rev)
+    hint = ": PREFIX has no wildcards" if "*" in rev else ""
+    raise NotFound(f"{error}; and no key of HEAD begins with it{hint}", name=rev)
 
 
 def _entries(session: Session, commit: Commit, prefix: str, at: int | None) -> Iterator[KeyEntry]:

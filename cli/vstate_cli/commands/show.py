@@ -7,7 +7,7 @@ from itertools import islice
 
 import click
 
-from vstate.errors import InvalidInput, KeyNotFound, NotFound
+from vstate.errors import KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.plural import counted
@@ -92,12 +92,7 @@ def _find(
         return commit, rev, None
     if match is not None:
         return session.repo.resolve(match[1] or "HEAD"), match[2], None
-    # A NotFound without candidates explains why a well-formed revision names no commit.
-    if isinstance(error, InvalidInput) or not (isinstance(error, NotFound) and error.candidates):
-        raise error
-    similar = [f"{name} (key)" for name in session.similar_keys(commit, rev)]
-    refs = [f"{name} (revision)" for name in error.candidates]
-    raise NotFound(f"{rev!r} is neither a revision nor a key of HEAD", name=rev, candidates=[*similar, *refs])
+    raise session.unknown(rev, commit, error)
 
 
 def _show_commit(session: Session, commit: Commit) -> None:
@@ -141,7 +136,7 @@ def _show_commit(session: Session, commit: Commit) -> None:
     width = changes.name_width(change.key for change in shown)
     for change in shown:
         out.line("  ", *changes.line(change, width))
-        out.lines(changes.detail_lines(diff, change.key, out, _MOST_DETAILS), indent="      ")
+        out.lines(changes.detail_lines(diff, change.key, out, _MOST_DETAILS, 6), indent="      ")
     if len(diff) > _MOST_KEYS:
         parent = f"{commit.short}^" if repo.history.parents(commit) else ""
         more = f"vstate diff {parent} {commit.short}" if parent else f"vstate ls {commit.short}"

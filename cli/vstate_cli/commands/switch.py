@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
+from vstate.errors import InvalidInput, NotFound
 from vstate_cli import heads
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_branch, complete_revision
@@ -30,5 +33,14 @@ def switch(session: Session, branch: str | None, at: str | None, create: bool) -
     if create:
         session.repo.create_branch(branch, "HEAD" if at is None else at)
     elif branch not in ("-", session.repo.refs.head().branch):
-        session.repo.branch(branch)  # NotFound names similar branches
+        try:
+            session.repo.branch(branch)
+        except (NotFound, InvalidInput) as error:
+            commit, unknown = session.resolve_or_head(branch)
+            if unknown is not None:
+                raise error from None  # it names similar branches
+            raise InvalidInput(
+                f"{branch!r} is no branch but names the commit {commit.short}: to go there, run "
+                f"`vstate checkout {shlex.quote(branch)}`, or `vstate switch -c NAME {shlex.quote(branch)}`"
+            ) from None
     heads.move(session, branch, is_new=create)

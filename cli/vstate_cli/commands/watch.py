@@ -6,6 +6,7 @@ from itertools import islice
 
 import click
 
+from vstate.errors import InvalidInput
 from vstate.state.watching import Watch
 from vstate_cli import changes, commits
 from vstate_cli.session import Session, command
@@ -33,7 +34,9 @@ def watch(session: Session, pattern: str, branch: str | None, since: str | None,
     change: + added, ~ modified, - removed.
     """
     repo, out = session.repo, session.out
-    name = session.branch() if branch is None else branch
+    name = repo.refs.head().branch if branch is None else branch
+    if name is None:
+        raise InvalidInput("HEAD is detached, so it has no branch to watch; name one with --branch BRANCH")
     seen = repo.newest(name) if since is None else repo.resolve(since)
     if branch is not None:
         repo.branch(branch)  # NotFound names similar branches

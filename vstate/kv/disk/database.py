@@ -25,6 +25,8 @@ from vstate.kv.files import NO_ROOM, has_room, make_directory, sync_directory
 Durability = Literal["power", "process"]
 
 FILE_NAME = "vstate.db"
+
+_INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
 FORMAT = 1
 LOG_BYTES = 4 * 1024 * 1024
@@ -106,7 +108,9 @@ class Database:
                 )
         except FileNotFoundError:
             if not self.create:
-                raise NotFound(f"no store at {self.directory}", name=self.name) from None
+                inside = os.path.join(self.directory, _INSIDE)
+                there = f"; there is one at {inside}" if os.path.isfile(f"{inside}/{FILE_NAME}") else ""
+                raise NotFound(f"no store at {self.directory}{there}", name=self.name) from None
             try:
                 make_directory(Path(self.directory))
             except OSError as error:
@@ -116,6 +120,9 @@ class Database:
 
     def _unusable(self, error: OSError) -> VStateError:
         if isinstance(error, NotADirectoryError | FileExistsError):
+            inside, name = os.path.split(self.directory)
+            if name == FILE_NAME and os.path.isfile(self.directory):
+                return InvalidInput(f"{self.directory} is the file of a store; give its directory, {inside}")
             return InvalidInput(
                 f"{self.directory} cannot be a store, because a file is in its way; choose another directory"
             )

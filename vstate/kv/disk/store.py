@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
@@ -62,6 +63,9 @@ class Disk(TransactionalStore, ForkAware):
     Network file systems do not keep the promises that this needs: use a store on a server there.
     """
 
+    remote = False
+    ordered = True
+
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -79,8 +83,7 @@ class Disk(TransactionalStore, ForkAware):
 
         if durability not in ("power", "process"):
             raise InvalidInput(f'durability is "power" or "process", not {durability!r}')
-        if size_limit is not None and size_limit <= 0:
-            raise InvalidInput(f"size_limit is a number of bytes above 0, not {size_limit!r}")
+        check_count("size_limit", size_limit, 1, none="None for no limit")
         name = os.fspath(directory)
         if not name or "\0" in name:
             raise InvalidInput(f"{name!r} is not the name of a directory")

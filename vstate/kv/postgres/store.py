@@ -50,6 +50,8 @@ class Postgres(TransactionalStore, ForkAware):
     PGPASSWORD, a passfile or a service.
     """
 
+    ordered = True
+
     def __init__(
         self,
         dsn: str,

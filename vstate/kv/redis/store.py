@@ -66,6 +66,8 @@ class Redis(TransactionalStore):
     `client`.
     """
 
+    ordered = True
+
     def __init__(
         self,
         url: str | None = None,

@@ -70,6 +70,8 @@ class S3(KVStore, ForkAware):
     leave credentials to the environment for that.
     """
 
+    ordered = True
+
     def __init__(
         self, url: str, *, options: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> None:

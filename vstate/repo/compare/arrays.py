@@ -42,24 +42,19 @@ def differences(old: Array, new: Array) -> list[Difference] | None:
         return None
     if old.shape == new.shape:
         return _inside(old, new)
-    if old.shape[1:] != new.shape[1:] or "order" in old.fields:
+    if old.shape[1:] != new.shape[1:]:
         return None
     height, later = old.shape[0], new.shape[0]
     row = math.prod(old.shape[1:])
     both = min(height, later)
-    shared = [_first_rows(array, both) for array in (old, new)]
-    found = _inside(*shared)
+    first, second = old.rows(0, both), new.rows(0, both)
+    if first is None or second is None:
+        return None
+    found = _inside(first, second)
     place = f"[{both}:{max(height, later)}]"
     if later > height:
         return [*found, Difference(place, None, new.part(both * row, later * row), "", "added")]
     return [*found, Difference(place, old.part(both * row, height * row), None, "", "removed")]
-
-
-def _first_rows(array: Array, rows: int) -> Array:
-    shape = (rows, *array.shape[1:])
-    found = array.part(0, math.prod(shape))
-    found.fields["shape"] = shape
-    return found
 
 
 def _inside(old: Array, new: Array) -> list[Difference]:

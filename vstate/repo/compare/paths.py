@@ -12,6 +12,7 @@ from vstate.errors import InvalidInput, NotFound
 from vstate.plural import counted
 from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.tables import row_value
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.hashtable import make_dict
 from vstate.values.inert import Array, Global, Instance
@@ -31,6 +32,8 @@ _EXAMPLE: Final = 'such as messages[3].content or ["odd key"][0]'
 _IDENTIFIER: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)")
 _PLAIN_KEY: Final = re.compile(r'\["([^"\\…]{,60})"\]')
 _INDEX: Final = re.compile(r"\[(0|[1-9][0-9]{,17})\]")
+_ROWS_OF_ARRAY: Final = re.compile(r"\[(0|[1-9][0-9]{,17})(?::([1-9][0-9]{,17}))?\]")
+_ROWS: Final = ".rows"
 _ANY_STEP: Final = re.compile(
     r'\.[A-Za-z_][A-Za-z0-9_]*|\["(?:[^"\\]|\\.)*"\]|\[[^\[\]"]+\]|\[.+?\](?=[.\[{]|$)|\{.+?\}(?=[.\[{]|$)',
     re.DOTALL,
@@ -39,6 +42,7 @@ _LONGEST_IDENTIFIER: Final = 60
 _BLOCK: Final = 1000  # elements of an array that are decoded together
 _COMPARED: Final = 1000  # steps that are searched for a similar one
 _SHOWN: Final = 80
+_MOST_CELLS: Final = 1_000_000  # of a table, that are found by the labels of their rows: some seconds
 
 SEQUENCES: Final = frozenset({"items", "args"})
 """The groups of parts whose places are indices: an insertion moves the parts behind it."""
@@ -48,7 +52,7 @@ class Part(NamedTuple):
     """Something directly inside a value.
 
     `group` is the kind of place: "items", "args", "entries", "kwargs", "fields", "members", "columns",
-    "elements" or "state".
+    "rows", "elements" or "state".
     `place` is unique in its group: an index, a name, or the fingerprint of a key that is not a text. `step`
     is its step in a path: `[3]`, `.content`, `["odd key"]`.
     """
@@ -74,6 +78,9 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
     """The parts directly inside the value, in the order of `details`; none for an atom or a text."""
     value, table = _opened(value)
     if table is not None:
+        _check_size(
+            table, sum(1 for each in table.columns if each.read and not _is_numbered_array(table, each))
+        )
         yield from (_column_part(table, *found, prints) for found in _columns(table))
     elif isinstance(value, dict):
         yield from _entries(value, prints)
@@ -109,6 +116,10 @@ def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
         columns = () if table is None else _columns(table)
         found = (column for name, _, column in columns if prints.place(name) == place)
         return next((part._replace(value=_cells(table, column)) for column in found if table), None)
+    if part.group == "rows" and isinstance(value, Array):
+        return next(_array_rows(value, part.step), None)
+    if part.group == "rows":
+        return None if table is None else next(_row(table, part.step, prints), None)
     if part.group == "elements":
         assert isinstance(value, Array)
         assert isinstance(place, int)
@@ -172,19 +183,50 @@ def _column_part(table: Table, name: object, step: str, column: Column, prints: 
 
 
 def _cells(table: Table, column: Column) -> object:
-    """A column as a value with its cells by the labels of their rows; by number where labels repeat."""
+    """A column as a value with its cells by the labels of their rows; by number where labels repeat.
+
+    InvalidInput if they are too many. A long column of numbered rows is its array, whose steps are the same.
+    """
     if column.read is None:
         return column.source
-    cells = column.cells(0, column.rows)
+    if _is_numbered_array(table, column):
+        return column.array
+    _check_size(table, 1)
+    entries = _by_label(table, column.cells(0, column.rows))
+    return Instance("column", {"dtype": column.dtype}, entries=entries)
+
+
+def _by_label(table: Table, cells: Sequence[object]) -> dict[object, object]:
+    """One thing for each row, by the labels of the rows; by number where labels repeat."""
     levels = [level.cells(0, level.rows) for level in table.labels]
-    labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(column.rows)
+    labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(len(cells))
     try:
         entries = make_dict(labels, cells, Budget(Limits()))
     except InertError:  # labels that cannot be keys, or whose hashes a forger chose
         entries = {}
     if len(entries) < len(cells):
         entries = dict(enumerate(cells))
-    return Instance("column", {"dtype": column.dtype}, entries=entries)
+    return entries
+
+
+def _is_numbered(table: Table) -> bool:
+    """Whether the rows have no labels but their numbers."""
+    return all(level.range == range(table.rows) for level in table.labels)
+
+
+def _is_numbered_array(table: Table, column: Column) -> bool:
+    """Whether this is a long column of numbered rows, in one array."""
+    return column.rows > _MOST_CELLS and column.array is not None and _is_numbered(table)
+
+
+def _check_size(table: Table, columns: int) -> None:
+    """Raise InvalidInput if so many columns have too many cells to find them by labels."""
+    if columns * table.rows * max(len(table.labels), 1) > _MOST_CELLS:
+        raise InvalidInput(
+            f"it has {counted(columns, 'column')} of {table.rows:,} cells, and this finds at most "
+            f"{_MOST_CELLS:,} cells by the labels of their rows; "
+            + ("name one column by its path" if columns > 1 else "read it in Python")
+        )
 
 
 def _opened(value: object) -> tuple[object, Table | None]:
@@ -210,10 +252,10 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
 
     A path is written as `details` prints it: `.name` for a key or field that is an identifier (the first
     without the dot), `["text"]` for any other text, `[7]` for an index or a key that is not a text, `{'a'}`
-    for a member of a set, `[2][5]` for an element of an array, `price[3]` for a cell of a table, and
-    `.args[0]` and `.state` for the parts of an Instance without names. Long keys end in "…", as printed.
-    Raises NotFound with the step that leads nowhere, and InvalidInput for a
-    malformed path or a step that several keys print as.
+    for a member of a set, `[2][5]` for an element of an array, `[2]` and `[10:20]` for rows of one,
+    `price[3]` for a cell of a table, `rows[3]` for a row of a table, and `.args[0]` and `.state` for the
+    parts of an Instance without names. Long keys end in "…", as printed. Raises NotFound with the step that
+    leads nowhere, and InvalidInput for a malformed path or a step that several keys print as.
     """
     if not path:
         return []
@@ -251,6 +293,7 @@ def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part
     value, table = _opened(value)
     if table is not None:
         yield from _named_column(table, rest, prints)
+        yield from _row(table, rest, prints)
     elif isinstance(value, dict):
         yield from _keyed(value, rest, prints)
     elif isinstance(value, list | tuple):
@@ -260,6 +303,7 @@ def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part
     elif isinstance(value, Instance):
         if isinstance(value, Array):
             yield from _element(value, rest)
+            yield from _array_rows(value, rest)
             if value.raw is not None and rest.startswith(".data"):
                 yield Part("fields", "data", ".data", value.part(0, value.count))
                 return
@@ -317,6 +361,32 @@ def _element(array: Array, rest: str) -> Iterator[Part]:
             yield Part("elements", place, rest[:at], element)
 
 
+def _array_rows(array: Array, rest: str) -> Iterator[Part]:
+    """A row of an array of several dimensions, or the rows of any array from one up to another."""
+    match = _ROWS_OF_ARRAY.match(rest)
+    if match is None or (match[2] is None and len(array.shape) < 2):
+        return
+    start = int(match[1])
+    stop = start + 1 if match[2] is None else int(match[2])
+    if start < stop <= (array.shape or (0,))[0] and (found := array.rows(start, stop)) is not None:
+        if match[2] is None:
+            found.fields["shape"] = array.shape[1:]
+        yield Part("rows", match[0], match[0], found)
+
+
+def _row(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
+    """The row of a table whose step `rest` begins with."""
+    match = _INDEX.match(rest, len(_ROWS)) if rest.startswith(_ROWS) and _is_numbered(table) else None
+    if match is not None:
+        if (row := int(match[1])) < table.rows:
+            yield Part("rows", prints.place(row), f"{_ROWS}{match[0]}", row_value(table, row))
+    elif rest.startswith((f"{_ROWS}[", f"{_ROWS}.")):
+        _check_size(table, 1)
+        for found in _keyed(_by_label(table, range(table.rows)), rest.removeprefix(_ROWS), prints):
+            assert isinstance(found.value, int)
+            yield Part("rows", found.place, f"{_ROWS}{found.step}", row_value(table, found.value))
+
+
 def _named_column(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
     """The columns of a table whose steps `rest` begins with; only these are read."""
     columns = ((name, step, column) for name, step, column in _columns(table) if rest.startswith(step))
@@ -363,7 +433,11 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
     elif isinstance(value, str):
         has = "which is a text: a path ends there"
     else:
-        steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
+        table = table_of(value) if is_table(value) else None
+        if table is None or table.type == "Series":
+            steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
+        else:  # no cell is read for a suggestion
+            steps = [step for _, step, _ in islice(_columns(table), _COMPARED)]
         similar = get_close_matches(step, steps, n=3, cutoff=0.5)
         name = value.type if isinstance(value, Instance) else type(value).__name__
         article = "an" if name[:1] in "aeiou" else "a"

@@ -12,7 +12,7 @@ from vstate.values.alignment import Aligner
 from vstate.values.instance import Instance
 from vstate.values.tables import Column, Table
 
-__all__ = ["Found", "TableComparison", "column_value"]
+__all__ = ["Found", "TableComparison", "column_value", "row_value"]
 
 _MOST_CELLS: Final = 10  # of a column, that are named one by one
 _MOST_ROWS: Final = 10  # added or removed
@@ -52,6 +52,12 @@ def column_value(column: Column) -> Instance:
     if column.rows > _SHOWN:
         found.fields["omitted"] = column.rows - _SHOWN
     return found
+
+
+def row_value(table: Table, row: int) -> dict[str, object]:
+    """A row as a value to show: its first cells, by the names of their columns."""
+    columns = table.columns[:_SHOWN]
+    return {_name(column.name): next(iter(column.cells(row, row + 1)), None) for column in columns}
 
 
 class TableComparison:
@@ -159,8 +165,7 @@ class TableComparison:
         self, table: Table, rows: Sequence[int], kind: Literal["added", "removed"]
     ) -> Iterator[Found]:
         for row in rows[:_MOST_ROWS]:
-            columns = table.columns[:_SHOWN]
-            cells = {_name(column.name): next(iter(column.cells(row, row + 1)), None) for column in columns}
+            cells = row_value(table, row)
             old, new = (cells, None) if kind == "removed" else (None, cells)
             yield Found(("rows", table.label(row)), kind, old, new)
         if len(rows) > _MOST_ROWS:

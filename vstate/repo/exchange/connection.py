@@ -46,6 +46,8 @@ def connected(
             message = f"{name!r} is no remote and no store"
             if repo.refs.read(HEADS + name) is not None:
                 message += f"; a branch is named behind the remote, as in `vstate push {ORIGIN} {name}`"
+            else:
+                message += f"; add it with `vstate remote add {name} URL`, or write ./{name} for a directory"
             raise NotFound(message, name=name, candidates=list(remotes.list())[:10]) from error
         if create is False:
             raise NotFound(

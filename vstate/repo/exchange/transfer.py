@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from vstate.errors import CorruptObject, CorruptStore
+from vstate.errors import CorruptObject
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
@@ -16,7 +17,6 @@ from vstate.repo.core import Core, format_of
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.exchange.remnants import Remnants
 from vstate.repo.history import History, shallow_row
-from vstate.repo.names.refs import REFLOG
 from vstate.repo.objects import Objects
 from vstate.repo.walk import batches
 
@@ -32,12 +32,6 @@ GROUP = 256
 
 FEW = 256
 """With so few new commits, refs of the target whose commits are not at hand are not looked at."""
-
-AHEAD_AFTER = 32
-"""After so many commits that were read one by one from the other store, further ones are read ahead."""
-
-AHEAD = 256
-"""How many commits are read ahead at once."""
 
 
 @dataclass(slots=True)
@@ -82,7 +76,6 @@ class Transfer:
         self._known = _present(target.store, [*dict.fromkeys(target.refs.all().values())])
         self._difference = Difference(source.objects, self._places[0])
         self._seen = self._looked_at = 0
-        self._ahead: _Ahead | None = None
 
     def copy(self, tip: ObjectId, branch: str | None = None) -> Copied:
         """Copy all objects that the commit needs; CorruptObject if the source lacks one, or has it damaged.
@@ -90,7 +83,8 @@ class Transfer:
         `branch` is a ref in the source that leads to the commit, if there is one.
         """
         copied = Copied()
-        self._ahead = None if branch is None or self._near_is_source else _Ahead(self._source, branch)
+        if branch is not None:
+            self._source.refs.mention(branch)
         ids = () if tip in self._known else self._new_commits(tip)
         if not ids:
             return copied
@@ -167,8 +161,9 @@ class Transfer:
             missing = [oid for oid in ids if oid not in found]
             if len(missing) > 1:
                 missing = _present(objects.store, missing)
-            elif missing and self._ahead is not None and objects is self._source.objects:
-                self._ahead.expect(missing[0])
+            elif missing and objects is self._source.objects:
+                with suppress(CorruptObject):  # it reads ahead; the other store may have the commit
+                    self._source.history.commits(missing)
             found |= {commit.oid: commit for commit in _whole_commits(objects, missing)}
         return [found.get(oid) for oid in ids]
 
@@ -186,47 +181,6 @@ class Transfer:
                 if oid in times and times[oid] >= commit.time:
                     raise CorruptObject(str(commit.oid), f"it is not dated after its parent {oid}")
         return [commit.root for commit in before if commit.root is not None]
-
-
-class _Ahead:
-    """Reads commits of a branch ahead, into the memory of `Objects`, by the names in its reflog.
-
-    Only a commit names its parents, so a long history would be read one commit at a time. The reflog may lack
-    some commits: they are then read one by one.
-    """
-
-    def __init__(self, repo: Core, ref: str) -> None:
-        self._repo = repo
-        self._ref = ref
-        self._asked = 0
-        self._keys: list[str] | None = None
-        self._in_vain = 0
-
-    def expect(self, oid: ObjectId) -> None:
-        """Prepare for the reading of this commit."""
-        if self._repo.objects.is_in_memory(oid):
-            return
-        self._asked += 1
-        if self._asked <= AHEAD_AFTER or self._in_vain > 2:
-            return
-        if self._keys is None:
-            self._keys = sorted(self._repo.store.keys(f"{REFLOG}{self._ref}:"))  # the newest is the last
-        keys, self._keys = self._keys[-AHEAD:], self._keys[:-AHEAD]
-        ids = dict.fromkeys(self._named(keys))
-        self._in_vain += oid not in ids
-        for _ in _whole_commits(self._repo.objects, _present(self._repo.store, list(ids))):
-            pass
-
-    def _named(self, keys: Sequence[str]) -> Iterator[ObjectId]:
-        lines = self._repo.store.get_many(keys)
-        for key in reversed(keys):
-            if key in lines:
-                try:
-                    new = self._repo.refs.parse_line(key, lines[key]).new
-                except CorruptStore:
-                    continue
-                if new is not None:
-                    yield new
 
 
 class _Sender:

@@ -40,6 +40,7 @@ SWEEP = "gc"
 
 _SYMBOLIC = "ref: "
 _LONGEST_NAME = 200
+_RECENT = 4
 _KNOWN = 10_000  # branches whose lifetimes are kept in memory
 _TIME = re.compile("[0-7][0-9a-f]{15}")
 _NO_MESSAGE = re.compile(r"((?:undo(?: [0-9]+ moves)?: |redo: )?commit(?: \(merge\))?): *")
@@ -209,6 +210,16 @@ class Refs:
         self._store = store
         self._latest = 0
         self.lifetimes = Lifetimes(store)
+        self._recent: tuple[str, ...] = ()
+
+    def recent(self) -> tuple[str, ...]:
+        """Some branches that this program has read lately, the latest first, and the default branch."""
+        return *self._recent, HEADS + DEFAULT_BRANCH
+
+    def mention(self, ref: str) -> None:
+        """Make the branch the first of the `recent` ones."""
+        if ref not in self._recent[:1]:
+            self._recent = ref, *(other for other in self._recent[: _RECENT - 1] if other != ref)
 
     def read(self, ref: str) -> ObjectId | None:
         """The commit that the ref names, None if there is no such ref, or the branch has expired."""
@@ -229,6 +240,7 @@ class Refs:
     def _commit_of(self, ref: str, rows: Mapping[str, bytes]) -> ObjectId | None:
         value = rows.get(REF + ref)
         if ref.startswith(HEADS):
+            self.mention(ref)
             row = rows.get(LIFETIME + ref)
             self.lifetimes.note(ref, value, row)
             if row is not None and read_lifetime(row).is_over:

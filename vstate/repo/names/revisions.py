@@ -60,7 +60,7 @@ class Revisions:
         return oid
 
     def _parent(self, oid: ObjectId, number: int, rev: str) -> ObjectId:
-        commit = self._objects.commit(oid)
+        (commit,) = self._history.commits([oid])
         parents = self._history.parents(commit)
         if number <= len(parents):
             return parents[number - 1]
@@ -102,8 +102,13 @@ class Revisions:
                 )
             if found:
                 return found[0]
-        known = [*self._refs.list(HEADS), *self._refs.list(TAGS), *self._refs.list(REMOTES), HEAD]
+        if name == head.branch:
+            raise NotFound(f"no commit yet on branch {name!r}", name=name)
+        known = [*self._refs.list(HEADS), *self._refs.list(TAGS), *self._refs.list(REMOTES)]
+        known += [HEAD] if head.commit is not None else []
         hint = "; a commit id needs at least 4 digits" if re.fullmatch(r"[0-9a-f]{1,3}", lower) else ""
+        if _is_time(name):
+            hint, known = f"; for a branch at that time, write {head.branch or 'main'}@{{{name}}}", []
         raise NotFound(f"no revision {name!r}{hint}", name=name, candidates=_candidates(name, known))
 
     def _by_reflog(self, base: str, head: Head) -> ObjectId:
@@ -191,6 +196,14 @@ def _not_found(rev: str, reason: str) -> NotFound:
 def _ambiguous(name: str, full: list[str]) -> InvalidInput:
     first, second = (_KINDS[ref.partition("/")[0] + "/"] for ref in full[:2])
     return InvalidInput(f"{name!r} is both {first} and {second}", candidates=full)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text)
+    except InvalidInput:
+        return False
+    return not _HEX.fullmatch(text)
 
 
 def _moves_ago(

@@ -9,7 +9,7 @@ from vstate.objects.stream import is_single
 from vstate.repo.history import History
 from vstate.repo.idset import IdSet
 from vstate.repo.objects import Objects
-from vstate.repo.walk import Batch, Entries, depth_first, links_of
+from vstate.repo.walk import BATCH, Batch, Entries, depth_first, links_of
 
 
 class Reach:
@@ -25,6 +25,7 @@ class Reach:
         self._history = history
         self._ids = IdSet()
         self._entries = Entries()
+        self._roots: list[ObjectId] = []  # of trees, still to be read
         self._lost = lost or IdSet()
         self.lost = IdSet()
         """The lost objects that the walk met."""
@@ -50,11 +51,15 @@ class Reach:
         return depth_first([(COMMIT, new)], below)
 
     def _below_commits(self, ids: Sequence[ObjectId]) -> list[Batch]:
-        parents, roots = [], []
-        for commit in self._objects.commits(ids):
+        parents = []
+        for commit in self._history.commits(ids):
             if commit.root is not None and self._add(commit.root):
-                roots.append(commit.root)
+                self._roots.append(commit.root)
             parents += [oid for oid in self._history.parents(commit) if self._ids.add(oid)]
+        # Mostly a commit has one parent: the trees of many commits are read together.
+        if parents and len(self._roots) < BATCH:
+            return [(COMMIT, parents)]
+        roots, self._roots = self._roots, []
         return [(COMMIT, parents), (TREE, roots)]
 
     def _below_nodes(self, ids: Sequence[ObjectId]) -> list[Batch]:
