@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate.values.opcodes import FRAME, OPCODES, framed, frameless, may_hold
+from vstate.values.opcodes import FRAME, OPCODES, framed, frameless, join_pieces, may_hold
 
 _FRAME_TARGET = 64 * 1024
 
@@ -152,3 +152,44 @@ def test_bytes_inside_long_data_are_no_opcodes(value: Any, found: bool) -> None:
     assert EMPTY_SET in data
     assert may_hold(data, EMPTY_SET) is found
     assert may_hold(data[:-1] + b"\xff", EMPTY_SET)
+
+
+class Pieces(list[bytes]):
+    def write(self, piece: bytes) -> None:
+        self.append(bytes(piece))
+
+
+FRAMES = [f"text {i}" * 10 for i in range(5_000)]
+FRAME_ALIKE = b"\x95" + (99_991).to_bytes(8, "little") + bytes(99_991)
+
+
+@pytest.mark.parametrize("in_python", [False, True])
+@pytest.mark.parametrize(
+    "value",
+    [
+        1,
+        [],
+        FRAMES,
+        FRAME_ALIKE,
+        bytearray(FRAME_ALIKE),
+        [
+            FRAME_ALIKE,
+            FRAME_ALIKE[:],
+            1,
+            FRAMES,
+            bytearray(FRAME_ALIKE),
+            FRAME_ALIKE.decode("latin-1"),
+            "end",
+        ],
+        {"a": b"x" * 70_000, "b": b"\x95" * 70_000, "c": FRAMES, "d": "\x95" * 70_000},
+    ],
+    ids=range(7),
+)
+def test_pieces_are_joined_without_frames(value: Any, in_python: bool) -> None:
+    """The pieces that a pickler writes give the same bytes as all of them at once."""
+    pieces = Pieces()
+    pickler = pickle._Pickler if in_python else pickle.Pickler
+    pickler(pieces, protocol=5).dump(value)
+    joined = join_pieces(pieces)
+    assert joined == frameless(b"".join(pieces))
+    assert pickle.loads(framed(joined)) == value

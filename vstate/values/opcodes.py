@@ -7,6 +7,7 @@ removes the frames before a pickle is stored, and `framed` adds a single one bef
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 __all__ = [
@@ -120,6 +121,8 @@ PROTO: Final = 0x80
 FRAME: Final = 0x95
 STOP: Final = 0x2E
 
+_PROTO_BYTE: Final = b"\x80"
+_MOST_UNFRAMED: Final = 3  # bytes of opcodes without a frame
 _FRAME_HEADER: Final = 9  # the opcode and its eight bytes of length
 _FIRST_FRAMED_PROTOCOL: Final = 4
 
@@ -135,6 +138,41 @@ def frameless(data: bytes) -> bytes:
     if data[2] == FRAME and int.from_bytes(data[3:11], "little") == len(data) - 11:
         return data[:2] + data[11:]
     return _without_frames(data)
+
+
+def join_pieces(pieces: Sequence[bytes]) -> bytes:
+    """The pickle that a pickler wrote in these pieces, without its FRAME opcodes, as from `frameless`.
+
+    CPython writes each frame in one piece, and a large object in two: its opcode with the length, and its
+    data. Such pieces are copied once. Joining all of them first would copy them twice.
+    """
+    if len(pieces) == 1:
+        return frameless(pieces[0])
+    kept: list[bytes | memoryview] = []
+    data_length = -1  # of the next piece, if it is the data of a large object
+    for i, piece in enumerate(pieces):
+        at = 0 if i or piece[:1] != _PROTO_BYTE else 2
+        code = piece[at] if len(piece) > at else -1
+        if data_length >= 0:
+            if len(piece) != data_length:
+                break
+            kept.append(piece)
+            data_length = -1
+        elif code == FRAME:
+            body = at + _FRAME_HEADER
+            if int.from_bytes(piece[at + 1 : body], "little") != len(piece) - body:
+                break
+            kept += piece[:at], memoryview(piece)[body:]
+        else:
+            kept.append(piece)
+            opcode = OPCODES.get(code)
+            if opcode is not None and opcode.prefix and len(piece) == at + 1 + opcode.prefix:
+                data_length = int.from_bytes(piece[at + 1 :], "little")
+            elif len(piece) - at > _MOST_UNFRAMED:
+                break
+    else:
+        return b"".join(kept)
+    return frameless(b"".join(pieces))
 
 
 def framed(data: bytes | bytearray) -> bytes:

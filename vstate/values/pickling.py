@@ -16,7 +16,7 @@ from vstate.errors import CannotLoad
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.caches import WithoutCaches, cache_names
-from vstate.values.opcodes import framed, frameless, may_hold
+from vstate.values.opcodes import framed, join_pieces, may_hold
 
 if TYPE_CHECKING:
     from vstate.values.tracing import Tracer
@@ -180,6 +180,13 @@ def dumps_unproven(value: Any, make: Callable[..., Any] = _Pickler) -> tuple[byt
     return data, buffers
 
 
+class _Pieces(list[bytes]):
+    """A file that keeps what a pickler writes: a long pickle is not copied each time that it grows."""
+
+    def write(self, piece: bytes | bytearray) -> None:
+        self.append(bytes(piece))  # the program may write to a bytearray
+
+
 def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryview], Any]:
     buffers: list[memoryview] = []
 
@@ -194,10 +201,10 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
         buffers.append(raw)
         return False
 
-    file = io.BytesIO()
+    file = _Pieces()
     pickler = make(file, protocol=5, buffer_callback=keep_in_band)
     pickler.dump(value)
-    return frameless(file.getvalue()), buffers, pickler
+    return join_pieces(file), buffers, pickler
 
 
 def loads(
