@@ -141,7 +141,10 @@ class RefMoved(Conflict):
                 "it is now, and commit() again"
             )
         if actual is None and expected is not None:
-            found = "and it is gone: deleted, or expired; open the state again to begin a new one"
+            found = (
+                "and it is gone: deleted, or expired; open the state again to begin a new one, or keep the "
+                "uncommitted changes on another branch, with switch(name, create=True)"
+            )
         super().__init__(f"{ref} moved: expected {_short(expected)}, {found}")
         self.ref = ref
         self.expected = expected

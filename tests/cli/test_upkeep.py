@@ -384,8 +384,20 @@ def test_files_that_are_no_bundles(vstate, store, tmp_path, content, message):
     if content is not None:
         file.write_bytes(content)
     assert message in vstate.fails("import", str(file))
-    assert vstate.fails("import", str(store)).startswith("[Errno")
+    assert vstate.fails("import", str(store)).endswith(
+        "is a directory, and no bundle; to copy a store, use `vstate clone`"
+    )
     assert rows(store) == before
+
+
+def test_a_file_that_cannot_be_written(vstate, tmp_path):
+    """The message names the file of the command, not a temporary one, and no number of an error."""
+    for file, reason in (
+        (tmp_path / "nowhere" / "x.bundle", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+    ):
+        message = vstate.fails("export", "main", "-o", str(file))
+        assert message == f"{file} cannot be written: {reason}; choose another file"
 
 
 def test_import_makes_a_store_here(vstate, tmp_path, monkeypatch):

@@ -282,6 +282,9 @@ def test_what_cannot_be_a_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InvalidInput, match="a file is in its way"):
         Versioned(tmp_path / "file")
+    Versioned(tmp_path / "store")
+    with pytest.raises(InvalidInput, match=r"is the file of a store; give its directory, .*store$"):
+        Versioned(tmp_path / "store" / "vstate.db")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "vstate.db").write_bytes(b"no database at all" * 1000)
     with pytest.raises(CorruptStore):

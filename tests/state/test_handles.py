@@ -136,9 +136,12 @@ def test_a_branch_that_was_deleted() -> None:
     b = a.fork("b")
     b["b"].append(2)
     a.delete_branch("b")
-    with pytest.raises(RefMoved):
+    with pytest.raises(RefMoved, match=r"switch\(name, create=True\)"):
         b.commit()
     assert b.status().modified == ["b"]
+    b.switch("kept", create=True)  # as the error says
+    assert b.commit() is not None
+    assert (b.branch, a.checkout("kept")["b"]) == ("kept", b["b"])
 
 
 @pytest.mark.parametrize("operation", ["rollback", "reset"])

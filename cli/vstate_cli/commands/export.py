@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from vstate.errors import InvalidInput, VStateError
 from vstate.plural import counted
 from vstate.values.inspection import size_text
 from vstate_cli.output import safe
@@ -52,14 +53,20 @@ def export(
         raise click.UsageError("--json needs a FILE: the bundle goes to standard output.")
     if to_standard_output and session.out.is_terminal:
         raise click.UsageError("A terminal cannot show a bundle: name a FILE, or redirect the output.")
-    with ProgressBar() as bar:
-        report = session.repo.export(
-            sys.stdout.buffer if to_standard_output else output,
-            revs,
-            since=since,
-            as_branch=as_branch,
-            progress=bar,
-        )
+    try:
+        with ProgressBar() as bar:
+            report = session.repo.export(
+                sys.stdout.buffer if to_standard_output else output,
+                revs,
+                since=since,
+                as_branch=as_branch,
+                progress=bar,
+            )
+    except OSError as error:
+        if to_standard_output or isinstance(error, VStateError):
+            raise
+        # The error names a temporary file beside the bundle.
+        raise InvalidInput(f"{output} cannot be written: {error.strerror}; choose another file") from error
     if session.json:
         session.out.json(dataclasses.asdict(report))
         return

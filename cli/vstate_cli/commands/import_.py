@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from vstate.errors import Conflict, NotFound
+from vstate.errors import Conflict, InvalidInput, NotFound
 from vstate.plural import counted
 from vstate.values.inspection import size_text
 from vstate_cli.moved_refs import ref_line
@@ -40,6 +40,8 @@ def import_(session: Session, file: str, prefix: str) -> None:
     """
     if file != "-" and not os.path.exists(file):
         raise NotFound(f"no file {file}", name=file)  # before the store is created
+    if os.path.isdir(file):
+        raise InvalidInput(f"{file} is a directory, and no bundle; to copy a store, use `vstate clone`")
     session.create_store()
     if prefix and not prefix.endswith("/"):
         prefix += "/"

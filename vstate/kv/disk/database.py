@@ -120,6 +120,9 @@ class Database:
 
     def _unusable(self, error: OSError) -> VStateError:
         if isinstance(error, NotADirectoryError | FileExistsError):
+            inside, name = os.path.split(self.directory)
+            if name == FILE_NAME and os.path.isfile(self.directory):
+                return InvalidInput(f"{self.directory} is the file of a store; give its directory, {inside}")
             return InvalidInput(
                 f"{self.directory} cannot be a store, because a file is in its way; choose another directory"
             )
