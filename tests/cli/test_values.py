@@ -361,8 +361,10 @@ def test_messages_are_a_conversation(vstate, store, messages):
             ["@@ byte 5000 @@", "-61 ", "+62 "],
         ),
         (bytes(5000) + b"a", bytes(5000) + b"new a", ["@@ byte 5000 @@", "+6e 65 77 20"]),
+        (10**400, 10**400 + 1, ["0000' -> ", "0001'"]),
+        (bytes(60) + b"a", bytes(60) + b"b", ["00a' -> ", "00b'"]),
     ],
-    ids=["words", "lines", "one word", "bytes", "bytes added"],
+    ids=["words", "lines", "one word", "bytes", "bytes added", "number", "few bytes"],
 )
 def test_the_part_that_differs(vstate, store, old, new, lines):
     """Of 10 kB with one change, diff shows the change, its place and a little around it."""

@@ -227,7 +227,7 @@ def _only_caches_differ(repo: Repository, key: str, value: object, base: Base) -
     """Whether the value is the committed one, apart from results that reading it added."""
 
     def alike() -> bool:
-        return is_alike_but_for_caches(value, repo.load(key, base.entry).value)
+        return is_alike_but_for_caches(value, lambda: repo.load(key, base.entry).value)
 
     try:
         return alike()

@@ -74,15 +74,15 @@ def is_alike_at_rest(value: Any, data: bytes, buffers: Sequence[bytes | bytearra
     )
 
 
-def is_alike_but_for_caches(value: Any, copy: Any) -> bool:
-    """Whether the value is like the untouched copy, apart from results that reading it added.
+def is_alike_but_for_caches(value: Any, load: Callable[[], Any]) -> bool:
+    """Whether the value is like the untouched copy that `load` makes, apart from results that reading added.
 
     A result that the copy has too, and that differs in the value, is an edit.
     """
     one, held, added = dumps_without_caches(value)
     if not any(added):
         return False
-    other, wanted, stored = dumps_without_caches(copy)
+    other, wanted, stored = dumps_without_caches(load())
     if (one, held) != (other, wanted) and _settled(one, held) != _settled(other, wanted):
         return False
     return all(
