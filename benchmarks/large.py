@@ -102,7 +102,7 @@ def write(subject: Subject, value: Any) -> float:
 
 @workload(
     Row(ARRAY_FIRST, "seconds", (Target(2.0, side="floor"),)),
-    Row(ARRAY_FIRST_PEAK, "bytes", (Target(PEAK * ARRAY),)),
+    Row(ARRAY_FIRST_PEAK, "bytes"),
 )
 def commit_an_array(scratch: Path) -> Iterator[Sides]:
     array, turns = large_array(), count()

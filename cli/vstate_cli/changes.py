@@ -27,6 +27,7 @@ _WIDEST_NAME: Final = 40
 _MOST_NAMES: Final = 8  # of keys, in a line
 _LONGEST_NAME: Final = 60
 _SHARED_PREFIX: Final = 20  # characters shown of the beginning that two long texts share
+_SHARED_BYTES: Final = 4
 _MOST_ELEMENTS: Final = 4  # of a range of an array
 _LONGEST_BESIDE: Final = 160  # characters of two texts that stand in one line
 _MOST_COMPARED: Final = 32_000_000  # characters of all texts inside one key that are compared by line
@@ -222,17 +223,24 @@ def _one_line(value: object, nodes: int) -> str:
 
 
 def _both_sides(old: object, new: object, width: int | None, nodes: int) -> tuple[str, str]:
-    """Both sides as a line each. Long texts begin shortly before their first difference."""
-    if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > (width or LONG_TEXT) // 2:
+    """Both sides as a line each. Long texts, bytes and numbers begin shortly before they differ."""
+    lines = _one_line(old, nodes), _one_line(new, nodes)
+    if max(map(len, lines)) <= (width or LONG_TEXT) // 2 and lines[0] != lines[1]:
+        return lines
+    if isinstance(old, int) and isinstance(new, int):
+        old, new = hex(old), hex(new)
+    if isinstance(old, str) and isinstance(new, str):
         start = common_prefix(old, new) - _SHARED_PREFIX
-        if start > 0:
-            return _from(old, start), _from(new, start)
-    return _one_line(old, nodes), _one_line(new, nodes)
+        return (_from(old, start), _from(new, start)) if start > 0 else lines
+    if isinstance(old, bytes | bytearray) and isinstance(new, bytes | bytearray):
+        start = common_prefix(bytes(old), bytes(new)) - _SHARED_BYTES
+        return (_from(bytes(old), start), _from(bytes(new), start)) if start > 0 else lines
+    return lines
 
 
-def _from(text: str, start: int) -> str:
-    piece = text[start : start + LONG_TEXT]
-    rest = len(text) - start - len(piece)
+def _from(value: str | bytes, start: int) -> str:
+    piece = value[start : start + LONG_TEXT]
+    rest = len(value) - start - len(piece)
     return f"…{piece!r}… {rest} more" if rest else f"…{piece!r}"
 
 

@@ -50,6 +50,18 @@ def test_a_frame_is_a_table(vstate, store, frame):
     assert "_mgr" not in vstate("show", "frame")
 
 
+def test_a_frame_inside_a_value_is_its_columns(vstate, store):
+    """show, diff and blame print a frame in a dict or list by its columns, and a long one in part."""
+    inner = pandas.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], 7: [0.5, 1.5, 2.5]})
+    commit(store, result={"frame": inner, "all": [pandas.Series(range(30))]})
+    assert re.search(r"pandas\.Series\(30 rows, int64 \[0, 1, .*… 10 more\]\)", vstate("blame", "result"))
+    for output in (vstate("show", "result"), vstate("diff", "HEAD~1", "HEAD"), vstate("blame", "result")):
+        text = "".join(output.split())
+        assert "pandas.DataFrame(3rows,a:int64[1,2,3],b:" in text
+        assert "7:float64[0.5,1.5,2.5]" in text
+        assert "_mgr" not in text
+
+
 @pytest.mark.parametrize(
     "index",
     [
@@ -361,8 +373,10 @@ def test_messages_are_a_conversation(vstate, store, messages):
             ["@@ byte 5000 @@", "-61 ", "+62 "],
         ),
         (bytes(5000) + b"a", bytes(5000) + b"new a", ["@@ byte 5000 @@", "+6e 65 77 20"]),
+        (10**400, 10**400 + 1, ["0000' -> ", "0001'"]),
+        (bytes(60) + b"a", bytes(60) + b"b", ["00a' -> ", "00b'"]),
     ],
-    ids=["words", "lines", "one word", "bytes", "bytes added"],
+    ids=["words", "lines", "one word", "bytes", "bytes added", "number", "few bytes"],
 )
 def test_the_part_that_differs(vstate, store, old, new, lines):
     """Of 10 kB with one change, diff shows the change, its place and a little around it."""

@@ -126,7 +126,7 @@ def test_interrupted_at_every_call_of_the_target(small_batches: None, atomic: bo
             push(store, faulty)
         except StoreUnavailable:
             pass
-        report = Repository(target).fsck()
+        report = Repository(Faulty(target, atomic=atomic)).fsck()
         assert report.ok, f"call {fail_at} of {faulty.calls}: {report}"
         check_orphans(target)
         push(store, Faulty(target, atomic=atomic))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
 
-from vstate import Memory, Versioned
+from vstate import Memory, Unpicklable, Versioned
 
 
 class HoldsAddress:
@@ -157,6 +158,62 @@ def test_results_that_reading_caches(filled: bool) -> None:
     if filled:
         state["report"].count = 9
         assert state.status().modified == ["report"]
+
+
+class Client:
+    """Reading it leaves a result that cannot be pickled."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @cached_property
+    def lock(self) -> Any:
+        return Lock()
+
+
+def test_a_cached_result_that_cannot_be_pickled() -> None:
+    """It blocks no commit of other keys, nor a merge. An edit of its object is refused by name."""
+    store = Memory()
+    writer = Versioned(store)
+    writer["client"], writer["n"] = Client(), 1
+    writer.commit()
+    reader = Versioned(store)
+    for each in (writer, reader):
+        with each["client"].lock:
+            each[f"n{id(each)}"] = 2
+        assert len(each.status()) == 1
+        assert each.commit() is not None
+    with reader["client"].lock:
+        assert writer.refresh() == reader.head
+    reader["client"].calls += 1
+    with pytest.raises(Unpicklable, match="client"):
+        reader.commit()
+
+
+def test_errors_whose_response_is_read() -> None:
+    """The text, the headers and the cookies of a response are results that httpx keeps in it."""
+    httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+    request = httpx.Request("GET", "http://localhost/a", headers={"a": "b"})
+    response = httpx.Response(429, request=request, json={"error": "slow down"})
+    state = Versioned()
+    state["error"] = httpx.HTTPStatusError("429", request=request, response=response)
+    state.commit()
+    for each in (state, state.fork("reader")):
+        found = each["error"].response
+        assert ("slow" in found.text, found.headers["content-type"][:4], len(found.cookies)) == (
+            True,
+            "appl",
+            0,
+        )
+        assert found.request.headers["a"] == "b"
+        assert not each.status()
+    state["error"].response.status_code = 500
+    with pytest.raises(Unpicklable, match="_cookies"):
+        state.commit()
+    other = Versioned(state.store)
+    other["error"].response.status_code = 500
+    assert other["error"].response.text
+    assert other.status().modified == ["error"]
 
 
 def test_tables_that_are_only_shown() -> None:

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from vstate import CorruptObject, Memory, Namespace, Snapshot, Versioned
+from vstate import CorruptObject, Diff, Memory, Namespace, Snapshot, Versioned
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.ids import ObjectId
 from vstate.repo.ahead import Ahead
@@ -213,6 +213,64 @@ def test_a_branch_that_moves_meanwhile_is_read_where_it_is() -> None:
             other.commit()
         state.merge("other")
         assert [value for _, value in read] == [{"new": i} for i in range(5, 100)]
+
+
+DIFF_READERS: dict[str, Callable[[Diff], object]] = {
+    "both": lambda diff: [(change.old, change.new) for change in diff.values()],
+    "new": lambda diff: [change.new for change in diff.values()],
+    "details": lambda diff: [diff.details(key) for key in diff],
+}
+
+
+@pytest.fixture(scope="module")
+def changed() -> Trips:
+    store = Trips()
+    with Versioned(store) as state:
+        for round in range(2):
+            for i in range(1000):
+                state[f"key/{i:05}"] = _value(i + round)
+            state.commit()
+    return store
+
+
+@pytest.mark.parametrize("read", DIFF_READERS.values(), ids=DIFF_READERS)
+def test_the_values_of_a_diff_come_in_batches(changed: Trips, read: Callable[[Diff], object]) -> None:
+    """A thousand changed values, old and new, take at most twenty round trips, the trees included."""
+    with Versioned(changed) as state:
+        assert changed.during(lambda: read(state.diff("HEAD~1", "HEAD"))) <= 20
+        diff = state.diff("HEAD~1", "HEAD")
+        assert [change.old["id"] for change in diff.values()] == list(range(1000))
+        assert [change.new["id"] for change in diff.values()] == list(range(1, 1001))
+
+
+def test_some_values_of_a_diff_are_read_alone(changed: Trips) -> None:
+    """A look at a few changes far apart reads nothing else."""
+    with Versioned(changed) as state:
+        diff = state.diff("HEAD~1", "HEAD")
+        assert changed.during(lambda: [diff[f"key/{i:05}"].new for i in (900, 100, 500)]) == 3
+        assert changed.longest == 0
+
+
+def test_a_damaged_value_of_a_diff_fails_alone() -> None:
+    """Of many changed values that are read at once, only the damaged one raises."""
+    store = Trips()
+    with Versioned(store) as state:
+        for i in range(100):
+            state[f"{i:02}"] = _value(i)
+        state.commit()
+        state.clear()
+        state.commit()
+        lost = state.diff("HEAD~1", "HEAD")["50"].old_entry
+    assert lost is not None
+    (link,) = lost.links
+    store.set(OBJECT_PREFIX + link.id.hex(), b"Bdamaged")
+    with Versioned(store) as state:
+        for i, change in enumerate(state.diff("HEAD~1", "HEAD").values()):
+            if i == 50:
+                with pytest.raises(CorruptObject):
+                    _ = change.old
+            else:
+                assert change.old == _value(i)
 
 
 LONG = Random(3).randbytes(12_000_000)

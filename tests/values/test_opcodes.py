@@ -193,3 +193,17 @@ def test_pieces_are_joined_without_frames(value: Any, in_python: bool) -> None:
     joined = join_pieces(pieces)
     assert joined == frameless(b"".join(pieces))
     assert pickle.loads(framed(joined)) == value
+
+
+def test_a_bytearray_that_changes_its_length_is_refused() -> None:
+    """A pickle whose length of the data is not that of the data would not load."""
+    pieces: list[bytes | bytearray] = [
+        b"\x80\x05",
+        b"\x96" + (70_000).to_bytes(8, "little"),
+        bytearray(70_000),
+        b".",
+    ]
+    assert pickle.loads(join_pieces(pieces)) == bytearray(70_000)
+    pieces[2] += b"more"
+    with pytest.raises(RuntimeError, match="during iteration"):
+        join_pieces(pieces)

@@ -11,18 +11,9 @@ from vstate.kv.base import batches
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.objects.stream import is_single
+from vstate.repo.compare.reading import BATCH_BYTES, FIRST_BATCH, LONGEST_BATCH, MOST_SKIPPED
 from vstate.repo.core import Core
 from vstate.values.entry import Entry
-
-FIRST_BATCH = 8
-LONGEST_BATCH = 1024
-"""How many keys come in the first batch, and at most; each batch is four times the one before."""
-
-BATCH_BYTES = 4 * 1024 * 1024
-"""The values of a batch together are no longer than this, the first value aside."""
-
-MOST_SKIPPED = 8
-"""A reader that leaves out so many keys in a row still reads in order: staged keys lie in between."""
 
 
 class _Expected(NamedTuple):

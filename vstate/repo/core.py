@@ -33,6 +33,7 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
+from vstate.repo.compare.reading import ChangesReader
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
@@ -225,10 +226,12 @@ class Core:
 
     def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
         """A Diff of these changes, with values from `reader`."""
+        found = {change.key: change for change in changes}
+        ahead = ChangesReader(found, reader or self.objects)
         return Diff(
-            changes,
-            load=lambda key, data: self.load(key, data, reader).value,
-            inspect=lambda key, data: self.inspect(key, data, reader),
+            found.values(),
+            load=lambda key, data: self.load(key, data, ahead.of(key, data)).value,
+            inspect=lambda key, data: self.inspect(key, data, ahead.of(key, data)),
         )
 
     def changes(self, commit: Commit) -> Diff:

@@ -113,6 +113,7 @@ class Trail:
     def _follow(self, walk: _Walk, child: Commit, wanted: ObjectId) -> list[ObjectId]:
         """The commits that come next by a reflog which names the one that is wanted; none if none does."""
         count = min(walk.batch, BATCH_BYTES // walk.longest)
+        before = walk.ref, walk.digits
         refs = dict.fromkeys([*filter(None, [walk.ref]), *self._refs.recent()])
         for ref in islice(refs, MOST_REFS) if walk.longest <= LONGEST_CACHED else ():
             if ref != walk.ref or not walk.keys:
@@ -123,7 +124,8 @@ class Trail:
                 walk.alone = walk.patience = walk.shortest_patience
                 walk.batch = min(4 * walk.batch, LONGEST_BATCH)
                 return [oid for oid in named if not self._is_in_memory(oid)]
-            walk.keys = []
+            walk.keys, walk.digits = [], before[1]
+        walk.ref = before[0]
         walk.patience *= 2
         return []
 
@@ -135,8 +137,9 @@ class Trail:
         prefix = f"{REFLOG}{ref}:"
         most = MOST_KEYS if self._objects.store.ordered else None
         # A line is dated a little after its commit, and the child's line names its parents too.
-        until = microseconds(child.time) * 1000 + _SLACK
+        time = microseconds(child.time) * 1000
         while True:
+            until = time + min(_SLACK, 1 << 4 * (walk.digits - 1))
             found: list[str] = []
             last = until >> 4 * walk.digits
             for stretch in range(last, max(last - _STRETCHES, -1), -1):

@@ -128,7 +128,8 @@ def _plan_value(
     try:
         encoded = encode_value(value, base.chunks if base else ())
     except Exception as error:  # pickling runs the classes' own code, which may raise anything
-        plan.unpicklable[key] = own_error(partial(encode_value, value), error)
+        if slot.dirty or base is None or not _only_caches_differ(repo, key, value, base):
+            plan.unpicklable[key] = own_error(partial(encode_value, value), error)
         return
     if base is not None and base is slot.base and not slot.dirty and encoded.entry == base.entry:
         if unshared:  # mostly so: nobody has edited the value
@@ -217,13 +218,22 @@ def _compare(repo: Repository, key: str, slot: Slot, base: Base, encoded: Encode
     # The program did not set the value. So a class that changed, or a result that was cached, is no edit.
     if _defined_anew(base, entry, value):
         return True, base
-    if may_hold_caches():
-        try:
-            if is_alike_but_for_caches(value, repo.load(key, base.entry).value):
-                return True, base.replaced(alternates=base.alternates | {encoded.entry})
-        except VStateError:
-            pass
+    if may_hold_caches() and _only_caches_differ(repo, key, value, base):
+        return True, base.replaced(alternates=base.alternates | {encoded.entry})
     return False, base
+
+
+def _only_caches_differ(repo: Repository, key: str, value: object, base: Base) -> bool:
+    """Whether the value is the committed one, apart from results that reading it added."""
+
+    def alike() -> bool:
+        return is_alike_but_for_caches(value, lambda: repo.load(key, base.entry).value)
+
+    try:
+        return alike()
+    except Exception as error:  # the classes' own code may raise anything: then the value counts as edited
+        own_error(alike, error)
+        return False
 
 
 def _compare_copies(
@@ -271,7 +281,13 @@ def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) 
             continue
         if key not in hand.open or slot.value is ABSENT or slot.value is UNREAD:
             continue
-        encoded = encode_value(slot.value, slot.base.chunks if slot.base else ())
+        try:
+            encoded = encode_value(slot.value, slot.base.chunks if slot.base else ())
+        except Exception as error:  # the classes' own code may raise anything; the next plan names the error
+            own_error(partial(encode_value, slot.value), error)
+            if slot.base is None or not _only_caches_differ(repo, key, slot.value, slot.base):
+                edited.append(key)
+            continue
         if key in plan.changes:
             if encoded.entry != split_expiry(plan.changes[key] or b"")[0]:
                 edited.append(key)

@@ -1,7 +1,7 @@
 """Caches: the parts of an object that reading it fills, and that it pickles like any other part.
 
-An object of pandas keeps what it derived from its array. `functools.cached_property` keeps its result among
-the attributes.
+`functools.cached_property` keeps its result among the attributes. Arrays of pandas, and responses of httpx,
+which the errors of httpx and openai hold, have attributes of their own for results.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from vstate.values import definitions
 
 _NONE: Final[frozenset[str]] = frozenset()
 _MOST_CLASSES: Final = 10_000
-_OF_PANDAS: Final = ("pandas._libs.arrays", "NDArrayBacked")  # the base of its arrays of dates, for example
-_RESULTS: Final = "_cache"  # a dict of all results of such an array
+_RESULTS: Final = "_cache"  # a dict of all results of an array of pandas, of dates for example
+_OF_LIBRARIES: Final = {
+    "httpx.Headers": {"_encoding"},
+    "httpx.Response": {"_cookies", "_encoding", "_text"},
+    "pandas._libs.arrays.NDArrayBacked": {_RESULTS},
+}
 _names: dict[type, frozenset[str]] = {}
 
 
@@ -32,8 +36,8 @@ def cache_names(kind: type) -> frozenset[str]:
             for name, member in vars(base).items()
             if isinstance(member, cached_property)
         )
-        if any((base.__module__, base.__name__) == _OF_PANDAS for base in kind.__mro__):
-            found |= {_RESULTS}
+        for base in kind.__mro__:
+            found |= _OF_LIBRARIES.get(f"{base.__module__}.{base.__qualname__}", _NONE)
         _names[kind] = found
     return found
 
@@ -71,7 +75,8 @@ def _without(state: Any, names: Set[str], kept: dict[str, Any]) -> Any:
     if type(state) is not dict:
         return state
     for name in names & state.keys():
-        kept.update(state[name] if name == _RESULTS else {name: state[name]})
+        if state[name] is not None:
+            kept.update(state[name] if name == _RESULTS else {name: state[name]})
     left = {name: part for name, part in state.items() if name not in names}
     if type(fields := left.get("__dict__")) is dict:  # of a model of pydantic
         left["__dict__"] = _without(fields, names, kept)

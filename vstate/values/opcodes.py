@@ -140,38 +140,47 @@ def frameless(data: bytes) -> bytes:
     return _without_frames(data)
 
 
-def join_pieces(pieces: Sequence[bytes]) -> bytes:
+def join_pieces(pieces: Sequence[bytes | bytearray]) -> bytes:
     """The pickle that a pickler wrote in these pieces, without its FRAME opcodes, as from `frameless`.
 
     CPython writes each frame in one piece, and a large object in two: its opcode with the length, and its
     data. Such pieces are copied once. Joining all of them first would copy them twice.
+
+    The data of a bytearray is the bytearray itself: RuntimeError if another thread changed its length.
     """
     if len(pieces) == 1:
-        return frameless(pieces[0])
-    kept: list[bytes | memoryview] = []
+        return frameless(bytes(pieces[0]))
+    kept: list[bytes | bytearray | memoryview] = []
+    size = 0
     data_length = -1  # of the next piece, if it is the data of a large object
     for i, piece in enumerate(pieces):
         at = 0 if i or piece[:1] != _PROTO_BYTE else 2
         code = piece[at] if len(piece) > at else -1
         if data_length >= 0:
-            if len(piece) != data_length:
+            if len(piece) != data_length and type(piece) is not bytearray:
                 break
             kept.append(piece)
+            size += data_length
             data_length = -1
         elif code == FRAME:
             body = at + _FRAME_HEADER
             if int.from_bytes(piece[at + 1 : body], "little") != len(piece) - body:
                 break
             kept += piece[:at], memoryview(piece)[body:]
+            size += len(piece) - _FRAME_HEADER
         else:
             kept.append(piece)
+            size += len(piece)
             opcode = OPCODES.get(code)
             if opcode is not None and opcode.prefix and len(piece) == at + 1 + opcode.prefix:
                 data_length = int.from_bytes(piece[at + 1 :], "little")
             elif len(piece) - at > _MOST_UNFRAMED:
                 break
     else:
-        return b"".join(kept)
+        joined = b"".join(kept)
+        if len(joined) != size:
+            raise RuntimeError("bytearray changed size during iteration")  # as dicts say it
+        return joined
     return frameless(b"".join(pieces))
 
 

@@ -30,6 +30,8 @@ OUT_OF_BAND_LIMIT = 64
 _NAMES = 0x93
 """The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
 
+_SHORT = 4096  # bytes; a Loader of a pickle up to here takes less time than a look for names
+
 _RETRIES = 20
 _LONG_SWITCH_SECONDS = 10.0
 
@@ -180,11 +182,11 @@ def dumps_unproven(value: Any, make: Callable[..., Any] = _Pickler) -> tuple[byt
     return data, buffers
 
 
-class _Pieces(list[bytes]):
-    """A file that keeps what a pickler writes: a long pickle is not copied each time that it grows."""
+class _Pieces(list[bytes | bytearray]):
+    """A file that keeps each piece that a pickler writes, not copied."""
 
-    def write(self, piece: bytes | bytearray) -> None:
-        self.append(bytes(piece))  # the program may write to a bytearray
+    __slots__ = ()
+    write = list.append
 
 
 def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryview], Any]:
@@ -235,7 +237,7 @@ def load_value(
 
         return loads_allowed(data, buffers, allow, names)
     tracer = partial(_tracer, data, buffers)
-    if not buffers and (_NAMES not in data or not may_hold(data, _NAMES)):
+    if not buffers and (_NAMES not in data or (len(data) > _SHORT and not may_hold(data, _NAMES))):
         # Plain data names no class, and needs no Loader: a third of its time.
         return loaded(partial(pickle.loads, data), tracer), False
     loader = Loader(io.BytesIO(framed(data)), buffers=buffers)

@@ -25,7 +25,9 @@ _WIDEST_INT: Final = 4096  # bits; json.dumps refuses an int of more than 4300 d
 _WIDEST_HEX: Final = 2**22  # bits
 
 
-def plain(value: object, *, max_nodes: int = 100_000, max_items: int = 0) -> object:
+def plain(
+    value: object, *, max_nodes: int = 100_000, max_items: int = 0, max_text: int = _MOST_TEXT
+) -> object:
     """`value`, as `inert.read` returns it, as None, bool, int, float, str, list and dict with str keys only.
 
     Anything else is a dict with a key that starts with "$"; a "$" at the start of the value's own keys is
@@ -36,20 +38,20 @@ def plain(value: object, *, max_nodes: int = 100_000, max_items: int = 0) -> obj
     (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone", and
     "$timedelta" (seconds).
 
-    The result is bounded. It has at most `max_nodes` parts, and 1 KiB of JSON text for each, 64 MiB in all.
-    Deep parts count more. The first `max_items` numbers and texts in lists and arrays do not count.
-    {"$more": count}, {"$cycle": true} and {"$deep": true} stand for parts that are left out. The `data` of an
-    array are its first elements, and `omitted` is the number of the others. "$size", in characters or bytes,
-    stands beside the beginning of a string that is cut.
+    The result is bounded. It has at most `max_nodes` parts, and 1 KiB of JSON text for each, `max_text` in
+    all, which is at most 64 MiB. Deep parts count more. The first `max_items` numbers and texts in lists and
+    arrays do not count. {"$more": count}, {"$cycle": true} and {"$deep": true} stand for parts that are left
+    out. The `data` of an array are its first elements, and `omitted` is the number of the others. "$size", in
+    characters or bytes, stands beside the beginning of a string that is cut.
     """
-    return _Plain(max_nodes, max_items).convert(value, 0)
+    return _Plain(max_nodes, max_items, max_text).convert(value, 0)
 
 
 class _Plain:
-    def __init__(self, max_nodes: int, max_items: int) -> None:
+    def __init__(self, max_nodes: int, max_items: int, max_text: int) -> None:
         self.left = max_nodes
         self.items_left = max_items
-        self.text_left = min(max_nodes << 10, _MOST_TEXT)
+        self.text_left = min(max_nodes << 10, max_text, _MOST_TEXT)
         self.inside: set[int] = set()
 
     def convert(self, value: object, depth: int) -> object:

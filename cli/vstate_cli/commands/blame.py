@@ -22,8 +22,12 @@ from vstate_cli.suggestions import complete_key, complete_revision
 
 _WIDEST_MESSAGE = 30
 _WIDEST_PATH = 30
-_ALL_NODES = 1_000_000  # parts of all values in the JSON
-_FEWEST_NODES = 1000  # of each value
+_ALL_NODES = 1_000_000  # parts of all values
+_FEWEST_NODES = 10  # of each value
+_LINE_NODES = 500  # of each value on a line
+_ALL_TEXT = 2**24  # characters of all values
+_FEWEST_TEXT = 100  # of each value, and of the message beside it
+_LONGEST_TEXT = 1_000_000
 
 
 @command(
@@ -35,7 +39,8 @@ _FEWEST_NODES = 1000  # of each value
         "vstate blame plan --rev main~10",
     ],
     json="a list of {path, line, commit, time, message, value}, one for each part. path is empty for the "
-    "whole value and for a line of a text; line is the number of that line, else null; commit is an id.",
+    "whole value and for a line of a text; line is the number of that line, else null; commit is an id. If "
+    "the parts are many, long values and messages are cut.",
 )
 @click.argument("key", shell_complete=complete_key)
 @click.argument("path", required=False)
@@ -61,7 +66,8 @@ def blame(session: Session, key: str, path: str | None, rev: str) -> None:
             raise NotFound(str(error), name=key, candidates=session.similar_keys(commit, key)) from None
     if session.json:
         nodes = max(_ALL_NODES // len(found), _FEWEST_NODES)
-        session.out.json_array(_document(each, nodes) for each in found)
+        length = _length(found)
+        session.out.json_array(_document(each, nodes, length) for each in found)
     else:
         session.out.lines(_lines(session, found))
 
@@ -87,9 +93,12 @@ def _lines(session: Session, found: list[Blamed]) -> Iterator[Line]:
     messages = [safe(commits.subject(each.commit), _WIDEST_MESSAGE) for each in found]
     width = min(max(map(cell_len, names)), _WIDEST_PATH)
     message_width = max(map(cell_len, messages))
+    length = _length(found)
+    nodes = min(max(_ALL_NODES // len(found), _FEWEST_NODES), _LINE_NODES)
     for each, name, message in zip(found, names, messages, strict=True):
         time = commits.moment(each.commit.time)
-        text = safe(str(each.value)) if each.line is not None else preview(each.value, width=None)
+        shown = str(each.value) if each.line is not None else preview(each.value, width=None, max_nodes=nodes)
+        text = safe(shown, length)
         aligned = name.rjust(width) if each.line is not None else padded(name, width)
         used = 10 + len(time) + message_width + max(width, cell_len(name)) + 8
         yield [
@@ -98,12 +107,17 @@ def _lines(session: Session, found: list[Blamed]) -> Iterator[Line]:
         ]  # fmt: skip
 
 
-def _document(each: Blamed, nodes: int) -> Document:
+def _length(found: list[Blamed]) -> int:
+    """The most characters of each value, so that all of them are bounded."""
+    return min(max(_ALL_TEXT // len(found), _FEWEST_TEXT), _LONGEST_TEXT)
+
+
+def _document(each: Blamed, nodes: int, length: int) -> Document:
     return {
         "path": each.path,
         "line": each.line,
         "commit": each.commit.id,
         "time": each.commit.time.isoformat(),
-        "message": each.commit.message,
-        "value": plain(each.value, max_nodes=nodes),
+        "message": each.commit.message[:length],
+        "value": plain(each.value, max_nodes=nodes, max_text=length),
     }

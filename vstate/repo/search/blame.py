@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickletools
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -263,9 +262,13 @@ class _Version:
     def _parts(self) -> Iterator[_Element]:
         if isinstance(self.value, str):
             # str.splitlines would also split at form feeds and other characters that editors show inside a
-            # line.
-            for number, line in enumerate(io.StringIO(self.value, newline="\n")):
+            # line. StringIO would copy the text, with four bytes for each character.
+            start = number = 0
+            while start < len(self.value):
+                stop = self.value.find("\n", start) + 1 or len(self.value)
+                line = self.value[start:stop]
                 yield _Element(Part("lines", number, "", line.removesuffix("\n")), line)
+                start, number = stop, number + 1
         else:
             for part in parts_of(self.value, self.prints):
                 yield _Element(part, self.prints.of(part.value))
