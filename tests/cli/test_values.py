@@ -50,6 +50,18 @@ def test_a_frame_is_a_table(vstate, store, frame):
     assert "_mgr" not in vstate("show", "frame")
 
 
+def test_a_frame_inside_a_value_is_its_columns(vstate, store):
+    """show, diff and blame print a frame in a dict or list by its columns, and a long one in part."""
+    inner = pandas.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], 7: [0.5, 1.5, 2.5]})
+    commit(store, result={"frame": inner, "all": [pandas.Series(range(30))]})
+    assert re.search(r"pandas\.Series\(30 rows, int64 \[0, 1, .*… 10 more\]\)", vstate("blame", "result"))
+    for output in (vstate("show", "result"), vstate("diff", "HEAD~1", "HEAD"), vstate("blame", "result")):
+        text = "".join(output.split())
+        assert "pandas.DataFrame(3rows,a:int64[1,2,3],b:" in text
+        assert "7:float64[0.5,1.5,2.5]" in text
+        assert "_mgr" not in text
+
+
 @pytest.mark.parametrize(
     "index",
     [

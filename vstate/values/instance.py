@@ -15,6 +15,7 @@ __all__ = ["Global", "Instance", "in_order", "is_float_nan", "preview", "printab
 _LONGEST_NAME: Final = 200
 _LONGEST_TEXT: Final = 500
 _MOST_NODES: Final = 2000
+_TABLE_NODES: Final = 100  # the cost of a frame in an unknown form, which was read in vain
 _WIDEST_INT: Final = 1000  # bits: the decimal digits of an int take quadratic time, and over 4300 raise
 
 
@@ -158,7 +159,7 @@ class _Outline:
 
     def _container(self, value: object, depth: int) -> _Group:
         if isinstance(value, Instance):
-            return self._instance(value, depth)
+            return self._table(value, depth) or self._instance(value, depth)
         if isinstance(value, dict):
             return _Group("{", "}", self._entries(value, depth))
         if isinstance(value, list):
@@ -172,6 +173,30 @@ class _Outline:
         if isinstance(value, frozenset):
             return _Group("frozenset({", "})", parts) if parts else _Group("frozenset(", ")", parts)
         return _Group("{", "}", parts) if parts else _Group("set(", ")", parts)
+
+    def _table(self, instance: Instance, depth: int) -> _Group | None:
+        """A frame inside a value: its columns, with their dtypes and first cells. None for other objects."""
+        from vstate.values.tables import is_table, table_of  # late: tables are read from instances
+
+        if not is_table(instance):
+            return None
+        table = table_of(instance)
+        if table is None:
+            self.left -= _TABLE_NODES
+            return None
+        parts: list[tuple[str, str | _Group]] = [("", counted(table.rows, "row"))]
+        for column in islice(table.columns, self.max_items):
+            if self.left < 0:
+                break
+            name = column.name
+            prefix = f"{printable(name) if isinstance(name, str) else _flat(self.node(name, depth))}: "
+            cells = self._items(column.cells(0, self.max_items), column.rows, depth)
+            prefix = "" if name is None else prefix  # a series without a name
+            parts.append((prefix, _Group(f"{printable(column.dtype)} [", "]", cells)))
+        if len(parts) <= len(table.columns):
+            parts.append(("", _more(len(table.columns) + 1 - len(parts))))
+        self.left -= len(table.columns)
+        return _Group(f"{printable(instance.type)}(", ")", parts)
 
     def _instance(self, instance: Instance, depth: int) -> _Group:
         parts = self._items(instance.args, len(instance.args), depth)
