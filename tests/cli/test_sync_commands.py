@@ -104,6 +104,17 @@ def test_clone_json(vstate, store, tmp_path):
     assert sum(ref["objects"] for ref in document["refs"]) == document["objects"] > 10
 
 
+def test_clone_without_a_directory_takes_the_name_of_the_original(vstate, store, tmp_path, monkeypatch):
+    """A clone of agent/.vstate goes to agent, and one of a URL needs a name."""
+    original, here = tmp_path / "agent" / ".vstate", tmp_path / "here"
+    here.mkdir()
+    vstate("clone", str(store), str(original))
+    monkeypatch.chdir(here)
+    assert vstate("clone", str(original)).startswith("Cloned into agent.\n")
+    assert dict(Versioned(here / "agent")) == dict(Versioned(store))
+    assert "Missing argument 'DIR'" in vstate.run("clone", "redis://localhost/0").stderr
+
+
 def test_clone_of_nothing(vstate, tmp_path):
     """A missing store is an error, and nothing is created."""
     vstate.fails("clone", str(tmp_path / "nowhere"), str(tmp_path / "copy"))

@@ -117,6 +117,21 @@ def test_the_same_change_on_both_sides_is_no_conflict() -> None:
     assert main["k"] == {"x": 1}
 
 
+def test_a_merge_without_a_fast_forward_makes_a_commit() -> None:
+    """Its first parent is the branch, so the work of the other branch is one step along first parents."""
+    main, side = pair({"a": 1})
+    before = main.head
+    commit(side, a=2, b=3)
+    result = main.merge("side", fast_forward=False)
+    assert (result.strategy, result.merged_keys) == ("merge", ("a", "b"))
+    assert before is not None
+    assert side.head is not None
+    assert main.head is not None
+    assert main.head.parents == (before.id, side.head.id)
+    assert dict(main) == {"a": 2, "b": 3}
+    assert main.merge("side", fast_forward=False).strategy == "up-to-date"
+
+
 def test_unrelated_histories_merge() -> None:
     """Without a common commit everything is an addition."""
     main, _ = pair({"a": 1})

@@ -39,7 +39,7 @@ from vstate.values.budget import Budget
 from vstate.values.hashtable import HashTable
 from vstate.values.inert import InertError, Instance, Limits, plain, preview, read
 from vstate.values.opcodes import OPCODES
-from vstate.values.tables import table_of
+from vstate.values.tables import Column, table_of
 
 LONGER = sized(1, 50)
 BOMBS = [*READ, *SHOWN, *COMPARED, *STORED]
@@ -708,7 +708,7 @@ def _size_of_table(container: Any) -> int:
 
 
 def test_forged_tables_cost_little() -> None:
-    """Levels of levels, an index that holds itself, and chunks in many columns: no table, and at once."""
+    """Levels of levels, an index that holds itself, chunks in many columns, and cells that are missing."""
     axis: dict[str, Any] = {"start": 0, "stop": 2, "step": 1}
     numbers = read(pickle.dumps(np.array([0, 1], dtype="int8"), 5))
 
@@ -742,3 +742,5 @@ def test_forged_tables_cost_little() -> None:
     for forged in (frame(numbers, levels), frame(itself, rows), frame(held, rows, 5_000), table):
         assert table_of(forged) is None
     assert time.process_time() - started < 5
+    short = Column("a", "int64", 3, lambda start, stop: [1])
+    assert (short.cells(0, 3), short.cells(0, 9)) == ([1, None, None], [1, None, None])

@@ -8,6 +8,7 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from vstate.arguments import check_flag
 from vstate.objects.commit import Commit
 from vstate.repo.core import Core, Revision
 from vstate.repo.names.refs import Head
@@ -126,6 +127,7 @@ class Repository(Core):
         message: str = "",
         seen: Commit | None = None,
         name: str | None = None,
+        fast_forward: bool = True,
         before_move: BeforeMove = None,
     ) -> MergeResult:
         """Merge `rev` into the branch: a three-way merge by key, from the merge base.
@@ -133,12 +135,22 @@ class Repository(Core):
         A key that one side changed is taken from that side. A key that both changed is resolved by its
         policy. `policy` is one for all keys, or a mapping by prefix that overrides the branch's own. Raises
         MergeConflict for unresolved keys, and RefMoved as `rollback` does; the branch is unchanged then.
-        `name` stands for `rev` in the commit's message.
+        `name` stands for `rev` in the commit's message. Without `fast_forward`, a branch that is behind
+        `rev` gets a merge commit too.
         """
         from vstate.repo.merge import apply
 
+        check_flag("fast_forward", fast_forward)
         return apply.merge(
-            self, branch, rev, policy=policy, message=message, seen=seen, name=name, before_move=before_move
+            self,
+            branch,
+            rev,
+            policy=policy,
+            message=message,
+            seen=seen,
+            name=name,
+            fast_forward=fast_forward,
+            before_move=before_move,
         )
 
     def cherry_pick(

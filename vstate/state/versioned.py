@@ -484,19 +484,29 @@ class Versioned(State):
     # Merging
 
     @alone
-    def merge(self, rev: Revision, *, policy: PolicyOption = None, message: str = "") -> MergeResult:
+    def merge(
+        self, rev: Revision, *, policy: PolicyOption = None, message: str = "", fast_forward: bool = True
+    ) -> MergeResult:
         """Merge `rev` into this branch, three-way by key from the merge base.
 
         A key that one side changed is taken from there. A key that both changed is resolved by its policy:
         `policy` is one for all keys, or a mapping by prefix that goes before the branch's own (`set_policy`).
         Raises MergeConflict, whose `conflicts` have base, ours and theirs for each key that is left, and
-        UncommittedChanges; nothing has changed then.
+        UncommittedChanges; nothing has changed then. If this branch has no commit that `rev` lacks, it moves
+        to `rev`; with `fast_forward=False` it gets a merge commit then too.
         """
         # Resolved once: another commit may be HEAD by the time that this one is merged.
         theirs, name = self._handle.trusted(self._handle.resolve(rev)), rev if isinstance(rev, str) else None
-        return self._merge(theirs, name, policy, message)
+        return self._merge(theirs, name, policy, message, fast_forward)
 
-    def _merge(self, theirs: Commit, name: str | None, policy: PolicyOption, message: str) -> MergeResult:
+    def _merge(
+        self,
+        theirs: Commit,
+        name: str | None,
+        policy: PolicyOption,
+        message: str,
+        fast_forward: bool = True,
+    ) -> MergeResult:
         handle = self._handle
         result = self._combine(
             "merge",
@@ -507,6 +517,7 @@ class Versioned(State):
                 message=message,
                 seen=handle.at.head,
                 name=name,
+                fast_forward=fast_forward,
                 before_move=before_move,
             ),
         )

@@ -50,7 +50,10 @@ class Column:
     def cells(self, start: int, stop: int) -> list[object]:
         """The cells [start, stop); empty if they cannot be read."""
         start, stop = max(start, 0), min(stop, self.rows)
-        return [] if self.read is None or stop <= start else self.read(start, stop)
+        if self.read is None or stop <= start:
+            return []
+        found = self.read(start, stop)[: stop - start]
+        return found + [None] * (stop - start - len(found))  # a forged table lacks some
 
 
 @dataclass(eq=False, slots=True)

@@ -25,10 +25,12 @@ from vstate_cli.suggestions import complete_revision
     "reason, ours, theirs}]}; ours and theirs are the paths that each side changed inside the value.",
 )
 @click.argument("rev", shell_complete=complete_revision)
+@click.option("--no-ff", is_flag=True, help="Make a merge commit also if the branch could just move to REV.")
 @merging.options("merged")
 def merge(
     session: Session,
     rev: str,
+    no_ff: bool,
     message: str,
     ours: tuple[str, ...],
     theirs: tuple[str, ...],
@@ -52,6 +54,7 @@ def merge(
             message=message,
             name=rev,
             seen=head,
+            fast_forward=not no_ff,
             before_move=repo.decisions.check,
         )
     except MergeConflict as error:

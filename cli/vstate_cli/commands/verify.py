@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import click
 
@@ -11,6 +12,7 @@ from vstate.objects.commit import Commit
 from vstate.repo.rules.signing import ALGORITHM, PublicKey, Trust, check
 from vstate_cli import commits
 from vstate_cli.output import Document, Line
+from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_revision
 
@@ -51,7 +53,7 @@ def verify(session: Session, rev: str, trusted: tuple[str, ...], limit: int | No
     verdicts: Counter[str] = Counter()
     listed: list[Document] = []
     first_bad: Commit | None = None
-    for commit in session.repo.log(target, limit=limit):
+    for commit in _commits(session, target, limit):
         verdict = check(commit)
         signature = commit.signature
         signer = PublicKey(signature.signer) if signature is not None and verdict == "good" else None
@@ -76,6 +78,18 @@ def verify(session: Session, rev: str, trusted: tuple[str, ...], limit: int | No
         trust.require(target)
     elif first_bad is not None:
         raise UntrustedCommit(first_bad.id, reason="its signature is not valid")
+
+
+def _commits(session: Session, target: Commit, limit: int | None) -> Iterator[Commit]:
+    """The commits, with a progress bar if no lines show the progress."""
+    log = session.repo.log(target, limit=limit)
+    if not session.json:
+        yield from log
+        return
+    with ProgressBar() as bar:
+        for count, commit in enumerate(log, 1):
+            bar("checking signatures", count)
+            yield commit
 
 
 def _public_key(text: str) -> PublicKey:

@@ -39,6 +39,7 @@ def merge(
     message: str,
     seen: Commit | None,
     name: str | None,
+    fast_forward: bool,
     before_move: BeforeMove,
 ) -> MergeResult:
     """As `Repository.merge` promises."""
@@ -55,7 +56,7 @@ def merge(
     if base is not None and theirs.oid in base.commits:
         repo.require_at(branch, head)
         return MergeResult(head, "up-to-date")
-    if head is None or base is None or head.oid in base.commits:
+    if head is None or base is None or (fast_forward and head.oid in base.commits):
         keys = repo.diff(None if head is None else head.root, theirs.root)
         if before_move is not None:
             before_move(keys)
