@@ -109,10 +109,17 @@ class Versioned(Writing[sync.Versioned]):
     # History
 
     def log(
-        self, rev: Revision = "HEAD", *, key: str | None = None, limit: int | None = None
+        self,
+        rev: Revision = "HEAD",
+        *,
+        key: str | None = None,
+        limit: int | None = None,
+        first_parent: bool = False,
     ) -> AsyncIterator[Commit]:
-        """The commits from `rev` back, newest first; with `key`, only those that changed it."""
-        return self._iterated(lambda handle: iter(handle.log(rev, key=key, limit=limit)))
+        """The commits from `rev` back, newest first, as `vstate.Versioned.log` gives them."""
+        return self._iterated(
+            lambda handle: iter(handle.log(rev, key=key, limit=limit, first_parent=first_parent))
+        )
 
     async def checkout(self, rev: Revision) -> Snapshot:
         """The state at a revision, to look at. This state does not move."""
@@ -121,6 +128,7 @@ class Versioned(Writing[sync.Versioned]):
     inert = awaited(sync.Versioned.inert)
     blame = awaited(sync.Versioned.blame)
     bisect = awaited(sync.Versioned.bisect)
+    merge_base = awaited(sync.Versioned.merge_base)
     rollback = awaited(sync.Versioned.rollback, turn=True)
     reset = awaited(sync.Versioned.reset, turn=True)
     undo = awaited(sync.Versioned.undo, turn=True)

@@ -171,18 +171,28 @@ class Core:
         *,
         key: str | None = None,
         limit: int | None = None,
+        first_parent: bool = False,
         head: Head | None = None,
     ) -> Log:
-        """The commits from `rev` back, newest first; with `key`, those that changed the key."""
+        """The commits from `rev` back, newest first; with `key`, those that changed the key.
+
+        With `first_parent`, those along first parents only.
+        """
         most = check_limit(limit)
         start = self.resolve(rev, head=head).oid
 
         def walk() -> Iterator[Commit]:
-            if key is None:
-                return islice(self.history.ancestors(start), most)
-            return islice(self.history.touching(start, key), most)
+            if key is not None:
+                return islice(self.history.touching(start, key, first_parent=first_parent), most)
+            return islice(self.history.walk(start, first_parent=first_parent), most)
 
         return Log(walk)
+
+    def merge_base(self, one: Revision, other: Revision, head: Head | None = None) -> Commit | None:
+        """The newest common ancestor that a merge of the two would begin at; None for unrelated histories."""
+        commits = [self.resolve(rev, head=head).oid for rev in (one, other)]
+        bases = self.history.merge_bases(*commits)
+        return self.objects.commit(bases[0]) if bases else None
 
     def entry(self, root: ObjectId | None, key: str) -> Entry | None:
         """The entry of a key in a tree, None if absent; CorruptObject if it cannot be decoded."""

@@ -185,14 +185,20 @@ class History:
         except ValueError:
             return None
 
-    def touching(self, start: ObjectId, key: str) -> Iterator[Commit]:
-        """The commits among `ancestors` that changed the key: its entry differs from that in every parent."""
-        return (commit for commit in self.ancestors(start) if self.changes_key(commit, key))
+    def walk(self, start: ObjectId, *, first_parent: bool = False) -> Iterator[Commit]:
+        """The ancestors of a commit, newest first, or those along first parents only."""
+        return self.first_parents(start) if first_parent else self.ancestors(start)
 
-    def changes_key(self, commit: Commit, key: str) -> bool:
-        """Whether the commit's entry of the key differs from that in every parent."""
+    def touching(self, start: ObjectId, key: str, *, first_parent: bool = False) -> Iterator[Commit]:
+        """The commits of `walk` that changed the key."""
+        commits = self.walk(start, first_parent=first_parent)
+        return (commit for commit in commits if self.changes_key(commit, key, first_parent=first_parent))
+
+    def changes_key(self, commit: Commit, key: str, *, first_parent: bool = False) -> bool:
+        """Whether the commit's entry of the key differs from that in every parent, or in the first one."""
         node = self._objects.node
-        before = [tree.lookup(node, parent.root, key) for parent in self.before(commit)] or [None]
+        parents = self.before(commit)[: 1 if first_parent else None]
+        before = [tree.lookup(node, parent.root, key) for parent in parents] or [None]
         return tree.lookup(node, commit.root, key) not in before
 
     def is_ancestor(self, ancestor: ObjectId, of: ObjectId) -> bool:

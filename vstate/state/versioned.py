@@ -357,16 +357,33 @@ class Versioned(State):
 
     # History
 
-    def log(self, rev: Revision = "HEAD", *, key: str | None = None, limit: int | None = None) -> Log:
+    def log(
+        self,
+        rev: Revision = "HEAD",
+        *,
+        key: str | None = None,
+        limit: int | None = None,
+        first_parent: bool = False,
+    ) -> Log:
         """An iterator of the commits from `rev` back, newest first; with `key`, only those that changed it.
 
-        Empty before the first commit; NotFound for a revision that does not exist.
+        With `first_parent`, it follows only the first parent of a merge: the branch as it was, without the
+        commits that merges brought in. Empty before the first commit; NotFound for a revision that does not
+        exist.
         """
         check_limit(limit)
         if rev == "HEAD" and self.head is None:
             return Log(lambda: iter(()))
         key = None if key is None else check_key(key)
-        return self.repo.log(rev, key=key, limit=limit, head=self._handle.own_head())
+        head = self._handle.own_head()
+        return self.repo.log(rev, key=key, limit=limit, first_parent=first_parent, head=head)
+
+    def merge_base(self, one: Revision, other: Revision = "HEAD") -> Commit | None:
+        """The newest common ancestor of two revisions, where a merge of them begins; None if they have none.
+
+        Raises NotFound for a revision that does not exist.
+        """
+        return self.repo.merge_base(one, other, self._handle.own_head())
 
     def checkout(self, rev: Revision) -> Snapshot:
         """The state at a revision, to look at: a read-only mapping. This state does not move."""
