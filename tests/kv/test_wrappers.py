@@ -29,6 +29,8 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
     "transact": lambda store: store.transact({REF: b"2", KEY: None}, {REF: b"1"}),
     "exclusively": lambda store: store.exclusively(lambda: {REF: b"2", KEY: None}),
     "transactional": lambda store: store.transactional,
+    "remote": lambda store: store.remote,
+    "ordered": lambda store: store.ordered,
     "turn": lambda store: store.turn("update main", lost=False).__enter__(),
     "listening": lambda store: store.listening(REF).__enter__(),
     "forget": lambda store: store.forget(KEY),
@@ -55,9 +57,11 @@ OWN = {
     "ReadOnly": {"turn"},
     # A failure of the store behind would not reach it.
     "Faulty": {"uncached"},
+    # Encrypted names have no order.
+    "Encrypted": {"ordered"},
 }
 
-BESIDE = {"forget", "transactional"}
+BESIDE = {"forget", "transactional", "remote", "ordered"}
 """The keys and calls that a call may also use."""
 
 
@@ -75,6 +79,10 @@ class Behind(Memory):
 
     def uncached(self) -> KVStore:
         return Memory()
+
+    @property
+    def ordered(self) -> bool:
+        return True
 
     @property
     def location(self) -> str:
@@ -105,7 +113,7 @@ class Noting:
 
 
 def noted(method: str) -> Any:
-    if method in ("transactional", "location"):
+    if method in ("transactional", "remote", "ordered", "location"):
         return property(lambda self: (self.notes.note(method, ()), getattr(self.notes.store, method))[1])
     return lambda self, *arguments, **options: getattr(self.notes.store, method)(
         *self.notes.note(method, arguments), **options

@@ -412,7 +412,7 @@ def test_a_save_for_which_there_is_no_room_leaves_the_old_value_whole(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
     """In the original the file was cut off at the limit, the save returned False, and reads returned None."""
-    assert run_python(TORN, tmp_path / "s").strip() == "StoreUnavailable"
+    assert run_python(TORN, tmp_path / "s").strip() == "StoreFull"
     assert shown(tmp_path / "s") == {"state/k.json": {"old": "x" * 1000}}
     with Versioned(tmp_path / "s") as state:
         assert state["state/k"] == {"old": "x" * 1000}

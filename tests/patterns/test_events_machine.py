@@ -67,7 +67,7 @@ class Stream(RuleBasedStateMachine):
     def rollback(self, data: st.DataObject, steps: int) -> None:
         _, state, _ = self.pick(data)
         if len(list(state.log())) > steps:
-            state.rollback(steps=steps)
+            state.rollback(f"HEAD~{steps}")
 
     @rule(data=st.data(), position=st.integers(0, 30), much=st.integers(1, 3))
     def delete(self, data: st.DataObject, position: int, much: int) -> None:

@@ -86,7 +86,7 @@ class Writer:
 
     def rollback(self) -> None:
         if len(self.states) > 1:
-            self.state.rollback()
+            self.state.rollback("HEAD~1")
             self.states.append(self.states[-2])
 
     def undo(self) -> None:

@@ -252,12 +252,12 @@ NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
     ),
     "an index with another sum": (
         lambda s: streamed(s, *GOES_ON[:3], length=27001),
-        "has 27000 bytes, not 27001",
+        "has 27,000 bytes, not 27001",
         False,
     ),
     "an index with a wrong length": (
         lambda s: streamed(s, *GOES_ON[:3], lengths=[9000, 9001, 8999]),
-        "has 9000 bytes, not 9001",
+        "has 9,000 bytes, not 9001",
         False,
     ),
     "an index of 16 bits": (

@@ -153,7 +153,7 @@ class VersionedMachine(RuleBasedStateMachine):
         _, target = self.commits[-1 - steps]
         if self.now != self.committed:
             self.commits.append(("before", copy.deepcopy(self.now)))
-        made = self.state.rollback(steps=steps)
+        made = self.state.rollback(f"HEAD~{steps}")
         if self.commits[-1][0] == "before":
             self.commits[-1] = (str(made.parent_ids[0]), self.commits[-1][1])
         self.commits.append((made.id, copy.deepcopy(target)))
