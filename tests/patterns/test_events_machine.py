@@ -67,6 +67,8 @@ class Stream(RuleBasedStateMachine):
     def rollback(self, data: st.DataObject, steps: int) -> None:
         _, state, _ = self.pick(data)
         if len(list(state.log())) > steps:
+            state.commit()
+            state.refresh()  # others may have appended to the branch
             state.rollback(f"HEAD~{steps}")
 
     @rule(data=st.data(), position=st.integers(0, 30), much=st.integers(1, 3))

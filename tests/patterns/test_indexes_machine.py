@@ -156,6 +156,7 @@ class Indexed(RuleBasedStateMachine):
         name = self.pick(data)[0]
         state = self.handles[name]
         if not state.has_uncommitted and len(list(state.log())) > steps:
+            state.refresh()  # another process may have put an item
             state.rollback(f"HEAD~{steps}")
             self.resync(name)
             self.make_good(name, items_in(state))

@@ -128,6 +128,7 @@ def test_nothing_of_a_stranger_is_unpickled_or_built_upon(
     evil["bad"] = Loud()
     bad = evil.commit("evil")
     assert bad is not None
+    ran.clear()  # the writer's own commit loads the first value of a class
     state["mine"] = 1
     if operation not in ("commit",):
         state.discard()
@@ -209,6 +210,7 @@ def test_allow_narrows_what_is_imported(key: SigningKey) -> None:
     state["plain"] = {"a": [1, Decimal("1.5")]}
     state["loud"] = Loud()
     state.commit()
+    ran.clear()  # as above
     narrow = Versioned(store, allow=[])
     assert narrow["plain"] == {"a": [1, Decimal("1.5")]}
     for read in (
