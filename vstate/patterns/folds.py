@@ -19,6 +19,7 @@ from vstate.patterns.copies import deep_copy
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.patterns.sequence import Sequence
 from vstate.state.base import ReadableState, State
+from vstate.values.culprits import own_error
 
 A = TypeVar("A")
 E = TypeVar("E")
@@ -168,10 +169,18 @@ class Folds:
 
     def _remember(self, identity: str, checkpoint: Checkpoint, result: Any, valid: set[str]) -> None:
         """Keep a checkpoint in memory, beside those whose digest is `valid`."""
-        try:
+
+        def pickled() -> bytes:
             data = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
             pickle.loads(data)
-        except Exception:  # the pickling of any class may raise anything; the next fold starts without
+            return data
+
+        try:
+            data = pickled()
+        except (
+            Exception
+        ) as error:  # the pickling of any class may raise anything; the next fold starts without
+            own_error(pickled, error)
             return
         folds = _memory.setdefault(self._base, {}).setdefault(self._prefix, {})
         here = {each: found for each, found in folds.get(identity, {}).items() if each.digest in valid}
@@ -206,10 +215,15 @@ def identity_of(apply: Callable[..., Any], initial: Any, name: str | None) -> st
 
     A function is identified by its name, its code and the values that it closes over.
     """
-    try:
+
+    def described() -> str:
         # Not all of it as one pickle: a pickle depends on which of the equal texts are one object.
-        source = repr((("name", name) if name is not None else _function(apply), pickle.dumps(initial, 5)))
-    except Exception:  # the pickling of any class may raise anything
+        return repr((("name", name) if name is not None else _function(apply), pickle.dumps(initial, 5)))
+
+    try:
+        source = described()
+    except Exception as error:  # the pickling of any class may raise anything
+        own_error(described, error)
         return None
     return hashlib.blake2b(source.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 

@@ -8,10 +8,12 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from vstate.arguments import called
 from vstate.errors import InvalidInput, NotFound
+from vstate.values.culprits import own_error
 
 ToJson = Callable[[Any], Any]
 FromJson = Callable[[Any], Any]
@@ -308,7 +310,8 @@ def _load_own(module: Module, state: Any, strict: bool) -> None:
 def _copied(path: str, value: Any) -> Any:
     try:
         return copy.deepcopy(value)
-    except Exception:  # of the class of the value; a subclass of the module may convert the value itself
+    except Exception as error:  # of the class of the value; a subclass of the module may convert it itself
+        own_error(partial(copy.deepcopy, value), error)
         return value
 
 

@@ -23,8 +23,8 @@ def culprit(value: Any, path: str, error: Exception) -> str:
     without such parts, or whose own method refuses. Tries at most 10,000 parts.
     """
     tried = 0
-    # A value that is too deep has no single culprit: a few steps show where it begins.
     error = own_error(partial(dumps, value), error)
+    # A value that is too deep has no single culprit: a few steps show where it begins.
     for _ in range(_DEEP_PATH_LIMIT if _is_recursion(error) else _PATH_LIMIT):
         for step, part in () if _refuses(value) else _parts(value):
             tried += 1

@@ -9,11 +9,12 @@ from __future__ import annotations
 import pickle
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType, NoneType
 from typing import Any, Final, NamedTuple
 
 from vstate.values.absent import ABSENT, Unmergeable
+from vstate.values.culprits import own_error
 from vstate.values.inert import preview, printable
 from vstate.values.models import FIELDS_SET, HOLDERS
 from vstate.values.tokens import CLASH, Tokens
@@ -192,9 +193,11 @@ def _take_apart(value: Any) -> _Parts | None:
     """The parts of an object; None if pickle stores it under a name, or only cloudpickle can store it."""
     if value is ABSENT:
         return _Parts(ABSENT, ABSENT, ABSENT, ABSENT)
+    reduce = partial(value.__reduce_ex__, pickle.HIGHEST_PROTOCOL)
     try:
-        reduced = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    except Exception:  # the code of a class may raise anything
+        reduced = reduce()
+    except Exception as error:  # the code of a class may raise anything
+        own_error(reduce, error)
         return None
     if not isinstance(reduced, tuple) or len(reduced) > 5:
         return None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from types import NoneType
 from typing import Any, Final
 
+from vstate.values.culprits import own_error
 from vstate.values.entry import encode_value
 from vstate.values.pickling import dumps_unproven
 
@@ -99,11 +101,13 @@ class Tokens:
 
     def _encoding(self, value: Any) -> Hashable:
         kind = type(value)
+        encode = partial(encode_value, value, dump=dumps_unproven)
         try:
             if id(kind) not in self._encoded:
                 # The first pickling of a class may cache something in it, which the next one would store.
                 self._encoded.add(id(kind))
-                encode_value(value, dump=dumps_unproven)
-            return id(kind), encode_value(value, dump=dumps_unproven).entry
-        except Exception:  # the value's own code may raise anything
+                encode()
+            return id(kind), encode().entry
+        except Exception as error:  # the value's own code may raise anything
+            own_error(encode, error)
             return Tokens, id(value)
