@@ -38,7 +38,7 @@ def standing_still() -> Iterator[Time]:
 
     class Clock(datetime):
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # datetime's gives Self
             return time.now
 
     with pytest.MonkeyPatch.context() as patched:

@@ -68,7 +68,7 @@ def test_no_store(tmp_path, monkeypatch):
 
 
 def test_the_directory_above_the_store(store):
-    """A path to the project names the store inside it, whatever the command wanted to do there."""
+    """The error for a path to a project names the store inside it, for every command."""
     project = str(store.parent)
     for arguments in (
         ["log", "-s", project],

@@ -156,7 +156,7 @@ def test_functions_are_named_and_never_run(sides, vstate):
 
 
 def test_cherry_pick_and_revert(sides, vstate):
-    """A commit's changes are made here, and taken back again; what changed on both sides is merged."""
+    """A commit's changes are made here, and taken back again; keys that changed on both sides are merged."""
     text = vstate("cherry-pick", "theirs")
     assert text.startswith("main is at ")
     assert state_of(sides)["count"] == 7

@@ -77,7 +77,7 @@ def test_a_frame_inside_a_value_is_its_columns(vstate, store):
 )
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_each_cell_is_the_one_that_pandas_has(vstate, store, index, order):
-    """Whatever the index and the order of the block in memory, each label and cell is in its place."""
+    """Each label and cell is in its place, for every kind of index and every order of blocks in memory."""
     block = numpy.array(numpy.arange(12).reshape(3, 4), order=order)
     frame = pandas.DataFrame(block, columns=list("abcd"), index=index)
     commit(store, frame=frame[["d", "b", "a", "c"]])
@@ -351,7 +351,7 @@ def langchain() -> list[object]:
     "messages", [lambda: OPENAI, lambda: ANTHROPIC, langchain], ids=["openai", "anthropic", "langchain"]
 )
 def test_messages_are_a_conversation(vstate, store, messages):
-    """One line a message; each call of a tool stands beside its result, whatever their order."""
+    """One line a message. Each call of a tool stands beside its result, in any order of the two."""
     commit(store, chat=messages())
     lines = vstate("show", "chat").splitlines()[1:]
     assert lines[0] == "[0] user       Weather in Rome? And Paris?"
@@ -424,7 +424,7 @@ HARD = "e\u0301" * 30 + "日本語" * 20 + "👩‍👩‍👧" * 10 + "\x1b[31m
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [20, 40, 80, 160])
 def test_every_line_fits_the_terminal(store, environment, columns, frame):
-    """Tables, arrays, conversations and trees are cut to the width, whatever characters they have."""
+    """Tables, arrays, conversations and trees are cut to the width, with any characters in them."""
     found = {
         "frame": frame.assign(**{HARD: HARD, "long name " * 5: 1}),
         "array": numpy.arange(4000.0).reshape(40, 100) * 1e9,

@@ -118,7 +118,7 @@ def test_what_was_given_is_no_alias() -> None:
     ]
     for write in writes:
         store, value = Cache(Memory()), bytearray(b"before")
-        write(store, value)  # type: ignore[arg-type]
+        write(store, value)  # type: ignore[arg-type]  # a bytearray on purpose
         value[:] = b"after!"
         assert store.get(KEY) == b"before"
         assert type(store.get(KEY)) is bytes

@@ -198,7 +198,7 @@ assert fresh["k"] == "kept" and len(fresh) == 4 and fresh.repo.fsck().ok
 
 
 def test_a_quota_of_the_system(tmp_path: Path, run_python: Callable[..., str]) -> None:
-    """Whatever the system's error for no room is, it is StoreFull; the change lands once there is room."""
+    """Each error of the system for a full disk is StoreFull. The change lands once there is room."""
     environment = compiled("full_disk.c", tmp_path)
     script = tmp_path / "script.py"
     script.write_text(OVER_A_QUOTA)

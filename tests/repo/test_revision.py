@@ -213,7 +213,7 @@ class Clock(datetime):
     moment = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 
     @classmethod
-    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # datetime's gives Self
         return cls.moment if tz is None else cls.moment.astimezone(tz)
 
 

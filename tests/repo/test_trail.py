@@ -266,7 +266,7 @@ PACES: dict[str, Callable[[int], float]] = {
 
 @pytest.mark.parametrize("pause", PACES.values(), ids=PACES)
 def test_at_any_pace(pause: Callable[[int], float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long reflog is listed near the commits of the walk only, whatever the time between commits."""
+    """A long reflog is listed near the commits of the walk only, for any time between commits."""
     monkeypatch.setattr(trail, "MOST_KEYS", 300)
     clock, store = Clock(monkeypatch), Remote()
     with Versioned(store) as state:

@@ -178,7 +178,7 @@ SAVER = """if True:
 
 
 def test_each_rollback_goes_further_back() -> None:
-    """Whatever other sessions did in between; a save after it is one more step."""
+    """A rollback goes back a step at a time, also after other sessions saved. A new save is one more step."""
 
     async def main() -> None:
         async with VersionedSession(Memory()) as session:

@@ -294,7 +294,7 @@ def test_what_cannot_be_a_store(tmp_path: Path) -> None:
 
 
 def test_a_reset_to_head_that_fails_drops_nothing() -> None:
-    """Whichever call of the store fails: what was staged is still staged."""
+    """If a call of the store fails, at any point, all that was staged is still staged."""
     for fail_at in itertools.count(1):
         faulty = Faulty(Memory())
         state = Versioned(faulty)

@@ -1,4 +1,4 @@
-"""Reading is never a change and never a conflict, whatever a value's pickle looks like in this process."""
+"""Reading is never a change and never a conflict, for any pickle that a value has in this process."""
 
 from __future__ import annotations
 

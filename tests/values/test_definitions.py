@@ -196,7 +196,7 @@ print(encode_value(values).entry.hex())
 
 @pytest.mark.slow
 def test_two_processes_define_the_same_class(run_python: Any, tmp_path: Path) -> None:
-    """Equal source gives equal bytes in each process, from any directory, whatever the hashes of texts."""
+    """Equal source gives equal bytes in each process, from any directory, and for any hashes of texts."""
     entries = set()
     for seed in (1, 2, 3):
         (tmp_path / str(seed)).mkdir()

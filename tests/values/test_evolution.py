@@ -75,7 +75,7 @@ def module(name: str, source: str) -> ModuleType:
 
 @pytest.fixture
 def old() -> Iterator[ModuleType]:
-    """The module `evolving` as it was; whatever a test says about names and fields is forgotten."""
+    """The module `evolving` as it was; names and fields that a test announces are forgotten."""
     tables: list[dict[str, Any]] = [evolution._names, evolution._upgrades]
     before = [dict(table) for table in tables]
     yield module("evolving", BEFORE)
@@ -114,7 +114,7 @@ def test_defaults_of_gained_fields(old: ModuleType) -> None:
     assert first.status().modified == ["narrow"]
     first.commit("edited")
     second["other"] = 2
-    second.commit("beside")  # what both only read is no conflict
+    second.commit("beside")  # a key that both only read is no conflict
     assert Versioned(store)["narrow"].tags == ["x"]
     assert Versioned(store).checkout("HEAD~1")["plans"][0].tags == []
 
@@ -268,7 +268,7 @@ def test_defaults_of_libraries(library: str, old: ModuleType) -> None:
 
 
 def test_a_complete_object_is_not_loaded_twice(old: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values of classes whose fields are all there load in C, whatever defaults the classes have."""
+    """Values of classes whose fields are all there load in C, with or without defaults in the classes."""
     new = module("evolving", AFTER)
     store = stored(plans=[new.Plan("a") for _ in range(10)])
 

@@ -1,4 +1,4 @@
-"""Exceptions as values: each one loads again as it was, whatever its `__init__` takes."""
+"""Exceptions as values: each one loads again as it was, for any arguments of its `__init__`."""
 
 from __future__ import annotations
 

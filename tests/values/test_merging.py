@@ -673,7 +673,7 @@ def deep(base: Any, ours: Any, theirs: Any) -> Any:
 
 @pytest.mark.parametrize("kind", PLANS)
 def test_deep_merges_objects_by_field(kind: Any) -> None:
-    """Also inside dicts and each other, and a dict within; the result is what a load would make."""
+    """Also inside dicts and each other, and a dict within; the result equals that of a load."""
     found = deep(kind(), kind(goal="ours"), kind(budget=2))
     assert (type(found), found.goal, found.budget, found.notes) == (kind, "ours", 2, None)
     assert same(pickle.loads(pickle.dumps(found)), found)

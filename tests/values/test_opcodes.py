@@ -147,7 +147,7 @@ EMPTY_SET, ALL_BYTES = 0x8F, bytes(range(256)) * 400
     ],
 )
 def test_bytes_inside_long_data_are_no_opcodes(value: Any, found: bool) -> None:
-    """A long pickle without sets is known to have none, whatever bytes its texts and binary data have."""
+    """A long pickle without sets is known to have none, with any bytes in its texts and binary data."""
     data = frameless(pickle.dumps(value, protocol=5))
     assert EMPTY_SET in data
     assert may_hold(data, EMPTY_SET) is found

@@ -1,4 +1,4 @@
-"""Display: what a stored value, or a change of one, looks like; for any front end.
+"""Display: how a stored value, or a change of one, looks; for any front end.
 
 Invariants of this layer:
 

@@ -319,7 +319,7 @@ class Handle(StateHandle):
         if type(key) is not str:
             if not isinstance(key, str):
                 raise missing(key)
-            key = str.__str__(key)  # the text itself, whatever the __str__ of a subclass says
+            key = str.__str__(key)  # the text itself, not the __str__ of a subclass
         with self.lock:
             while True:
                 if (at := self.at).rest is not None:

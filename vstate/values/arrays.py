@@ -124,7 +124,7 @@ class Array(Instance):
 
     @property
     def _is_fortran(self) -> bool:
-        # Objects are pickled row by row, whatever their order in memory was.
+        # Objects are pickled row by row, for any order in memory.
         return self.fields.get("order") == "F" and self.raw is not None
 
 

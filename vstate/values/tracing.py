@@ -11,7 +11,7 @@ from vstate.values.pickling import Finder
 
 
 class Tracer(Evolving, Finder, pickle._Unpickler):
-    """The unpickler in Python, which takes ten times as long: it knows whose code it calls, and on what."""
+    """The unpickler in Python, ten times as slow as the one in C: it knows whose code it calls."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
     calling = ""

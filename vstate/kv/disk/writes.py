@@ -19,7 +19,7 @@ MOST_ROWS = 1000
 
 
 class Write:
-    """One transaction: what it expects, and its rows.
+    """One transaction: the rows that it expects in the store, and the rows that it writes.
 
     - `shared`: another thread may write the rows in its own transaction.
     - `committing`: the rows are in a transaction that was being committed. If that is not `done` when the

@@ -332,7 +332,7 @@ class S3(KVStore, ForkAware):
         try:
             swapped = self.compare_and_swap(key, expected, new)
         finally:
-            # Whatever becomes of the swap, nothing is still being written when this returns.
+            # Nothing is still being written when this returns, also after a swap that failed.
             outcomes = [future.exception() or future.result().outcome for future in creating]
         if swapped:
             late = [row for row, outcome in zip(names, outcomes, strict=True) if outcome != "done"]
