@@ -321,6 +321,25 @@ def test_a_diff_reads_only_what_is_not_shared(
     assert len(list(found)) == len(changes)
 
 
+def test_a_diff_reads_leaves_as_it_goes(
+    large: tuple[ObjectId, Nodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaves are read a batch at a time, and the changes come in order: overwritten, new and deleted keys."""
+    monkeypatch.setattr(tree, "DIFF_BATCH", 3)
+    old, nodes = large
+    before = many(20_000)
+    changes: dict[str, bytes | None] = dict.fromkeys(list(before)[::40], b"new")
+    changes |= dict.fromkeys([key for key in before if tree.level(key)][::5])
+    changes |= {f"key/{i:07}+": b"x" for i in range(0, 20_000, 70)}
+    new = nodes.update(old, changes)
+    nodes.read = []
+    found = tree.diff(nodes.many, old, new)
+    first = next(found)
+    assert len(nodes.read) < 100
+    after = {key: value for key, value in {**before, **changes}.items() if value is not None}
+    assert [first, *found] == differences(before, after)
+
+
 def test_a_lookup_reads_one_path(large: tuple[ObjectId, Nodes]) -> None:
     """A lookup reads one node a height, also for an absent key, and only by id."""
     root, nodes = large
