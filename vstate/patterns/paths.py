@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, overload
 
+from vstate.arguments import check_key
 from vstate.errors import InvalidInput, KeyNotFound
-from vstate.state.base import ReadableState, State, check_key
+from vstate.state.base import ReadableState, State
 from vstate.state.namespace import Namespace
 
 Id = str | tuple[str, ...]

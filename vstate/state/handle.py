@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet, ref
 
+from vstate.arguments import check_key
 from vstate.errors import (
     CorruptObject,
     DetachedHead,
@@ -40,7 +41,7 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.names.refs import HEAD, HEADS, Head
 from vstate.repo.repository import Repository
-from vstate.state.base import StateHandle, check_key, make_expiry, missing
+from vstate.state.base import StateHandle, make_expiry, missing
 from vstate.state.plan import Plan, edited_since, make_plan
 from vstate.state.position import (
     OVER,

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NoReturn
 
-from vstate.arguments import called
+from vstate.arguments import called, check_key
 from vstate.errors import NotVersioned
 from vstate.forks import no_copy
 from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
-from vstate.state.base import Message, State, StateHandle, check_key, make_expiry, missing
+from vstate.state.base import Message, State, StateHandle, make_expiry, missing
 from vstate.state.namespace import Namespace
 from vstate.state.turns import Turn
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
+from vstate.arguments import check_key
 from vstate.errors import CorruptObject, ReadOnly, StorageError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.ahead import Ahead
 from vstate.repo.repository import Repository
-from vstate.state.base import ReadableState, check_key, missing
+from vstate.state.base import ReadableState, missing
 from vstate.values.inspection import describe
 
 _T = TypeVar("_T")
