@@ -157,7 +157,7 @@ class ReadableState(Mapping[str, Any]):
     """A mapping of str to any value, sorted by key, with lazy views by prefix."""
 
     @abstractmethod
-    def _scan(self, prefix: str) -> Iterator[str]:
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
         """The keys that begin with `prefix`, sorted, read as they are asked for."""
 
     @abstractmethod
@@ -188,17 +188,26 @@ class ReadableState(Mapping[str, Any]):
                     continue
         return found
 
-    def keys(self, prefix: str = "") -> KeysView[str]:
-        """The keys that begin with `prefix`, sorted; nothing is read before it is asked for."""
-        return _Keys(self, check_text("prefix", prefix))
+    def keys(self, prefix: str = "", *, reverse: bool = False) -> KeysView[str]:
+        """The keys that begin with `prefix`, sorted; nothing is read before it is asked for.
 
-    def values(self, prefix: str = "") -> ValuesView[Any]:
-        """The values whose keys begin with `prefix`, in key order, each read as it is asked for."""
-        return _Values(self, check_text("prefix", prefix))
+        With `reverse`, the last comes first.
+        """
+        return _Keys(self, check_text("prefix", prefix), reverse)
 
-    def items(self, prefix: str = "") -> ItemsView[str, Any]:
-        """The items whose keys begin with `prefix`, in key order, each read as it is asked for."""
-        return _Items(self, check_text("prefix", prefix))
+    def values(self, prefix: str = "", *, reverse: bool = False) -> ValuesView[Any]:
+        """The values whose keys begin with `prefix`, in key order, each read as it is asked for.
+
+        With `reverse`, the last comes first.
+        """
+        return _Values(self, check_text("prefix", prefix), reverse)
+
+    def items(self, prefix: str = "", *, reverse: bool = False) -> ItemsView[str, Any]:
+        """The items whose keys begin with `prefix`, in key order, each read as it is asked for.
+
+        With `reverse`, the last comes first.
+        """
+        return _Items(self, check_text("prefix", prefix), reverse)
 
     def _describe(self, key: str) -> str:
         """Type and size of a value, in words, without loading it where that is possible."""
@@ -377,13 +386,14 @@ def missing(key: object) -> KeyNotFound:
 
 
 class _Keys(KeysView[str]):
-    def __init__(self, state: ReadableState, prefix: str) -> None:
+    def __init__(self, state: ReadableState, prefix: str, reverse: bool) -> None:
         super().__init__(state)
         self._state = state
         self._prefix = prefix
+        self._reverse = reverse
 
     def __iter__(self) -> Iterator[str]:
-        return self._state._scan(self._prefix)
+        return self._state._scan(self._prefix, reverse=self._reverse)
 
     def __len__(self) -> int:
         return self._state._count(self._prefix)
@@ -399,13 +409,14 @@ class _Keys(KeysView[str]):
 
 
 class _Values(ValuesView[Any]):
-    def __init__(self, state: ReadableState, prefix: str) -> None:
+    def __init__(self, state: ReadableState, prefix: str, reverse: bool) -> None:
         super().__init__(state)
         self._state = state
         self._prefix = prefix
+        self._reverse = reverse
 
     def __iter__(self) -> Iterator[Any]:
-        return (value for _, value in _Items(self._state, self._prefix))
+        return (value for _, value in _Items(self._state, self._prefix, self._reverse))
 
     def __len__(self) -> int:
         return self._state._count(self._prefix)
@@ -418,13 +429,14 @@ class _Values(ValuesView[Any]):
 
 
 class _Items(ItemsView[str, Any]):
-    def __init__(self, state: ReadableState, prefix: str) -> None:
+    def __init__(self, state: ReadableState, prefix: str, reverse: bool) -> None:
         super().__init__(state)
         self._state = state
         self._prefix = prefix
+        self._reverse = reverse
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for key in self._state._scan(self._prefix):
+        for key in self._state._scan(self._prefix, reverse=self._reverse):
             try:
                 value = self._state[key]
             except KeyNotFound:  # deleted since the scan reached it

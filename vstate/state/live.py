@@ -162,8 +162,9 @@ class Live(State):
         self._handle.drop_expired()
         return isinstance(key, str) and key in self._handle.values
 
-    def _scan(self, prefix: str) -> Iterator[str]:
-        return islice(*self._handle.find(prefix))
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
+        keys, start, end = self._handle.find(prefix)
+        return iter(keys[start:end][::-1]) if reverse else islice(keys, start, end)
 
     def _count(self, prefix: str) -> int:
         _, start, end = self._handle.find(prefix)

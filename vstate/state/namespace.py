@@ -54,8 +54,9 @@ class Namespace(State):
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.prefix + key in self._root
 
-    def _scan(self, prefix: str) -> Iterator[str]:
-        return (key[len(self.prefix) :] for key in self._root._scan(self.prefix + prefix))
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
+        found = self._root._scan(self.prefix + prefix, reverse=reverse)
+        return (key[len(self.prefix) :] for key in found)
 
     def _count(self, prefix: str) -> int:
         return self._root._count(self.prefix + prefix)

@@ -74,9 +74,9 @@ class Snapshot(ReadableState):
         with self._commit_needed():
             return tree.lookup(self._repo.objects.node, self._commit.root, key) is not None
 
-    def _scan(self, prefix: str) -> Iterator[str]:
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
         return self._from_commit(
-            key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.root, prefix)
+            key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.root, prefix, reverse=reverse)
         )
 
     def _count(self, prefix: str) -> int:

@@ -219,8 +219,8 @@ class Versioned(State):
             return True
         return self._handle.contains(key)
 
-    def _scan(self, prefix: str) -> Iterator[str]:
-        return self._handle.scan(prefix)
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
+        return self._handle.scan(prefix, reverse=reverse)
 
     def _count(self, prefix: str) -> int:
         return self._handle.count(prefix)
