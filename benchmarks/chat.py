@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
 
 from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
-from benchmarks.subjects import OPEN, Floor, MeteredDisk, Subject, open_vstate, size_of
+from benchmarks.stores import OPEN, Start
+from benchmarks.subjects import Floor, MeteredDisk, Subject, open_vstate, size_of
 from benchmarks.values import messages
 from vstate import Disk, Versioned
 
@@ -46,7 +47,7 @@ def chat_of_1000_turns(scratch: Path) -> Iterator[Sides]:
     rounds = count()
     written: tuple[int, ...] = ()
 
-    def run(start: Callable[[Path], Subject]) -> dict[str, float]:
+    def run(start: Start) -> dict[str, float]:
         directory = scratch / str(next(rounds))
         subject = start(directory)
         sample = chat(subject, TURNS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -17,7 +17,8 @@ from blake3 import blake3
 from benchmarks.arrays import MEGABYTE, large_array
 from benchmarks.harness import Row, Sides, Target, seconds, workload
 from benchmarks.memory import peak_growth
-from benchmarks.subjects import OPEN, Subject, on_both, open_kvgit, open_vstate
+from benchmarks.stores import OPEN, Start, Stores
+from benchmarks.subjects import Subject, open_kvgit, open_vstate
 from vstate import Versioned
 
 ARRAY_READ = "open a store and read a 100 MB array, disk"
@@ -72,7 +73,7 @@ def read_an_array(scratch: Path) -> Iterator[Sides]:
     for side, start in OPEN.items():
         write(start(scratch / side), array)
 
-    def once(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
+    def once(start: Start, directory: Path) -> dict[str, float]:
         begin = time.perf_counter()
         subject = start(directory)
         found = subject.mapping["value"]
@@ -87,7 +88,7 @@ def read_an_array(scratch: Path) -> Iterator[Sides]:
         peak = peak_growth(load_and_hash, file)
         return {ARRAY_READ: seconds(load_and_hash, file), ARRAY_READ_PEAK: peak}
 
-    yield {**on_both(once, scratch), "floor": on_floor}
+    yield {**Stores(scratch).rounds(once), "floor": on_floor}
 
 
 def write(subject: Subject, value: Any) -> float:
