@@ -94,7 +94,7 @@ def change_an_array(scratch: Path) -> Iterator[Sides]:
     floor.close()
 
 
-@workload(Row(ARRAY_BYTES, "bytes", (Target(1 * MEGABYTE),)), once=True)
+@workload(Row(ARRAY_BYTES, "bytes", (Target(1 * MEGABYTE),)), rounds=0)
 def grow_by_an_array(scratch: Path) -> Iterator[Sides]:
     def edit(array: Any) -> Any:
         array[7_919_333] += 1
@@ -136,7 +136,7 @@ def insert_row(table: Any) -> Any:
 @workload(
     Row(FRAME_APPEND, "bytes", (Target(2 * MEGABYTE),)),
     Row(FRAME_INSERT, "bytes", (Target(2 * MEGABYTE),)),
-    once=True,
+    rounds=0,
 )
 def grow_by_a_row(scratch: Path) -> Iterator[Sides]:
     def once(start: Start, directory: Path) -> dict[str, float]:
@@ -151,7 +151,7 @@ def grow_by_a_row(scratch: Path) -> Iterator[Sides]:
 DICT_BYTES = "a dict of 100,000 small items, one changed: bytes added"
 
 
-@workload(Row(DICT_BYTES, "bytes", (Target(40_000),)), once=True)
+@workload(Row(DICT_BYTES, "bytes", (Target(40_000),)), rounds=0)
 def grow_by_an_item(scratch: Path) -> Iterator[Sides]:
     generator = random.Random(10)
 
@@ -171,7 +171,7 @@ def grow_by_an_item(scratch: Path) -> Iterator[Sides]:
 READ_ONLY = "commit another key after only reading the 100 MB array"
 
 
-@workload(Row(READ_ONLY, "seconds", (Target(2.0, side="floor"),)))
+@workload(Row(READ_ONLY, "seconds", (Target(2.0, side="floor"),)), rounds=3)
 def commit_beside_an_array(scratch: Path) -> Iterator[Sides]:
     array, turns = large_array(), count()
     for side, start in OPEN.items():

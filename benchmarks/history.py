@@ -120,6 +120,7 @@ def walk(directory: Path) -> None:
     Row(LOG_PEAK, "bytes"),
     Row(MERGE_BASE, "seconds", (Target(0.1),)),
     Row(GC_LONG, "seconds", (Target(3.0),)),
+    rounds=3,
 )
 def long_history(scratch: Path) -> Iterator[Sides]:
     directory = scratch / "vstate"

@@ -107,7 +107,7 @@ def commit_on_disk(scratch: Path) -> Iterator[Sides]:
         yield {
             "vstate": on_vstate,
             "kvgit": commit_changes(kvgit, COMMIT_ON_DISK),
-            **stores.peers(commit_as_peer),
+            **stores.rounds_of_peers(commit_as_peer),
             "floor": on_floor,
         }
     vstate.close()
@@ -183,7 +183,7 @@ def small_dicts(scratch: Path) -> Iterator[Sides]:
     }
 
 
-@workload(Row(SMALL_DICTS_HELD, "seconds"))
+@workload(Row(SMALL_DICTS_HELD, "seconds"), rounds=2)
 def small_dicts_held(scratch: Path) -> Iterator[Sides]:
     held = [small_dict(i) for i in range(KEYS)]
     yield {

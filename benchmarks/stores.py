@@ -57,7 +57,12 @@ class Stores:
         """A round of the work for each side."""
         return {side: partial(self.on, side, work) for side in self._starts}
 
-    def peers(self, work: Work) -> Rounds:
+    def on_peers(self, work: Callable[[Start, Path], object]) -> None:
+        """Do the work once on the store of each peer."""
+        for side in self._processes:
+            self.on(side, work)
+
+    def rounds_of_peers(self, work: Work) -> Rounds:
         """A round of the work for each peer alone."""
         return {side: partial(self.on, side, work) for side in self._processes}
 
