@@ -54,7 +54,7 @@ def main() -> None:
         "--json",
         type=Path,
         metavar="FILE",
-        help=f"write the figures to FILE ({RESULTS}; with --rows, results.json in the directory of --scratch)",
+        help=f"write the figures to FILE ({RESULTS}; with --rows, results.json in the scratch directory)",
     )
     parser.add_argument(
         "--scratch", type=Path, default=Path("build/benchmarks"), metavar="DIR", help="make the stores in DIR"
