@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -333,8 +334,10 @@ def test_scans_are_lazy(large: tuple[ObjectId, Nodes]) -> None:
     """The first item of a scan costs one path, a scan by prefix only its own leaves."""
     root, nodes = large
     height = Node.decode(nodes.bodies[root]).height
-    assert len(nodes.during(lambda: next(tree.scan(nodes.many, root)))) == height + 1
-    assert len(nodes.during(lambda: list(tree.scan(nodes.many, root, "key/000123")))) <= height + 4
+    for reverse in (False, True):
+        scan = partial(tree.scan, nodes.many, root, reverse=reverse)
+        assert len(nodes.during(lambda scan=scan: next(scan()))) == height + 1
+        assert len(nodes.during(lambda scan=scan: list(scan("key/000123")))) <= height + 4
     assert len(nodes.during(lambda: tree.count_prefix(nodes, root, "key/00"))) <= 2 * (height + 1)
     assert nodes.during(lambda: tree.count(nodes, root)) == {root}
 
