@@ -326,10 +326,11 @@ def _bomb(height: int, width: int) -> tuple[Callable[[bytes], Node], ObjectId]:
 def test_a_scan_of_a_tree_of_shared_nodes_ends() -> None:
     """A key that comes twice ends the scan: no tree has one, and a forged one may have 1,000 ** 10."""
     read, root = _bomb(10, 1000)
-    items = scan(lambda ids: [read(oid) for oid in ids], root)
-    assert next(items) == ("k", b"v")
-    with pytest.raises(CorruptObject, match="comes after"):
-        next(items)
+    for reverse in (False, True):
+        items = scan(lambda ids: [read(oid) for oid in ids], root, reverse=reverse)
+        assert next(items) == ("k", b"v")
+        with pytest.raises(CorruptObject, match="comes after"):
+            next(items)
 
 
 def test_a_diff_of_a_tree_of_shared_nodes_ends() -> None:

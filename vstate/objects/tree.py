@@ -206,31 +206,43 @@ def count(read: ReadNode, root: ObjectId | None) -> int:
 
 
 def scan(
-    read: ReadNodes, root: ObjectId | None, prefix: str = "", *, start: str = "", at: int | None = None
+    read: ReadNodes,
+    root: ObjectId | None,
+    prefix: str = "",
+    *,
+    start: str = "",
+    at: int | None = None,
+    reverse: bool = False,
 ) -> Iterator[tuple[str, bytes]]:
     """The items whose keys begin with `prefix`, from `start` on, sorted; reads nodes as it goes.
 
-    One node a level is read for the first item, and then up to `READ_AHEAD` neighbours at a time.
+    One node a level is read for the first item, and then up to `READ_AHEAD` neighbours at a time. With
+    `reverse`, the last item comes first.
     """
     if root is None:
         return
     first = max(prefix, start)
     last: str | None = None
-    for leaf in _leaves(read, read([root])[0], first, prefix, 1):
+    for leaf in _leaves(read, read([root])[0], first, prefix, 1, reverse):
         keys, items = leaf.keys, leaf.items
-        for i in range(bisect_left(keys, first), len(keys)):
+        found = range(bisect_left(keys, first), len(keys))
+        for i in reversed(found) if reverse else found:
             key = keys[i]
             if not key.startswith(prefix):
+                if reverse:
+                    continue
                 return
             # A forged tree may lead to one node a billion times.
-            if last is not None and key <= last:
+            if last is not None and (key >= last if reverse else key <= last):
                 raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
             if at is None or leaf.expiries is None or not _is_over(leaf, i, at):
                 yield key, items[i]  # type: ignore[misc]  # the items of a leaf are bytes
             last = key
 
 
-def _leaves(read: ReadNodes, node: Node, first: str, prefix: str, count: int) -> Iterator[Node]:
+def _leaves(
+    read: ReadNodes, node: Node, first: str, prefix: str, count: int, reverse: bool
+) -> Iterator[Node]:
     """The leaves that may hold keys with this prefix, from the one of `first` on; `count` at first."""
     if not node.height:
         yield node
@@ -240,11 +252,14 @@ def _leaves(read: ReadNodes, node: Node, first: str, prefix: str, count: int) ->
     past = begin + 1
     while past < len(keys) and keys[past].startswith(prefix):
         past += 1
-    while begin < past:
-        end = min(begin + count, past)
-        for child in read(node.items[begin:end]):  # type: ignore[arg-type]  # in a written tree all are bytes
-            yield from _leaves(read, child, first, prefix, count)
-        begin, count = end, READ_AHEAD
+    ids = node.items[begin:past]
+    if reverse:
+        ids.reverse()
+    while ids:
+        some, ids = ids[:count], ids[count:]
+        for child in read(some):  # type: ignore[arg-type]  # in a written tree all are bytes
+            yield from _leaves(read, child, first, prefix, count, reverse)
+        count = READ_AHEAD
 
 
 def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str, *, at: int | None = None) -> int:

@@ -337,7 +337,7 @@ class Objects:
         rows: dict[str, bytes] = {}
         compress, compress_blob = self._zstd.compress_node, self._zstd.compress_blob
         misses = self._misses
-        for oid, (kind, body) in objects.items():
+        for oid, (kind, body, plain) in objects.items():
             size = len(body)
             if size > _LONGEST[kind]:
                 raise _too_large(kind, body)
@@ -350,7 +350,7 @@ class Objects:
                     rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
                     continue
             misses[kind] = missed + 1
-            rows[OBJECT_PREFIX + oid.hex()] = raw + body
+            rows[OBJECT_PREFIX + oid.hex()] = raw + body if plain is None else plain
         return rows
 
 
