@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
+from vstate.arguments import check_key
 from vstate.errors import CorruptObject, ReadOnly, StorageError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.ahead import Ahead
 from vstate.repo.repository import Repository
-from vstate.state.base import ReadableState, check_key, missing
+from vstate.state.base import ReadableState, missing
 from vstate.values.inspection import describe
 
 _T = TypeVar("_T")
@@ -73,9 +74,9 @@ class Snapshot(ReadableState):
         with self._commit_needed():
             return tree.lookup(self._repo.objects.node, self._commit.root, key) is not None
 
-    def _scan(self, prefix: str) -> Iterator[str]:
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
         return self._from_commit(
-            key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.root, prefix)
+            key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.root, prefix, reverse=reverse)
         )
 
     def _count(self, prefix: str) -> int:
