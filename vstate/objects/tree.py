@@ -207,22 +207,43 @@ def scan(
 
     One node a level is read for the first item, and then up to `READ_AHEAD` neighbours at a time.
     """
+    for keys, items in _runs(read, root, prefix, start, at):
+        yield from zip(keys, items, strict=True)
+
+
+def scan_keys(read: ReadNodes, root: ObjectId | None, prefix: str, *, at: int | None = None) -> Iterator[str]:
+    """The keys that begin with `prefix`, as `scan` finds them."""
+    for keys, _ in _runs(read, root, prefix, "", at):
+        yield from keys
+
+
+def _runs(
+    read: ReadNodes, root: ObjectId | None, prefix: str, start: str, at: int | None
+) -> Iterator[tuple[Sequence[str], Sequence[bytes]]]:
+    """The keys of a scan with their values, a leaf at a time."""
     if root is None:
         return
     first = max(prefix, start)
     last: str | None = None
     for leaf in _leaves(read, read([root])[0], first, prefix, 1):
-        keys, items = leaf.keys, leaf.items
-        for i in range(bisect_left(keys, first), len(keys)):
-            key = keys[i]
-            if not key.startswith(prefix):
-                return
-            # A forged tree may lead to one node a billion times.
-            if last is not None and key <= last:
-                raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
-            if at is None or leaf.expiries is None or not _is_over(leaf, i, at):
-                yield key, items[i]  # type: ignore[misc]  # the items of a leaf are bytes
-            last = key
+        begin = bisect_left(leaf.keys, first)
+        keys = leaf.keys[begin:]
+        # A forged tree may lead to one node a billion times.
+        for before, key in pairwise(keys if last is None else (last, *keys)):
+            if key <= before:
+                raise CorruptObject(root.hex(), f"its key {key!r} comes after {before!r}")
+        end = len(keys)
+        while end and not keys[end - 1].startswith(prefix):
+            end -= 1
+        items: list[bytes] = leaf.items[begin : begin + end]  # type: ignore[assignment]  # a leaf's are bytes
+        if at is None or leaf.expiries is None:
+            yield keys[:end], items
+        else:
+            there = [not _is_over(leaf, i, at) for i in range(begin, begin + end)]
+            yield list(compress(keys[:end], there)), list(compress(items, there))
+        if end < len(keys):
+            return
+        last = keys[-1] if keys else last
 
 
 def _leaves(read: ReadNodes, node: Node, first: str, prefix: str, count: int) -> Iterator[Node]:

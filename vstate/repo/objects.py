@@ -48,10 +48,14 @@ BLOB_LEVEL = 1
 NODE_LEVEL = -1
 """zstd's levels. Text shrinks by a third more at 1 than at -1; nodes, which are hashes and keys, do not."""
 
-COMPRESS_FROM_BYTES = 64
+COMPRESS_FROM_BYTES = 128
+LEAST_SAVED = 64
+"""An object that would shrink by fewer bytes is stored as it is: decompressing takes half the time of a read."""
 
 _LONGEST_INDEX = 64 * INDEX_LIMIT  # bytes; an item takes 32 for its id and at most 9 for its length
 _LONGEST = {**dict.fromkeys(KINDS, MAX_OBJECT_BYTES), TREE: MAX_NODE_BYTES, INDEX: _LONGEST_INDEX}
+
+_COPIED = 4096  # bytes
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
@@ -149,11 +153,14 @@ class Objects:
         for (oid, most), name in zip(sizes.items(), names, strict=True):
             stored = found.get(name)
             if stored:
-                body: bytes | memoryview = memoryview(stored)[1:]
-                if stored[0] == packed:
+                letter = stored[0]
+                body: bytes | memoryview
+                # A short body is copied: that is quicker than a view of it.
+                body = stored[1:] if len(stored) <= _COPIED else memoryview(stored)[1:]
+                if letter == packed:
                     body = unpack(body, most)
                 # A body that is not right goes the long way, which says why, or reads it again.
-                if stored[0] in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
+                if letter in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
                     bodies[oid] = body
                     continue
             bodies[oid] = self._bounded(BLOB, oid, stored, most)
@@ -322,7 +329,7 @@ class Objects:
             missed = misses[kind]
             if size >= COMPRESS_FROM_BYTES and (missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0):
                 shrunk = compress_blob(body) if kind is BLOB else compress(body)
-                if len(shrunk) <= size * 0.9:
+                if len(shrunk) <= size * 0.9 and len(shrunk) <= size - LEAST_SAVED:
                     misses[kind] = 0
                     rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
                     continue
