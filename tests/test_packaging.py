@@ -30,6 +30,8 @@ def test_public_names() -> None:
         "Encrypted",
         "KVStore",
         "open_store",
+        "quote_ref",
+        "unquote_ref",
         "Commit",
         "Diff",
         "Change",

@@ -20,6 +20,7 @@ from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change, Diff
+from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.rules.signing import PublicKey, SigningKey
 from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
@@ -52,8 +53,10 @@ __all__ = [
     "Versioned",
     "events",
     "open_store",
+    "quote_ref",
     "renamed",
     "task",
+    "unquote_ref",
     "upgrade",
     "view",
     *_errors,

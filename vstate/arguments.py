@@ -14,8 +14,25 @@ from vstate.errors import InvalidInput, quoted
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+MAX_KEY_BYTES: Final = 4096
 _MOST_SECONDS: Final = 1e10  # three hundred years: clocks do not accept much more
 _NOT_PLAIN: Final = CoroutineType, GeneratorType, AsyncGeneratorType
+
+
+def check_key(key: object) -> str:
+    """The key as text; TypeError unless it is a str, InvalidInput unless UTF-8 encodes it in 4,096 bytes."""
+    if type(key) is str and key.isascii() and len(key) <= MAX_KEY_BYTES:  # nearly every key
+        return key
+    if not isinstance(key, str):
+        raise TypeError(f"a state's keys are str, not {type(key).__name__}: {key!r}")
+    key = str.__str__(key)  # the text of a subclass, such as a str Enum, whatever its own __str__ says
+    try:
+        size = len(key) if key.isascii() else len(key.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"key {key!r} holds a lone surrogate, which UTF-8 cannot encode") from None
+    if size > MAX_KEY_BYTES:
+        raise InvalidInput(f"a key of {size} bytes is too long: the limit is {MAX_KEY_BYTES}")
+    return key
 
 
 def check_count(name: str, value: object, least: int, *, none: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -193,8 +194,42 @@ def _conflict(
     return document, diffs[0], diffs[1]
 
 
+def apply(
+    session: Session,
+    rev: str,
+    *,
+    back: bool,
+    message: str,
+    ours: Sequence[str],
+    theirs: Sequence[str],
+    policy: str | None,
+) -> None:
+    """Commit the changes of `rev` to HEAD's branch, or take them `back`, and print the new commit."""
+    branch = session.branch()
+    repo = InertRepository(session.repo.store, decided(ours, theirs))
+    head, source = repo.branch(branch), repo.resolve(rev)
+    try:
+        commit = (repo.revert if back else repo.cherry_pick)(
+            branch, source, policy=policy, message=message, seen=head, before_move=repo.decisions.check
+        )
+    except MergeConflict as error:
+        before = next(iter(repo.history.before(source)), None)
+        old, new = None if before is None else before.root, source.root
+        refuse(
+            session,
+            branch,
+            error,
+            operation=f"{'reverting' if back else 'cherry-picking'} {rev} on {branch}",
+            sides=(new, head.root, old) if back else (old, head.root, new),
+            again=f"vstate {'revert' if back else 'cherry-pick'} {shlex.quote(rev)}",
+        )
+    note_unsigned(session, head, commit)
+    nothing = "revert: {} has none of these changes." if back else "pick: {} has these changes already."
+    show_applied(session, branch, commit, f"Nothing to {nothing.format(branch)}")
+
+
 def show_applied(session: Session, branch: str, commit: Commit | None, nothing: str) -> None:
-    """Print the new commit of a cherry-pick or revert; `nothing` if there was nothing to commit."""
+    """Print the new commit that applied changes; `nothing` if there was nothing to commit."""
     out = session.out
     diff = None if commit is None else session.repo.changes(commit)
     if session.json:

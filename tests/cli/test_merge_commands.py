@@ -168,10 +168,14 @@ def test_cherry_pick_and_revert(sides, vstate):
     change(sides, "main", free=6)
     result = vstate.run("revert", "five")
     assert result.exit_code == 1
-    assert "conflict free: " in result.stdout
+    assert "  ours\n    ~ 5 -> 6\n  theirs\n    ~ 5 -> [1]\n" in result.stdout
     assert "run `vstate revert five` with --ours KEY" in result.stderr
     vstate("revert", "five", "--theirs", "free")
     assert state_of(sides)["free"] == [1]
+    change(sides, "main", free=7)
+    result = vstate.run("cherry-pick", "five")
+    assert "  ours\n    ~ [1] -> 7\n  theirs\n    ~ [1] -> 5\n" in result.stdout
+    assert "run `vstate cherry-pick five` with --ours KEY" in result.stderr
 
 
 def test_pull_merges_values(sides, tmp_path, vstate):

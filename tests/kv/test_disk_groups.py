@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,38 @@ def test_waiting_transactions_take_one_commit(tmp_path: Path, threads: ThreadPoo
         for i in range(3, THREADS):
             assert landed[i] is bool(i % 3)
             assert store.get(f"key{i}") == (b"1" if i % 3 else None)
+
+
+def test_a_thread_goes_on_while_the_next_group_is_synced(
+    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread whose rows are written waits for no later sync, and so comes in time for the next group."""
+    with Disk(tmp_path / "store") as store:
+        apply, applied, missed = store._apply, [], []
+
+        def count_and_apply(connection: sqlite3.Connection, write: Any) -> bool:
+            applied.append(write)
+            return apply(connection, write)
+
+        def wait_and_commit(connection: sqlite3.Connection) -> None:
+            """In the second commit, wait until every other thread has left its second transaction."""
+            limit = time.monotonic() + 20
+            while commits.count == 2 and len(store._waiting) < 2 * THREADS - len(applied):
+                if time.monotonic() > limit:
+                    missed.append(len(store._waiting))
+                    break
+                time.sleep(0.001)
+            connection.execute("COMMIT")
+
+        def twice(i: int) -> bool:
+            return store.transact({f"first{i}": b"1"}, {}) and store.transact({f"second{i}": b"1"}, {})
+
+        commits = _Commits(store, wait_and_commit)
+        monkeypatch.setattr(store, "_apply", count_and_apply)
+        futures = _together(store, threads, [partial(twice, i) for i in range(THREADS)])
+        assert all(future.result() for future in futures)
+        assert not missed
+        assert commits.count <= 3
 
 
 def test_one_that_cannot_be_written_fails_alone(tmp_path: Path, threads: ThreadPoolExecutor) -> None:

@@ -4,6 +4,8 @@ import time
 from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vstate import Memory, Versioned
 from vstate.errors import (
@@ -17,10 +19,37 @@ from vstate.errors import (
 )
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
-from vstate.repo.names.refs import Refs, check_ref_name
+from vstate.repo.names.refs import Refs, check_ref_name, quote_ref, unquote_ref
 from vstate.testing import Faulty
 
 A, B, C = (ObjectId(bytes([i]) * 32) for i in (1, 2, 3))
+
+
+@given(st.text(st.sampled_from("aA/.-@{}~^%:lockHEAD \n\0é\U0001f600"), max_size=12) | st.text(max_size=60))
+def test_every_text_has_a_name_of_its_own(text: str) -> None:
+    name = quote_ref(text)
+    assert check_ref_name(name) == name
+    assert unquote_ref(name) == text
+
+
+def test_names_stay_as_they_are_when_quoted() -> None:
+    for name in ("main", "a/b", "user@host", "é", "a.lock.b", "x-", "run@2", "a{b", "HEADS"):
+        assert quote_ref(name) == name
+    assert [quote_ref(text) for text in ("", "HEAD", "a b", "..", "50%", "x.lock")] == [
+        "%",
+        "%48EAD",
+        "a%20b",
+        "%2E%2E",
+        "50%25",
+        "x%2Elock",
+    ]
+    for name in ("a%2a", "%48", "%FF", "a%"):
+        with pytest.raises(InvalidInput):
+            unquote_ref(name)
+    with pytest.raises(InvalidInput):
+        quote_ref("x" * 201)
+    with pytest.raises(InvalidInput):
+        quote_ref("\ud800")
 
 
 @pytest.mark.parametrize(

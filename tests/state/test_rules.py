@@ -23,6 +23,7 @@ from vstate.errors import (
     UncommittedChanges,
     Unpicklable,
 )
+from vstate.patterns import scope
 from vstate.repo import Repository
 from vstate.testing import Faulty
 from vstate.values import pickling
@@ -723,3 +724,25 @@ def test_a_full_memory_keeps_the_values_that_the_program_holds() -> None:
     assert state["held"] is held
     held.append(1)
     assert state.has_uncommitted
+
+
+def test_reverse_gives_the_same_keys_last_first() -> None:
+    """For committed, staged and deleted keys together, on every kind of mapping."""
+    state, live = Versioned(Memory(), branch="main"), Live()
+    for mapping in (state, live):
+        mapping.update({f"{c}/{i:04d}": i for c in "abc" for i in range(300)})
+    state.commit()
+    for mapping in (state, live):
+        for i in range(0, 300, 7):
+            del mapping[f"b/{i:04d}"]
+            mapping[f"b/{i:04d}+"] = -i
+    state.expire("b/0001", 0.000001)
+    live.expire("b/0001", 0.000001)
+    scoped = scope(state, "b")
+    for mapping in (state, live, state.namespace("b"), live.namespace("b"), scoped, state.checkout("HEAD")):
+        for prefix in ("", "b/", "b/00", "00", "0", "none"):
+            there, back = [*mapping.items(prefix)], [*mapping.items(prefix, reverse=True)]
+            assert back == there[::-1]
+            assert [*mapping.keys(prefix, reverse=True)] == [key for key, _ in back]
+            assert [*mapping.values(prefix, reverse=True)] == [value for _, value in back]
+    assert next(iter(state.keys("b/", reverse=True))) == "b/0299"

@@ -676,7 +676,8 @@ def test_deep_merges_objects_by_field(kind: Any) -> None:
     """Also inside dicts and each other, and a dict within; the result equals that of a load."""
     found = deep(kind(), kind(goal="ours"), kind(budget=2))
     assert (type(found), found.goal, found.budget, found.notes) == (kind, "ours", 2, None)
-    assert same(pickle.loads(pickle.dumps(found)), found)
+    # By the parts of its pickle: the pickle itself shows the order of the set in a model.
+    assert pickle.loads(pickle.dumps(found)).__reduce_ex__(4) == found.__reduce_ex__(4)
     base = {"p": kind(notes={"a": 1, "in": kind()})}
     ours = {"p": kind(notes={"a": 2, "in": kind()})}
     theirs = {"p": kind(notes={"a": 1, "in": kind(budget=3), "b": 1}, goal="theirs")}

@@ -99,17 +99,17 @@ class Reading(Generic[_S]):
     def __contains__(self, key: object) -> NoReturn:
         raise TypeError("this test is awaited: write `await state.contains(key)`")
 
-    def keys(self, prefix: str = "") -> AsyncIterator[str]:
+    def keys(self, prefix: str = "", *, reverse: bool = False) -> AsyncIterator[str]:
         """The keys that begin with `prefix`, sorted: `async for key in state.keys("a/")`."""
-        return self._iterated(lambda handle: iter(handle.keys(prefix)))
+        return self._iterated(lambda handle: iter(handle.keys(prefix, reverse=reverse)))
 
-    def values(self, prefix: str = "") -> AsyncIterator[Any]:
+    def values(self, prefix: str = "", *, reverse: bool = False) -> AsyncIterator[Any]:
         """The values whose keys begin with `prefix`, in key order."""
-        return self._iterated(lambda handle: iter(handle.values(prefix)))
+        return self._iterated(lambda handle: iter(handle.values(prefix, reverse=reverse)))
 
-    def items(self, prefix: str = "") -> AsyncIterator[tuple[str, Any]]:
+    def items(self, prefix: str = "", *, reverse: bool = False) -> AsyncIterator[tuple[str, Any]]:
         """The items whose keys begin with `prefix`, in key order."""
-        return self._iterated(lambda handle: iter(handle.items(prefix)))
+        return self._iterated(lambda handle: iter(handle.items(prefix, reverse=reverse)))
 
     async def _iterated(self, begin: Callable[[_S], Iterator[_T]]) -> AsyncIterator[_T]:
         items = await self._run(begin)

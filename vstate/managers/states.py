@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 from weakref import finalize
 
-from vstate.arguments import check_count, check_flag, check_seconds
+from vstate.arguments import check_count, check_flag, check_key, check_seconds
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.kv.memory import Memory
@@ -36,7 +36,6 @@ from vstate.patterns.copies import Frozen
 from vstate.plural import counted
 from vstate.repo.history import ROLLED_BACK, rolled_back
 from vstate.repo.repository import Repository, Revision
-from vstate.state.base import check_key
 from vstate.state.namespace import Namespace
 from vstate.state.versioned import Versioned
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from vstate.objects.canonical import decode, encode
+from vstate.objects.canonical import decode, encode, plain
 from vstate.objects.ids import COMMIT, ID_BYTES, Object, ObjectId
 
 SIGNER_BYTES = 32
@@ -48,6 +48,13 @@ class Event:
     data: Mapping[str, Any]
     namespace: str = ""
     commit: str | None = None
+
+    @classmethod
+    def now(cls, kind: str, data: Mapping[str, Any], namespace: str = "") -> Event:
+        """An event, dated now; InvalidInput unless its data is plain."""
+        if not isinstance(kind, str):
+            raise TypeError(f"an event's kind is a str, not {type(kind).__name__}")
+        return cls(plain(kind, "kind"), datetime.now(UTC), plain(dict(data), "data"), namespace)
 
 
 class Signature(NamedTuple):

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, overload
 
+from vstate.arguments import check_key
 from vstate.errors import InvalidInput, KeyNotFound
-from vstate.state.base import ReadableState, State, check_key
+from vstate.state.base import ReadableState, State
 from vstate.state.namespace import Namespace
 
 Id = str | tuple[str, ...]
@@ -66,8 +67,9 @@ class Scope(ReadableState):
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.prefix + key in self.base
 
-    def _scan(self, prefix: str) -> Iterator[str]:
-        return (key[len(self.prefix) :] for key in self.base.keys(self.prefix + prefix))
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
+        found = self.base.keys(self.prefix + prefix, reverse=reverse)
+        return (key[len(self.prefix) :] for key in found)
 
     def _count(self, prefix: str) -> int:
         return len(self.base.keys(self.prefix + prefix))

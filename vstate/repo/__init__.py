@@ -22,6 +22,7 @@ Invariants of this layer:
 """
 
 from vstate.repo.compare.diff import Change, Diff
+from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
 
-__all__ = ["Change", "Diff", "Repository"]
+__all__ = ["Change", "Diff", "Repository", "quote_ref", "unquote_ref"]

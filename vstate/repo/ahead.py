@@ -27,7 +27,7 @@ class _Expected(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """The entries of one tree that were read ahead, in order, with the place of each key, and their objects."""
+    """The entries of one tree that were read ahead, in order, the place of each key, and their objects."""
 
     root: ObjectId | None
     keys: list[str]
@@ -134,7 +134,7 @@ class Ahead:
                 break
             last += 1
             body = batch.bodies.get(entry.id) if isinstance(entry, Short) else None
-            if body is None or len(body) != entry.size or not is_plain(body):
+            if type(body) is not bytes or len(body) != entry.size or not is_plain(body):
                 continue
             try:
                 found.append(tuple.__new__(Plain, (following, load_plain(body), entry.raw, entry.size)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from vstate.arguments import check_flag
-from vstate.objects.commit import Commit
-from vstate.repo.core import Core, Revision
+from vstate.objects.commit import Commit, Event
+from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from vstate.repo.search.classes import Named
     from vstate.repo.upkeep.fsck import FsckReport
     from vstate.repo.upkeep.gc import GcReport, UpkeepProgress
+
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Repository(Core):
@@ -117,6 +121,48 @@ class Repository(Core):
         return bisection.bisect(self.objects, self.history, predicate, start, end, report=report)
 
     # Changes of a branch
+
+    def commit(
+        self,
+        branch: str,
+        *,
+        set: Mapping[str, Any] = _NOTHING,
+        delete: Iterable[str] = (),
+        events: Iterable[Event] = (),
+        expire: Mapping[str, float | timedelta] = _NOTHING,
+        expect: Commit | Literal["anywhere"] | None = "anywhere",
+        message: str = "",
+        info: Mapping[str, Any] | None = None,
+        guard: Guard | None = None,
+    ) -> Commit | None:
+        """Commit values to a branch without a working tree; None if there is no change and no event.
+
+        `set` has the new values by key. They are pickled now and never compared again. `delete` names keys
+        to remove; an absent one is no error. A branch that does not exist is created. `expire` gives keys of
+        `set` a time to live, in seconds. Make an event with `Event.now`.
+
+        `expect` is the commit that the branch must be at, None for a branch that must not exist: RefMoved
+        if it is elsewhere. By default the changes go on top of its newest commit, wherever that is, and
+        nothing is merged: a key that another writer changed gets the value from `set`. With a lease as
+        `guard` the commit lands only while the lease is held, or else raises LeaseLost.
+
+        Raises Unpicklable, which names each value that cannot be stored. After StoreUnavailable with
+        `outcome_unknown`, a commit that was made with `expect` may be made again: it never lands twice.
+        """
+        from vstate.repo import writing
+
+        return writing.commit(
+            self,
+            branch,
+            set,
+            delete,
+            events,
+            expire=expire,
+            expect=expect,
+            message=message,
+            info=info or {},
+            guard=guard,
+        )
 
     def merge(
         self,

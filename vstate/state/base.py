@@ -14,7 +14,7 @@ from collections.abc import (
     ValuesView,
 )
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from threading import Lock, RLock
@@ -25,19 +25,16 @@ from vstate.arguments import called, check_text, require_plain
 from vstate.errors import InvalidInput, KeyNotFound, NotVersioned, VStateError
 from vstate.forks import ForkAware, no_copy, survive_forks
 from vstate.objects import expiry
-from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry
 from vstate.plural import counted
-from vstate.repo.names.dates import parse_ttl
+from vstate.repo.names.dates import ttl_microseconds
 from vstate.state.position import OVER, is_live
 from vstate.state.turns import Turns
 
 if TYPE_CHECKING:
     from vstate.repo.core import Revision
     from vstate.state.watching import Watch
-
-MAX_KEY_BYTES = 4096
 
 Message = str | Callable[[Any], str]
 """The message of an update's commit, or a function that makes it from the result of the update's function."""
@@ -52,39 +49,11 @@ _INSTEAD: Final = (
 )
 
 
-def check_key(key: object) -> str:
-    """The key as text; TypeError unless it is a str, InvalidInput unless UTF-8 encodes it in 4,096 bytes."""
-    if type(key) is str and key.isascii() and len(key) <= MAX_KEY_BYTES:  # nearly every key
-        return key
-    if not isinstance(key, str):
-        raise TypeError(f"a state's keys are str, not {type(key).__name__}: {key!r}")
-    key = str.__str__(key)  # the text of a subclass, such as a str Enum, whatever its own __str__ says
-    try:
-        size = len(key) if key.isascii() else len(key.encode())
-    except UnicodeEncodeError:
-        raise InvalidInput(f"key {key!r} holds a lone surrogate, which UTF-8 cannot encode") from None
-    if size > MAX_KEY_BYTES:
-        raise InvalidInput(f"a key of {size} bytes is too long: the limit is {MAX_KEY_BYTES}")
-    return key
-
-
 def check_several(keys: Iterable[str]) -> Iterable[str]:
     """The keys. TypeError for a single key, whose characters would be taken for keys."""
     if isinstance(keys, str):
         raise TypeError(f"get_many takes several keys, not a str: write [{keys!r}]")
     return keys
-
-
-def make_event(kind: str, data: Mapping[str, Any], namespace: str) -> Event:
-    """An event, dated now; InvalidInput unless its data is plain."""
-    if not isinstance(kind, str):
-        raise TypeError(f"an event's kind is a str, not {type(kind).__name__}")
-    return Event(plain(kind, "kind"), datetime.now(UTC), plain(dict(data), "data"), namespace)
-
-
-def ttl_microseconds(ttl: float | timedelta) -> int:
-    """A time to live in whole microseconds, at least one; InvalidInput."""
-    return max(round(parse_ttl(ttl) * 1_000_000), 1)
 
 
 def make_expiry(ttl: float | timedelta, *, sliding: bool) -> Expiry:
@@ -188,7 +157,7 @@ class ReadableState(Mapping[str, Any]):
     """A mapping of str to any value, sorted by key, with lazy views by prefix."""
 
     @abstractmethod
-    def _scan(self, prefix: str) -> Iterator[str]:
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
         """The keys that begin with `prefix`, sorted, read as they are asked for."""
 
     @abstractmethod
@@ -219,17 +188,26 @@ class ReadableState(Mapping[str, Any]):
                     continue
         return found
 
-    def keys(self, prefix: str = "") -> KeysView[str]:
-        """The keys that begin with `prefix`, sorted; nothing is read before it is asked for."""
-        return _Keys(self, check_text("prefix", prefix))
+    def keys(self, prefix: str = "", *, reverse: bool = False) -> KeysView[str]:
+        """The keys that begin with `prefix`, sorted; nothing is read before it is asked for.
 
-    def values(self, prefix: str = "") -> ValuesView[Any]:
-        """The values whose keys begin with `prefix`, in key order, each read as it is asked for."""
-        return _Values(self, check_text("prefix", prefix))
+        With `reverse`, the last comes first.
+        """
+        return _Keys(self, check_text("prefix", prefix), reverse)
 
-    def items(self, prefix: str = "") -> ItemsView[str, Any]:
-        """The items whose keys begin with `prefix`, in key order, each read as it is asked for."""
-        return _Items(self, check_text("prefix", prefix))
+    def values(self, prefix: str = "", *, reverse: bool = False) -> ValuesView[Any]:
+        """The values whose keys begin with `prefix`, in key order, each read as it is asked for.
+
+        With `reverse`, the last comes first.
+        """
+        return _Values(self, check_text("prefix", prefix), reverse)
+
+    def items(self, prefix: str = "", *, reverse: bool = False) -> ItemsView[str, Any]:
+        """The items whose keys begin with `prefix`, in key order, each read as it is asked for.
+
+        With `reverse`, the last comes first.
+        """
+        return _Items(self, check_text("prefix", prefix), reverse)
 
     def _describe(self, key: str) -> str:
         """Type and size of a value, in words, without loading it where that is possible."""
@@ -382,7 +360,7 @@ class State(ReadableState, MutableMapping[str, Any]):
 
         Raises InvalidInput, naming the place, for data that is not plain.
         """
-        event = make_event(kind, data, self.prefix.removesuffix("/"))
+        event = Event.now(kind, data, self.prefix.removesuffix("/"))
         self._handle.record_event(event)
         return event
 
@@ -408,13 +386,14 @@ def missing(key: object) -> KeyNotFound:
 
 
 class _Keys(KeysView[str]):
-    def __init__(self, state: ReadableState, prefix: str) -> None:
+    def __init__(self, state: ReadableState, prefix: str, reverse: bool) -> None:
         super().__init__(state)
         self._state = state
         self._prefix = prefix
+        self._reverse = reverse
 
     def __iter__(self) -> Iterator[str]:
-        return self._state._scan(self._prefix)
+        return self._state._scan(self._prefix, reverse=self._reverse)
 
     def __len__(self) -> int:
         return self._state._count(self._prefix)
@@ -430,13 +409,14 @@ class _Keys(KeysView[str]):
 
 
 class _Values(ValuesView[Any]):
-    def __init__(self, state: ReadableState, prefix: str) -> None:
+    def __init__(self, state: ReadableState, prefix: str, reverse: bool) -> None:
         super().__init__(state)
         self._state = state
         self._prefix = prefix
+        self._reverse = reverse
 
     def __iter__(self) -> Iterator[Any]:
-        return (value for _, value in _Items(self._state, self._prefix))
+        return (value for _, value in _Items(self._state, self._prefix, self._reverse))
 
     def __len__(self) -> int:
         return self._state._count(self._prefix)
@@ -449,13 +429,14 @@ class _Values(ValuesView[Any]):
 
 
 class _Items(ItemsView[str, Any]):
-    def __init__(self, state: ReadableState, prefix: str) -> None:
+    def __init__(self, state: ReadableState, prefix: str, reverse: bool) -> None:
         super().__init__(state)
         self._state = state
         self._prefix = prefix
+        self._reverse = reverse
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for key in self._state._scan(self._prefix):
+        for key in self._state._scan(self._prefix, reverse=self._reverse):
             try:
                 value = self._state[key]
             except KeyNotFound:  # deleted since the scan reached it

@@ -22,6 +22,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import HEADS
+from vstate.repo.writing import reflog_action
 from vstate.state.handle import KEEP_BYTES, KEEP_BYTES_EACH, Handle
 from vstate.state.plan import Plan
 from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, Unsettled, is_live
@@ -128,7 +129,7 @@ def _publish(
     """Put the commit on its branch: the commit where the branch is then, and the keys that others changed."""
     base, commit = handle.at.head, landing.commit
     new = plan.objects | objects
-    action = partial(_reflog_action, commit)
+    action = partial(reflog_action, commit=commit)
     if handle.repo.publish(
         landing.branch,
         [commit],
@@ -271,11 +272,6 @@ def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Land
 
 class _LandedLate(Exception):
     """A commit whose outcome was unknown turned out to be on the branch, and the handle is at it now."""
-
-
-def _reflog_action(commit: Commit, operation: str) -> str:
-    summary = commit.message.strip().split("\n", 1)[0][:80]
-    return f"{operation}: {summary}" if summary else operation
 
 
 def may_have_written(error: VStateError) -> bool:

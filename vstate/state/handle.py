@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet, ref
 
+from vstate.arguments import check_key
 from vstate.errors import (
     CorruptObject,
     DetachedHead,
@@ -40,7 +41,7 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.names.refs import HEAD, HEADS, Head
 from vstate.repo.repository import Repository
-from vstate.state.base import StateHandle, check_key, make_expiry, missing
+from vstate.state.base import StateHandle, make_expiry, missing
 from vstate.state.plan import Plan, edited_since, make_plan
 from vstate.state.position import (
     OVER,
@@ -490,16 +491,19 @@ class Handle(StateHandle):
                 raise
             return data is not None and (data[:1] not in EXPIRING or not slot.hides(data))
 
-    def scan(self, prefix: str) -> Iterator[str]:
+    def scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
         """The keys that begin with `prefix`, sorted, read as they are asked for."""
         with self.lock:
             self.look()
             self.note_prefix(prefix)
             staged, here = self._staged(prefix)
-            keys = tree.scan_keys(self.repo.objects.nodes, self.tree, prefix, at=expiry.now())
+            read, now = self.repo.objects.nodes, expiry.now()
+            keys = tree.scan_keys(read, self.tree, prefix, at=now, reverse=reverse)
         if not staged:
             return self._from_base(keys)
-        return self._from_base(merge((key for key in keys if key not in staged), here))
+        here.sort(reverse=reverse)
+        committed = (key for key in keys if key not in staged)
+        return self._from_base(merge(committed, here, reverse=reverse))
 
     def count(self, prefix: str) -> int:
         """How many keys begin with `prefix`."""
@@ -513,7 +517,7 @@ class Handle(StateHandle):
                 return tree.count_prefix(node, root, prefix, at=at) - committed + len(here)
 
     def _staged(self, prefix: str) -> tuple[set[str], list[str]]:
-        """The dirty keys with this prefix, which the tree does not decide; and the present ones, sorted."""
+        """The dirty keys with this prefix, which the tree does not decide; and the present ones."""
         hand, now = self.at.hand, expiry.now()
         slots = {
             key: slot
@@ -521,7 +525,7 @@ class Handle(StateHandle):
             if key.startswith(prefix) and (slot := hand.slots.get(key)) is not None and slot.dirty
         }
         here = [key for key, slot in slots.items() if slot.value is not ABSENT and not slot.over(now)]
-        return set(slots), sorted(here)
+        return set(slots), here
 
     def describe(self, key: str) -> str:
         """Type and size of a value; loads it only if it is in hand and may differ from the committed one."""

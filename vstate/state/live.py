@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NoReturn
 
-from vstate.arguments import called
+from vstate.arguments import called, check_key
 from vstate.errors import NotVersioned
 from vstate.forks import no_copy
 from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
-from vstate.state.base import Message, State, StateHandle, check_key, make_expiry, missing
+from vstate.state.base import Message, State, StateHandle, make_expiry, missing
 from vstate.state.namespace import Namespace
 from vstate.state.turns import Turn
 
@@ -162,8 +162,9 @@ class Live(State):
         self._handle.drop_expired()
         return isinstance(key, str) and key in self._handle.values
 
-    def _scan(self, prefix: str) -> Iterator[str]:
-        return islice(*self._handle.find(prefix))
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
+        keys, start, end = self._handle.find(prefix)
+        return iter(keys[start:end][::-1]) if reverse else islice(keys, start, end)
 
     def _count(self, prefix: str) -> int:
         _, start, end = self._handle.find(prefix)

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from vstate.arguments import require_plain
+from vstate.arguments import check_key, require_plain
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
-from vstate.state.base import Message, State, check_key, check_several, handle_of, missing
+from vstate.state.base import Message, State, check_several, handle_of, missing
 
 if TYPE_CHECKING:
     from vstate.repo.compare.diff import Change
@@ -54,8 +54,9 @@ class Namespace(State):
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.prefix + key in self._root
 
-    def _scan(self, prefix: str) -> Iterator[str]:
-        return (key[len(self.prefix) :] for key in self._root._scan(self.prefix + prefix))
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
+        found = self._root._scan(self.prefix + prefix, reverse=reverse)
+        return (key[len(self.prefix) :] for key in found)
 
     def _count(self, prefix: str) -> int:
         return self._root._count(self.prefix + prefix)

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
+from vstate.arguments import check_key
 from vstate.errors import CorruptObject, ReadOnly, StorageError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.ahead import Ahead
 from vstate.repo.repository import Repository
-from vstate.state.base import ReadableState, check_key, missing
+from vstate.state.base import ReadableState, missing
 from vstate.values.inspection import describe
 
 _T = TypeVar("_T")
@@ -79,8 +80,9 @@ class Snapshot(ReadableState):
         with self._commit_needed():
             return tree.lookup(self._repo.objects.node, self._commit.root, key) is not None
 
-    def _scan(self, prefix: str) -> Iterator[str]:
-        return self._from_commit(tree.scan_keys(self._repo.objects.nodes, self._commit.root, prefix))
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
+        root = self._commit.root
+        return self._from_commit(tree.scan_keys(self._repo.objects.nodes, root, prefix, reverse=reverse))
 
     def _count(self, prefix: str) -> int:
         with self._commit_needed():

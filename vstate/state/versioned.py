@@ -10,7 +10,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from vstate.arguments import check_flag, check_limit, require_plain
+from vstate.arguments import check_flag, check_key, check_limit, require_plain
 from vstate.errors import (
     AlreadyExists,
     InvalidInput,
@@ -25,13 +25,13 @@ from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Change, Diff
 from vstate.repo.core import Revision
 from vstate.repo.history import Log
-from vstate.repo.names.dates import parse_ttl
+from vstate.repo.names.dates import parse_ttl, ttl_microseconds
 from vstate.repo.names.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import Policy
 from vstate.repo.rules.security import Security
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
-from vstate.state.base import Message, State, check_key, ttl_microseconds
+from vstate.state.base import Message, State
 from vstate.state.closing import Leftovers
 from vstate.state.committing import OnRace, commit, commit_now
 from vstate.state.handle import Handle
@@ -219,8 +219,8 @@ class Versioned(State):
             return True
         return self._handle.contains(key)
 
-    def _scan(self, prefix: str) -> Iterator[str]:
-        return self._handle.scan(prefix)
+    def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
+        return self._handle.scan(prefix, reverse=reverse)
 
     def _count(self, prefix: str) -> int:
         return self._handle.count(prefix)

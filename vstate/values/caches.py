@@ -16,6 +16,7 @@ from vstate.values import definitions
 _NONE: Final[frozenset[str]] = frozenset()
 _MOST_CLASSES: Final = 10_000
 _RESULTS: Final = "_cache"  # a dict of all results of an array of pandas, of dates for example
+# By name: no rule tells an attribute that a read adds from one that the program adds.
 _OF_LIBRARIES: Final = {
     "httpx.Headers": {"_encoding"},
     "httpx.Response": {"_cookies", "_encoding", "_text"},

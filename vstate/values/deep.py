@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType, NoneType
 from typing import Any, Final, NamedTuple
@@ -73,10 +73,10 @@ class _Merger:
             if self._made[triple] is _BEGUN:
                 raise Unmergeable("an immutable object that holds itself cannot be merged", _written(path))
             return self._made[triple]
-        clash = Unmergeable(_clash(base, ours, theirs), _written(path))
+        clash = partial(_clash, base, ours, theirs, path)
         present = [ours, theirs] if base is ABSENT else [ours, theirs, base]
         if any(type(side) is not kind for side in present):
-            raise clash
+            raise clash()
         has_attributes = any(getattr(side, "__dict__", None) for side in present)
         if is_one_of(ours, DICTS) and not has_attributes:
             self._made[triple] = made = self._empty(base, ours, theirs, path)
@@ -99,20 +99,24 @@ class _Merger:
         return (yield self._objects(triple, [*map(_take_apart, (base, ours, theirs))], path, clash))
 
     def _objects(
-        self, triple: tuple[int, int, int], sides: list[_Parts | None], path: _Path | None, clash: Unmergeable
+        self,
+        triple: tuple[int, int, int],
+        sides: list[_Parts | None],
+        path: _Path | None,
+        clash: Callable[[], Unmergeable],
     ) -> _Merge:
         parts = [side for side in sides if side is not None]
         if len(parts) < len(sides):
-            raise clash
+            raise clash()
         self._kept.append(parts)
         versions = zip(*(side[:4] for side in parts), strict=True)
         whole = [self._tokens.only_change(*trio) for trio in versions]
         has_fields = any(side.attributes or side.slots or side.entries for side in parts)
         if any(part is CLASH for part in whole) or not has_fields:
-            raise clash
+            raise clash()
         make, args, items, state = whole
         if state is not None and any(side.attributes or side.slots for side in parts):
-            raise clash
+            raise clash()
         self._made[triple] = made = make(*args)
         attributes, slots, entries = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
         yield self._fill(attributes, [side.attributes for side in parts], path, fields=True)
@@ -137,7 +141,7 @@ class _Merger:
             elif value is CLASH:
                 step = (path, key, fields)
                 if not self._inner:
-                    raise Unmergeable(_clash(before, mine, other), _written(step))
+                    raise _clash(before, mine, other, step)
                 value = yield self.merge(before, mine, other, step)
             if value is not ABSENT:
                 target[key] = value
@@ -258,10 +262,12 @@ def _names_in_state(kind: type) -> list[str]:
     return [*getattr(kind, "__dataclass_fields__", ())]
 
 
-def _clash(base: Any, ours: Any, theirs: Any) -> str:
+def _clash(base: Any, ours: Any, theirs: Any, path: _Path | None) -> Unmergeable:
     if ours is ABSENT or theirs is ABSENT:
-        return "one side removed it, the other changed it"
-    return "both sides added it, differently" if base is ABSENT else "both sides changed it, differently"
+        reason = "one side removed it, the other changed it"
+    else:
+        reason = f"both sides {'added' if base is ABSENT else 'changed'} it, differently"
+    return Unmergeable(reason, _written(path))
 
 
 def _written(path: _Path | None) -> str:

@@ -105,7 +105,12 @@ class Entry(NamedTuple):
             for part in payload if codec == PICKLE else (payload,):
                 if type(part) is not bytes:
                     oid, length = part
-                    if type(oid) is not bytes or len(oid) != ID_BYTES or type(length) is not int or length < 0:
+                    if (
+                        type(oid) is not bytes
+                        or len(oid) != ID_BYTES
+                        or type(length) is not int
+                        or length < 0
+                    ):
                         raise ValueError("a malformed link")
                     part = new(Link, (ObjectId(oid), length))
                     total += length

@@ -233,6 +233,8 @@ class Disk(TransactionalStore, ForkAware):
 
     def _write(self, write: Write) -> bool:
         """If every expectation holds, write the rows; return whether it did."""
+        if self._waiting.is_written(write):
+            return bool(write.done)
         backoff: Backoff | None = None
         try:
             while True:
@@ -240,6 +242,7 @@ class Disk(TransactionalStore, ForkAware):
                 try:
                     with self._writer.lock:
                         if write.done is not None:
+                            self._waiting.pass_on(write)
                             return write.done
                         if write.committing:
                             raise self._unknown("in another thread, together with its own")
@@ -255,26 +258,29 @@ class Disk(TransactionalStore, ForkAware):
                         if write.done is None and not write.committing:
                             raise
         finally:
-            if write.shared and write.done is None:
+            if self._turnstile.held or (write.shared and write.done is None):
                 with self._writer.lock:
                     self._waiting.withdraw(write)
-            if self._turnstile.held:
-                with self._writer.lock:
+                    self._waiting.pass_on(write)
                     self._turnstile.leave()
 
     def _transaction(self, first: Write) -> bool:
         """Make the transaction, with those of other threads that wait; return whether `first` was written."""
         connection = self._writer.connection or self._open(self._writer)
         self._check_identity(self._writer)
-        group = [first]
+        group: list[Write] = []
         committing = False
         try:
             if connection.in_transaction:
                 connection.rollback()  # an interruption kept the last call from undoing it
             connection.execute("BEGIN IMMEDIATE")
             self._turnstile.leave()
-            group = self._waiting.take(first)
-            agreed = [write for write in group if self._apply(connection, write)]
+            agreed = []
+            # The writes that come while others are applied go with them too.
+            for write in self._waiting.take(first):
+                group.append(write)
+                if self._apply(connection, write):
+                    agreed.append(write)
             if agreed:
                 for write in agreed:
                     write.committing = True
@@ -302,11 +308,15 @@ class Disk(TransactionalStore, ForkAware):
                     raise self._unknown(error) from error
             for write in group:
                 write.committing = False
-            if len(group) == 1 or not isinstance(error, Exception):
+            if len(group) <= 1 or not isinstance(error, Exception):
                 raise
             # One of them cannot be written: each thread makes its own transaction.
             for write in group:
                 write.shared = False
+        finally:
+            for write in group:
+                write.wake()
+            self._waiting.pass_on(first)
         return self._transaction(first)
 
     def _apply(self, connection: sqlite3.Connection, write: Write) -> bool:

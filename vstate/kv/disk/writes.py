@@ -1,21 +1,24 @@
 """Writes: the transactions of one process that go to the disk together, with one fsync.
 
-A thread that asks for the write lock leaves its rows in a list first. The thread that has the lock takes the
-rows of all that wait, each with its own expectations, into its own transaction. A thread that then gets the
-lock finds its rows written. Nobody waits for company.
+A thread that wants to write leaves its rows in a list first. One thread leads: it takes the write lock, and
+the rows of all that wait, each with its own expectations, into its own transaction. The others sleep until
+their rows are written, or until it is their turn to lead. Nobody waits for company.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from threading import get_ident, main_thread
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import Lock, get_ident, main_thread
 
 Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
 """The rows that a transaction sets, and the stored keys that it deletes."""
 
 MOST_ROWS = 1000
 """A transaction with more rows than this goes alone: its fsync is little beside its writing."""
+
+_LOOK_AGAIN_SECONDS = 1.0
 
 
 class Write:
@@ -27,7 +30,7 @@ class Write:
     - `done`: whether the rows were written; False if an expectation failed; None before.
     """
 
-    __slots__ = ("committing", "done", "expected", "plan", "shared")
+    __slots__ = ("_bell", "committing", "done", "expected", "plan", "shared")
 
     def __init__(self, plan: Callable[[], Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> None:
         self.plan = plan
@@ -35,13 +38,29 @@ class Write:
         self.shared = False
         self.committing = False
         self.done: bool | None = None
+        self._bell = Lock()
+        self._bell.acquire()
+
+    def wait(self) -> None:
+        """Sleep until `wake`.
+
+        `wake` is a hint. An exception may keep it from being called, so a sleeper also wakes by itself.
+        """
+        self._bell.acquire(timeout=_LOOK_AGAIN_SECONDS)
+
+    def wake(self) -> None:
+        """Let the thread that waits with this write look."""
+        with suppress(RuntimeError):  # it is awake
+            self._bell.release()
 
 
 class Waiting:
-    """The shared writes that wait for the write lock."""
+    """The shared writes that wait for their transaction."""
 
     def __init__(self) -> None:
         self._writes: deque[Write] = deque()
+        self._leader: Write | None = None
+        """The write whose thread makes the next transaction, so the other threads sleep. It is a hint."""
 
     def __len__(self) -> int:
         return len(self._writes)
@@ -56,17 +75,38 @@ class Waiting:
             write.shared = True
             self._writes.append(write)
 
-    def take(self, first: Write) -> list[Write]:
-        """`first`, and the writes that may go with it; the write lock is held."""
-        group = [first]
+    def is_written(self, write: Write) -> bool:
+        """Sleep while another thread leads. True if that thread wrote the rows; else take the write lock."""
+        if not write.shared:
+            return False
+        if self._leader is None:
+            self._leader = write
+            return False
+        write.wait()
+        return write.done is not None and self._leader is not write
+
+    def take(self, first: Write) -> Iterator[Write]:
+        """`first`, and the writes that may go with it, until none waits; the write lock is held."""
+        yield first
         if first.shared:
             rows = 0
             while self._writes and rows <= MOST_ROWS:
                 write = self._writes.popleft()
                 if write.shared and write.done is None and write is not first:
-                    group.append(write)
                     rows += _count(write.plan())
-        return group
+                    yield write
+
+    def pass_on(self, write: Write) -> None:
+        """Let another thread lead, if this one did; the write lock is held."""
+        if self._leader is not write:
+            return
+        # First: a thread that comes now leads by itself, or it is in the list already.
+        self._leader = None
+        for following in tuple(self._writes):
+            if following.done is None and following is not write:
+                self._leader = following
+                following.wake()
+                return
 
     def withdraw(self, write: Write) -> None:
         """Let no other thread write these rows from here on; the write lock is held."""
@@ -77,6 +117,7 @@ class Waiting:
     def clear(self) -> None:
         """Forget all, in the child after a fork: the threads that wait are in the parent."""
         self._writes = deque()
+        self._leader = None
 
 
 def _count(rows: Rows) -> int:

@@ -57,6 +57,11 @@ def parse_ttl(ttl: float | timedelta) -> float:
     return seconds
 
 
+def ttl_microseconds(ttl: float | timedelta) -> int:
+    """A time to live in whole microseconds, at least one; InvalidInput."""
+    return max(round(parse_ttl(ttl) * 1_000_000), 1)
+
+
 def parse_time(text: str, *, now: datetime | None = None) -> datetime:
     """A moment as people type it, aware and in UTC; InvalidInput with examples for anything else.
 

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from blake3 import blake3
 
+from vstate.arguments import check_text
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects import expiry
@@ -45,6 +47,38 @@ _KNOWN = 10_000  # branches whose lifetimes are kept in memory
 _TIME = re.compile("[0-7][0-9a-f]{15}")
 _NO_MESSAGE = re.compile(r"((?:undo(?: [0-9]+ moves)?: |redo: )?commit(?: \(merge\))?): *")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
+
+
+_TO_QUOTE = re.compile(
+    r"[\x00-\x20\x7f~^:?*\[\\%]|(?:\A|(?<=/))\.|\.(?=\.|\Z|lock(?:/|\Z))|\A/|/(?=/|\Z)|\A-|\A@\Z|@(?=\{)"
+)
+
+
+def quote_ref(text: str) -> str:
+    """The name of a branch or tag for any text, such as the id of a session.
+
+    A text that is a name already stays as it is, unless it holds `%`. As in URLs, other
+    characters become `%` and two hex digits for each byte. Equal names come from equal texts only, and
+    `unquote_ref` gives the text back. Raises InvalidInput for a text whose name is longer than 200
+    characters, or that UTF-8 cannot encode.
+    """
+    check_text("the text of a ref name", text)
+    if not text:
+        return "%"
+    quoted = f"%{ord('H'):X}EAD" if text == HEAD else _TO_QUOTE.sub(_percent, text)
+    return check_ref_name(quoted)
+
+
+def unquote_ref(name: str) -> str:
+    """The text that `quote_ref` made this name of; InvalidInput for any other name."""
+    text = "" if name == "%" else unquote(name, errors="replace")
+    if quote_ref(text) != name:
+        raise InvalidInput(f"quote_ref makes no name like {name!r}")
+    return text
+
+
+def _percent(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
 
 
 def check_ref_name(name: str, kind: str = "branch") -> str:

@@ -1,0 +1,136 @@
+"""A commit without a working tree: `Repository.commit`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from vstate import Disk, Memory, Versioned
+from vstate.errors import InvalidInput, LeaseLost, RefMoved, Unpicklable
+from vstate.kv.base import KVStore
+from vstate.objects.commit import Event
+from vstate.repo.repository import Repository
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> KVStore:
+    return Memory() if request.param == "memory" else Disk(tmp_path / "store")
+
+
+def test_the_tree_is_that_of_a_working_tree(store: KVStore) -> None:
+    values = {"n": 1, "text": "x" * 5000, "list": [1, {"a": b"2"}], "long": bytes(range(256)) * 1000}
+    state = Versioned(Memory(), branch="main")
+    state.update(values)
+    state.commit()
+    repo = Repository(store)
+    first = repo.commit("main", set={**values, "gone": 0}, message="first", info={"who": "me"})
+    made = repo.commit("main", delete=["gone", "never there"], events=[Event.now("tidied", {"keys": 1})])
+    assert first is not None
+    assert made is not None
+    assert state.head is not None
+    assert made.tree == state.head.tree
+    assert (first.message, first.info, made.parents) == ("first", {"who": "me"}, (first.id,))
+    opened = Versioned(store, branch="main")
+    assert dict(opened) == values
+    assert [event.kind for event in made.events] == ["tidied"]
+    assert repo.commit("main", set={"n": 1}, delete=["gone"]) is None
+
+
+def test_a_commit_lands_only_where_it_is_expected(store: KVStore) -> None:
+    repo = Repository(store)
+    first = repo.commit("main", set={"n": 1}, expect=None)
+    with pytest.raises(RefMoved):
+        repo.commit("main", set={"n": 2}, expect=None)
+    second = repo.commit("main", set={"n": 2}, expect=first)
+    with pytest.raises(RefMoved):
+        repo.commit("main", set={"n": 3}, expect=first)
+    with pytest.raises(RefMoved):
+        repo.commit("main", set={"n": 2}, expect=first)  # even a change that is there already
+    with pytest.raises(RefMoved):
+        repo.commit("other", set={"n": 1}, expect=first)
+    assert repo.newest("main") == second
+    assert repo.newest("other") is None
+
+
+def test_writers_of_one_branch_lose_nothing(store: KVStore) -> None:
+    def write(name: str) -> None:
+        repo = Repository(store)
+        for i in range(20):
+            repo.commit("main", set={f"{name}{i}": i}, events=[Event.now("put", {"name": name, "i": i})])
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    state = Versioned(store, branch="main")
+    assert dict(state) == {f"{name}{i}": i for name in "abcd" for i in range(20)}
+    assert len(list(state.log())) == 80
+    assert all(len(commit.parents) <= 1 for commit in state.log())
+
+
+def test_a_handle_finds_the_commit_as_that_of_another_writer(store: KVStore) -> None:
+    state = Versioned(store, branch="main")
+    state["mine"] = 1
+    state.commit()
+    state["mine"] = 2
+    Repository(store).commit("main", set={"theirs": 1})
+    state.commit()
+    assert dict(state) == {"mine": 2, "theirs": 1}
+
+
+def test_values_that_cannot_be_stored_are_all_named_and_nothing_is_written() -> None:
+    repo = Repository(Memory())
+    with pytest.raises(Unpicklable) as caught:
+        repo.commit("main", set={"good": 1, "lock": [threading.Lock()], "generator": (i for i in "a")})
+    assert caught.value.keys == ("lock", "generator")
+    assert "set['lock'][0]" in str(caught.value)
+    assert repo.newest("main") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"set": {"k": 1}, "delete": ["k"]}, "both set and deleted"),
+        ({"set": {"": 1, "x" * 5000: 1}}, "too long"),
+        ({"expire": {"k": 5}}, "no value"),
+        ({"set": {"k": 1}, "expire": {"k": -1}}, "above 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, object], error: str) -> None:
+    repo = Repository(Memory())
+    with pytest.raises(InvalidInput, match=error):
+        repo.commit("main", **options)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidInput):
+        repo.commit("bad..name", set={"k": 1})
+    assert repo.branches() == {}
+
+
+def test_a_time_to_live(store: KVStore) -> None:
+    repo = Repository(store)
+    repo.commit("main", set={"brief": 1, "kept": 2}, expire={"brief": 0.05})
+    state = Versioned(store, branch="main")
+    state["slides"] = 1
+    state.expire("slides", 1000, sliding=True)
+    state["fixed"] = 1
+    state.expire("fixed", 1000)
+    state.commit()
+    before = state.expires("slides")
+    repo.commit("main", set={"slides": 2, "fixed": 2})
+    state.refresh()
+    assert state.expires("slides") > before
+    assert state.expires("fixed") is None  # as for a key that is set on a handle
+    time.sleep(0.06)
+    assert sorted(state) == ["fixed", "kept", "slides"]
+
+
+def test_a_lease_guards_the_commit(store: KVStore) -> None:
+    state, repo = Versioned(store, branch="main"), Repository(store)
+    with state.lease("writer", ttl=30) as lease:
+        made = repo.commit("main", set={"n": 1}, guard=lease)
+    with pytest.raises(LeaseLost):
+        repo.commit("main", set={"n": 2}, guard=lease)
+    assert repo.newest("main") == made
