@@ -13,8 +13,8 @@ from vstate.objects.segment import MOST_BYTES, Segment, encode_segment, fits
 GRAPH = "graph/"
 """Under this prefix, by the id of its newest commit, lies a row with a segment of the history before it."""
 
-_EVERY = 512
-"""One of so many commits, by chance, may be the newest one of a segment."""
+_TIPS = 1
+"""Of 256 commits, so many may be the newest of a segment, by chance."""
 
 _LEAST, _MOST = 128, 4096
 """So many commits a segment has. With fewer, a row is not worth its place."""
@@ -25,7 +25,7 @@ _ABSENT = 10_000  # rows that are known to be absent
 
 def is_tip(oid: bytes) -> bool:
     """Whether the commit may be the newest of a segment. The id decides, so every program agrees."""
-    return int.from_bytes(oid[-2:]) % _EVERY == 0
+    return oid[-1] < _TIPS
 
 
 def graph_key(oid: bytes) -> str:
@@ -58,9 +58,13 @@ class Graph:
             place = segment.places.get(oid)
             if place is not None:
                 return segment, place
-        # A first parent may lie beside the next segment's tip, and still in that segment.
-        near = (segment.edges for segment in segments if oid in segment.edges)
-        tips = [oid] if is_tip(oid) else {tip for edges in near for tip in edges if is_tip(tip)}
+        tips: Collection[bytes] = [oid]
+        if not is_tip(oid):
+            # A first parent may lie beside the next segment's tip, and still in that segment.
+            near = [segment.edges for segment in segments if oid in segment.edges]
+            if not near:
+                return None
+            tips = {tip for edges in near for tip in edges if is_tip(tip)}
         for segment in self._load([tip for tip in tips if tip not in self._absent]):
             place = segment.places.get(oid)
             if place is not None:
