@@ -20,6 +20,8 @@ from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
 MOST_BYTES = 4 * 1024 * 1024
 """The commits of a segment together are no longer than this."""
 
+EDGE = -1
+
 _LONGEST = MOST_BYTES + MOST_BYTES // 4  # MessagePack adds some bytes to each commit
 _LEVEL = 1
 
@@ -54,21 +56,18 @@ def _parts(commit: Commit) -> tuple[bytes, bytes]:
     return commit.body[:begin], commit.body[begin + len(commit.parent_ids) * (len(_ID) + ID_BYTES) :]
 
 
-def fits(commit: Commit) -> bool:
-    """Whether a segment can hold the commit: it is encoded as usual, and has 15 parents at most."""
-    begin, end = _parts(commit)
-    return _parent_count(begin) == len(commit.parent_ids) and end[0] == _TIME
-
-
-def encode_segment(commits: Iterable[Commit]) -> bytes:
-    """The row of these commits. Each of them `fits`, and stands after its parents."""
+def encode_segment(commits: Iterable[Commit]) -> tuple[bytes, bytes]:
+    """The row of those of the commits that fit, each after its parents; before it, the id of the last one."""
     begins: list[bytes] = []
     ends: list[bytes] = []
     links: list[list[int | ObjectId]] = []
     places: dict[ObjectId, int] = {}
     last = b""
-    for place, commit in enumerate(commits):
+    for commit in commits:
         begin, end = _parts(commit)
+        if _parent_count(begin) != len(commit.parent_ids) or end[0] != _TIME:
+            continue
+        place = len(places)
         if commit.parent_ids == (last,) and begin.startswith(_USUAL):
             begin = begin[len(_USUAL) : -1]
         else:
@@ -77,7 +76,7 @@ def encode_segment(commits: Iterable[Commit]) -> bytes:
         ends.append(end)
         last = commit.oid
         places[last] = place
-    return ZstdCompressor(level=_LEVEL).compress(encode([begins, ends, links]))
+    return last, ZstdCompressor(level=_LEVEL).compress(encode([begins, ends, links]))
 
 
 class Segment:
@@ -118,9 +117,13 @@ class Segment:
         except (TypeError, IndexError, AttributeError) as error:
             raise ValueError(f"it is no segment: {error}") from error
         self._starts = list(self._parents)
-        self.places = {oid: place for place, oid in enumerate(ids)}
-        self.edges = {oid for named in self._parents.values() for oid in named if oid not in self.places}
+        self.places: dict[bytes, int] = {oid: EDGE for named in self._parents.values() for oid in named}
+        """The places of the commits by id, and EDGE for each parent that is not in the segment."""
+        self.places.update(zip(ids, range(len(ids)), strict=True))
+
+    def edges(self) -> list[bytes]:
         """The parents that are not in the segment."""
+        return [oid for oid, place in self.places.items() if place == EDGE]
 
     def commit(self, place: int) -> Commit:
         """The commit at this place; ValueError if it is malformed, though its id is right."""
