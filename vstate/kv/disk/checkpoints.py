@@ -1,7 +1,7 @@
 """Checkpoints: copies the log of a long transaction into the database file, in a thread of its own.
 
-SQLite does that at the end of a commit, in the thread of the caller. It takes as long as writing the log, so a
-commit of 100 MB would take twice the time. The log itself is synced by then, so nothing depends on the copy.
+SQLite does that at the end of a commit, in the thread of the caller. It takes as long as writing the log, so
+a commit of 100 MB would take twice the time. The log is synced by then, so nothing depends on the copy.
 """
 
 from __future__ import annotations
