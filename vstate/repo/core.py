@@ -233,7 +233,7 @@ class Core:
 
     def diff(self, old: ObjectId | None, new: ObjectId | None) -> Diff:
         """The keys in which two trees differ. `old` and `new` of a change unpickle; `details` does not."""
-        return self.make_diff(tree.diff(self.objects.nodes, old, new))
+        return self.make_diff(tree.diff(self.objects.nodes_once, old, new))
 
     def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
         """A Diff of these changes, with values from `reader`."""
