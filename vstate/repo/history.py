@@ -124,17 +124,23 @@ class History:
         """
         queue = NewestFirst()
         seen = set(without)
-        for start in self._objects.commits([oid for oid in dict.fromkeys(starts) if oid not in seen]):
-            seen.add(start.oid)
-            queue.push(start)
-        for commit in queue:
+        new = self._objects.commits([oid for oid in dict.fromkeys(starts) if oid not in seen])
+        seen.update(commit.oid for commit in new)
+        while new or queue:
+            if len(new) == 1 and not queue:
+                (commit,) = new
+            else:
+                for commit in new:
+                    queue.push(commit)
+                commit = next(queue)
+            new = []
             if until is not None and until(commit.oid):
                 continue
             yield commit
             for parent in self.before(commit):
                 if parent.oid not in seen:
                     seen.add(parent.oid)
-                    queue.push(parent)
+                    new.append(parent)
 
     def outside(
         self, starts: Sequence[ObjectId], excluded: Sequence[ObjectId], *, first_parent: bool = False
