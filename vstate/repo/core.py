@@ -34,6 +34,7 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
+from vstate.repo.graph import is_tip
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
@@ -232,7 +233,7 @@ class Core:
 
     def diff(self, old: ObjectId | None, new: ObjectId | None) -> Diff:
         """The keys in which two trees differ. `old` and `new` of a change unpickle; `details` does not."""
-        return self.make_diff(tree.diff(self.objects.nodes, old, new))
+        return self.make_diff(tree.diff(self.objects.nodes_once, old, new))
 
     def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
         """A Diff of these changes, with values from `reader`."""
@@ -314,6 +315,8 @@ class Core:
                 needed = max(needed, SIGNED_COMMITS)
         self.require_format(needed)
         rows: Mapping[str, bytes] = self.objects.stored(made)
+        if is_tip(commits[0].oid):
+            rows = {**rows, **self._segment(commits[0])}
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(rows)
@@ -343,6 +346,12 @@ class Core:
         if done:
             self.objects.remember(nodes, commits)
         return done
+
+    def _segment(self, commit: Commit) -> Mapping[str, bytes]:
+        try:
+            return self.history.segment(commit)
+        except StorageError:
+            return {}  # old damage far back in the history is no reason to refuse a commit
 
     def has_landed(self, branch: str, commit: ObjectId) -> bool:
         """Whether the branch holds the commit, although the write reported an error."""
