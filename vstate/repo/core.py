@@ -34,6 +34,7 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
+from vstate.repo.graph import is_tip
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
@@ -43,7 +44,7 @@ from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
 from vstate.repo.trail import Trail
-from vstate.values.entry import Decoded, Encoded, Entry, Reader, decode_value, encode_value
+from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
@@ -213,9 +214,9 @@ class Core:
 
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
-        return self.decode(key, self.parse_entry(key, data), reader or self.objects)
+        return self.decode(key, Short.find(data) or self.parse_entry(key, data), reader or self.objects)
 
-    def decode(self, key: str, entry: Entry, reader: Reader) -> Decoded:
+    def decode(self, key: str, entry: Entry | Short, reader: Reader) -> Decoded:
         """As `load`, of an entry that is decoded."""
         try:
             return decode_value(entry, reader, allow=self.security.allow)
@@ -313,7 +314,9 @@ class Core:
             if commit.signature:
                 needed = max(needed, SIGNED_COMMITS)
         self.require_format(needed)
-        rows: Mapping[str, bytes] = {**self.objects.stored(made), **self._segment(commits[0])}
+        rows: Mapping[str, bytes] = self.objects.stored(made)
+        if is_tip(commits[0].oid):
+            rows = {**rows, **self._segment(commits[0])}
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(rows)
