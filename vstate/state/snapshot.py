@@ -52,6 +52,9 @@ class Snapshot(ReadableState):
                 raise missing(key)
             return self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
 
+    def _ready(self, key: object, absent: Any) -> Any:
+        return self._values.get(key, absent) if isinstance(key, str) else absent
+
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
         return self._from_commit(self._ahead.in_batches(self._commit.root, map(check_key, keys)))
 
