@@ -20,6 +20,7 @@ from vstate.objects.canonical import encode, plain
 from vstate.objects.commit import Signature
 from vstate.objects.expiry import Expiry, with_expiry
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Object, ObjectId
+from vstate.objects.segment import Segment, encode_segment
 from vstate.objects.stream import split
 from vstate.repo.objects import Objects
 from vstate.values.definitions import MAGIC
@@ -218,6 +219,26 @@ def test_one_spelling_of_a_signed_commit() -> None:
         assert msgpack.unpackb(other) == msgpack.unpackb(body)
         with pytest.raises(ValueError, match="canonical"):
             Commit.decode(ObjectId.of(COMMIT, other), other)
+
+
+def test_a_segment() -> None:
+    """Three commits in one row: [begins, links, ends]; the last one is a merge with a commit elsewhere."""
+    began = datetime(2026, 11, 23, tzinfo=UTC)
+    first = Commit(None, (), began, "a")
+    second = Commit(ObjectId(bytes(32)), (first.oid,), began + timedelta(seconds=1), "b")
+    third = Commit(None, (second.oid, ObjectId(b"\xff" * 32)), began + timedelta(seconds=2), "c", {"i": 1})
+    row = encode_segment([first, second, third])
+    assert zstandard.decompress(row).hex() == (
+        "93"
+        "93c40396c090c42496c420" + "00" * 32 + "91c40396c092"
+        "93900192" + "01c420" + "ff" * 32 + "93"
+        "c40dcf000660e646648000a1618090"
+        "c40dcf000660e64673c240a1628090"
+        "c410cf000660e646830480a16381a1690190"
+    )
+    segment = Segment(row)
+    assert [segment.commit(place) for place in range(3)] == [first, second, third]
+    assert segment.edges == {b"\xff" * 32}
 
 
 def test_cut_points_and_index_of_a_short_stream() -> None:

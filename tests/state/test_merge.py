@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from vstate import (
     Disk,
     InvalidInput,
     KVStore,
+    Memory,
     MergeConflict,
     NotFound,
     RefMoved,
@@ -64,6 +65,30 @@ def test_each_side_keeps_its_own_keys() -> None:
     assert main.head.parent_ids == (ours.oid, theirs.oid)
     assert main.head.message == "Merge side into main"
     assert dict(Versioned(main.store)) == dict(main)
+
+
+def test_a_merge_of_one_key_reads_few_objects_however_many_the_branch_has_changed() -> None:
+    """Only theirs is compared with the base. Ours is asked for the keys that theirs changed."""
+    read: list[str] = []
+
+    class Reads(Memory):
+        def get(self, key: str) -> bytes | None:
+            read.append(key)
+            return super().get(key)
+
+        def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+            read.extend(keys := list(keys))
+            return super().get_many(keys)
+
+    main, side = pair({f"key{i:05}": i for i in range(5000)}, Reads())
+    commit(main, **{f"key{i:05}": -1 for i in range(0, 5000, 7)})
+    commit(side, key00001=-2, key00007=-1)
+    with Versioned(main.store) as fresh:
+        read.clear()
+        assert fresh.merge("side").merged_keys == ("key00001",)
+    assert len(read) < 30
+    assert main.refresh() is not None
+    assert (main["key00001"], main["key00007"]) == (-2, -1)
 
 
 def test_fast_forward_and_up_to_date() -> None:

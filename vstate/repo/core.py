@@ -232,7 +232,7 @@ class Core:
 
     def diff(self, old: ObjectId | None, new: ObjectId | None) -> Diff:
         """The keys in which two trees differ. `old` and `new` of a change unpickle; `details` does not."""
-        return self.make_diff(tree.diff(self.objects.nodes, old, new))
+        return self.make_diff(tree.diff(self.objects.nodes_once, old, new))
 
     def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
         """A Diff of these changes, with values from `reader`."""
@@ -312,11 +312,11 @@ class Core:
     def rows_of(
         self,
         branch: str,
-        commits: Iterable[Commit],
+        commits: Sequence[Commit],
         objects: NewObjects,
         nodes: Iterable[tuple[ObjectId, Node]],
     ) -> dict[str, bytes]:
-        """The rows of new objects and commits. The store's format covers them from now on."""
+        """The rows of new objects and commits, and of a segment of the graph. The store's format covers them from now on."""
         needed = EXPIRY_FORMAT if HEADS + branch in self.refs.lifetimes.wanted else 1
         for _, node in nodes:
             if node.expiries is not None:
@@ -327,7 +327,7 @@ class Core:
             if commit.signature:
                 needed = max(needed, SIGNED_COMMITS)
         self.require_format(needed)
-        return self.objects.stored(made)
+        return {**self.objects.stored(made), **self._segment(commits[0])}
 
     def publish_rows(
         self,
@@ -369,6 +369,12 @@ class Core:
         if not done and guard is not None:
             guard.check()
         return done
+
+    def _segment(self, commit: Commit) -> Mapping[str, bytes]:
+        try:
+            return self.history.segment(commit)
+        except StorageError:
+            return {}  # old damage far back in the history is no reason to refuse a commit
 
     def has_landed(self, branch: str, commit: ObjectId) -> bool:
         """Whether the branch holds the commit, although the write reported an error."""

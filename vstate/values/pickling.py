@@ -27,6 +27,12 @@ OUT_OF_BAND_BYTES = 1024
 OUT_OF_BAND_LIMIT = 64
 """Buffers after this many stay in the pickle: the entry of a list of a million arrays stays short."""
 
+LONG_BYTEARRAY = 4 * 1024 * 1024
+"""From this size on a bytearray that is a value is a buffer beside its pickle: loading it copies nothing.
+
+A shorter one is copied into the pickle in one step, so that another thread can change its length meanwhile.
+"""
+
 _NAMES = 0x93
 """The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
 
@@ -205,7 +211,8 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
 
     file = _Pieces()
     pickler = make(file, protocol=5, buffer_callback=keep_in_band)
-    pickler.dump(value)
+    is_long = type(value) is bytearray and len(value) >= LONG_BYTEARRAY
+    pickler.dump(pickle.PickleBuffer(value) if is_long else value)
     return join_pieces(file), buffers, pickler
 
 

@@ -15,7 +15,7 @@ from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavail
 from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
-from vstate.kv.disk.writes import Waiting, Write
+from vstate.kv.disk.writes import Waiting, Write, is_long
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Disk(TransactionalStore, ForkAware):
         import sqlite3
 
         from vstate.kv.disk import database
+        from vstate.kv.disk.checkpoints import Checkpoints
 
         if durability not in ("power", "process"):
             raise InvalidInput(f'durability is "power" or "process", not {durability!r}')
@@ -96,6 +97,7 @@ class Disk(TransactionalStore, ForkAware):
         self._reader = database.Handle()
         self._writer = database.Handle(self._turnstile)
         self._checker = database.Handle()
+        self._checkpoints = Checkpoints(self._database)
         survive_forks(self)
         self._database.find_or_make()
         self._query("SELECT 1", ())
@@ -215,7 +217,11 @@ class Disk(TransactionalStore, ForkAware):
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         rows = _split(writes)
         write = Write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
-        self._waiting.add(write, rows)
+        if is_long(rows):
+            write.long = True
+            self._checkpoints.wait()  # then SQLite writes the log anew from its start, and it does not grow
+        else:
+            self._waiting.add(write, rows)
         return self._write(write)
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
@@ -244,7 +250,10 @@ class Disk(TransactionalStore, ForkAware):
                         if write.committing:
                             raise self._unknown("in another thread, together with its own")
                         if self._turnstile.take() or (backoff and backoff.elapsed > PATIENCE):
-                            return self._transaction(write)
+                            done = self._transaction(write)
+                            if write.long:
+                                self._checkpoints.start()
+                            return done
                 except sqlite3.Error as caught:
                     error = caught
                 try:
@@ -270,6 +279,7 @@ class Disk(TransactionalStore, ForkAware):
         try:
             if connection.in_transaction:
                 connection.rollback()  # an interruption kept the last call from undoing it
+            self._checkpoints.resume(self._writer)  # an interruption may have kept the last call from it
             connection.execute("BEGIN IMMEDIATE")
             self._turnstile.leave()
             agreed = []
@@ -279,6 +289,8 @@ class Disk(TransactionalStore, ForkAware):
                 if self._apply(connection, write):
                     agreed.append(write)
             if agreed:
+                if first.long:
+                    self._checkpoints.put_off(self._writer)
                 for write in agreed:
                     write.committing = True
                 committing = True
@@ -386,6 +398,7 @@ class Disk(TransactionalStore, ForkAware):
             checking.interrupt()
         with self._writer.lock, self._reader.lock, self._checker.lock:
             self._closed = True
+            self._checkpoints.wait()
             self._writer.close()
             self._reader.close()
             self._checker.close()
@@ -400,6 +413,7 @@ class Disk(TransactionalStore, ForkAware):
         for handle in (self._checker, self._writer, self._reader):
             handle.lock.acquire()
             handle.close()
+        self._checkpoints.wait()  # its connection must not be in two processes
 
     def after_fork(self, *, child: bool) -> None:
         if child:
