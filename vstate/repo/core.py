@@ -316,8 +316,9 @@ class Core:
         objects: NewObjects,
         nodes: Iterable[tuple[ObjectId, Node]],
     ) -> dict[str, bytes]:
-        """The rows of new objects and commits, with a segment of the graph if one ends there. The store's format
-        covers them from now on.
+        """The rows of new objects and commits, and of a segment of the graph that ends there.
+
+        The store's format covers them from now on.
         """
         needed = EXPIRY_FORMAT if HEADS + branch in self.refs.lifetimes.wanted else 1
         for _, node in nodes:
