@@ -44,7 +44,7 @@ from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
 from vstate.repo.trail import Trail
-from vstate.values.entry import Decoded, Encoded, Entry, Reader, decode_value, encode_value
+from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
@@ -214,9 +214,9 @@ class Core:
 
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
-        return self.decode(key, self.parse_entry(key, data), reader or self.objects)
+        return self.decode(key, Short.find(data) or self.parse_entry(key, data), reader or self.objects)
 
-    def decode(self, key: str, entry: Entry, reader: Reader) -> Decoded:
+    def decode(self, key: str, entry: Entry | Short, reader: Reader) -> Decoded:
         """As `load`, of an entry that is decoded."""
         try:
             return decode_value(entry, reader, allow=self.security.allow)
