@@ -20,6 +20,7 @@ from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObject
 from vstate.objects.stream import BLOB_BYTES, INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 from vstate.plural import counted
+from vstate.repo.unpublished import Rows, Unpublished
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
@@ -97,7 +98,7 @@ class Objects:
     """The objects of one store. Threads may share it."""
 
     def __init__(self, store: KVStore) -> None:
-        self.store = store
+        self.store: KVStore = store
         self._nodes: dict[bytes, Node] = {}
         self._commits: dict[ObjectId, Commit] = {}
         self._zstd = _Zstd()
@@ -338,6 +339,12 @@ class Objects:
         return body
 
     # Writing
+
+    def show(self, rows: Rows) -> None:
+        """Let reads find these rows while somebody holds them, before they are in the store."""
+        if not isinstance(self.store, Unpublished):
+            self.store = Unpublished(self.store)
+        self.store.show(rows)
 
     def stored(self, objects: NewObjects) -> dict[str, bytes]:
         """The rows to write for new objects, by key. Ids do not depend on compression."""
