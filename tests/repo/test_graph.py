@@ -28,7 +28,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of a few commits, so that small histories have many."""
-    monkeypatch.setattr(graph, "_EVERY", 4)
+    monkeypatch.setattr(graph, "_TIPS", 64)
     monkeypatch.setattr(graph, "_LEAST", 2)
     monkeypatch.setattr(graph, "_MOST", 8)
     monkeypatch.setattr(graph, "_KEPT", 2)
@@ -167,9 +167,10 @@ def _relinked(rows: dict[str, bytes]) -> dict[str, bytes]:
     """Each commit in a row is said to have another parent."""
     forged = {}
     for key, row in rows.items():
-        begins, links, ends = decode(zstandard.decompress(row))
-        links[-1] = [2] if len(links) > 2 else [bytes(32)]
-        forged[key] = zstandard.compress(encode([begins, links, ends]))
+        begins, ends, links = decode(zstandard.decompress(row))
+        links[0] = [bytes(32)]
+        begins[-1], links = begins[0], [*links, [2]]
+        forged[key] = zstandard.compress(encode([begins, ends, links]))
     return forged
 
 
@@ -219,7 +220,7 @@ def test_an_id_among_other_data_is_no_parent() -> None:
     commit = Commit(None, (), BEGAN, "message", {"bytes": fake})
     begin, end = commit.body.split(b"\xc4\x20" + fake)
     with pytest.raises(ValueError, match="other data"):
-        Segment(zstandard.compress(encode([[begin], [[fake]], [end]])))
+        Segment(zstandard.compress(encode([[begin], [end], [[fake]]])))
 
 
 def test_a_cut_history_leaves_no_copy(small: None) -> None:

@@ -34,6 +34,7 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
+from vstate.repo.graph import is_tip
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
@@ -313,7 +314,9 @@ class Core:
             if commit.signature:
                 needed = max(needed, SIGNED_COMMITS)
         self.require_format(needed)
-        rows: Mapping[str, bytes] = {**self.objects.stored(made), **self._segment(commits[0])}
+        rows: Mapping[str, bytes] = self.objects.stored(made)
+        if is_tip(commits[0].oid):
+            rows = {**rows, **self._segment(commits[0])}
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(rows)

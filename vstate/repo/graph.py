@@ -8,13 +8,13 @@ from itertools import islice
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
-from vstate.objects.segment import MOST_BYTES, Segment, encode_segment, fits
+from vstate.objects.segment import EDGE, MOST_BYTES, Segment, encode_segment
 
 GRAPH = "graph/"
 """Under this prefix, by the id of its newest commit, lies a row with a segment of the history before it."""
 
-_EVERY = 512
-"""One of so many commits, by chance, may be the newest one of a segment."""
+_TIPS = 1
+"""Of 256 commits, so many may be the newest of a segment, by chance."""
 
 _LEAST, _MOST = 128, 4096
 """So many commits a segment has. With fewer, a row is not worth its place."""
@@ -25,7 +25,7 @@ _ABSENT = 10_000  # rows that are known to be absent
 
 def is_tip(oid: bytes) -> bool:
     """Whether the commit may be the newest of a segment. The id decides, so every program agrees."""
-    return int.from_bytes(oid[-2:]) % _EVERY == 0
+    return oid[-1] < _TIPS
 
 
 def graph_key(oid: bytes) -> str:
@@ -53,22 +53,23 @@ class Graph:
 
     def find(self, oid: bytes) -> tuple[Segment, int] | None:
         """The segment that has the commit, and the commit's place in it; None if no segment is known."""
-        segments = self._segments
-        for segment in segments:
+        edges: list[bytes] = []
+        for segment in self._segments:
             place = segment.places.get(oid)
             if place is not None:
-                return segment, place
+                if place != EDGE:
+                    return segment, place
+                edges += segment.edges()
         # A first parent may lie beside the next segment's tip, and still in that segment.
-        near = (segment.edges for segment in segments if oid in segment.edges)
-        tips = [oid] if is_tip(oid) else {tip for edges in near for tip in edges if is_tip(tip)}
-        for segment in self._load([tip for tip in tips if tip not in self._absent]):
-            place = segment.places.get(oid)
-            if place is not None:
+        tips = [oid] if is_tip(oid) else [tip for tip in edges if is_tip(tip)]
+        for segment in self._load([tip for tip in tips if tip not in self._absent]) if tips else ():
+            place = segment.places.get(oid, EDGE)
+            if place != EDGE:
                 return segment, place
         return None
 
     def _load(self, tips: Sequence[bytes]) -> tuple[Segment, ...]:
-        loaded = {segment.ids[-1] for segment in self._segments} if tips else ()
+        loaded = {segment.ids[-1] for segment in self._segments}
         keys = {graph_key(tip): tip for tip in tips if tip not in loaded}
         try:
             rows = self._store.get_many(keys) if keys else {}
@@ -83,7 +84,7 @@ class Graph:
             except (KeyError, ValueError):  # absent or damaged: the commits themselves are read
                 self._absent.add(tip)
                 continue
-            if segment.places.keys().isdisjoint(self._ends()):
+            if all(segment.places.get(oid, EDGE) == EDGE for oid in self._ends()):
                 segments += (segment,)
             else:
                 self._absent.add(tip)
@@ -123,8 +124,8 @@ def segment_row(newest_first: Iterable[Commit]) -> dict[str, bytes]:
         size += len(commit.body)
         if size > MOST_BYTES:
             break
-        if fits(commit):
-            commits.append(commit)
-        elif not commits:
-            return {}
-    return {graph_key(commits[0].oid): encode_segment(commits[::-1])} if len(commits) >= _LEAST else {}
+        commits.append(commit)
+    if len(commits) < _LEAST:
+        return {}
+    newest, row = encode_segment(reversed(commits))
+    return {graph_key(newest): row} if newest == commits[0].oid else {}

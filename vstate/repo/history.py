@@ -124,17 +124,23 @@ class History:
         """
         queue = NewestFirst()
         seen = set(without)
-        for start in self._objects.commits([oid for oid in dict.fromkeys(starts) if oid not in seen]):
-            seen.add(start.oid)
-            queue.push(start)
-        for commit in queue:
+        new = self._objects.commits([oid for oid in dict.fromkeys(starts) if oid not in seen])
+        seen.update(commit.oid for commit in new)
+        while new or queue:
+            if len(new) == 1 and not queue:
+                (commit,) = new
+            else:
+                for commit in new:
+                    queue.push(commit)
+                commit = next(queue)
+            new = []
             if until is not None and until(commit.oid):
                 continue
             yield commit
             for parent in self.before(commit):
                 if parent.oid not in seen:
                     seen.add(parent.oid)
-                    queue.push(parent)
+                    new.append(parent)
 
     def outside(
         self, starts: Sequence[ObjectId], excluded: Sequence[ObjectId], *, first_parent: bool = False
@@ -237,11 +243,13 @@ class History:
 
     def _dated(self, ids: Sequence[ObjectId]) -> list[tuple[int, ObjectId]]:
         """The commits with their times in microseconds; CorruptObject if one is missing."""
-        places = {oid: self._graph.find(oid) for oid in ids}
-        unknown = [oid for oid, found in places.items() if found is None]
-        times = {oid: found[0].times[found[1]] for oid, found in places.items() if found is not None}
-        if unknown:
-            times |= {commit.oid: microseconds(commit.time) for commit in self._read(unknown)}
+        times: dict[ObjectId, int] = {}
+        for oid in ids:
+            if (found := self._graph.find(oid)) is not None:
+                times[oid] = found[0].times[found[1]]
+        if len(times) < len(ids):
+            for commit in self._read([oid for oid in ids if oid not in times]):
+                times[commit.oid] = microseconds(commit.time)
         return [(times[oid], oid) for oid in ids]
 
     def _older(self, oid: ObjectId, since: int) -> list[tuple[int, ObjectId]]:
