@@ -81,7 +81,7 @@ def test_the_suite_names_the_calls_that_a_store_gets_wrong() -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_an_interrupted_transact_never_moves_the_ref_first(after: bool) -> None:
-    """At any interruption of the default, a ref that moved and a line of the reflog name objects that exist."""
+    """At any interruption of the default, refs that moved and lines of reflogs name objects that exist."""
     objects = {f"o/{digit * 64}": digit.encode() for digit in "12"}
     line = "reflog/heads/main:1"
     writes = {line: b"line", **objects, "r/main": b"new", "old": None}

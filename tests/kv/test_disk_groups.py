@@ -227,6 +227,20 @@ def test_a_child_does_not_write_for_its_parent(tmp_path: Path) -> None:
 def test_the_main_thread_writes_for_itself(tmp_path: Path) -> None:
     """A signal can end a call of the main thread anywhere, so no other thread writes its rows."""
     assert threading.current_thread() is threading.main_thread()
+    waiting, locked = list[int](), threading.Event()
     with Disk(tmp_path / "store") as store:
+
+        def look() -> None:
+            with store._writer.lock:
+                locked.set()
+                limit = time.monotonic() + 0.2
+                while not sum(waiting) and time.monotonic() < limit:
+                    time.sleep(0.001)
+                    waiting.append(len(store._waiting))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        assert locked.wait(60)
         assert store.transact({"key": b"1"}, {})
-        assert len(store._waiting) == 0
+        thread.join()
+        assert not sum(waiting)
