@@ -129,6 +129,27 @@ def test_one_that_cannot_be_written_fails_alone(tmp_path: Path, threads: ThreadP
         assert [i for i in range(THREADS) if store.get(f"key{i}") is None] == [5]
 
 
+def test_a_group_that_does_not_fit_is_made_one_by_one(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    """If the disk is full when a group commits, each thread makes a transaction of its own."""
+    refused: list[bool] = []
+
+    def full_at_first(connection: sqlite3.Connection) -> None:
+        if refused:
+            connection.execute("COMMIT")
+            return
+        refused.append(True)
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    with Disk(tmp_path / "store") as store:
+        commits = _Commits(store, full_at_first)
+        futures = _together(store, threads, [_put(store, f"key{i}", b"1", {}) for i in range(THREADS)])
+        assert all(future.result() for future in futures)
+        assert commits.count > 2
+        assert len(list(store.keys("key"))) == THREADS
+
+
 def _fail(connection: sqlite3.Connection) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
