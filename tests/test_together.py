@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,26 @@ async def test_waiting_updates_take_one_transaction(state: aio.Versioned, store:
     assert [line.new for line in state.sync.repo.refs.reflog("heads/main")] == [each.oid for each in log]
     await state.undo()
     assert await state["n"] == TASKS - 1
+
+
+@gated
+async def test_nobody_waits_for_a_slow_update_of_another(state: aio.Versioned, store: Gate) -> None:
+    """After a while, or some megabytes, a group ends, and those that are left make the next one."""
+
+    def slow(now: Any) -> None:
+        time.sleep(0.06)
+        count(now)
+
+    def large(now: Any) -> None:
+        now[f"large {now['n']}"] = os.urandom(5_000_000)
+        count(now)
+
+    tasks = await group(state, [slow, slow, large, large, count, count])
+    store.go.set()
+    await asyncio.gather(*tasks)
+    assert (await state["n"], store.transactions) == (6, 1 + 4 + 1)
+    log = [commit.message async for commit in state.log(limit=6)]
+    assert log == [f"task {number}" for number in reversed(range(6))]
 
 
 @gated
@@ -238,6 +260,31 @@ async def test_cancelled_updates_have_happened_or_not(state: aio.Versioned, stor
         *[False] * (TASKS - 3),
     ]
     assert await state["n"] == TASKS
+
+
+@gated
+async def test_a_cancelled_update_that_a_group_left_does_not_happen(
+    state: aio.Versioned, store: Gate
+) -> None:
+    """A group that ends early puts an update back, where its cancellation takes it out."""
+    began, go = threading.Event(), threading.Event()
+
+    def hold(now: Any) -> None:
+        began.set()
+        assert go.wait(60)
+        time.sleep(0.06)
+        count(now)
+
+    first, held, cancelled, last = await group(state, [hold, lambda now: now.__setitem__("n", -9), count])
+    store.go.set()
+    await asyncio.to_thread(began.wait)
+    cancelled.cancel()
+    await asyncio.sleep(0.01)
+    assert not cancelled.done()
+    go.set()
+    ended = await asyncio.gather(first, held, cancelled, last, return_exceptions=True)
+    assert [isinstance(end, asyncio.CancelledError) for end in ended] == [False, False, True, False]
+    assert await state["n"] == 2
 
 
 @gated
