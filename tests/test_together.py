@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,17 @@ import vstate
 from vstate import Commit, KeyNotFound, Memory, StoreFull, StoreUnavailable, aio
 from vstate.errors import VStateError
 from vstate.managers import ToolExecution, ToolStateManager
+from vstate.state import updates
 
 TASKS = 12
 
 Function = Callable[[Any], object]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No group ends early because the machine is busy."""
+    monkeypatch.setattr(updates, "_SHORT", 60.0)
 
 
 class Gate(Memory):
@@ -99,24 +105,25 @@ async def test_waiting_updates_take_one_transaction(state: aio.Versioned, store:
     assert await state["n"] == TASKS - 1
 
 
-@gated
-async def test_nobody_waits_for_a_slow_update_of_another(state: aio.Versioned, store: Gate) -> None:
-    """After a while, or some megabytes, a group ends, and those that are left make the next one."""
-
-    def slow(now: Any) -> None:
-        time.sleep(0.06)
-        count(now)
+@pytest.mark.parametrize(("limit", "value"), [("_SHORT", -1.0), ("_LONG", 100_000)])
+def test_a_group_ends_after_a_while(limit: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for slow or large updates of others: those that are left make the next group."""
 
     def large(now: Any) -> None:
-        now[f"large {now['n']}"] = os.urandom(5_000_000)
+        now[f"large {now['n']}"] = os.urandom(150_000)
         count(now)
 
-    tasks = await group(state, [slow, slow, large, large, count, count])
-    store.go.set()
-    await asyncio.gather(*tasks)
-    assert (await state["n"], store.transactions) == (6, 1 + 4 + 1)
-    log = [commit.message async for commit in state.log(limit=6)]
-    assert log == [f"task {number}" for number in reversed(range(6))]
+    @gated
+    async def run(state: aio.Versioned, store: Gate) -> None:
+        monkeypatch.setattr(updates, limit, value)
+        tasks = await group(state, [large] * 4)
+        store.go.set()
+        await asyncio.gather(*tasks)
+        assert (await state["n"], store.transactions) == (4, 1 + 4)
+        log = [commit.message async for commit in state.log(limit=4)]
+        assert log == [f"task {number}" for number in reversed(range(4))]
+
+    run()
 
 
 @gated
@@ -230,9 +237,9 @@ async def test_a_chain_is_seen_by_its_updates_alone(state: aio.Versioned, store:
     assert outside == ("first", ["first"])
 
 
-@gated
-async def test_cancelled_updates_have_happened_or_not(state: aio.Versioned, store: Gate) -> None:
-    """One that waits is taken out; one in a group under way ends with it, before its caller goes on."""
+@pytest.mark.parametrize("short", [60.0, -1.0])
+def test_cancelled_updates_have_happened_or_not(short: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits is taken out, also if a group left it. One in a group ends before its caller goes on."""
     began, go = threading.Event(), threading.Event()
 
     def hold(now: Any) -> None:
@@ -240,51 +247,28 @@ async def test_cancelled_updates_have_happened_or_not(state: aio.Versioned, stor
         assert go.wait(60)
         count(now)
 
-    first, held, *tasks = await group(state, [hold, *[count] * TASKS])
-    tasks[0].cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await tasks[0]
-    store.go.set()
-    await asyncio.to_thread(began.wait)
-    for task in (held, tasks[1], tasks[1], tasks[2]):
-        task.cancel()
-        await asyncio.sleep(0.01)
-    assert not any(task.done() for task in (held, *tasks[1:]))
-    go.set()
-    ended = await asyncio.gather(first, held, *tasks[1:], return_exceptions=True)
-    assert [isinstance(end, asyncio.CancelledError) for end in ended] == [
-        False,
-        True,
-        True,
-        True,
-        *[False] * (TASKS - 3),
-    ]
-    assert await state["n"] == TASKS
+    @gated
+    async def run(state: aio.Versioned, store: Gate) -> None:
+        monkeypatch.setattr(updates, "_SHORT", short)
+        first, *tasks = await group(state, [count, hold, *[count] * 4])
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        store.go.set()
+        await asyncio.to_thread(began.wait)
+        for task in (tasks[1], tasks[2], tasks[2]):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        assert not any(task.done() for task in tasks[1:])
+        go.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        cancelled = [number for number, end in enumerate(ended) if isinstance(end, asyncio.CancelledError)]
+        assert cancelled == [0, 1, 2]
+        # A group that ends at once has left the one that was cancelled twice.
+        assert await state["n"] == (4 if short < 0 else 5)
+        assert await first is not None
 
-
-@gated
-async def test_a_cancelled_update_that_a_group_left_does_not_happen(
-    state: aio.Versioned, store: Gate
-) -> None:
-    """A group that ends early puts an update back, where its cancellation takes it out."""
-    began, go = threading.Event(), threading.Event()
-
-    def hold(now: Any) -> None:
-        began.set()
-        assert go.wait(60)
-        time.sleep(0.06)
-        count(now)
-
-    first, held, cancelled, last = await group(state, [hold, lambda now: now.__setitem__("n", -9), count])
-    store.go.set()
-    await asyncio.to_thread(began.wait)
-    cancelled.cancel()
-    await asyncio.sleep(0.01)
-    assert not cancelled.done()
-    go.set()
-    ended = await asyncio.gather(first, held, cancelled, last, return_exceptions=True)
-    assert [isinstance(end, asyncio.CancelledError) for end in ended] == [False, False, True, False]
-    assert await state["n"] == 2
+    run()
 
 
 @gated
