@@ -351,7 +351,7 @@ class Objects:
         rows: dict[str, bytes] = {}
         compress, compress_blob = self._zstd.compress_node, self._zstd.compress_blob
         misses = self._misses
-        for oid, (kind, body, plain) in objects.items():
+        for oid, (kind, body) in objects.items():
             size = len(body)
             if size > _LONGEST[kind]:
                 raise _too_large(kind, body)
@@ -364,7 +364,7 @@ class Objects:
                     rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
                     continue
             misses[kind] = missed + 1
-            rows[OBJECT_PREFIX + oid.hex()] = raw + body if plain is None else plain
+            rows[OBJECT_PREFIX + oid.hex()] = _plain(raw, body)
         return rows
 
 
@@ -445,6 +445,15 @@ def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
             return
         for key in oldest:
             cache.pop(key, None)
+
+
+def _plain(letter: bytes, body: bytes | memoryview) -> bytes:
+    """The stored form without compression; not a copy if the body is the rest of such a form."""
+    if type(body) is memoryview and type(body.obj) is bytes and len(body.obj) == len(body) + 1:
+        form = body.obj
+        if form[:1] == letter and form.endswith(body):
+            return form
+    return letter + body
 
 
 def _too_large(kind: Kind, body: bytes | memoryview) -> InvalidInput:
