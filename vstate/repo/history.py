@@ -37,9 +37,9 @@ class _Order(NamedTuple):
     key: str | None
     expected: frozenset[ObjectId]
     """The commits of which one comes next in a walk."""
+    given: frozenset[ObjectId]
+    """The last batch of commits that were read ahead."""
     batch: int
-    left: int
-    """How many commits of the last batch are still to come."""
 
 
 def rolled_back(to: Commit | None, within: str = "") -> dict[str, str | None]:
@@ -62,7 +62,7 @@ class History:
         self._read = commits or objects.commits
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store, self.shallow)
-        self._order = _Order(None, frozenset(), 1, 0)
+        self._order = _Order(None, frozenset(), frozenset(), 1)
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Commits in the order of their ids, from memory if possible; CorruptObject if one is missing."""
@@ -283,19 +283,20 @@ class History:
         """
         if not self._objects.store.remote:
             return ()
-        order, parents = self._order, self.parents(commit)
+        order, parents = self._order, frozenset(self.parents(commit))
         if order.key != key or commit.oid not in order.expected:
-            self._order = _Order(key, frozenset(parents), 1, 0)
+            self._order = _Order(key, parents, frozenset(), 1)
             return ()
-        expected = frozenset(parents) | (order.expected if len(order.expected) < _LINES else frozenset())
-        if order.left:
-            self._order = _Order(key, expected, order.batch, order.left - 1)
+        expected = parents | (order.expected if len(order.expected) < _LINES else frozenset())
+        if commit.oid in order.given:
+            self._order = order._replace(expected=expected)
             return ()
         batch = min(4 * order.batch, BATCH)
-        self._order = _Order(key, expected, batch, batch - 1)
         upcoming: list[Commit] = []
         with suppress(StorageError):
             upcoming.extend(islice(self.ancestors(commit.oid), batch + 1))
+        # The last one is compared with a commit that is not among them.
+        self._order = _Order(key, expected, frozenset(each.oid for each in upcoming[:batch]), batch)
         return upcoming
 
     # Walking the graph alone
