@@ -353,6 +353,19 @@ def test_stored_letters() -> None:
         assert zstandard.decompress(packed[1:]) == long
 
 
+def test_a_small_saving_is_left() -> None:
+    """An object that would shrink by fewer than 64 bytes is stored as it is; a compressed one is read too."""
+    store = Memory()
+    objects = Objects(store)
+    body = bytes(range(150)) + b"a" * 60
+    oid = ObjectId.of(BLOB, body)
+    packed = zstandard.compress(body)
+    assert 30 < len(body) - len(packed) < 64
+    assert objects.stored({oid: Object(BLOB, body)}) == {f"o/{oid}": b"b" + body}
+    store.set(f"o/{oid}", b"B" + packed)
+    assert objects.blob(oid) == objects.blobs({oid: len(body)})[oid] == body
+
+
 def test_what_a_store_holds() -> None:
     """One commit makes these keys: the stamp, the branch, its reflog and the objects."""
     store = Memory()

