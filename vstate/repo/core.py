@@ -39,6 +39,7 @@ from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
+from vstate.repo.predecessors import predecessors
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
@@ -313,7 +314,10 @@ class Core:
             if commit.signature:
                 needed = max(needed, SIGNED_COMMITS)
         self.require_format(needed)
-        rows: Mapping[str, bytes] = self.objects.stored(made)
+        before: dict[ObjectId, bytes] = {}
+        if self.store.keeps_deltas and expected is not None and self.objects.is_in_memory(expected):
+            before = predecessors(self.objects.node, self.objects.commit(expected).root, nodes)
+        rows: Mapping[str, bytes] = self.objects.stored(made, before)
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(rows)
