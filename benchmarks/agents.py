@@ -43,7 +43,7 @@ def conversation(seed: int) -> Callable[[], dict[str, Any]]:
 
 
 @workload(
-    Row(SAVE_BYTES, "bytes", (Target(6_000_000),)),
+    Row(SAVE_BYTES, "bytes", (Target(1_500_000),)),
     Row(SAVE_FIRST, "seconds"),
     Row(SAVE_LAST, "seconds", (Target(2.0, row=SAVE_FIRST),)),
     once=True,
@@ -82,6 +82,7 @@ TOOL_PAIR = "ToolStateManager, start and complete one after the other, disk: a p
 def executions_of_tools(scratch: Path) -> Iterator[Sides]:
     rounds = count()
     written: list[tuple[int, ...]] = []
+    started: list[str] = []
 
     def on_vstate() -> dict[str, float]:
         disk = MeteredDisk(scratch / str(next(rounds)))
@@ -93,12 +94,12 @@ def executions_of_tools(scratch: Path) -> Iterator[Sides]:
                     id = f"execution-{number:06}"
                     begun = ToolExecution(execution_id=id, tool_name="search", parameters={"query": "news"})
                     await manager.start_execution(begun)
-                    written[:] = [disk.written]
+                    started[:] = disk.last
                     await manager.complete_execution(id, result={"found": [1, 2, 3]}, duration_ms=12)
                 return (time.perf_counter() - began) / PAIRS
 
         sample = asyncio.run(pairs())
-        written.append(disk.written)
+        written[:] = [disk.sizes(tuple(started)), disk.written]
         disk.close()
         return {TOOL_PAIR: sample}
 

@@ -1,4 +1,4 @@
-"""A Disk keeps the later versions of a value as deltas, and every value can be read as long as it is there."""
+"""A Disk keeps later versions of a value as deltas, and reads each value as long as it is there."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def store(tmp_path: Path) -> Iterator[Disk]:
         yield store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [300, 12_000])
 def test_versions_take_the_room_of_their_differences(store: Disk, tmp_path: Path, length: int) -> None:
-    """300 versions are read alone, together, in a listing, and after a restart, from a fifth of their bytes."""
+    """300 versions are read alone, together, in a listing and after a restart, from a fifth of their bytes."""
     values = _versions(300, length=length) if length > 300 else [b"t%d" % i + b"x" * 300 for i in range(300)]
     _write(store, values)
     for other in (store, Disk(tmp_path / "store")):
@@ -56,7 +57,7 @@ def test_versions_take_the_room_of_their_differences(store: Disk, tmp_path: Path
 
 
 def test_few_steps_lead_to_each_version() -> None:
-    """Each version is based on one before it that the version before leads to too, in 15 steps at the most."""
+    """The version before leads to the base of each version, and 15 steps lead to the first one."""
     paths = {0: [0]}
     for version in range(1, VERSIONS):
         assert base_of(version) in paths[version - 1]
@@ -70,7 +71,7 @@ def test_few_steps_lead_to_each_version() -> None:
 def test_any_order_of_deletions_and_writes(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A store of versions is a dict: also when bases are deleted, replaced or written again, in two handles."""
+    """A store of versions is a dict, also when bases are deleted, replaced or written again."""
     directory = tmp_path_factory.mktemp("deltas")
     values = _versions(40, length=1000)
     with Disk(directory) as one, Disk(directory) as two:

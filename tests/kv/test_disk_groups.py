@@ -170,8 +170,8 @@ def test_an_interruption_before_the_commit_undoes_nobody_else(
     with Disk(tmp_path / "store") as store:
         apply, stops = store._apply, iter([_Stopped()])
 
-        def apply_and_stop(connection: sqlite3.Connection, write: Any) -> bool:
-            done = apply(connection, write)
+        def apply_and_stop(connection: sqlite3.Connection, packer: Packer, write: Any) -> bool:
+            done = apply(connection, packer, write)
             if len(store._waiting) == 0 and (stop := next(stops, None)) is not None:
                 raise stop
             return done

@@ -17,6 +17,9 @@ from vstate.objects.stream import is_single
 from vstate.objects.tree import Node, ReadNode
 from vstate.values.entry import Entry
 
+FROM_BYTES = 512
+"""A shorter value saves too few bytes to look for an earlier version."""
+
 MOST_NODES = 32
 """A commit with more new nodes gets no hints: it changes thousands of keys, and deltas would cost it time."""
 
@@ -49,10 +52,12 @@ def _values(before: Node, leaf: Node) -> Iterable[tuple[ObjectId, bytes]]:
     for key, item in zip(leaf.keys, leaf.items, strict=True):
         place = bisect_right(before.keys, key) - 1
         if item not in known and place >= 0:
-            for old, new in zip(_parts(before.items[place]), _parts(item), strict=False):
-                if isinstance(old, Link) and isinstance(new, Link) and is_single(old) and is_single(new):
+            for old, new in zip(_blobs(before.items[place]), _blobs(item), strict=False):
+                if new.length >= FROM_BYTES:
                     yield new.id, old.id
 
 
-def _parts(item: bytes | Node) -> Sequence[bytes | Link]:
-    return Entry.decode(item).parts if isinstance(item, bytes) else ()
+def _blobs(item: bytes | Node) -> list[Link]:
+    """The links of an entry to single blobs."""
+    links = Entry.decode(item).links if isinstance(item, bytes) else ()
+    return [link for link in links if is_single(link)]

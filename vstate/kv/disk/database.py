@@ -19,7 +19,7 @@ from vstate.errors import (
     UnsupportedFormat,
     VStateError,
 )
-from vstate.kv.disk.deltas import LISTED
+from vstate.kv.disk.deltas import LISTED, Known
 from vstate.kv.disk.queues import Turnstile
 from vstate.kv.files import NO_ROOM, has_room, make_directory, sync_directory
 
@@ -37,10 +37,10 @@ LOG_BYTES = 4 * 1024 * 1024
 _CREATE = "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)"
 
 _UNLISTED = "CAST(old.key || hex(randomblob(8)) AS BLOB)"
-_IN_USE = "EXISTS (SELECT 1 FROM kv WHERE base = old.rowid)"
+_IN_USE = "EXISTS (SELECT 1 FROM kv WHERE base = old.rowid AND base > 0)"
 _RELEASE = f"""
     DELETE FROM kv WHERE rowid = old.base AND NOT {LISTED}
-        AND NOT EXISTS (SELECT 1 FROM kv WHERE base = old.base);
+        AND NOT EXISTS (SELECT 1 FROM kv WHERE base = old.base AND base > 0);
 """
 
 # `deltas.py` describes the column. If a row is deleted or replaced while others are based on it, its value
@@ -48,7 +48,7 @@ _RELEASE = f"""
 # no new page, so deleting still works in a full file.
 _ADD_BASES = (
     "ALTER TABLE kv ADD COLUMN base INTEGER",
-    "CREATE INDEX kv_base ON kv (base) WHERE base IS NOT NULL",
+    "CREATE INDEX kv_base ON kv (base) WHERE base > 0",
     f"""CREATE TRIGGER kv_deleted AFTER DELETE ON kv WHEN old.base IS NOT NULL BEGIN
         INSERT INTO kv (rowid, key, value, base)
             SELECT old.rowid, {_UNLISTED}, old.value, old.base WHERE {_IN_USE};
@@ -56,7 +56,7 @@ _ADD_BASES = (
     END""",
     f"""CREATE TRIGGER kv_replaced AFTER UPDATE OF value ON kv WHEN old.base IS NOT NULL BEGIN
         INSERT INTO kv (key, value, base) SELECT {_UNLISTED}, old.value, old.base WHERE {_IN_USE};
-        UPDATE kv SET base = last_insert_rowid() WHERE base = old.rowid;
+        UPDATE kv SET base = last_insert_rowid() WHERE base = old.rowid AND base > 0;
         UPDATE kv SET base = NULL WHERE rowid = old.rowid;
         {_RELEASE}
     END""",
@@ -90,8 +90,8 @@ class Handle:
         self.connection: sqlite3.Connection | None = None
         self.identity: tuple[int, int] | None = None
         """The device and inode of the file that is open."""
-        self.known: tuple[int, dict[int, bytes]] | None = None
-        """Values of packed rows: see `deltas.py`. A transaction takes them, and gives them back."""
+        self.known: Known | None = None
+        """Packed rows: see `deltas.py`. A user takes them, and gives them back unless it fails."""
 
     def close(self) -> None:
         self.known = None

@@ -14,9 +14,10 @@ names the version that each one is based on, so 15 steps at the most lead to any
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import zstandard
 from zstandard import ZstdError
@@ -44,12 +45,13 @@ _WORTH_IT = 0.5
 _MOST_KNOWN = 256
 
 _PUT = "INSERT INTO kv (key, value, base) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
-_DELETE = "DELETE FROM kv WHERE rowid = ?"
-_BY_KEY = "SELECT rowid, value, base FROM kv WHERE key = ?"
+_DELETE = "DELETE FROM kv WHERE key = ?"
+_PACKED_ROW = "SELECT rowid FROM kv WHERE key = ? AND base IS NOT NULL"
+BY_KEY = "SELECT rowid, value, base FROM kv WHERE key = ?"
 _BY_ROW = "SELECT rowid, value, base FROM kv WHERE rowid = ?"
 
 LISTED = "(key < x'FF' OR length(key) = 33)"
-"""Which rows are listed: texts, and objects (see `vstate/kv/packing.py`), not the rows that others need."""
+"""Which rows are listed: texts, and objects (see `vstate/kv/packing.py`). The others only serve as bases."""
 
 CHAINS = (
     "WITH RECURSIVE needed(id) AS (SELECT rowid FROM kv WHERE key IN ({}) "
@@ -81,8 +83,9 @@ def unpack_value(packed: bytes, base: bytes = b"") -> bytes:
         if head >= _BY_ZSTD:
             if not 0 <= zstandard.frame_content_size(body) <= LONGEST_VALUE:
                 raise Damaged("it claims to be too long")
-            dictionary = _dictionary(base) if head > _BY_ZSTD else None
-            return zstandard.ZstdDecompressor(dict_data=dictionary).decompress(body)
+            if head == _BY_ZSTD:
+                return _zstd.decompress(body)
+            return zstandard.ZstdDecompressor(dict_data=_dictionary(base)).decompress(body)
         if not head:
             return body
         inflate = zlib.decompressobj(-zlib.MAX_WBITS, base)
@@ -97,7 +100,7 @@ def unpack_value(packed: bytes, base: bytes = b"") -> bytes:
 def unpack_rows(rows: Iterable[Row]) -> dict[int, bytes]:
     """The values of these rows by rowid; their bases are among them. A damaged row gives its bytes."""
     kept = {row[0]: row for row in rows}
-    values: dict[int, bytes] = {}
+    values: dict[int, bytes | None] = {}
     for first in kept:
         chain = [first]
         while chain[-1] not in values and (base := kept[chain[-1]][2]) in kept and len(chain) < VERSIONS:
@@ -105,103 +108,150 @@ def unpack_rows(rows: Iterable[Row]) -> dict[int, bytes]:
         for rowid in reversed(chain):
             if rowid not in values:
                 _, packed, base = kept[rowid]
+                below = values.get(base) if base else b""
                 try:
-                    values[rowid] = packed if base is None else unpack_value(packed, values.get(base, b""))
+                    values[rowid] = packed if base is None else None
+                    if base is not None and below is not None:
+                        values[rowid] = unpack_value(packed, below)
                 except Damaged:
-                    values[rowid] = packed
-    return values
+                    pass
+    return {rowid: kept[rowid][1] if value is None else value for rowid, value in values.items()}
 
 
-class Packer:
-    """Writes the values of one transaction that have an earlier version. The write lock is held.
+class Version(NamedTuple):
+    """A packed row: the number of the version, the rowid of its base, and its value."""
 
-    `known` are values of packed rows that the last transaction of this connection knew.
+    number: int
+    base: int
+    value: bytes
+
+
+class Known:
+    """Packed rows that a connection knows after a transaction, by rowid, and the rowids of some keys.
+
+    `data_version` changes with each commit of another connection. That one may have deleted rows, and may
+    have used their rowids again, so nothing of this is true any more.
     """
 
-    def __init__(self, connection: sqlite3.Connection, known: tuple[int, dict[int, bytes]] | None) -> None:
+    def __init__(self, data_version: int) -> None:
+        self.data_version = data_version
+        self.rows: dict[int, Version] = {}
+        self.rowids: dict[bytes, int] = {}
+
+    def remember(self, rowid: int, version: Version, key: bytes | None = None) -> None:
+        self.rows[rowid] = version
+        if key is not None:
+            self.rowids[key] = rowid
+        while len(self.rows) > _MOST_KNOWN:
+            del self.rows[next(iter(self.rows))]
+        while len(self.rowids) > _MOST_KNOWN:
+            del self.rowids[next(iter(self.rowids))]
+
+
+class Unpacker:
+    """Reads packed rows through one connection, which no other thread uses meanwhile."""
+
+    def __init__(self, connection: sqlite3.Connection, known: Known | None) -> None:
         self._connection = connection
         self._known = known
         self._checked = False
 
     @property
-    def known(self) -> tuple[int, dict[int, bytes]] | None:
-        """The values that the next transaction may rely on, if this one is committed."""
+    def known(self) -> Known | None:
+        """The rows that the next reader, or the next transaction if this one is committed, may rely on."""
         return self._known
 
-    def forget(self) -> None:
-        """Rows are deleted: rely on no rowid."""
-        self._known, self._checked = None, False
+    def value(self, rowid: int) -> bytes:
+        """The value of a packed row. Raises Damaged, perhaps also for a good row if another connection writes."""
+        return self._version(rowid).value
 
-    @property
-    def _values(self) -> dict[int, bytes]:
+    def is_current(self) -> bool:
+        """Whether no other connection has written since the first packed row was read."""
+        return self._known is None or self._known.data_version == self._data_version()
+
+    def _data_version(self) -> int:
+        ((number,),) = self._connection.execute("PRAGMA data_version").fetchall()
+        return int(number)
+
+    def _rows(self) -> Known:
         if self._known is None or not self._checked:
-            # The commit of another connection changes the number. It may have deleted rows, and used rowids.
-            (number,) = self._connection.execute("PRAGMA data_version").fetchone()
-            if self._known is None or self._known[0] != number:
-                self._known = number, {}
+            data_version = self._data_version()
+            if self._known is None or self._known.data_version != data_version:
+                self._known = Known(data_version)
             self._checked = True
-        return self._known[1]
+        return self._known
 
-    def read(self, key: bytes) -> bytes | None:
-        """The value of a key."""
-        row: Row | None = self._connection.execute(_BY_KEY, (key,)).fetchone()
-        return None if row is None else self._read(row)
+    def _version(self, rowid: int) -> Version:
+        """A packed row. Raises Damaged."""
+        known = self._rows()
+        chain: list[Row] = []
+        below = rowid
+        while below and below not in known.rows and len(chain) < VERSIONS:
+            row: Row | None = self._connection.execute(_BY_ROW, (below,)).fetchone()
+            if row is None or row[2] is None:
+                raise Damaged("its base is missing")
+            chain.append(row)
+            below = row[2]
+        value = known.rows[below].value if below in known.rows else b""
+        for below, packed, base in reversed(chain):
+            value = unpack_value(packed, value)
+            known.remember(below, Version(packed[0] & (VERSIONS - 1), base or 0, value))
+        return known.rows[rowid]
+
+
+class Packer(Unpacker):
+    """Writes the values of one transaction that have an earlier version. The write lock is held."""
+
+    def forget(self) -> None:
+        """Rows are deleted or replaced: rely on none."""
+        self._known = None
+
+    def knows(self, key: bytes) -> bool:
+        """Whether `forget` is due if the key is set plainly."""
+        return self._known is not None and key in self._known.rowids
+
+    def holds(self, key: bytes, value: bytes | None) -> bool:
+        """Whether this is the value of the key; a damaged row has its bytes as its value, as in a read."""
+        for rowid, kept, base in self._connection.execute(BY_KEY, (key,)).fetchall():
+            try:
+                return bool((kept if base is None else self.value(rowid)) == value)
+            except Damaged:
+                return bool(kept == value)
+        return value is None
 
     def write(self, key: bytes, value: Revised) -> None:
         """Write a value that has an earlier version."""
-        done = self._connection.execute(_PUT, (key, *self._packed(value, pack(value.before))))
+        number, base, packed = self._packed(value, pack(value.before))
+        done = self._connection.execute(_PUT, (key, packed, base))
         if not done.rowcount:
-            row: Row = self._connection.execute(_BY_KEY, (key,)).fetchone()
-            if self._read(row) == value:
+            if self.holds(key, value):
                 return
             self.forget()
-            self._connection.execute(_DELETE, (row[0],))
+            self._connection.execute(_DELETE, (key,))
+            number = base = 0
             done = self._connection.execute(_PUT, (key, pack_value(value, 0), 0))
         if done.lastrowid is not None:
-            self._remember(done.lastrowid, bytes(value))
+            self._rows().remember(done.lastrowid, Version(number, base, bytes(value)), key)
 
-    def _read(self, row: Row) -> bytes:
+    def _packed(self, value: Revised, before: bytes) -> tuple[int, int, bytes]:
+        """The number of the version, its base, and the packed value."""
         try:
-            return row[1] if row[2] is None else self._value(row)
-        except Damaged:
-            return row[1]
-
-    def _packed(self, value: Revised, before: bytes) -> tuple[bytes, int]:
-        row: Row | None = self._connection.execute(_BY_KEY, (before,)).fetchone()
-        try:
-            if row is not None and row[2] is not None and (version := _version(row) + 1) < VERSIONS:
-                base = base_of(version)
-                while row is not None and _version(row) > base:
-                    row = self._base(row)
-                if row is not None:
-                    packed = pack_value(value, version, self._value(row))
-                    if len(packed) < len(value) * _WORTH_IT:
-                        return packed, row[0]
+            rowid = self._rows().rowids.get(before) or self._packed_row(before)
+            if rowid is not None and (number := self._version(rowid).number + 1) < VERSIONS:
+                wanted = base_of(number)
+                while (version := self._version(rowid)).number > wanted:
+                    rowid = version.base
+                packed = pack_value(value, number, version.value)
+                if len(packed) < len(value) * _WORTH_IT:
+                    return number, rowid, packed
         except Damaged:
             pass  # the next version does not rely on it
-        return pack_value(value, 0), 0
+        return 0, 0, pack_value(value, 0)
 
-    def _base(self, row: Row) -> Row | None:
-        found: Row | None = self._connection.execute(_BY_ROW, (row[2],)).fetchone()
-        return found
-
-    def _value(self, row: Row) -> bytes:
-        chain: list[Row] = []
-        below: Row | None = row
-        while below is not None and below[0] not in self._values and len(chain) < VERSIONS:
-            chain.append(below)
-            below = self._base(below) if below[2] else None
-        value = b"" if below is None else self._values.get(below[0], b"")
-        for rowid, packed, _ in reversed(chain):
-            value = unpack_value(packed, value)
-            self._remember(rowid, value)
-        return value
-
-    def _remember(self, rowid: int, value: bytes) -> None:
-        values = self._values
-        values[rowid] = value
-        while len(values) > _MOST_KNOWN:
-            del values[next(iter(values))]
+    def _packed_row(self, key: bytes) -> int | None:
+        """The rowid of the key, if its value is packed."""
+        found: list[tuple[int | None]] = self._connection.execute(_PACKED_ROW, (key,)).fetchall()
+        return found[0][0] if found else None
 
 
 def pack_value(value: bytes, version: int, base: bytes = b"") -> bytes:
@@ -209,19 +259,24 @@ def pack_value(value: bytes, version: int, base: bytes = b"") -> bytes:
     if version and len(value) < ZLIB_BELOW:
         deflate = zlib.compressobj(_LEVEL_OF_ZLIB, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=base)
         return bytes([version]) + deflate.compress(value) + deflate.flush()
-    dictionary = _dictionary(base) if version else None
-    body = zstandard.ZstdCompressor(level=_LEVEL, dict_data=dictionary).compress(value)
-    if not version and len(body) >= len(value) * 0.9:
-        return b"\0" + value
+    if version:
+        body = zstandard.ZstdCompressor(level=_LEVEL, dict_data=_dictionary(base)).compress(value)
+    else:
+        body = _zstd.compress(value)
+        if len(body) >= len(value) * 0.9:
+            return b"\0" + value
     return bytes([_BY_ZSTD | version]) + body
 
 
-def _version(row: Row) -> int:
-    """The version that a packed row is."""
-    try:
-        return row[1][0] & (VERSIONS - 1)
-    except (IndexError, TypeError) as error:
-        raise Damaged(str(error)) from error
+class _Zstd(threading.local):
+    """The compressor and the decompressor of each thread: those of zstandard are not thread-safe."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_zstd = _Zstd()
 
 
 def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict:

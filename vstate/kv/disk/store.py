@@ -121,23 +121,27 @@ class Disk(TransactionalStore, ForkAware):
 
     def get(self, key: str) -> bytes | None:
         packed = pack(key)
-        rows: list[tuple[Any, ...]] = []
         reader = self._reader
         if packed[0:1] == OBJECT_MARK and reader.connection is not None:
             # The short way of most reads: an object that is there. Anything else goes the long way.
             try:
                 with reader.lock:
                     if reader.connection is not None:
-                        rows = reader.connection.execute(_GET, (packed,)).fetchall()
-                        for value, base in rows:
+                        for rowid, value, base in reader.connection.execute(deltas.BY_KEY, (packed,)):
                             if base is None and type(value) is bytes:
                                 return value
-            except sqlite3.Error:
+                            if base == 0:
+                                return deltas.unpack_value(value)
+                            known, reader.known = reader.known, None
+                            unpacker = deltas.Unpacker(reader.connection, known)
+                            value = unpacker.value(rowid)
+                            if unpacker.is_current():
+                                reader.known = unpacker.known
+                                return value
+            except (sqlite3.Error, deltas.Damaged):
                 pass
-        rows = rows or self._query(_GET, (packed,), immutable=packed.startswith(OBJECT_MARK))
-        for value, base in rows:
-            return self._value(value) if base is None else self._unpacked_values([packed]).get(packed)
-        return None
+        rows = self._query(_GET, (packed,), immutable=packed.startswith(OBJECT_MARK))
+        return next((value for _, value in self._opened([(packed, *row) for row in rows])), None)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         found = {}
@@ -362,17 +366,22 @@ class Disk(TransactionalStore, ForkAware):
     def _apply(self, connection: sqlite3.Connection, packer: deltas.Packer, write: Write) -> bool:
         """Write the rows, inside the transaction, if every expectation holds."""
         for key, value in write.expected:
-            if packer.read(key) != value:
+            if not packer.holds(key, value):
                 return False
         sets, deletes = write.plan()
         if deletes:
             packer.forget()
             connection.executemany(_DELETE, zip(deletes))
-        for key, new in sets:
-            if type(new) is Revised:
-                packer.write(key, new)
-        if sets:
-            connection.executemany(_SET, [row for row in sets if type(row[1]) is bytes])
+        plain = []
+        for row in sets:
+            if type(row[1]) is Revised:
+                packer.write(row[0], row[1])
+            else:
+                plain.append(row)
+                if packer.knows(row[0]):
+                    packer.forget()
+        if plain:
+            connection.executemany(_SET, plain)
         return True
 
     def _unknown(self, reason: object) -> StoreUnavailable:
