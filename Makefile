@@ -24,7 +24,7 @@ help:
 	@echo "make reliability   the tests with kills, power cuts, faults, damage and many writers, and their figures"
 	@echo "make peers    the tests of the systems that people come from, on vstate; fetches them once"
 	@echo "make zoo      store and read values of 21 libraries, which it installs"
-	@echo "make bench    measure vstate, kvgit and the floor; writes the figures into results.json and the docs"
+	@echo "make bench    measure vstate, other stores and the floor; writes the figures into results.json and the docs"
 	@echo "make format   format the sources"
 	@echo "make docs     write docs/cli.md from the commands"
 	@echo "make clean    remove .venv, build/ and the caches"
@@ -104,8 +104,9 @@ zoo: .venv/installed-dev
 peers: .venv/installed-dev
 	@$(BIN)/python tests/peers/run.py
 
+# make bench ROWS='import vstate|read a key': only rows whose name matches; changes no page.
 bench: .venv/installed-bench
-	@$(BIN)/python -m benchmarks --page README.md --page docs/benchmarks.md
+	@$(BIN)/python -m benchmarks $(if $(ROWS),--rows '$(ROWS)',--page README.md --page docs/benchmarks.md)
 
 format: .venv/installed-dev
 	@$(BIN)/ruff check --fix .

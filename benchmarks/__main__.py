@@ -12,6 +12,8 @@ from rich.console import Console
 
 from benchmarks import agents, arrays, chat, history, keys, large, reading, report, servers, startup, upkeep
 from benchmarks.harness import WORKLOADS, Result, Workload, run
+from benchmarks.peers import missing
+from benchmarks.stores import PEERS
 
 RESULTS = Path(__file__).parent / "results.json"
 IN_MEMORY = {"tmpfs", "ramfs"}
@@ -42,12 +44,17 @@ def file_system(directory: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure vstate, kvgit and the floor."
+        prog="python -m benchmarks", description="Measure vstate, other stores and the floor."
     )
     parser.add_argument("--rows", default="", metavar="REGEX", help="only rows whose name matches")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds after the warm-up (5)")
     parser.add_argument(
-        "--json", type=Path, default=RESULTS, metavar="FILE", help=f"write the figures to FILE ({RESULTS})"
+        "--repeat", type=int, default=5, metavar="N", help="rounds after the warm-up (5); slow work has fewer"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help=f"write the figures to FILE ({RESULTS}; with --rows, results.json in the scratch directory)",
     )
     parser.add_argument(
         "--scratch", type=Path, default=Path("build/benchmarks"), metavar="DIR", help="make the stores in DIR"
@@ -65,6 +72,9 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="print the names of the rows and exit")
     options = parser.parse_args()
+    if options.rows and options.page:
+        parser.error("a page shows all rows: leave out --rows or --page")
+    options.json = options.json or (options.scratch / "results.json" if options.rows else RESULTS)
     if options.repeat < 1:
         parser.error("--repeat is 1 or more")
     works = chosen(options.rows)
@@ -91,11 +101,16 @@ def main() -> None:
             file=sys.stderr,
         )
     console = Console(width=None if sys.stdout.isatty() else 160)
+    for peer in PEERS:
+        if reason := missing(peer):
+            console.print(f"{peer} is not measured: {reason}")
     results: dict[str, Result] = {}
-    for work in works:
+    for number, work in enumerate(works, 1):
         start = time.perf_counter()
-        results.update((result.row.name, result) for result in run(work, options.scratch, options.repeat))
-        console.print(f"{time.perf_counter() - start:6.1f} s  {work.rows[0].name}", style="dim")
+        with console.status(f"{number} of {len(works)}: {work.rows[0].name}"):
+            results.update((result.row.name, result) for result in run(work, options.scratch, options.repeat))
+        done = f"{number:3} of {len(works)}  {time.perf_counter() - start:6.1f} s"
+        console.print("\n".join(f"{done}  {row.name}" for row in work.rows), style="dim", highlight=False)
     report.write(results, report.Run(options.repeat, kind), options.json, console)
     for page in options.page:
         report.put_into(page, results)

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.harness import Row, Sides, Target, seconds, workload
 from benchmarks.keys import COMMITS
-from benchmarks.subjects import Floor, MeteredDisk
+from benchmarks.subjects import Floor, MeteredDisk, size_of
 from benchmarks.values import KEYS, key, messages, small_dict
 from vstate import Disk, Namespace
 from vstate.managers import StateManager, ToolExecution, ToolStateManager
@@ -23,9 +23,11 @@ from vstate.sessions import StateService
 MESSAGES = 100
 CHARACTERS = 95  # a message: 13 KB in all
 ROUNDS = 1_000
+ROUNDS_LONG = 10_000
 FIRST, SAMPLE = 10, 30
 
 SAVE_BYTES = "1,000 rounds of a state of 100 messages, disk: bytes in all"
+SAVE_BYTES_LONG = "10,000 rounds of a state of 100 messages, disk: bytes in all"
 SAVE_FIRST = "save_state of 100 messages, disk, round 10"
 SAVE_LAST = "save_state of 100 messages, disk, round 1,000"
 
@@ -44,33 +46,40 @@ def conversation(seed: int) -> Callable[[], dict[str, Any]]:
 
 @workload(
     Row(SAVE_BYTES, "bytes", (Target(1_500_000),)),
+    Row(SAVE_BYTES_LONG, "bytes", (Target(15_000_000),)),
     Row(SAVE_FIRST, "seconds"),
     Row(SAVE_LAST, "seconds", (Target(2.0, row=SAVE_FIRST),)),
-    once=True,
+    rounds=0,
 )
 def rounds_of_a_state(scratch: Path) -> Iterator[Sides]:
-    def one_round() -> dict[str, float]:
-        directory = scratch / "rounds"
-        turn = conversation(31)
+    directory, turn = scratch / "rounds", conversation(31)
+
+    def save(rounds: int) -> list[float]:
+        """The seconds of each save of a service. The service is stopped then, so no log counts as bytes."""
         with asyncio.Runner() as runner:
             service = StateService(directory)
             runner.run(service.start())
 
-            def save() -> float:
+            def once() -> float:
                 state = turn()
                 return seconds(lambda: runner.run(service.save_state("user", state, "session")))
 
-            for _ in range(FIRST):
-                save()
-            first = statistics.median(save() for _ in range(SAMPLE))
-            for _ in range(FIRST + SAMPLE, ROUNDS - SAMPLE):
-                save()
-            last = statistics.median(save() for _ in range(SAMPLE))
+            samples = [once() for _ in range(rounds)]
             runner.run(service.stop())
-        stored = sum(path.stat().st_size for path in directory.iterdir())
-        return {SAVE_BYTES: float(stored), SAVE_FIRST: first, SAVE_LAST: last}
+        return samples
 
-    yield {"vstate": one_round}
+    def all_rounds() -> dict[str, float]:
+        samples = save(ROUNDS)
+        after = size_of(directory)
+        save(ROUNDS_LONG - ROUNDS)
+        return {
+            SAVE_BYTES: float(after),
+            SAVE_BYTES_LONG: float(size_of(directory)),
+            SAVE_FIRST: statistics.median(samples[FIRST : FIRST + SAMPLE]),
+            SAVE_LAST: statistics.median(samples[-SAMPLE:]),
+        }
+
+    yield {"vstate": all_rounds}
 
 
 PAIRS = 500

@@ -14,7 +14,8 @@ import pandas
 from blake3 import blake3
 
 from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
-from benchmarks.subjects import OPEN, Floor, MeteredDisk, Subject, on_both, open_kvgit, open_vstate, size_of
+from benchmarks.stores import OPEN, Start, Stores
+from benchmarks.subjects import Floor, MeteredDisk, open_kvgit, open_vstate, size_of
 
 MEGABYTE = 1_000_000
 COMMITS = 5
@@ -29,7 +30,7 @@ def large_array() -> Any:
 
 
 def bytes_added(
-    start: Callable[[Path], Subject],
+    start: Start,
     directory: Path,
     value: Any,
     edit: Callable[[Any], Any],
@@ -93,16 +94,16 @@ def change_an_array(scratch: Path) -> Iterator[Sides]:
     floor.close()
 
 
-@workload(Row(ARRAY_BYTES, "bytes", (Target(1 * MEGABYTE),)), once=True)
+@workload(Row(ARRAY_BYTES, "bytes", (Target(1 * MEGABYTE),)), rounds=0)
 def grow_by_an_array(scratch: Path) -> Iterator[Sides]:
     def edit(array: Any) -> Any:
         array[7_919_333] += 1
         return array
 
-    def once(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
+    def once(start: Start, directory: Path) -> dict[str, float]:
         return {ARRAY_BYTES: bytes_added(start, directory, large_array(), edit)}
 
-    yield on_both(once, scratch)
+    yield Stores(scratch).rounds(once)
 
 
 FRAME_APPEND = "a DataFrame of 100 MB by pd.concat, one row appended: bytes added"
@@ -135,22 +136,22 @@ def insert_row(table: Any) -> Any:
 @workload(
     Row(FRAME_APPEND, "bytes", (Target(2 * MEGABYTE),)),
     Row(FRAME_INSERT, "bytes", (Target(2 * MEGABYTE),)),
-    once=True,
+    rounds=0,
 )
 def grow_by_a_row(scratch: Path) -> Iterator[Sides]:
-    def once(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
+    def once(start: Start, directory: Path) -> dict[str, float]:
         return {
             FRAME_APPEND: bytes_added(start, directory / "append", large_frame(), append_row),
             FRAME_INSERT: bytes_added(start, directory / "insert", large_frame(), insert_row),
         }
 
-    yield on_both(once, scratch)
+    yield Stores(scratch).rounds(once)
 
 
 DICT_BYTES = "a dict of 100,000 small items, one changed: bytes added"
 
 
-@workload(Row(DICT_BYTES, "bytes", (Target(40_000),)), once=True)
+@workload(Row(DICT_BYTES, "bytes", (Target(40_000),)), rounds=0)
 def grow_by_an_item(scratch: Path) -> Iterator[Sides]:
     generator = random.Random(10)
 
@@ -161,16 +162,16 @@ def grow_by_an_item(scratch: Path) -> Iterator[Sides]:
     def items() -> dict[str, Any]:
         return {f"item {i}": {"score": i / 7, "note": f"note {i * i}"} for i in range(100_000)}
 
-    def once(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
+    def once(start: Start, directory: Path) -> dict[str, float]:
         return {DICT_BYTES: bytes_added(start, directory, items(), edit, commits=20)}
 
-    yield on_both(once, scratch)
+    yield Stores(scratch).rounds(once)
 
 
 READ_ONLY = "commit another key after only reading the 100 MB array"
 
 
-@workload(Row(READ_ONLY, "seconds", (Target(2.0, side="floor"),)))
+@workload(Row(READ_ONLY, "seconds", (Target(2.0, side="floor"),)), rounds=3)
 def commit_beside_an_array(scratch: Path) -> Iterator[Sides]:
     array, turns = large_array(), count()
     for side, start in OPEN.items():
@@ -179,7 +180,7 @@ def commit_beside_an_array(scratch: Path) -> Iterator[Sides]:
         subject.commit()
         subject.close()
 
-    def run(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
+    def run(start: Start, directory: Path) -> dict[str, float]:
         samples = []
         for _ in range(COMMITS):
             subject = start(directory)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import statistics
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
 
 from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
-from benchmarks.subjects import OPEN, Floor, MeteredDisk, Subject, open_vstate, size_of
+from benchmarks.stores import OPEN, Start, Stores
+from benchmarks.subjects import Floor, MeteredDisk, Subject, open_vstate, size_of
 from benchmarks.values import messages
 from vstate import Disk, Versioned
 
@@ -38,20 +40,24 @@ def chat(subject: Subject, turns: int) -> float:
     return statistics.median(samples[-LAST:])
 
 
+def chat_in_a_new_store(start: Start, directory: Path) -> dict[str, float]:
+    """A round of a chat of 1,000 turns."""
+    directory.mkdir(exist_ok=True)
+    new = Path(tempfile.mkdtemp(dir=directory)) / "store"
+    subject = start(new)
+    sample = chat(subject, TURNS)
+    subject.close()
+    return {CHAT_BYTES: size_of(new), CHAT_TIME: sample}
+
+
 @workload(
     Row(CHAT_BYTES, "bytes", (Target(3_000_000),), headline=True),
     Row(CHAT_TIME, "seconds", (Target(1.0, side="kvgit"),)),
+    rounds=2,
 )
 def chat_of_1000_turns(scratch: Path) -> Iterator[Sides]:
     rounds = count()
     written: tuple[int, ...] = ()
-
-    def run(start: Callable[[Path], Subject]) -> dict[str, float]:
-        directory = scratch / str(next(rounds))
-        subject = start(directory)
-        sample = chat(subject, TURNS)
-        subject.close()
-        return {CHAT_BYTES: size_of(directory), CHAT_TIME: sample}
 
     def start_metered(directory: Path) -> Subject:
         disk = MeteredDisk(directory)
@@ -71,14 +77,20 @@ def chat_of_1000_turns(scratch: Path) -> Iterator[Sides]:
         floor.close()
         return {CHAT_TIME: sample}
 
-    yield {"vstate": lambda: run(start_metered), "kvgit": lambda: run(OPEN["kvgit"]), "floor": on_floor}
+    with Stores(scratch, "doltlite") as stores:
+        yield {
+            "vstate": lambda: chat_in_a_new_store(start_metered, scratch / "vstate"),
+            "kvgit": lambda: chat_in_a_new_store(OPEN["kvgit"], scratch / "kvgit"),
+            **stores.rounds_of_peers(chat_in_a_new_store),
+            "floor": on_floor,
+        }
 
 
 # Without kvgit: it stores the whole list in every commit and would write 20 GB.
-@workload(Row(CHAT_BYTES_LONG, "bytes", (Target(14.0, row=CHAT_BYTES),)), once=True)
+@workload(Row(CHAT_BYTES_LONG, "bytes", (Target(14.0, row=CHAT_BYTES),)), rounds=0)
 def chat_of_10000_turns(scratch: Path) -> Iterator[Sides]:
     def on_vstate() -> dict[str, float]:
-        subject = open_vstate(scratch / "vstate")
+        subject = open_vstate(disk=Disk(scratch / "vstate", durability="process"))
         chat(subject, 10 * TURNS)
         subject.close()
         return {CHAT_BYTES_LONG: size_of(scratch / "vstate")}
@@ -87,9 +99,13 @@ def chat_of_10000_turns(scratch: Path) -> Iterator[Sides]:
 
 
 LONG_CHAT = "a chat list of 10,000 messages, one appended: commit on disk"
+LONG_CHAT_SLOW = "a chat list of 10,000 messages, one appended: 9 of 10 commits are as quick as this"
 
 
-@workload(Row(LONG_CHAT, "seconds", (Target(2.0, side="floor"),)))
+@workload(
+    Row(LONG_CHAT, "seconds", (Target(2.0, side="floor"),)),
+    Row(LONG_CHAT_SLOW, "seconds", (Target(3.0, side="floor"),)),
+)
 def chat_of_10000_messages(scratch: Path) -> Iterator[Sides]:
     source = messages(seed=45)
     chat = list(islice(source, 10 * TURNS))
@@ -101,10 +117,14 @@ def chat_of_10000_messages(scratch: Path) -> Iterator[Sides]:
         chat.append(next(source))
         subject.commit()
 
+    def timed(work: Callable[[int], object]) -> dict[str, float]:
+        samples = [seconds(work, i) for i in range(LAST)]
+        return {LONG_CHAT: statistics.median(samples), LONG_CHAT_SLOW: statistics.quantiles(samples, n=10)[8]}
+
     # The program holds the list, so a commit has to pickle it at least once to find the edit.
     yield {
-        "vstate": lambda: {LONG_CHAT: median_seconds(turn, LAST)},
-        "floor": lambda: {LONG_CHAT: median_seconds(lambda _: pickle.dumps(chat, protocol=5), LAST)},
+        "vstate": lambda: timed(turn),
+        "floor": lambda: timed(lambda _: pickle.dumps(chat, protocol=5)),
     }
     subject.close()
 

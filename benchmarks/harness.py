@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 Unit = Literal["seconds", "bytes", "ratio"]
-Side = Literal["vstate", "kvgit", "langgraph", "floor"]
-SIDES: tuple[Side, ...] = ("vstate", "kvgit", "langgraph", "floor")
+Side = Literal["vstate", "kvgit", "doltlite", "prollytree", "langgraph", "floor"]
+SIDES: tuple[Side, ...] = ("vstate", "kvgit", "doltlite", "prollytree", "langgraph", "floor")
 
 Sides = Mapping[Side, Callable[[], Mapping[str, float]]]
 """One round for each side. A round returns a sample for each row, by the row's name."""
@@ -46,12 +46,13 @@ class Row:
 class Workload:
     """Work that fills one or more rows.
 
-    `sides` prepares it in a directory and yields a round for each side.
+    `sides` prepares it in a directory and yields a round for each side. `rounds` limits the rounds after
+    the warm-up. With 0 the warm-up itself is measured.
     """
 
     rows: tuple[Row, ...]
     sides: Callable[[Path], Iterator[Sides]]
-    once: bool
+    rounds: int | None
 
     @property
     def needs(self) -> set[str]:
@@ -75,15 +76,16 @@ WORKLOADS: list[Workload] = []
 
 
 def workload(
-    *rows: Row, once: bool = False
+    *rows: Row, rounds: int | None = None
 ) -> Callable[[Callable[[Path], Iterator[Sides]]], Callable[[Path], Iterator[Sides]]]:
     """Register the decorated generator as the workload of these rows.
 
-    `once` means one round without a warm-up, for long work that counts bytes, which are equal in every round.
+    Give `rounds=2` to slow work whose medians are stable. Give `rounds=0` to long work that counts bytes,
+    because they are equal in every round.
     """
 
     def register(sides: Callable[[Path], Iterator[Sides]]) -> Callable[[Path], Iterator[Sides]]:
-        WORKLOADS.append(Workload(rows, sides, once))
+        WORKLOADS.append(Workload(rows, sides, rounds))
         return sides
 
     return register
@@ -92,10 +94,10 @@ def workload(
 def run(chosen: Workload, scratch: Path, repeat: int) -> list[Result]:
     """Run one workload, the sides in turn, and return its rows."""
     results = {row.name: Result(row) for row in chosen.rows}
-    rounds = 1 if chosen.once else repeat
+    rounds = repeat if chosen.rounds is None else min(repeat, chosen.rounds)
     with tempfile.TemporaryDirectory(dir=scratch) as directory:
         with contextmanager(chosen.sides)(Path(directory)) as sides:
-            for warm_up in [False] if chosen.once else [True] + [False] * rounds:
+            for warm_up in [True] + [False] * rounds if rounds else [False]:
                 for side, once_more in sides.items():
                     gc.collect()
                     for name, sample in once_more().items():

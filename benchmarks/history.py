@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
 from benchmarks.keys import fill
 from benchmarks.memory import peak_growth
-from benchmarks.subjects import OPEN, Subject, on_both
+from benchmarks.stores import Start, Stores
+from benchmarks.subjects import Subject
 from benchmarks.values import KEYS, key, random_values
 from vstate import Disk, Versioned
 from vstate.repo.repository import Repository
@@ -24,9 +26,9 @@ COLD_CHECKOUT = "the same checkout on a store just opened"
 COLD_DIFF = "the same diff on a store just opened"
 
 
-def with_history(subject: Subject) -> list[str]:
-    """Fill the store, commit changes of one key each, and close it. Returns the commits, oldest first."""
-    fill(subject)
+def with_history(start: Start, directory: Path) -> list[str]:
+    """Fill a store, commit changes of one key each, and close it. Returns the commits, oldest first."""
+    subject = fill(start(directory))
     commits, generator = [subject.head()], random.Random(6)
     for value in random_values(COMMITS, seed=7):
         subject.mapping[key(generator.randrange(KEYS))] = value
@@ -36,6 +38,30 @@ def with_history(subject: Subject) -> list[str]:
     return commits
 
 
+def look(start: Start, directory: Path, histories: dict[str, list[str]]) -> dict[str, float]:
+    """Visit old commits of a store.
+
+    Cold: each row opens a handle and visits every commit once, so caches hold only nodes that earlier visits
+    shared. Warm: the same visits once more on that handle.
+    """
+    commits, generator = histories[directory.name], random.Random(8)
+    wanted = [key(generator.randrange(KEYS)) for _ in range(COMMITS)]
+
+    def checkouts(subject: Subject) -> float:
+        return median_seconds(lambda i: subject.at(commits[i])[wanted[i]], COMMITS)
+
+    def diffs(subject: Subject) -> float:
+        return median_seconds(lambda i: subject.changed(commits[i], commits[i + 1]), COMMITS)
+
+    rows: dict[str, float] = {}
+    for cold, warm, measure in ((COLD_CHECKOUT, CHECKOUT, checkouts), (COLD_DIFF, DIFF, diffs)):
+        subject = start(directory)
+        rows[cold], rows[warm] = measure(subject), measure(subject)
+        assert len(subject.changed(commits[0], commits[1])) == 1
+        subject.close()
+    return rows
+
+
 @workload(
     Row(CHECKOUT, "seconds", (Target(1.0, side="kvgit"),)),
     Row(DIFF, "seconds", (Target(0.5, side="kvgit"),), headline=True),
@@ -43,32 +69,8 @@ def with_history(subject: Subject) -> list[str]:
     Row(COLD_DIFF, "seconds", ()),
 )
 def look_back(scratch: Path) -> Iterator[Sides]:
-    histories: dict[str, list[str]] = {
-        side: with_history(start(scratch / side)) for side, start in OPEN.items()
-    }
-
-    def look(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
-        commits = histories[directory.name]
-        generator = random.Random(8)
-        wanted = [key(generator.randrange(KEYS)) for _ in range(COMMITS)]
-
-        def checkouts(subject: Subject) -> float:
-            return median_seconds(lambda i: subject.at(commits[i])[wanted[i]], COMMITS)
-
-        def diffs(subject: Subject) -> float:
-            return median_seconds(lambda i: subject.changed(commits[i], commits[i + 1]), COMMITS)
-
-        # Cold: each row opens a handle and visits every commit once, so caches hold only nodes that earlier
-        # visits shared. Warm: the same visits once more on that handle.
-        rows: dict[str, float] = {}
-        for cold, warm, measure in ((COLD_CHECKOUT, CHECKOUT, checkouts), (COLD_DIFF, DIFF, diffs)):
-            subject = start(directory)
-            rows[cold], rows[warm] = measure(subject), measure(subject)
-            assert len(subject.changed(commits[0], commits[1])) == 1
-            subject.close()
-        return rows
-
-    yield on_both(look, scratch)
+    with Stores(scratch, "doltlite") as stores:
+        yield stores.rounds(partial(look, histories=stores.each(with_history)))
 
 
 COMMIT_MANY = "commit 1,000 changed keys of 100,000, disk"
@@ -118,6 +120,7 @@ def walk(directory: Path) -> None:
     Row(LOG_PEAK, "bytes"),
     Row(MERGE_BASE, "seconds", (Target(0.1),)),
     Row(GC_LONG, "seconds", (Target(3.0),)),
+    rounds=3,
 )
 def long_history(scratch: Path) -> Iterator[Sides]:
     directory = scratch / "vstate"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -11,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
-from benchmarks.subjects import OPEN, Floor, MeteredDisk, Subject, on_both, open_kvgit, open_vstate
+from benchmarks.stores import OPEN, Start, Stores
+from benchmarks.subjects import Floor, MeteredDisk, Subject, open_kvgit, open_vstate
 from benchmarks.values import KEYS, key, random_values, small_dict
 
 COMMITS = 30
@@ -46,20 +49,20 @@ def dict_round(turn: int) -> Values:
 
 
 def commit_changes(
-    subject: Subject, row: str, new: Callable[[int], Values] = random_round
+    subject: Subject, row: str, new: Callable[[int], Values] = random_round, commits: int = COMMITS
 ) -> Callable[[], dict[str, float]]:
     """A round: change one key and commit, many times. The sample is the median commit."""
     turns, generator = count(), random.Random(3)
 
     def one_round() -> dict[str, float]:
         values = new(next(turns))
-        chosen = [key(generator.randrange(KEYS)) for _ in range(COMMITS)]
+        chosen = [key(generator.randrange(KEYS)) for _ in range(commits)]
 
         def change(i: int) -> None:
             subject.mapping[chosen[i]] = values(i)
             subject.commit()
 
-        return {row: median_seconds(change, COMMITS)}
+        return {row: median_seconds(change, commits)}
 
     return one_round
 
@@ -70,6 +73,19 @@ def commit_in_memory(scratch: Path) -> Iterator[Sides]:
 
 
 COMMIT_ON_DISK = "commit 1 changed key of 10,000, disk"
+SLOW_COMMITS = 3
+"""Commits of prollytree in a round: each takes a few hundred milliseconds."""
+
+
+@functools.cache
+def _kept_open(start: Start, directory: Path) -> Callable[[], dict[str, float]]:
+    commits = COMMITS if directory.name == "doltlite" else SLOW_COMMITS
+    return commit_changes(fill(start(directory)), COMMIT_ON_DISK, commits=commits)
+
+
+def commit_as_peer(start: Start, directory: Path) -> dict[str, float]:
+    """A round of a peer, whose process keeps the store open for the next round."""
+    return _kept_open(start, directory)()
 
 
 @workload(
@@ -87,7 +103,13 @@ def commit_on_disk(scratch: Path) -> Iterator[Sides]:
         rows = [floor.rows(disk.written) for _ in range(COMMITS)]
         return {COMMIT_ON_DISK: median_seconds(lambda i: floor.write(rows[i]), COMMITS)}
 
-    yield {"vstate": on_vstate, "kvgit": commit_changes(kvgit, COMMIT_ON_DISK), "floor": on_floor}
+    with Stores(scratch, "doltlite", "prollytree") as stores:
+        yield {
+            "vstate": on_vstate,
+            "kvgit": commit_changes(kvgit, COMMIT_ON_DISK),
+            **stores.rounds_of_peers(commit_as_peer),
+            "floor": on_floor,
+        }
     vstate.close()
     kvgit.close()
     floor.close()
@@ -115,6 +137,15 @@ def first_commit_in_memory(scratch: Path) -> Iterator[Sides]:
     }
 
 
+def first_commit_once(start: Start, directory: Path) -> dict[str, float]:
+    """A round: the first commit of a new store."""
+    directory.mkdir(exist_ok=True)
+    subject = start(Path(tempfile.mkdtemp(dir=directory)) / "store")
+    sample = first_commit(subject, random_values(KEYS))
+    subject.close()
+    return {FIRST_ON_DISK: sample}
+
+
 @workload(Row(FIRST_ON_DISK, "seconds", (Target(0.25, side="kvgit"),), headline=True))
 def first_commit_on_disk(scratch: Path) -> Iterator[Sides]:
     values, turns = random_values(KEYS), count()
@@ -129,12 +160,6 @@ def first_commit_on_disk(scratch: Path) -> Iterator[Sides]:
         subject.close()
         return {FIRST_ON_DISK: sample}
 
-    def on_kvgit() -> dict[str, float]:
-        subject = open_kvgit(scratch / f"kvgit-{next(turns)}")
-        sample = first_commit(subject, values)
-        subject.close()
-        return {FIRST_ON_DISK: sample}
-
     def on_floor() -> dict[str, float]:
         floor = Floor(scratch / f"floor-{next(turns)}.db")
         rows = floor.rows(written)
@@ -142,7 +167,8 @@ def first_commit_on_disk(scratch: Path) -> Iterator[Sides]:
         floor.close()
         return {FIRST_ON_DISK: sample}
 
-    yield {"vstate": on_vstate, "kvgit": on_kvgit, "floor": on_floor}
+    with Stores(scratch, "doltlite", "prollytree") as stores:
+        yield {**stores.rounds(first_commit_once), "vstate": on_vstate, "floor": on_floor}
 
 
 SMALL_DICTS = "10,000 keys of small dicts put there, commit 1 changed key, memory"
@@ -157,7 +183,7 @@ def small_dicts(scratch: Path) -> Iterator[Sides]:
     }
 
 
-@workload(Row(SMALL_DICTS_HELD, "seconds"))
+@workload(Row(SMALL_DICTS_HELD, "seconds"), rounds=2)
 def small_dicts_held(scratch: Path) -> Iterator[Sides]:
     held = [small_dict(i) for i in range(KEYS)]
     yield {
@@ -166,7 +192,7 @@ def small_dicts_held(scratch: Path) -> Iterator[Sides]:
     }
 
 
-def open_and_read(start: Callable[[Path], Subject], directory: Path, keys: int, times: int) -> float:
+def open_and_read(start: Start, directory: Path, keys: int, times: int) -> float:
     """The median of opening the store and reading one key, without closing it."""
     generator, samples = random.Random(4), []
     for _ in range(times):
@@ -180,15 +206,19 @@ def open_and_read(start: Callable[[Path], Subject], directory: Path, keys: int, 
     return statistics.median(samples)
 
 
+def fill_and_close(start: Start, directory: Path) -> None:
+    fill(start(directory)).close()
+
+
+def open_and_read_once(start: Start, directory: Path) -> dict[str, float]:
+    return {OPEN_AND_READ: open_and_read(start, directory, KEYS, 10)}
+
+
 @workload(Row(OPEN_AND_READ, "seconds", (Target(0.03, side="kvgit"),), headline=True))
 def open_a_store(scratch: Path) -> Iterator[Sides]:
-    for side, start in OPEN.items():
-        fill(start(scratch / side)).close()
-
-    def once(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
-        return {OPEN_AND_READ: open_and_read(start, directory, KEYS, 10)}
-
-    yield on_both(once, scratch)
+    with Stores(scratch, "doltlite", "prollytree") as stores:
+        stores.each(fill_and_close)
+        yield stores.rounds(open_and_read_once)
 
 
 OPEN_MANY = "open a store and read one key, 1,000,000 keys"
@@ -210,24 +240,25 @@ READ_FIRST = "read a key for the first time, of 10,000 on disk"
 READ_AGAIN = "read a key again"
 
 
+def read_twice(start: Start, directory: Path) -> dict[str, float]:
+    """Read 1,000 keys of a store just opened, and read them again."""
+    wanted = [key(i) for i in random.Random(5).sample(range(KEYS), SAMPLE)]
+    subject = start(directory)
+
+    def all_wanted() -> None:
+        for name in wanted:
+            subject.mapping[name]
+
+    samples = {READ_FIRST: seconds(all_wanted) / SAMPLE, READ_AGAIN: seconds(all_wanted) / SAMPLE}
+    subject.close()
+    return samples
+
+
 @workload(
     Row(READ_FIRST, "seconds", (Target(1.5, side="kvgit"),), headline=True),
     Row(READ_AGAIN, "seconds", (Target(1.0, side="kvgit"),)),
 )
 def read_keys(scratch: Path) -> Iterator[Sides]:
-    for side, start in OPEN.items():
-        fill(start(scratch / side)).close()
-    wanted = [key(i) for i in random.Random(5).sample(range(KEYS), SAMPLE)]
-
-    def read(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
-        subject = start(directory)
-
-        def all_wanted() -> None:
-            for name in wanted:
-                subject.mapping[name]
-
-        samples = {READ_FIRST: seconds(all_wanted) / SAMPLE, READ_AGAIN: seconds(all_wanted) / SAMPLE}
-        subject.close()
-        return samples
-
-    yield on_both(read, scratch)
+    with Stores(scratch, "doltlite", "prollytree") as stores:
+        stores.each(fill_and_close)
+        yield stores.rounds(read_twice)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,8 @@ from blake3 import blake3
 
 from benchmarks.harness import Row, Sides, Target, seconds, workload
 from benchmarks.memory import peak_growth
-from benchmarks.subjects import OPEN, Subject, on_both, open_vstate
+from benchmarks.stores import Start, Stores
+from benchmarks.subjects import Subject, open_vstate
 from benchmarks.values import KEYS, key, messages, small_dict
 
 READ_ALL = "open a store and read all of 10,000 small dicts, disk"
@@ -24,6 +26,7 @@ TEXT = 100
 """Characters of text in a dict. Its pickle is too long for a leaf of the tree, so each dict is an object."""
 
 
+@functools.cache
 def records() -> dict[str, dict[str, object]]:
     """10,000 small dicts, of some 200 bytes each."""
     texts = islice(messages(seed=41, length=TEXT), KEYS)
@@ -46,43 +49,50 @@ def pass_over_rows(file: Path) -> None:
             pickle.loads(data)
 
 
+def store_records(start: Start, directory: Path) -> None:
+    subject = start(directory)
+    subject.mapping.update(records())
+    subject.commit()
+    subject.close()
+
+
+def timed(start: Start, directory: Path, snapshot: bool) -> float:
+    """The seconds to open the store and read all of it."""
+    subjects: list[Subject] = []
+    found: dict[str, Any] = {}
+
+    def read() -> None:
+        subjects.append(start(directory))
+        mapping: Mapping[str, Any] = subjects[0].mapping
+        found.update((subjects[0].at(subjects[0].head()) if snapshot else mapping).items())
+
+    sample = seconds(read)
+    assert found == records()
+    subjects[0].close()
+    return sample
+
+
+def read_once(start: Start, directory: Path) -> dict[str, float]:
+    samples = {READ_ALL: timed(start, directory, False)}
+    if directory.name != "prollytree":
+        samples[READ_SNAPSHOT] = timed(start, directory, True)
+    if start is open_vstate:
+        samples[READ_PEAK] = peak_growth(pass_over, directory)
+    return samples
+
+
 @workload(
     Row(READ_ALL, "seconds", (Target(0.4, side="kvgit"), Target(3.0, side="floor")), headline=True),
     Row(READ_SNAPSHOT, "seconds", (Target(0.4, side="kvgit"), Target(3.0, side="floor"))),
     Row(READ_PEAK, "bytes"),
 )
 def read_all(scratch: Path) -> Iterator[Sides]:
-    stored, file = records(), scratch / "floor.db"
-    for side, start in OPEN.items():
-        subject = start(scratch / side)
-        subject.mapping.update(stored)
-        subject.commit()
-        subject.close()
+    file = scratch / "floor.db"
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("CREATE TABLE kv (key TEXT PRIMARY KEY, digest BLOB, value BLOB)")
-        pickles = ((name, pickle.dumps(value, protocol=5)) for name, value in stored.items())
+        pickles = ((name, pickle.dumps(value, protocol=5)) for name, value in records().items())
         rows = [(name, blake3(data).digest(), data) for name, data in pickles]
         connection.executemany("INSERT INTO kv VALUES (?, ?, ?)", rows)
-
-    def timed(start: Callable[[Path], Subject], directory: Path, snapshot: bool) -> float:
-        subjects: list[Subject] = []
-        found: dict[str, Any] = {}
-
-        def read() -> None:
-            subjects.append(start(directory))
-            mapping: Mapping[str, Any] = subjects[0].mapping
-            found.update(subjects[0].at(subjects[0].head()) if snapshot else mapping)
-
-        sample = seconds(read)
-        assert found == stored
-        subjects[0].close()
-        return sample
-
-    def once(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
-        samples = {READ_ALL: timed(start, directory, False), READ_SNAPSHOT: timed(start, directory, True)}
-        if start is open_vstate:
-            samples[READ_PEAK] = peak_growth(pass_over, directory)
-        return samples
 
     def select() -> dict[str, Any]:
         found = {}
@@ -96,4 +106,6 @@ def read_all(scratch: Path) -> Iterator[Sides]:
         sample = seconds(select)
         return {READ_ALL: sample, READ_SNAPSHOT: sample, READ_PEAK: peak_growth(pass_over_rows, file)}
 
-    yield {**on_both(once, scratch), "floor": on_floor}
+    with Stores(scratch, "doltlite", "prollytree") as stores:
+        stores.each(store_records)
+        yield {**stores.rounds(read_once), "floor": on_floor}

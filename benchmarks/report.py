@@ -9,9 +9,10 @@ import re
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 import vstate
-from benchmarks.harness import SIDES, WORKLOADS, Result, Target, Unit
+from benchmarks.harness import SIDES, WORKLOADS, Result, Side, Target, Unit
 
 PACKAGES = (
     "kvgit",
+    "doltlite",
+    "prollytree",
     "langgraph-checkpoint-postgres",
     "msgpack",
     "cloudpickle",
@@ -71,11 +74,18 @@ def _value(target: Target, result: Result, results: Mapping[str, Result]) -> flo
     return own / other if own is not None and other else None
 
 
+def _measured(results: Iterable[Result]) -> list[Side]:
+    """The sides that have a figure in one of the rows: the columns of a table."""
+    found = {side for result in results for side in result.samples}
+    return [side for side in SIDES if side in found]
+
+
 def table(results: Mapping[str, Result]) -> Table:
     """A line for each row: the medians, and each target beside the value that was reached."""
-    lines = Table(title="vstate, others and the floor: medians", title_justify="left")
+    lines = Table(title="medians", title_justify="left")
     lines.add_column("workload", ratio=1)
-    for side in SIDES:
+    sides = _measured(results.values())
+    for side in sides:
         lines.add_column(side, justify="right", no_wrap=True)
     lines.add_column("target", no_wrap=True)
     lines.add_column("reached", justify="right", no_wrap=True)
@@ -84,7 +94,7 @@ def table(results: Mapping[str, Result]) -> Table:
         unit, judged = result.row.unit, verdicts(result, results)
         lines.add_row(
             result.row.name,
-            *(_figure(result.median(side), unit) for side in SIDES),
+            *(_figure(result.median(side), unit) for side in sides),
             "\n".join(_describe(verdict.target, unit) for verdict in judged),
             "\n".join(_reached(verdict, unit) for verdict in judged),
             "\n".join(_word(verdict) for verdict in judged),
@@ -132,15 +142,18 @@ def _word(verdict: Verdict) -> str:
 _FIGURES = re.compile(r"(<!-- figures: (headlines|all) -->).*(<!-- /figures -->)", re.DOTALL)
 
 
-HEAD = (f"| workload | {' | '.join(SIDES)} | target | reached |", f"|---|{'--:|' * len(SIDES)}---|---|")
+def lines_of(rows: list[Result], results: Mapping[str, Result]) -> list[str]:
+    """A table of the rows in Markdown."""
+    sides = _measured(rows)
+    head = [f"| workload | {' | '.join(sides)} | target | reached |", f"|---|{'--:|' * len(sides)}---|---|"]
+    return head + [_line_of(row, sides, results) for row in rows]
 
 
-def line_of(result: Result, results: Mapping[str, Result]) -> str:
-    """The row's line in a table in Markdown."""
+def _line_of(result: Result, sides: list[Side], results: Mapping[str, Result]) -> str:
     unit, judged = result.row.unit, verdicts(result, results)
     cells = (
         result.row.name,
-        *(_figure(result.median(side), unit) for side in SIDES),
+        *(_figure(result.median(side), unit) for side in sides),
         "; ".join(_describe(verdict.target, unit) for verdict in judged) or "–",
         "; ".join(_reached(verdict, unit) + _missed(verdict) for verdict in judged) or "–",
     )
@@ -163,12 +176,12 @@ def put_into(page: Path, results: Mapping[str, Result]) -> None:
             f"{page} has no <!-- figures: headlines --> or <!-- figures: all --> … <!-- /figures -->"
         )
     begin, which, end = marks.groups()
-    lines = [line_of(result, results) for result in results.values() if which == "all" or result.row.headline]
+    rows = [result for result in results.values() if which == "all" or result.row.headline]
     judged = [verdict.met for result in results.values() for verdict in verdicts(result, results)]
     count = (
         f"In all {len(results)} rows, {judged.count(True)} targets are met and {judged.count(False)} missed."
     )
-    body = "\n".join([*HEAD, *lines])
+    body = "\n".join(lines_of(rows, results))
     page.write_text(
         f"{text[: marks.start()]}{begin}\n\n{body}\n\n{count}\n\n{end}{text[marks.end() :]}", "utf-8"
     )
@@ -193,7 +206,7 @@ def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:
             "sqlite": sqlite3.sqlite_version,
             "file_system": run.file_system,
         },
-        "versions": {"vstate": vstate.__version__} | {name: version(name) for name in PACKAGES},
+        "versions": {"vstate": vstate.__version__} | _versions(),
         "rounds": run.rounds,
         "rows": [
             {
@@ -216,6 +229,15 @@ def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:
     }
 
 
+def _versions() -> dict[str, str]:
+    """The versions of the packages that are installed."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -226,12 +248,17 @@ def _processor() -> str:
 
 
 def write(results: Mapping[str, Result], run: Run, file: Path, console: Console) -> None:
-    """Print the table and the summary, and write the JSON file."""
+    """Print the table, the missed targets and the summary, and write the JSON file."""
     console.print(table(results))
-    judged = [verdict for result in results.values() for verdict in verdicts(result, results)]
-    missed = sum(verdict.met is False for verdict in judged)
-    met = sum(verdict.met is True for verdict in judged)
-    console.print(f"{met} targets met, {missed} missed. Written to {file}")
+    judged = [(result.row, verdict) for result in results.values() for verdict in verdicts(result, results)]
+    missed = [(row, verdict) for row, verdict in judged if verdict.met is False]
+    for row, verdict in missed:
+        line = (
+            f"missed: {row.name}: {_reached(verdict, row.unit)}, target {_describe(verdict.target, row.unit)}"
+        )
+        console.print(line, markup=False, highlight=False)
+    met = sum(verdict.met is True for _, verdict in judged)
+    console.print(f"{met} targets met, {len(missed)} missed. Figures and samples are in {file}")
     file.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(as_json(results, run), indent=1, ensure_ascii=False)
     file.write_text(text + "\n", encoding="utf-8")

@@ -142,7 +142,7 @@ def chat_in_langgraph(dsn: str) -> float:
 @workload(
     Row(CHAT_TIME, "seconds", (Target(1.0, side="langgraph"),)),
     Row(CHAT_BYTES, "bytes", (Target(0.25, side="langgraph"),)),
-    once=True,
+    rounds=0,
 )
 def chat_on_postgres(scratch: Path) -> Iterator[Sides]:
     servers = [PostgresServer(scratch / "template") for _ in range(2)]

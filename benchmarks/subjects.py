@@ -7,14 +7,12 @@ import random
 import sqlite3
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import kvgit
 from kvgit.kv.disk import Disk as KvgitDisk
 
-from benchmarks.harness import Side
 from vstate import Disk, Memory, Versioned
 from vstate.kv.packing import pack
 
@@ -64,16 +62,6 @@ def open_kvgit(directory: Path | None = None) -> Subject:
         lambda a, b: list(repo.diff(a, b).modified),
         repo.close,
     )
-
-
-OPEN: dict[Side, Callable[[Path | None], Subject]] = {"vstate": open_vstate, "kvgit": open_kvgit}
-
-
-def on_both(
-    once: Callable[[Callable[[Path], Subject], Path], Mapping[str, float]], scratch: Path
-) -> dict[Side, Callable[[], Mapping[str, float]]]:
-    """A round on each store: `once` gets the function that opens the store, and its directory."""
-    return {side: partial(once, start, scratch / side) for side, start in OPEN.items()}
 
 
 def size_of(directory: Path) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import random
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -19,6 +22,8 @@ from blake3 import blake3
 from kvgit.kv.disk import Disk as KvgitDisk
 
 from benchmarks.harness import Row, Side, Sides, Target, seconds, workload
+from benchmarks.peers import Table
+from benchmarks.stores import Start, Stores
 from benchmarks.values import key, random_values
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.repo.repository import Repository
@@ -78,6 +83,21 @@ def kvgit_with_commits(directory: Path, *, dead: bool) -> None:
     repo.close()
 
 
+def doltlite_with_commits(start: Start, directory: Path, *, dead: bool) -> None:
+    """The same in doltlite."""
+    table = Table(directory)
+    table.update(few_values())
+    table.commit()
+    table.run("SELECT dolt_checkout('-b', 'work')")
+    for name, value in changes():
+        table[name] = value
+        table.commit()
+    table.run("SELECT dolt_checkout('main')")
+    if dead:
+        table.run("SELECT dolt_branch('-D', 'work')")
+    table.close()
+
+
 def vstate_gc(directory: Path) -> float:
     """Seconds of a gc that keeps no commit for the reflog."""
     repo = Repository(Disk(directory))
@@ -94,14 +114,35 @@ def kvgit_gc(directory: Path) -> float:
     return sample
 
 
+def doltlite_gc(start: Start, directory: Path) -> float:
+    """Seconds of a gc."""
+    table = Table(directory)
+    sample = seconds(lambda: table.run("SELECT dolt_gc()"))
+    table.close()
+    return sample
+
+
+def doltlite_gc_live(start: Start, directory: Path) -> dict[str, float]:
+    return {GC_LIVE: doltlite_gc(start, directory)}
+
+
+def doltlite_gc_dead(start: Start, directory: Path) -> dict[str, float]:
+    copy = Path(tempfile.mkdtemp(dir=directory.parent)) / "copy"
+    shutil.copytree(directory, copy)
+    return {GC_DEAD: doltlite_gc(start, copy)}
+
+
 @workload(Row(GC_LIVE, "seconds", (Target(1.0, side="kvgit"),)))
 def gc_of_live_commits(scratch: Path) -> Iterator[Sides]:
     vstate_with_commits(scratch / "vstate", dead=False)
     kvgit_with_commits(scratch / "kvgit", dead=False)
-    yield {
-        "vstate": lambda: {GC_LIVE: vstate_gc(scratch / "vstate")},
-        "kvgit": lambda: {GC_LIVE: kvgit_gc(scratch / "kvgit")},
-    }
+    with Stores(scratch, "doltlite") as stores:
+        stores.on_peers(partial(doltlite_with_commits, dead=False))
+        yield {
+            "vstate": lambda: {GC_LIVE: vstate_gc(scratch / "vstate")},
+            "kvgit": lambda: {GC_LIVE: kvgit_gc(scratch / "kvgit")},
+            **stores.rounds_of_peers(doltlite_gc_live),
+        }
 
 
 @workload(Row(GC_DEAD, "seconds", (Target(1.0, side="kvgit"),), headline=True))
@@ -115,7 +156,13 @@ def gc_of_dead_commits(scratch: Path) -> Iterator[Sides]:
         shutil.copytree(scratch / side, copy)
         return {GC_DEAD: collect(copy)}
 
-    yield {"vstate": lambda: on("vstate", vstate_gc), "kvgit": lambda: on("kvgit", kvgit_gc)}
+    with Stores(scratch, "doltlite") as stores:
+        stores.on_peers(partial(doltlite_with_commits, dead=True))
+        yield {
+            "vstate": lambda: on("vstate", vstate_gc),
+            "kvgit": lambda: on("kvgit", kvgit_gc),
+            **stores.rounds_of_peers(doltlite_gc_dead),
+        }
 
 
 FSCK = "fsck of an array of 200 MB, disk"
@@ -184,6 +231,35 @@ def kvgit_merges(repo: kvgit.Repo) -> Callable[[], float]:
     return lambda: sorted(one_merge() for _ in range(MERGES))[MERGES // 2]
 
 
+def doltlite_merges(table: Table) -> Callable[[], float]:
+    """The same in doltlite, on one connection that goes from branch to branch."""
+    turns, generator = count(), random.Random(25)
+    table.update({key(i): value for i, value in enumerate(random_values(MERGED_KEYS, seed=26))})
+    table.commit()
+
+    def one_merge() -> float:
+        name = f"branch-{next(turns)}"
+        table.run("SELECT dolt_branch(?)", name)
+        for branch, changed in zip(("main", name), generator.sample(range(MERGED_KEYS), 2), strict=True):
+            table.run("SELECT dolt_checkout(?)", branch)
+            table[key(changed)] = generator.randbytes(1024)
+            table.commit()
+        table.run("SELECT dolt_checkout('main')")
+        return seconds(lambda: table.run("SELECT dolt_merge(?)", name))
+
+    return lambda: sorted(one_merge() for _ in range(MERGES))[MERGES // 2]
+
+
+@functools.cache
+def _open_doltlite_merges(directory: Path) -> Callable[[], float]:
+    return doltlite_merges(Table(directory))
+
+
+def merge_in_doltlite(start: Start, directory: Path) -> dict[str, float]:
+    """A round of merges. doltlite's process keeps the store open for the next round."""
+    return {MERGE_ON_DISK: _open_doltlite_merges(directory)()}
+
+
 @workload(Row(MERGE_IN_MEMORY, "seconds", (Target(0.6, side="kvgit"),)))
 def merge_in_memory(scratch: Path) -> Iterator[Sides]:
     on_vstate, on_kvgit = vstate_merges(Memory()), kvgit_merges(kvgit.open().repo)
@@ -206,10 +282,12 @@ def merge_on_disk(scratch: Path) -> Iterator[Sides]:
         sample = on_kvgit()  # it never waits for the disk
         return {MERGE_ON_DISK: sample, MERGE_WITHOUT_SYNC: sample}
 
-    yield {
-        "vstate": lambda: {MERGE_ON_DISK: on_vstate(), MERGE_WITHOUT_SYNC: on_unsynced()},
-        "kvgit": in_kvgit,
-    }
+    with Stores(scratch, "doltlite") as stores:
+        yield {
+            "vstate": lambda: {MERGE_ON_DISK: on_vstate(), MERGE_WITHOUT_SYNC: on_unsynced()},
+            "kvgit": in_kvgit,
+            **stores.rounds_of_peers(merge_in_doltlite),
+        }
     for store in (disk, unsynced, repo):
         store.close()
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,6 +72,52 @@ def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
     for copy, text in pages.items():
         assert text.count("\n| ") > 10
         assert copy.read_text("utf-8") == text, f"{copy.name} differs from results.json; run `{again}`"
+
+
+def imports(file: Path) -> set[str]:
+    """The packages that a module imports anywhere."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_the_extra_bench_has_the_packages_that_the_benchmarks_import() -> None:
+    """`make bench` works after an installation of `.[bench]` alone, servers included."""
+    project = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+
+    def names(requirements: list[str]) -> set[str]:
+        """The names of the packages; the extras of vstate stand for their packages."""
+        found: set[str] = set()
+        for requirement in requirements:
+            if own := re.match(r"vstate\[(.*)\]", requirement):
+                found |= names([one for extra in own[1].split(",") for one in extras[extra]])
+            else:
+                found.add(re.split(r"[^\w-]", requirement)[0])
+        return found
+
+    installed = names(project["dependencies"] + extras["bench"])
+    servers = [TOP / "tests" / name for name in ("postgres_server.py", "redis_server.py")]
+    used = set().union(*map(imports, [*(TOP / "benchmarks").glob("*.py"), *servers]))
+    ours = {"benchmarks", "vstate", *(file.stem for file in (TOP / "tests").glob("*.py"))}
+    providers = importlib.metadata.packages_distributions()
+    missing = {
+        package
+        for package in used - ours - sys.stdlib_module_names
+        if not installed & set(providers.get(package, [package]))
+    }
+    assert not missing
+
+
+def test_pages_need_all_rows(tmp_path: Path) -> None:
+    """Some rows cannot replace the table of all rows in a page."""
+    done = benchmarks("--rows", "import", "--page", str(tmp_path / "page.md"))
+    assert done.returncode == 2
+    assert "--rows" in done.stderr
 
 
 def test_no_such_row_is_a_usage_error() -> None:

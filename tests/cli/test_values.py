@@ -4,7 +4,9 @@ import json
 import os
 import re
 import struct
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy
@@ -433,8 +435,8 @@ def test_every_line_fits_the_terminal(store, environment, columns, frame):
         "tree": {"a": {"b": {"c": ["x" * 50, {"名前": HARD, "n": [*range(50)]}]}}, HARD: HARD},
     }
     commit(store, **found)
-    for key in found:
-        text = on_terminal(["-s", str(store), "show", key], columns, environment())
+    texts = on_terminal(store, [["show", key] for key in found], columns, environment)
+    for key, text in zip(found, texts, strict=True):
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n")[1:]:
             assert cell_len(line.rstrip("\r")) <= columns, (key, line)
 
@@ -445,34 +447,47 @@ def test_every_change_fits_the_terminal(store, environment, columns):
     """So do the values in a commit, a diff and a log, however far they are indented."""
     commit(store, a={"b": "x" * 50}, new={}, other=1, **{f"key {number} of many": 1 for number in range(9)})
     commit(store, a={"b": "y" * 70}, new={"field": ["z" * 50] * 9, "日本": HARD}, more=["w" * 300])
-    for arguments in (
+    commands = [
         ["show"],
         ["diff"],
         ["log", "--all"],
         ["log", "-p", "-2"],
         ["log", "-p", "-2", "--graph"],
         ["log", "--all", "--graph"],
-    ):
-        text = on_terminal(["-s", str(store), *arguments], columns, environment())
+    ]
+    texts = on_terminal(store, commands, columns, environment)
+    for arguments, text in zip(commands, texts, strict=True):
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n"):
             assert line.startswith("commit ") or cell_len(line.rstrip("\r")) <= columns, (arguments, line)
 
 
-def on_terminal(arguments: list[str], columns: int, environment: dict[str, str]) -> str:
-    """The output of the command on a terminal of this width."""
-    import fcntl
+COMMANDS = """
+import json, os, sys
+from vstate_cli.app import cli
+store, *commands = json.loads(sys.argv[1])
+for arguments in commands:
+    cli(["-s", store, *arguments], standalone_mode=False)
+    sys.stdout.flush()
+    os.write(1, b"\\0")
+"""
+
+
+def on_terminal(
+    store: Path, commands: list[list[str]], columns: int, environment: Callable[..., dict[str, str]]
+) -> list[str]:
+    """The output of each command on a terminal of this width; one process runs all of them."""
+    import fcntl  # not on Windows
     import pty
     import termios
 
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    child = os.fork()
-    if not child:
-        os.dup2(follower, 1)
-        os.dup2(follower, 0)
-        os.close(leader)
-        settings = {**environment, "VSTATE_PAGER": "cat", "COLUMNS": "", "TERM": "xterm"}
-        os.execve(sys.executable, [sys.executable, "-m", "vstate_cli", *arguments], settings)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMANDS, json.dumps([str(store), *commands])],
+        stdin=follower,
+        stdout=follower,
+        env=environment(VSTATE_PAGER="cat", COLUMNS="", TERM="xterm"),
+    )
     os.close(follower)
     found = b""
     while True:
@@ -484,6 +499,7 @@ def on_terminal(arguments: list[str], columns: int, environment: dict[str, str])
             break
         found += piece
     os.close(leader)
-    _, status = os.waitpid(child, 0)
-    assert status == 0, found
-    return found.decode()
+    assert process.wait() == 0, found
+    *texts, rest = found.decode().split("\0")
+    assert not rest
+    return texts

@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Iterator[Disk]:
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [300, 12_000])
 def test_versions_take_the_room_of_their_differences(store: Disk, tmp_path: Path, length: int) -> None:
-    """300 versions are read alone, together, in a listing and after a restart, from a fifth of their bytes."""
+    """300 versions are read alone, together, listed and after a restart, from a fifth of their bytes."""
     values = _versions(300, length=length) if length > 300 else [b"t%d" % i + b"x" * 300 for i in range(300)]
     _write(store, values)
     for other in (store, Disk(tmp_path / "store")):

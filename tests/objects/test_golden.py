@@ -20,6 +20,7 @@ from vstate.objects.canonical import encode, plain
 from vstate.objects.commit import Signature
 from vstate.objects.expiry import Expiry, with_expiry
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Object, ObjectId
+from vstate.objects.segment import Segment, encode_segment
 from vstate.objects.stream import split
 from vstate.repo.objects import Objects
 from vstate.values.definitions import MAGIC
@@ -220,6 +221,28 @@ def test_one_spelling_of_a_signed_commit() -> None:
             Commit.decode(ObjectId.of(COMMIT, other), other)
 
 
+def test_a_segment() -> None:
+    """Three commits in one row: [begins, ends, links]; the last one is a merge with a commit elsewhere."""
+    began = datetime(2026, 11, 23, tzinfo=UTC)
+    first = Commit(None, (), began, "a")
+    second = Commit(ObjectId(bytes(32)), (first.oid,), began + timedelta(seconds=1), "b")
+    third = Commit(None, (second.oid, ObjectId(b"\xff" * 32)), began + timedelta(seconds=2), "c", {"i": 1})
+    newest, row = encode_segment([first, second, third])
+    assert newest == third.oid
+    assert zstandard.decompress(row).hex() == (
+        "93"
+        "93c40396c090c420" + "00" * 32 + "c40396c092"
+        "93"
+        "c40dcf000660e646648000a1618090"
+        "c40dcf000660e64673c240a1628090"
+        "c410cf000660e646830480a16381a1690190"
+        "92909201c420" + "ff" * 32
+    )
+    segment = Segment(row)
+    assert [segment.commit(place) for place in range(3)] == [first, second, third]
+    assert set(segment.edges()) == {b"\xff" * 32}
+
+
 def test_cut_points_and_index_of_a_short_stream() -> None:
     """300 KB are cut at these places, into these chunks, under this index."""
     link, chunks, objects = split(noise(300_000))
@@ -328,6 +351,19 @@ def test_stored_letters() -> None:
         assert raw == letter + b"a"
         assert packed[:5] == letter.upper() + b"\x28\xb5\x2f\xfd"
         assert zstandard.decompress(packed[1:]) == long
+
+
+def test_a_small_saving_is_left() -> None:
+    """An object that would shrink by fewer than 64 bytes is stored as it is; a compressed one is read too."""
+    store = Memory()
+    objects = Objects(store)
+    body = bytes(range(150)) + b"a" * 60
+    oid = ObjectId.of(BLOB, body)
+    packed = zstandard.compress(body)
+    assert 30 < len(body) - len(packed) < 64
+    assert objects.stored({oid: Object(BLOB, body)}) == {f"o/{oid}": b"b" + body}
+    store.set(f"o/{oid}", b"B" + packed)
+    assert objects.blob(oid) == objects.blobs({oid: len(body)})[oid] == body
 
 
 def test_what_a_store_holds() -> None:

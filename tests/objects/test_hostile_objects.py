@@ -338,3 +338,11 @@ def test_a_diff_of_a_tree_of_shared_nodes_ends() -> None:
     read, root = _bomb(10, 1000)
     with pytest.raises(CorruptObject, match="twice"):
         list(diff(lambda ids: [read(oid) for oid in ids], None, root))
+
+
+def test_a_diff_finds_a_node_that_lies_where_a_leaf_belongs() -> None:
+    """The children of a forged node are not taken for values."""
+    read, root = _bomb(2, 1)
+    forged = Node(1, ["k0000"], [root], [1])
+    with pytest.raises(CorruptObject, match="no leaf"):
+        list(diff(lambda ids: [read(oid) if oid in (root,) else forged for oid in ids], None, ObjectId(32)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -40,7 +41,7 @@ class Stored:
 
     def split(self, data: bytes, previous: Chunks | None = None) -> tuple[Link, Chunks]:
         link, chunks, objects = split(data, previous)
-        for oid, (kind, body) in objects.items():
+        for oid, (kind, body, _) in objects.items():
             assert ObjectId.of(kind, body) == oid
             if oid not in self.objects:
                 self.written += len(body)
@@ -279,7 +280,7 @@ def test_objects_of_the_older_version_are_not_given_again() -> None:
 def test_index_nodes_are_bounded() -> None:
     """An index node has from 2 to 256 items, but for a last one, and lengths that add up."""
     link, chunks, objects = split(noise(7_000_000))
-    nodes = {oid: read_index(bytes(body)) for oid, (kind, body) in objects.items() if kind is INDEX}
+    nodes = {oid: read_index(bytes(body)) for oid, (kind, body, _) in objects.items() if kind is INDEX}
     assert all(1 <= len(items) <= 256 for _, items in nodes.values())
     assert sum(size for _, size in nodes[link.id][1]) == link.length
     assert len(nodes) < len(chunks.ids) / 5
@@ -310,6 +311,28 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
         read_chunks(stored.bodies, Link(link.id, link.length + 1))
     with pytest.raises(ValueError, match="bytes, not"):
         join(stored.bodies, Chunks(chunks.ids, (chunks.lengths[0] + 1, *chunks.lengths[1:])))
+
+
+def test_a_long_stream_is_read_in_two_threads() -> None:
+    """Its bytes come in order, and a wrong length in the middle raises ValueError."""
+    stored = Stored()
+    data = noise(9 * MIB)
+    link, chunks = stored.split(data)
+    readers = set()
+
+    def read(sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
+        readers.add(threading.get_ident())
+        met.wait()
+        return stored.bodies(list(sizes))
+
+    met = threading.Barrier(2, timeout=30)
+    half = len(chunks.ids) // 2 * chunk_size(len(data))
+    assert join(read, read_chunks(stored.bodies, link), batch=half + chunk_size(len(data))) == data
+    assert len(readers) == 2
+    wrong = [*chunks.lengths]
+    wrong[half // chunk_size(len(data))] += 1
+    with pytest.raises(ValueError, match="bytes, not"):
+        join(stored.bodies, Chunks(chunks.ids, tuple(wrong)), batch=100_000)
 
 
 @pytest.mark.parametrize("together", [0, 8 * MIB, 64 * MIB])

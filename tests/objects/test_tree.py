@@ -35,7 +35,7 @@ class Nodes:
         return [self(oid) for oid in ids]
 
     def keep(self, objects: NewObjects) -> None:
-        for oid, (kind, body) in objects.items():
+        for oid, (kind, body, _) in objects.items():
             assert ObjectId.of(kind, body) == oid
             self.bodies[oid] = bytes(body)
 
@@ -277,7 +277,7 @@ def test_an_overwrite_writes_one_node_a_height(large: tuple[ObjectId, Nodes], nu
     assert len(nodes.during(edit)) == height + 1
     assert changed is not None
     assert len(changed[1]) == height + 1
-    assert sum(len(body) for _, body in changed[1].values()) < 25_000
+    assert sum(len(body) for _, body, _ in changed[1].values()) < 25_000
 
 
 @pytest.mark.parametrize("number", range(0, 20_000, 2500))
@@ -320,6 +320,25 @@ def test_a_diff_reads_only_what_is_not_shared(
     assert not nodes.during(compare) & shared
     assert len(nodes.read) == len(set(nodes.read))
     assert len(list(found)) == len(changes)
+
+
+def test_a_diff_reads_leaves_as_it_goes(
+    large: tuple[ObjectId, Nodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaves are read a batch at a time, and the changes come in order: overwritten, new and deleted keys."""
+    monkeypatch.setattr(tree, "DIFF_BATCH", 3)
+    old, nodes = large
+    before = many(20_000)
+    changes: dict[str, bytes | None] = dict.fromkeys(list(before)[::40], b"new")
+    changes |= dict.fromkeys([key for key in before if tree.level(key)][::5])
+    changes |= {f"key/{i:07}+": b"x" for i in range(0, 20_000, 70)}
+    new = nodes.update(old, changes)
+    nodes.read = []
+    found = tree.diff(nodes.many, old, new)
+    first = next(found)
+    assert len(nodes.read) < 100
+    after = {key: value for key, value in {**before, **changes}.items() if value is not None}
+    assert [first, *found] == differences(before, after)
 
 
 def test_a_lookup_reads_one_path(large: tuple[ObjectId, Nodes]) -> None:

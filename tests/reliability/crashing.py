@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TypeVar
 
+from soak import sized
+
 from vstate import KVStore
 
 T = TypeVar("T")
 
-ALL_SUBSETS_UP_TO = 10
-RANDOM_SUBSETS = 200
+ALL_SUBSETS_UP_TO = sized(5, 10)  # writes of one call
+RANDOM_SUBSETS = sized(40, 200)
 
 
 class Crash(BaseException):

@@ -98,7 +98,7 @@ ROWS = [
         lambda o: f"{o.sum('missing')} acknowledged commits and tags missing",
     ),
     Row(
-        f"Each `fsync` and `fdatasync` of {sized(30, 50)} commits fails once, or also every later one, or "
+        f"Each `fsync` and `fdatasync` of {sized(24, 50)} commits fails once, or also every later one, or "
         "the process dies; then the power is cut, and the data of the failed sync is lost",
         "test_failing_syncs.py::test_each_sync_fails",
         lambda o: (
@@ -115,7 +115,8 @@ ROWS = [
         ),
     ),
     Row(
-        "The process dies in each writing call, with every subset of the call's writes done",
+        "The process dies in each writing call, with every subset of the call's writes done; of many writes "
+        "with the most telling subsets and random ones",
         "test_interruptions.py::test_a_crash_in_each_call",
         lambda o: (
             f"{o.sum('crashes')} crashes in {o.passed // 2} operations, with and without transactions: "
@@ -139,8 +140,8 @@ ROWS = [
     ),
     Row(
         sized(
-            "Every third byte of a store's file damaged, one at a time, with all its bits inverted; fsck "
-            "repairs after every sixteenth",
+            "Every seventh byte of a store's file damaged, one at a time, with all its bits inverted; fsck "
+            "repairs after every eighth",
             "Every byte of a store's file damaged, one at a time, with all its bits inverted and with each "
             "bit alone; then fsck repairs",
         ),
@@ -154,7 +155,7 @@ ROWS = [
         ),
     ),
     Row(
-        sized("Every 101st byte", "Every byte")
+        sized("Every 251st byte", "Every byte")
         + " of SQLite's log damaged, one at a time, as a killed process left it",
         "test_flips.py::test_bytes_of_the_log",
         lambda o: (

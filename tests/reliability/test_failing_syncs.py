@@ -11,7 +11,7 @@ from preload import compiled
 from scripts import LONGEST, run_script
 from soak import sized
 
-COMMITS = sized(30, 50)
+COMMITS = sized(24, 50)
 """With forks at 3, 23 and 43, and a gc after every 20th."""
 HOW = ["once", "ever", "dies"]
 ERRORS = sized(["EIO"], ["EIO", "ENOSPC"])
@@ -26,7 +26,7 @@ def test_each_sync_fails(
 ) -> None:
     """If any fsync or fdatasync fails, no commit is acknowledged that a power cut could still take away.
 
-    It fails once, or all later ones fail too, or the process dies and another continues. 30 commits, or 50
+    It fails once, or all later ones fail too, or the process dies and another continues. 24 commits, or 50
     with VSTATE_SOAK set.
     """
     environment = compiled("faulty_disk.c", tmp_path)

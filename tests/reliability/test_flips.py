@@ -11,15 +11,15 @@ from scripts import LONGEST, run_script
 from soak import sized
 
 PARTS = 4
-EVERY = sized(3, 1)
-"""Every third byte covers each place of SQLite's words of 4 and 8 bytes, and of ours.
+EVERY = sized(7, 1)
+"""Every seventh byte covers each place of SQLite's words of 4 and 8 bytes, and of ours.
 
 A soak takes each byte.
 """
 MASKS = sized([0xFF], [0xFF, *(1 << bit for bit in range(8))])
 """All bits of a byte; in a soak also each bit alone."""
-REPAIRED = sized(16, 1)
-"""Repair runs on every sixteenth of these bytes; in a soak on each."""
+REPAIRED = sized(8, 1)
+"""Repair runs on every eighth of these bytes; in a soak on each."""
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -34,7 +34,7 @@ Record = Callable[[str, object], None]
 def test_every_byte_of_the_file(part: int, mask: int, fast_path: Path, record_property: Record) -> None:
     """If a byte is inverted, all values are right, or reading raises, or fsck reports it.
 
-    In each case fsck can check and repair the store, and makes no value wrong. Every third byte; with
+    In each case fsck can check and repair the store, and makes no value wrong. Every seventh byte; with
     VSTATE_SOAK set each one.
     """
     first, step = part * EVERY, PARTS * EVERY
@@ -50,7 +50,7 @@ def test_bytes_of_the_log(fast_path: Path, record_property: Record) -> None:
     """SQLite ends its log at the damage, so the store has an older state, all of it right, and never a
     mixture.
     """
-    step = sized(101, 1)
+    step = sized(251, 1)
     result = run_script("flips.py", "vstate.db-wal", 0, step, 0xFF, REPAIRED, fast_path)
     assert result["flipped"] == len(range(0, result["bytes"], step))
     assert result["outcomes"].keys() <= {"read", "fsck", "harmless", "older"}, result

@@ -30,9 +30,9 @@ from vstate.errors import InvalidInput, MergeConflict, NotFound, UncommittedChan
 from vstate.testing import Faulty
 
 STEPS = {
-    "Memory": sized(6000, 600_000),
-    "no transactions": sized(2000, 200_000),
-    "Disk": sized(2000, 200_000),
+    "Memory": sized(4000, 600_000),
+    "no transactions": sized(1500, 200_000),
+    "Disk": sized(1500, 200_000),
 }
 STEPS_IN_A_ROW = sized(40, 100)
 MOST_EXAMPLES = 1.4

@@ -11,7 +11,7 @@ from kills import OPERATIONS, seen_enough
 from scripts import LONGEST, run_script
 from soak import sized
 
-KILLS = sized(40, 1250)
+KILLS = sized(25, 1250)
 """For each of eight operations."""
 
 pytestmark = [

@@ -15,8 +15,8 @@ COMMITS = sized(500, 20_000)
 WINDOW = sized(400, 2000)
 LEAST_SHARE = 0.1
 
-SECONDS = sized(10, 1800)
-SECONDS_IN_THREADS = sized(5, 300)
+SECONDS = sized(5, 1800)
+SECONDS_IN_THREADS = sized(3, 300)
 WRITERS = 3
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -43,7 +43,7 @@ def test_writers_beside_gc(tmp_path: Path, record_property: Record) -> None:
     """While a process collects garbage all the time, others find all their writes, and no reference dangles
     at the end.
 
-    For 10 s, or half an hour with VSTATE_SOAK set.
+    For 5 s, or half an hour with VSTATE_SOAK set.
     """
     result = run_script("beside_gc.py", WRITERS, SECONDS, tmp_path)
     assert result["gc"] > 5

@@ -28,10 +28,10 @@ from story_writer import FAILED, is_tagged
 from vstate import Disk, Versioned
 from vstate.errors import VStateError
 
-IMAGES = sized(20, 500)
-SHUTDOWNS = sized(20, 500)
+IMAGES = sized(12, 500)
+SHUTDOWNS = sized(12, 500)
 COMMITS = sized(130, 300)
-CUTS = sized(200, 20_000)
+CUTS = sized(120, 20_000)
 
 pytestmark = pytest.mark.timeout(LONGEST)
 

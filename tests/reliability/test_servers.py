@@ -19,7 +19,7 @@ from vstate import StoreUnavailable, Versioned, open_store
 
 PROCESSES = 4
 COMMITS = sized({"redis": 100, "postgres": 60, "s3": 10}, {"redis": 5000, "postgres": 2000, "s3": 200})
-SECONDS_OF_GC = sized(5, 600)
+SECONDS_OF_GC = sized(3, 600)
 KILLS = sized(4, 200)
 POINTS_STEP = sized(1, 1)
 

@@ -639,7 +639,7 @@ async def test_rounds_of_a_growing_state_are_stored_once(tmp_path: Path) -> None
 
 @in_a_loop
 async def test_rounds_of_some_kilobytes_take_the_room_of_their_new_part(tmp_path: Path) -> None:
-    """On Disk a round of a state of 10 KB takes 2 KB with its commit and keys, and all rounds are exported."""
+    """On Disk a round of 10 KB takes 2 KB with its commit and keys, and all rounds are exported."""
     noise = random.Random(7)
     messages = [noise.randbytes(60).hex() for _ in range(80)]
     rounds = []

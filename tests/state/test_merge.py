@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from vstate import (
     Disk,
     InvalidInput,
     KVStore,
+    Memory,
     MergeConflict,
     NotFound,
     RefMoved,
@@ -25,6 +26,22 @@ from vstate import (
     Versioned,
 )
 from vstate.repo.rules.policies import encode_policies
+
+
+class Reads(Memory):
+    """A store that notes the keys that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def get(self, key: str) -> bytes | None:
+        self.read.append(key)
+        return super().get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        self.read += (keys := list(keys))
+        return super().get_many(keys)
 
 
 def pair(
@@ -64,6 +81,30 @@ def test_each_side_keeps_its_own_keys() -> None:
     assert main.head.parent_ids == (ours.oid, theirs.oid)
     assert main.head.message == "Merge side into main"
     assert dict(Versioned(main.store)) == dict(main)
+
+
+def test_a_merge_of_one_key_reads_few_objects_however_many_the_branch_has_changed() -> None:
+    """Only theirs is compared with the base. Ours is asked for the keys that theirs changed."""
+    main, side = pair({f"key{i:05}": i for i in range(5000)}, store := Reads())
+    commit(main, **{f"key{i:05}": -1 for i in range(0, 5000, 7)})
+    commit(side, key00001=-2, key00007=-1)
+    with Versioned(store) as fresh:
+        store.read.clear()
+        assert fresh.merge("side").merged_keys == ("key00001",)
+    assert len(store.read) < 30
+    assert main.refresh() is not None
+    assert (main["key00001"], main["key00007"]) == (-2, -1)
+
+
+def test_a_merge_of_a_fork_reads_no_object_again() -> None:
+    """A state and its forks keep one memory of objects. Only the presence of the fork's commit is checked."""
+    main, side = pair({f"key{i:05}": i for i in range(5000)}, store := Reads())
+    commit(main, key00001=-1)
+    commit(side, key04000=-2)
+    assert side.head is not None
+    store.read.clear()
+    assert main.merge("side").merged_keys == ("key04000",)
+    assert [key for key in store.read if key.startswith("o/")] == [f"o/{side.head.id}"]
 
 
 def test_fast_forward_and_up_to_date() -> None:

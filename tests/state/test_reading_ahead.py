@@ -9,10 +9,12 @@ from random import Random
 
 import pytest
 
-from vstate import CorruptObject, Diff, Memory, Namespace, Snapshot, Versioned
+from vstate import CannotLoad, CorruptObject, Diff, Memory, Namespace, Snapshot, Versioned
 from vstate.kv.base import OBJECT_PREFIX
+from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.repo.ahead import Ahead
+from vstate.values.entry import encode_value
 
 KEYS = 10_000
 
@@ -197,6 +199,77 @@ def test_threads_that_read_different_trees_do_not_mix_them() -> None:
         assert entry is not None
         assert repo.decode("005", entry, ahead).value == [1]
         assert not others
+
+
+def test_an_edit_of_a_value_that_was_loaded_ahead_is_committed() -> None:
+    """Values that are loaded ahead of their keys are edited in place, replaced and deleted as any other."""
+    with Versioned(Memory()) as state:
+        state.update({f"{i:03}": _value(i) for i in range(200)})
+        state.commit()
+    with Versioned(state.store) as state:
+        expected = {f"{i:03}": _value(i) for i in range(200)}
+        for i in range(12):
+            assert state[f"{i:03}"] == _value(i)
+        assert not state.has_uncommitted
+        for i in range(12, 40, 4):
+            state[f"{i:03}"]["new"] = expected[f"{i:03}"]["new"] = [i]  # not read before
+            state[f"{i + 1:03}"] = expected[f"{i + 1:03}"] = {"set": i}
+            del state[f"{i + 2:03}"], expected[f"{i + 2:03}"]
+        assert dict(state) == expected
+        state.commit()
+        assert dict(state) == dict(state.checkout("HEAD")) == expected
+
+
+class Loud:
+    """A class that counts how many of its objects were loaded."""
+
+    loaded = 0
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __setstate__(self, fields: dict[str, object]) -> None:
+        Loud.loaded += 1
+        self.__dict__.update(fields)
+
+
+@pytest.mark.parametrize("kind", ["versioned", "snapshot"])
+def test_no_code_of_a_class_runs_ahead(kind: str) -> None:
+    """Of many values that are read at once, those with a class are loaded when their keys are asked for."""
+    with Versioned(Memory()) as state:
+        for i in range(100):
+            state[f"{i:02}"] = Loud("text " * 40) if i % 5 == 0 else _value(i)
+        state.commit()
+    with Versioned(state.store) as state:
+        mapping = state if kind == "versioned" else state.checkout("HEAD")
+        Loud.loaded = 0
+        for i, key in enumerate(mapping):
+            assert (mapping[key] == _value(i)) if i % 5 else isinstance(mapping[key], Loud)
+            if kind == "snapshot":  # a state loads a second copy, to see whether the two pickle alike
+                assert Loud.loaded == i // 5 + 1
+
+
+def test_a_pickle_that_does_not_load_fails_alone() -> None:
+    """Of many values that are loaded at once, only the one that cannot be loaded raises."""
+    store = Memory()
+    with Versioned(store) as state:
+        state.update({f"{i:02}": _value(i) for i in range(100)})
+        state.commit()
+        repo, root = state._handle.repo, state._handle.tree
+        broken = encode_value([0], dump=lambda value: (b"\x80\x05]" + b"K" * 300, []))
+        root, objects, nodes = tree.update(repo.objects.node, root, {"50": broken.entry})
+        assert state.head is not None
+        commit = repo.build_commit(root, [state.head])
+        objects |= broken.objects
+        assert repo.publish("main", [commit], objects, nodes, expected=state.head.oid, action="")
+    with Versioned(store) as state:
+        for mapping in (state, state.checkout("HEAD")):
+            for i in range(100):
+                if i == 50:
+                    with pytest.raises(CannotLoad):
+                        mapping[f"{i:02}"]
+                else:
+                    assert mapping[f"{i:02}"] == _value(i)
 
 
 def test_a_branch_that_moves_meanwhile_is_read_where_it_is() -> None:

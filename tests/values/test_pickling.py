@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from vstate import Unpicklable, Versioned
+from vstate.values import pickling
 from vstate.values.entry import encode_value
+from vstate.values.pickling import LONG_BYTEARRAY
 
 SCRIPT = """
 import enum, sys
@@ -150,3 +152,42 @@ def test_a_column_of_a_frame() -> None:
     column.iloc[100] = 7.0
     frame["c3"] = column
     assert _added(frame, before) < 300_000
+
+
+@pytest.mark.parametrize("length", [LONG_BYTEARRAY - 1, LONG_BYTEARRAY])
+def test_a_long_bytearray_is_a_buffer_beside_its_pickle(length: int) -> None:
+    """Loading it copies nothing, and edits of the loaded value, of any length, are stored."""
+    value = bytearray(b"0123456789abcdef") * (length // 16 + 1)
+    del value[length:]
+    state = Versioned()
+    state["value"] = value
+    state.commit()
+    value += b"end"  # the commit has let go of its memory
+    entry = state.repo.entry(state.repo.resolve("HEAD").root, "value")
+    assert entry is not None
+    assert entry.type == "bytearray"
+    assert len(entry.parts) == (2 if length == LONG_BYTEARRAY else 1)
+    other = state.fork("other")
+    assert type(other["value"]) is bytearray
+    assert other["value"] == value[:-3]
+    assert other.commit() is None
+    other["value"][7] = 0
+    other["value"] += b"more"
+    assert other.commit() is not None
+    stored = state.checkout("other")["value"]
+    assert stored[:8] == b"0123456\0"
+    assert stored.endswith(b"more")
+
+
+def test_a_long_bytearray_in_its_earlier_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that an earlier version stored inside its pickle is read, and reading it is no change."""
+    state, value = Versioned(), bytearray(b"0123456789abcdef") * (LONG_BYTEARRAY // 16)
+    state["value"] = value
+    with monkeypatch.context() as earlier:
+        earlier.setattr(pickling, "LONG_BYTEARRAY", 2 * LONG_BYTEARRAY)
+        state.commit()
+    other = state.fork("other")
+    assert other["value"] == value
+    assert other.commit() is None
+    other["value"][3] = 0
+    assert other.commit() is not None

@@ -106,6 +106,13 @@ def read(value):
     return recipes.read(*pickling.dumps(value), inert.Limits())[0]
 
 
+def test_a_long_bytearray_is_plain_data():
+    """Its pickle is a reference to its buffer alone, and a merge gets a bytearray."""
+    value = bytearray(b"x") * pickling.LONG_BYTEARRAY
+    assert read(value) == rewritten(value) == value
+    assert type(read(value)) is type(rewritten(value)) is bytearray
+
+
 def test_names_in_old_opcodes_are_no_plain_data():
     """A forged pickle may name a class by old opcodes; the cost of deep keys is bounded."""
     assert recipes.read(b"cos\nsystem\n.", (), inert.Limits())[1] is False

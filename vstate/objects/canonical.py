@@ -15,8 +15,8 @@ from vstate.errors import InvalidInput
 
 MAX_DEPTH = 100
 _ARRAY_16, _ARRAY_32 = b"\xdc", b"\xdd"
-_SHORT = 2048  # bytes; the arrays in so little data can claim no more than a few megabytes
-_MOST_DECLARED = 1_000_000  # items that longer data may claim before it is checked
+_LONG_ARRAY = 1000  # items; nested arrays that claim no more can claim no more than a few megabytes
+_MOST_DECLARED = 1_000_000  # items that longer arrays may claim before the data is checked
 _Packer = msgpack.Packer
 _ATOMS = frozenset({type(None), bool, float, bytes})
 
@@ -30,10 +30,11 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes) -> Any:
     """The plain data that `encode` encoded; ValueError when `data` is not one whole value."""
     try:
-        if (
-            len(data) > _SHORT
-            and (data.count(_ARRAY_16) + data.count(_ARRAY_32)) * len(data) > _MOST_DECLARED
-        ):
+        try:
+            return msgpack.unpackb(data, ext_hook=_refuse, max_array_len=_LONG_ARRAY)
+        except ValueError:
+            pass  # a longer array, or an error that comes again
+        if (data.count(_ARRAY_16) + data.count(_ARRAY_32)) * len(data) > _MOST_DECLARED:
             # msgpack allocates an array before it reads the items, and nested arrays add up.
             unpacker = msgpack.Unpacker(max_buffer_size=len(data))
             unpacker.feed(data)

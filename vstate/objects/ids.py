@@ -70,10 +70,11 @@ class ObjectId(bytes):
 
 
 class Object(NamedTuple):
-    """An object that is not stored yet."""
+    """An object that is not stored yet. `plain` is its stored form without compression, None if not made."""
 
     kind: Kind
     body: bytes | memoryview
+    plain: bytes | None = None
 
 
 class Link(NamedTuple):

@@ -19,8 +19,9 @@ from blake3 import blake3
 
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
-from vstate.objects.room import room_for
+from vstate.objects.room import keep_freed_memory, room_for
 from vstate.plural import counted
+from vstate.threads import in_two_threads
 
 if TYPE_CHECKING:
     from pyfastcdc import FastCDC
@@ -44,11 +45,7 @@ INDEX_FANOUT = 8
 INDEX_LIMIT = 16 * INDEX_FANOUT
 
 JOIN_BYTES = 2 * MIB
-"""How many bytes of chunks are read at a time: 32 chunks of a long value, as many as S3 reads at once.
-
-The next chunks take the memory of those that were copied. With 8 MiB that memory goes back to the system
-first, and reading 100 MB takes 25 % longer.
-"""
+"""How many bytes of chunks one call reads: 32 chunks of a long value, as many as S3 reads at once."""
 
 GROUP = 64
 """How many chunks in a row one hash compares with the old ones: a call for each costs more than hashing."""
@@ -197,7 +194,7 @@ def _cut(
     sure = _sure(old_lengths, largest)
     places: dict[ObjectId, int] | None = None
     first, expect = 0, unchanged
-    key = BLOB.key
+    key, letter = BLOB.key, BLOB.code.encode()
     while position < end:
         while expect < sure and position + largest <= end:
             stop = position + old_lengths[expect]
@@ -212,13 +209,15 @@ def _cut(
         lengths += old_lengths[first:expect]
         for piece in _chunker(average).cut_buf(view[position:]):
             size = piece.length
-            # Copied before it is hashed: another thread may write to the buffer.
-            body = bytes(view[position : position + size])
+            # Copied before it is hashed: another thread may write to the buffer. The copy has the letter of
+            # the stored form, so that no second copy is needed to write it.
+            plain = letter + view[position : position + size]
+            body = memoryview(plain)[1:]
             oid = ObjectId.of(BLOB, body)
             ids.append(oid)
             lengths.append(size)
             if oid not in stored:
-                objects[oid] = Object(BLOB, body)
+                objects[oid] = Object(BLOB, body, plain)
             position += size
             if oid in stored and position + largest <= end:
                 if places is None:
@@ -356,15 +355,32 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
     A bytearray, because arrays that are loaded over it are writable.
     """
     data = room_for(chunks.length)
-    position = 0
-    pairs = iter(zip(chunks.ids, chunks.lengths, strict=True))
     count = max(batch // chunk_size(chunks.length), 1)
-    while part := list(islice(pairs, count)):
-        bodies = read_blobs(dict(part))
-        for oid, size in part:
+
+    def fill(part: tuple[int, list[tuple[ObjectId, int]]]) -> None:
+        position, items = part
+        bodies = read_blobs(dict(items))
+        for oid, size in items:
             if len(bodies[oid]) != size:
                 raise ValueError(f"blob {oid} has {len(bodies[oid])} bytes, not {size}")
             data[position : position + size] = bodies[oid]
             position += size
-        del bodies  # their memory serves the next batch
+
+    parts = _parts(chunks, count)
+    # While one thread reads rows, the other one hashes and copies. Small chunks take most time in Python.
+    if chunk_size(chunks.length) > CHUNK_SIZES[0][1]:
+        keep_freed_memory()
+        in_two_threads(fill, parts)
+    else:
+        for part in parts:
+            fill(part)
     return data
+
+
+def _parts(chunks: Chunks, count: int) -> Iterator[tuple[int, list[tuple[ObjectId, int]]]]:
+    """The chunks, `count` at a time, each part with its place in the stream."""
+    pairs = iter(zip(chunks.ids, chunks.lengths, strict=True))
+    position = 0
+    while part := list(islice(pairs, count)):
+        yield position, part
+        position += sum(size for _, size in part)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from vstate.errors import CorruptObject, CorruptStore
+from vstate.errors import CannotLoad, CorruptObject, CorruptStore
 from vstate.kv.base import batches
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.objects.stream import is_single
 from vstate.repo.compare.reading import BATCH_BYTES, FIRST_BATCH, LONGEST_BATCH, MOST_SKIPPED
 from vstate.repo.core import Core
-from vstate.values.entry import Entry
+from vstate.values.entry import Entry, Short
+from vstate.values.pickling import is_plain, load_plain
 
 
 class _Expected(NamedTuple):
@@ -26,12 +27,30 @@ class _Expected(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """The entries of one tree that were read ahead and not asked for yet, and their objects."""
+    """The entries of one tree that were read ahead, in order, the place of each key, and their objects."""
 
     root: ObjectId | None
-    entries: dict[str, Entry]
+    keys: list[str]
+    places: dict[str, int]
+    entries: list[Entry | Short]
     bodies: Mapping[ObjectId, bytes | memoryview]
 
+
+_NONE = _Batch(None, [], {}, [], {})
+
+
+class Plain(NamedTuple):
+    """A value that was loaded before its key was asked for, its entry, and its size in bytes."""
+
+    key: str
+    value: Any
+    entry: bytes
+    size: int
+
+
+MOST_LOADED = 64
+MOST_LOADED_BYTES = 64 * 1024
+"""How many values are loaded before their keys are asked for, and how many bytes their pickles have."""
 
 _NOTHING = _Expected(None, "", "", 0)
 _DAMAGE = (CorruptObject, CorruptStore)
@@ -41,26 +60,29 @@ class Ahead:
     """Finds entries, and reads the objects that they need, as a `Reader`.
 
     When two keys are asked for in order, the entries and objects of the next keys come in one call of the
-    store. A value is loaded only when its key is asked for. Threads may share it.
+    store. Plain data is loaded a few keys ahead. Any other value is loaded only when its key is asked for,
+    because loading it may run code, or fail. Threads may share it.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._objects = core.objects
         self._expected = _NOTHING
-        self._batch = _Batch(None, {}, {})
+        self._batch = _NONE
+        self._loaded = _NONE, 0
+        """A batch, and the place of the last value up to which its plain data was loaded."""
 
-    def find(self, root: ObjectId | None, key: str) -> Entry | None:
+    def find(self, root: ObjectId | None, key: str) -> Entry | Short | None:
         """The entry of a key in the tree of this root, None if absent; CorruptObject."""
-        if (entry := self._take(root, key)) is not None:
+        if (entry := self._in_batch(root, key)) is not None:
             return entry
         expected = self._expected
         if expected.first <= key <= expected.last and expected.root == root and root is not None:
             try:
-                self._read(root, key, expected.batch)
+                self._read_on(root, key, expected.batch)
             except _DAMAGE:  # perhaps of another key alone
                 self._expected = _NOTHING
-            if (entry := self._take(root, key)) is not None:
+            if (entry := self._in_batch(root, key)) is not None:
                 return entry
         found = tree.find(self._objects.node, root, key)
         if found is None:
@@ -69,7 +91,8 @@ class Ahead:
         if i + 1 < len(leaf.keys):
             last = leaf.keys[min(i + MOST_SKIPPED, len(leaf.keys) - 1)]
             self._expected = _Expected(root, leaf.keys[i + 1], last, FIRST_BATCH)
-        return self._core.parse_entry(key, leaf.items[i])  # type: ignore[arg-type]  # a leaf's are bytes
+        data: bytes = leaf.items[i]  # type: ignore[assignment]  # a leaf's are bytes
+        return Short.find(data) or self._core.parse_entry(key, data)
 
     def in_batches(
         self, root: ObjectId | None, keys: Iterable[str], *, known: Callable[[str], bool] = lambda key: False
@@ -81,53 +104,78 @@ class Ahead:
         for some in batches(keys, LONGEST_BATCH):
             unknown = [key for key in some if not known(key)]
             found = tree.lookup_many(self._objects.nodes, root, unknown) if len(unknown) > 1 else {}
-            entries: dict[str, Entry] = {}
-            batch: list[str] = []
-            left = BATCH_BYTES
-            for key in some:
-                if key in found:
-                    entry = self._core.parse_entry(key, found[key])
-                    left -= entry.size
-                    if left < 0 and entries:
-                        self._fetch(root, entries)
-                        yield batch
-                        entries, batch, left = {}, [], BATCH_BYTES - entry.size
-                    entries[key] = entry
-                batch.append(key)
-            self._fetch(root, entries)
-            yield batch
+            items = [(key, found[key]) for key in dict.fromkeys(some) if key in found]
+            begin = 0
+            while True:
+                count = self._read(root, items)
+                del items[:count]
+                end = some.index(items[0][0], begin) if items else len(some)
+                yield some[begin:end]
+                if not items:
+                    break
+                begin = end
 
-    def _take(self, root: ObjectId | None, key: str) -> Entry | None:
+    def following(self, root: ObjectId | None, key: str) -> list[Plain]:
+        """If this key was read ahead: the next values of its batch, as far as they are plain data."""
         batch = self._batch  # once: another thread may read another tree
-        return batch.entries.pop(key, None) if batch.root == root else None
+        place = batch.places.get(key)
+        if place is None or batch.root != root or self._core.security.allow is not None:
+            return []
+        loaded, last = self._loaded
+        if loaded is batch and place < last:
+            return []
+        found: list[Plain] = []
+        left = MOST_LOADED_BYTES
+        last = place
+        some = slice(place + 1, place + 1 + MOST_LOADED)
+        for following, entry in zip(batch.keys[some], batch.entries[some], strict=True):
+            left -= entry.size
+            if left < 0:
+                break
+            last += 1
+            body = batch.bodies.get(entry.id) if isinstance(entry, Short) else None
+            if type(body) is not bytes or len(body) != entry.size or not is_plain(body):
+                continue
+            try:
+                found.append(tuple.__new__(Plain, (following, load_plain(body), entry.raw, entry.size)))
+            except CannotLoad:  # the read of that key tells
+                continue
+        self._loaded = batch, last
+        return found
 
-    def _read(self, root: ObjectId, key: str, batch: int) -> None:
+    def _in_batch(self, root: ObjectId | None, key: str) -> Entry | Short | None:
+        batch = self._batch  # once, as above
+        return batch.entries[batch.places[key]] if batch.root == root and key in batch.places else None
+
+    def _read_on(self, root: ObjectId, key: str, batch: int) -> None:
         """Read the entries from this key on, with their objects, and expect the keys that follow."""
-        entries: dict[str, Entry] = {}
+        items = list(islice(tree.scan(self._objects.nodes, root, start=key), batch + MOST_SKIPPED))
+        after = items[self._read(root, items[:batch]) :][:MOST_SKIPPED]
+        next_batch = min(4 * batch, LONGEST_BATCH)
+        self._expected = _Expected(root, after[0][0], after[-1][0], next_batch) if after else _NOTHING
+
+    def _read(self, root: ObjectId | None, items: Sequence[tuple[str, bytes]]) -> int:
+        """Read the entries and objects of the first of these items; how many."""
+        entries: list[Entry | Short] = []
+        sizes: dict[ObjectId, int] = {}
         left = BATCH_BYTES
-        scan = tree.scan(self._objects.nodes, root, start=key)
-        after: list[str] = []
-        for at, data in islice(scan, batch):
-            entry = self._core.parse_entry(at, data)
+        for key, data in items:
+            entry = Short.find(data) or self._core.parse_entry(key, data)
             left -= entry.size
             if left < 0 and entries:
-                after = [at]
                 break
-            entries[at] = entry
-        after += [at for at, _ in islice(scan, MOST_SKIPPED)]
-        self._fetch(root, entries)
-        next_batch = min(4 * batch, LONGEST_BATCH)
-        self._expected = _Expected(root, after[0], after[-1], next_batch) if after else _NOTHING
-
-    def _fetch(self, root: ObjectId | None, entries: dict[str, Entry]) -> None:
-        sizes = {
-            link.id: link.length for entry in entries.values() for link in entry.links if is_single(link)
-        }
+            if isinstance(entry, Short):
+                sizes[entry.id] = entry.size
+            else:
+                sizes |= {link.id: link.length for link in entry.links if is_single(link)}
+            entries.append(entry)
+        keys = [key for key, _ in items[: len(entries)]]
         try:
             bodies = self._objects.blobs(sizes) if len(sizes) > 1 else {}
         except _DAMAGE:  # each key tells for itself
             bodies = {}
-        self._batch = _Batch(root, entries, bodies)
+        self._batch = _Batch(root, keys, {key: i for i, key in enumerate(keys)}, entries, bodies)
+        return len(entries)
 
     # Reader
 

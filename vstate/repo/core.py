@@ -34,6 +34,7 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
+from vstate.repo.graph import is_tip
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
@@ -44,7 +45,7 @@ from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
 from vstate.repo.trail import Trail
-from vstate.values.entry import Decoded, Encoded, Entry, Reader, decode_value, encode_value
+from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
@@ -214,9 +215,9 @@ class Core:
 
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
-        return self.decode(key, self.parse_entry(key, data), reader or self.objects)
+        return self.decode(key, Short.find(data) or self.parse_entry(key, data), reader or self.objects)
 
-    def decode(self, key: str, entry: Entry, reader: Reader) -> Decoded:
+    def decode(self, key: str, entry: Entry | Short, reader: Reader) -> Decoded:
         """As `load`, of an entry that is decoded."""
         try:
             return decode_value(entry, reader, allow=self.security.allow)
@@ -233,7 +234,7 @@ class Core:
 
     def diff(self, old: ObjectId | None, new: ObjectId | None) -> Diff:
         """The keys in which two trees differ. `old` and `new` of a change unpickle; `details` does not."""
-        return self.make_diff(tree.diff(self.objects.nodes, old, new))
+        return self.make_diff(tree.diff(self.objects.nodes_once, old, new))
 
     def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
         """A Diff of these changes, with values from `reader`."""
@@ -318,6 +319,8 @@ class Core:
         if self.store.keeps_deltas and expected is not None and self.objects.is_in_memory(expected):
             before = predecessors(self.objects.node, self.objects.commit(expected).root, nodes)
         rows: Mapping[str, bytes] = self.objects.stored(made, before)
+        if is_tip(commits[0].oid):
+            rows = {**rows, **self._segment(commits[0])}
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(rows)
@@ -347,6 +350,12 @@ class Core:
         if done:
             self.objects.remember(nodes, commits)
         return done
+
+    def _segment(self, commit: Commit) -> Mapping[str, bytes]:
+        try:
+            return self.history.segment(commit)
+        except StorageError:
+            return {}  # old damage far back in the history is no reason to refuse a commit
 
     def has_landed(self, branch: str, commit: ObjectId) -> bool:
         """Whether the branch holds the commit, although the write reported an error."""

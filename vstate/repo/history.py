@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import islice
+from contextlib import suppress
+from heapq import heapify, heappop, heappush
+from itertools import chain, count, islice
 
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.objects import tree
 from vstate.objects.canonical import decode, encode
-from vstate.objects.commit import Commit
+from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import ID_BYTES, ObjectId
+from vstate.repo.graph import Graph, is_tip, segment_row
 from vstate.repo.objects import Objects
 from vstate.repo.walk import NewestFirst
 
@@ -43,9 +46,18 @@ class History:
         self, objects: Objects, commits: Callable[[Sequence[ObjectId]], list[Commit]] | None = None
     ) -> None:
         self._objects = objects
-        self.commits = commits or objects.commits
-        """Commits in the order of their ids, from memory if possible; CorruptObject if one is missing."""
+        self._read = commits or objects.commits
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
+        self._graph = Graph(objects.store, self.shallow)
+
+    def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
+        """Commits in the order of their ids, from memory if possible; CorruptObject if one is missing."""
+        for oid in ids:
+            if not self._objects.is_in_memory(oid) and (found := self._graph.find(oid)) is not None:
+                segment, place = found
+                with suppress(ValueError):  # which reading the object itself reports
+                    self._objects.remember((), [segment.commit(place)])
+        return self._read(ids)
 
     def shallow(self) -> Mapping[ObjectId, tuple[ObjectId, ...]]:
         """The commits whose parents were cut off, each with the parents that are left."""
@@ -77,10 +89,12 @@ class History:
     def reload(self) -> None:
         """Read again, at the next need, where histories were cut off."""
         self._shallow = None
+        self._graph.forget()
 
     def cut_off(self, shallow: Mapping[ObjectId, tuple[ObjectId, ...]]) -> None:
         """Cut off, in this object only, all parents of these commits but the given ones."""
         self._shallow = {**self.shallow(), **shallow}
+        self._graph.forget()
 
     def _load_shallow(self) -> dict[ObjectId, tuple[ObjectId, ...]]:
         store = self._objects.store
@@ -92,26 +106,41 @@ class History:
             except ValueError as error:
                 raise CorruptStore(store.location, f"{key} names no parents: {error}") from error
         self._shallow = shallow
+        self._graph.forget()
         return shallow
 
     # Walking
 
-    def ancestors(self, *starts: ObjectId, without: Collection[ObjectId] = ()) -> Iterator[Commit]:
+    def ancestors(
+        self,
+        *starts: ObjectId,
+        without: Collection[ObjectId] = (),
+        until: Callable[[ObjectId], bool] | None = None,
+    ) -> Iterator[Commit]:
         """The commits and all their ancestors, newest first, each read when the iterator reaches it.
 
-        The walk stops at the commits `without`: they, and commits reached only through them, are left out.
+        The walk stops at the commits `without`, and at those for which `until` is true: they, and commits
+        reached only through them, are left out.
         """
         queue = NewestFirst()
         seen = set(without)
-        for start in self._objects.commits([oid for oid in dict.fromkeys(starts) if oid not in seen]):
-            seen.add(start.oid)
-            queue.push(start)
-        for commit in queue:
+        new = self._objects.commits([oid for oid in dict.fromkeys(starts) if oid not in seen])
+        seen.update(commit.oid for commit in new)
+        while new or queue:
+            if len(new) == 1 and not queue:
+                (commit,) = new
+            else:
+                for commit in new:
+                    queue.push(commit)
+                commit = next(queue)
+            new = []
+            if until is not None and until(commit.oid):
+                continue
             yield commit
             for parent in self.before(commit):
                 if parent.oid not in seen:
                     seen.add(parent.oid)
-                    queue.push(parent)
+                    new.append(parent)
 
     def outside(
         self, starts: Sequence[ObjectId], excluded: Sequence[ObjectId], *, first_parent: bool = False
@@ -201,50 +230,114 @@ class History:
         before = [tree.lookup(node, parent.root, key) for parent in parents] or [None]
         return tree.lookup(node, commit.root, key) not in before
 
+    # Walking the graph alone
+
+    def back(self, start: ObjectId, steps: int) -> tuple[ObjectId, int]:
+        """Go back along first parents, so many steps at most; the commit, and the steps taken."""
+        found = self._graph.find(start) if steps > 1 else None
+        if found is None:
+            return start, 0
+        segment, place = found
+        to = segment.back(place, steps)
+        return ObjectId(segment.ids[to]), place - to
+
+    def _dated(self, ids: Sequence[ObjectId]) -> list[tuple[int, ObjectId]]:
+        """The commits with their times in microseconds; CorruptObject if one is missing."""
+        times: dict[ObjectId, int] = {}
+        for oid in ids:
+            if (found := self._graph.find(oid)) is not None:
+                times[oid] = found[0].times[found[1]]
+        if len(times) < len(ids):
+            for commit in self._read([oid for oid in ids if oid not in times]):
+                times[commit.oid] = microseconds(commit.time)
+        return [(times[oid], oid) for oid in ids]
+
+    def _older(self, oid: ObjectId, since: int) -> list[tuple[int, ObjectId]]:
+        """The parents of a commit, with their times in microseconds.
+
+        Where each commit has one parent, that of the oldest commit later than `since`.
+        """
+        try:
+            return self._dated(self._links(oid, since))
+        except CorruptObject:
+            self._load_shallow()  # another process may have cut the history meanwhile
+            return self._dated(self._links(oid, since))
+
+    def _links(self, oid: ObjectId, since: int) -> Sequence[ObjectId]:
+        found = self._graph.find(oid)
+        if found is None:
+            (commit,) = self._read([oid])
+            return self.parents(commit)
+        segment, place = found
+        return segment.parents(segment.oldest_after(place, since))
+
     def is_ancestor(self, ancestor: ObjectId, of: ObjectId) -> bool:
         """Whether `ancestor` is the commit `of` or one of its ancestors."""
         if ancestor == of:
             return True
-        time = self._objects.commit(ancestor).time
-        for commit in self.ancestors(of):
-            if commit.oid == ancestor:
-                return True
-            if commit.time < time:
-                return False
+        oldest = microseconds(self._objects.commit(ancestor).time)
+        queue = [(-time, oid) for time, oid in self._dated([of])]
+        seen = {of}
+        while queue and -queue[0][0] >= oldest:
+            _, oid = heappop(queue)
+            for time, parent in self._older(oid, max(oldest, -queue[0][0] if queue else oldest)):
+                if parent == ancestor:
+                    return True
+                if parent not in seen:
+                    seen.add(parent)
+                    heappush(queue, (-time, parent))
         return False
 
     def merge_bases(self, one: ObjectId, other: ObjectId) -> list[ObjectId]:
         """The merge bases: common ancestors that are no ancestors of another common one; newest first.
 
-        Mostly one; none for unrelated histories; several after crosswise merges. Reads the commits down to
+        Mostly one; none for unrelated histories; several after crosswise merges. Looks at the commits down to
         the oldest base.
         """
         if one == other:
             return [one]
         sides = {one: _ONE, other: _OTHER}
-        queue = NewestFirst()
-        for commit in self._objects.commits(list(sides)):
-            queue.push(commit)
+        order = count()
+        queue = [(-time, next(order), oid) for time, oid in self._dated(list(sides))]
+        heapify(queue)
         found = []
         # The walk meets a commit after all its children, so the commit's marks are complete then.
         open_sides = 2  # how many in the queue are not known to be below a common ancestor
-        for commit in queue:
-            marks = sides[commit.oid]
+        while queue and open_sides:
+            _, _, oid = heappop(queue)
+            marks = sides[oid]
             open_sides -= not marks & _BELOW
             if marks == _ONE | _OTHER:
-                found.append(commit.oid)
+                found.append(oid)
                 marks |= _BELOW
-            for parent in self.before(commit):
-                before = sides.get(parent.oid)
-                sides[parent.oid] = (before or 0) | marks
+            if marks & _BELOW and not open_sides:
+                break
+            for time, parent in self._older(oid, -queue[0][0] if queue else 0):
+                before = sides.get(parent)
+                sides[parent] = (before or 0) | marks
                 if before is None:
-                    queue.push(parent)
+                    heappush(queue, (-time, next(order), parent))
                     open_sides += not marks & _BELOW
                 elif not before & _BELOW and marks & _BELOW:
                     open_sides -= 1
-            if not open_sides:
-                break
         return found
+
+    # Writing the graph
+
+    def segment(self, tip: Commit) -> dict[str, bytes]:
+        """The row of the graph that ends at this commit, if one may end there. The commit may be new."""
+        if not is_tip(tip.oid) or tip.oid in self.shallow():
+            return {}
+        return segment_row(chain([tip], self.ancestors(*self.parents(tip), until=self._is_known)))
+
+    def index(self, heads: Sequence[ObjectId]) -> None:
+        """Write the rows of the graph that the histories of these commits lack."""
+        tips = [commit for commit in self.ancestors(*heads, until=self._is_known) if is_tip(commit.oid)]
+        for tip in reversed(tips):
+            self._graph.write(self.segment(tip))
+
+    def _is_known(self, oid: ObjectId) -> bool:
+        return self._graph.find(oid) is not None or oid in self.shallow()
 
 
 _ONE, _OTHER, _BELOW = 1, 2, 4  # an ancestor of one, of the other, and of a common ancestor

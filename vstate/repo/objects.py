@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from vstate.kv.base import OBJECT_PREFIX, KVStore, Revised
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
-from vstate.objects.stream import INDEX_LIMIT, read_index
+from vstate.objects.stream import BLOB_BYTES, INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 from vstate.plural import counted
 from vstate.values.entry import Reader
@@ -49,10 +50,15 @@ BLOB_LEVEL = 1
 NODE_LEVEL = -1
 """zstd's levels. Text shrinks by a third more at 1 than at -1; nodes, which are hashes and keys, do not."""
 
-COMPRESS_FROM_BYTES = 64
+COMPRESS_FROM_BYTES = 128
+LEAST_SAVED = 64
+"""An object that would shrink by fewer bytes is stored as it is: decompressing takes longer than reading."""
 
 _LONGEST_INDEX = 64 * INDEX_LIMIT  # bytes; an item takes 32 for its id and at most 9 for its length
 _LONGEST = {**dict.fromkeys(KINDS, MAX_OBJECT_BYTES), TREE: MAX_NODE_BYTES, INDEX: _LONGEST_INDEX}
+
+_COPIED = BLOB_BYTES + 1
+"""A stored form of at most so many bytes is copied without its letter: a view takes longer."""
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
@@ -62,6 +68,10 @@ NODE_CACHE = 4096
 COMMIT_CACHE = 4096
 LONGEST_CACHED = 256 * 1024
 """How many nodes and commits stay in memory, and the longest body that does after a read, in bytes."""
+_DROPPED_AT_ONCE = 16  # a sixteenth of them
+
+MOST_KEPT = 64
+"""Nodes that are read in a larger batch for one look do not stay in memory."""
 
 _NONE: Mapping[ObjectId, bytes] = MappingProxyType({})
 
@@ -152,11 +162,13 @@ class Objects:
         for (oid, most), name in zip(sizes.items(), names, strict=True):
             stored = found.get(name)
             if stored:
-                body: bytes | memoryview = memoryview(stored)[1:]
-                if stored[0] == packed:
+                letter = stored[0]
+                body: bytes | memoryview
+                body = stored[1:] if len(stored) <= _COPIED else memoryview(stored)[1:]
+                if letter == packed:
                     body = unpack(body, most)
                 # A body that is not right goes the long way, which says why, or reads it again.
-                if stored[0] in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
+                if letter in (raw, packed) and len(body) <= most and blake3(body, key=key).digest() == oid:
                     bodies[oid] = body
                     continue
             bodies[oid] = self._bounded(BLOB, oid, stored, most)
@@ -182,11 +194,29 @@ class Objects:
     def nodes(self, ids: Sequence[bytes]) -> list[Node]:
         """Tree nodes in the order of the ids. Nodes that are not in memory are read in one batch."""
         cached = self._nodes
+        found = [cached.get(oid) for oid in ids]
+        if None in found:
+            unknown = [oid for oid in ids if oid not in cached]
+            if len(unknown) < 2:
+                return [self.node(oid) for oid in ids]
+            read = {oid: self._decoded_node(oid, body) for oid, body in self.read_many(TREE, unknown).items()}
+            return [read.get(oid) or self.node(oid) for oid in ids]
+        return found  # type: ignore[return-value]  # mypy does not narrow a list
+
+    def nodes_once(self, ids: Sequence[bytes]) -> Iterator[Node]:
+        """As `nodes`, for nodes that are looked at once: of many that are read, none stays in memory."""
+        cached = self._nodes
         unknown = [oid for oid in ids if oid not in cached]
-        if len(unknown) < 2:
-            return [self.node(oid) for oid in ids]
-        read = {oid: self._decoded_node(oid, body) for oid, body in self.read_many(TREE, unknown).items()}
-        return [read.get(oid) or self.node(oid) for oid in ids]
+        if len(unknown) < MOST_KEPT:
+            yield from self.nodes(ids)
+            return
+        found = self.store.get_many([OBJECT_PREFIX + oid.hex() for oid in unknown])
+        for oid in ids:
+            node = cached.get(oid)
+            if node is None:
+                stored = found.pop(OBJECT_PREFIX + oid.hex(), None)
+                node = _decode_node(oid, self._checked(TREE, oid, stored))
+            yield node
 
     def commit(self, oid: ObjectId) -> Commit:
         """A commit, from memory if it was read or written recently."""
@@ -320,7 +350,7 @@ class Objects:
         rows: dict[str, bytes] = {}
         compress, compress_blob = self._zstd.compress_node, self._zstd.compress_blob
         misses = self._misses
-        for oid, (kind, body) in objects.items():
+        for oid, (kind, body, plain) in objects.items():
             size = len(body)
             if size > _LONGEST[kind]:
                 raise _too_large(kind, body)
@@ -331,12 +361,12 @@ class Objects:
             missed = misses[kind]
             if size >= COMPRESS_FROM_BYTES and (missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0):
                 shrunk = compress_blob(body) if kind is BLOB else compress(body)
-                if len(shrunk) <= size * 0.9:
+                if len(shrunk) <= size * 0.9 and len(shrunk) <= size - LEAST_SAVED:
                     misses[kind] = 0
                     rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
                     continue
             misses[kind] = missed + 1
-            rows[OBJECT_PREFIX + oid.hex()] = raw + body
+            rows[OBJECT_PREFIX + oid.hex()] = raw + body if plain is None else plain
         return rows
 
 
@@ -409,11 +439,14 @@ def _body_size(stored: bytes) -> int:
 
 def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
     cache[key] = value
-    while len(cache) > limit:
+    if len(cache) > limit:
+        # Many at once: a dict finds its first key by going over all that were deleted before.
         try:
-            del cache[next(iter(cache))]  # the oldest
-        except (KeyError, RuntimeError, StopIteration):  # another thread was there first
-            break
+            oldest = list(islice(cache, limit // _DROPPED_AT_ONCE))
+        except RuntimeError:  # another thread was there first
+            return
+        for key in oldest:
+            cache.pop(key, None)
 
 
 def _too_large(kind: Kind, body: bytes | memoryview) -> InvalidInput:

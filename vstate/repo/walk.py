@@ -84,6 +84,9 @@ class NewestFirst(Iterator[Commit]):
         """Put a commit in."""
         heappush(self._heap, (-commit.time.timestamp(), next(self._order), commit))
 
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
     def __next__(self) -> Commit:
         if not self._heap:
             raise StopIteration

@@ -8,7 +8,7 @@ where.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -68,7 +68,7 @@ from vstate.state.slots import (
 from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
 from vstate.state.turns import Turn
 from vstate.values.culprits import culprit, own_error
-from vstate.values.entry import encode_value
+from vstate.values.entry import ONE_BLOB, Short, encode_value
 from vstate.values.inspection import describe
 from vstate.values.likeness import copies_are_alike
 
@@ -333,6 +333,8 @@ class Handle(StateHandle):
                         return hand.cache[key]
                     try:
                         slot = self._read(hand, key, slot or UNTOUCHED)
+                        if at.rest is None:
+                            self._hold_following(at, key)
                     except CorruptObject:
                         self.require_base()
                         raise
@@ -383,23 +385,41 @@ class Handle(StateHandle):
         if slot.due is not None and slot.over(expiry.now()):
             raise missing(key)
         entry = self.ahead.find(self.tree, key)
-        if entry is None or (entry.expiry is not None and slot.hides_at(entry.expiry.at)):
+        if entry is None:
             raise missing(key)
-        data, found = entry.raw, entry.expiry
+        data, found = entry.raw, None if isinstance(entry, Short) else entry.expiry
+        if found is not None and slot.hides_at(found.at):
+            raise missing(key)
         value, chunks, size, unordered, names = self.repo.decode(key, entry, self.ahead)
-        fixed, base = is_immutable(value), None
+        fixed, base = type(value) not in CONTAINERS and is_immutable(value), None
         if fixed:
             hand.idle += size + KEEP_BYTES_EACH
         else:
             now = NO_ENTRIES
-            again = partial(self.repo.decode, key, entry, self.repo.objects)
-            if unordered or (names and not copies_are_alike(names, value, lambda: again().value)):
+            if unordered or (names and not self._is_alike_again(key, data, names, value)):
                 # The order of a set, say, can change with each loading; in this one copy it stays as it is.
                 now = self._entry_now(value, chunks)
             base = Base(data, chunks, size, True, now, found)
         if slot.wanted is not UNASKED:
             return slot.replaced(value=value, fixed=fixed, base=base)
         return Slot(value, fixed, 0, base, None if found is None else found.at)
+
+    def _hold_following(self, at: Position, key: str) -> None:
+        """Put values into the hand that were loaded with the one of this key, as if they had been read."""
+        slots, cache = at.hand.slots, at.hand.cache
+        for following, value, data, size in self.ahead.following(self.tree, key):
+            fixed = type(value) not in CONTAINERS and is_immutable(value)
+            slot = Slot(value, fixed, 0, None if fixed else Base(data, ONE_BLOB, size, True))
+            if following in slots or following in cache:
+                continue
+            if not self._put(at, following, None, slot):
+                return
+            if fixed:
+                at.hand.idle += size + KEEP_BYTES_EACH
+
+    def _is_alike_again(self, key: str, data: bytes, names: Sequence[str], value: Any) -> bool:
+        """Whether a second copy of the value, which has these names in its pickle, pickles alike."""
+        return copies_are_alike(names, value, lambda: self.repo.load(key, data).value)
 
     def _entry_now(self, value: Any, chunks: tuple[Chunks | None, ...]) -> frozenset[bytes]:
         """The entry of a value as it is; none if the value loads, and does not pickle again."""
@@ -478,11 +498,11 @@ class Handle(StateHandle):
             self.note_prefix(prefix)
             staged, here = self._staged(prefix)
             read, now = self.repo.objects.nodes, expiry.now()
-            entries = tree.scan(read, self.tree, prefix, at=now, reverse=reverse)
+            keys = tree.scan_keys(read, self.tree, prefix, at=now, reverse=reverse)
         if not staged:
-            return self._from_base(key for key, _ in entries)
+            return self._from_base(keys)
         here.sort(reverse=reverse)
-        committed = (key for key, _ in entries if key not in staged)
+        committed = (key for key in keys if key not in staged)
         return self._from_base(merge(committed, here, reverse=reverse))
 
     def count(self, prefix: str) -> int:

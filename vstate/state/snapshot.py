@@ -46,11 +46,17 @@ class Snapshot(ReadableState):
             return self._values[key]
         except (KeyError, TypeError):
             check_key(key)
-        with self._commit_needed():
+        try:  # not `_commit_needed`: a context manager takes longer than loading a short value
             entry = self._ahead.find(self._commit.root, key)
-            if entry is None:
-                raise missing(key)
-            return self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
+            if entry is not None:
+                value = self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
+                for following in self._ahead.following(self._commit.root, key):
+                    self._values.setdefault(following.key, following.value)
+                return value
+        except CorruptObject as error:
+            self._require_commit(error)
+            raise
+        raise missing(key)
 
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
         return self._from_commit(self._ahead.in_batches(self._commit.root, map(check_key, keys)))
@@ -75,9 +81,8 @@ class Snapshot(ReadableState):
             return tree.lookup(self._repo.objects.node, self._commit.root, key) is not None
 
     def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
-        return self._from_commit(
-            key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.root, prefix, reverse=reverse)
-        )
+        root = self._commit.root
+        return self._from_commit(tree.scan_keys(self._repo.objects.nodes, root, prefix, reverse=reverse))
 
     def _count(self, prefix: str) -> int:
         with self._commit_needed():
@@ -96,8 +101,11 @@ class Snapshot(ReadableState):
         try:
             yield
         except CorruptObject as error:
-            if self._repo.objects.is_stored(self._commit.oid):
-                raise
+            self._require_commit(error)
+            raise
+
+    def _require_commit(self, error: CorruptObject) -> None:
+        if not self._repo.objects.is_stored(self._commit.oid):
             # Not NotFound: it is a KeyError, which `get` takes for an absent key.
             raise StorageError(
                 f"gc has removed {self._commit.short}, the commit of this snapshot: check out another one"

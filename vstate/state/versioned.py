@@ -116,7 +116,7 @@ class Versioned(State):
         opened = open_store(store)
         try:
             in_memory = opened is not store and isinstance(opened, Memory)
-            self._open(opened, branch, security, autocommit=autocommit, in_memory=in_memory)
+            self._open(Repository(opened, security), branch, autocommit=autocommit, in_memory=in_memory)
         except BaseException:
             if opened is not store:
                 opened.close()
@@ -125,10 +125,7 @@ class Versioned(State):
         if length is not None:
             self.repo.refs.lifetimes.want(f"{HEADS}{branch}", length, sliding=sliding)
 
-    def _open(
-        self, store: KVStore, branch: str | None, security: Security, *, autocommit: bool, in_memory: bool
-    ) -> None:
-        repo = Repository(store, security)
+    def _open(self, repo: Repository, branch: str | None, *, autocommit: bool, in_memory: bool) -> None:
         if branch is None:
             head = repo.refs.head()
         else:
@@ -773,9 +770,8 @@ class Versioned(State):
         self._handle.trusted(self.create_branch(name, at))
         forked = Versioned.__new__(Versioned)
         ends = self._leftovers
-        forked._open(
-            self.store, name, self.repo.security, autocommit=ends.autocommit, in_memory=ends.in_memory
-        )
+        # With the same repository: a merge finds in memory all that the fork has committed.
+        forked._open(self.repo, name, autocommit=ends.autocommit, in_memory=ends.in_memory)
         forked._owned = False
         return forked
 

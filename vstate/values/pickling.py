@@ -27,8 +27,17 @@ OUT_OF_BAND_BYTES = 1024
 OUT_OF_BAND_LIMIT = 64
 """Buffers after this many stay in the pickle: the entry of a list of a million arrays stays short."""
 
+LONG_BYTEARRAY = 4 * 1024 * 1024
+"""From this size on a bytearray that is a value is a buffer beside its pickle: loading it copies nothing.
+
+A shorter one is copied into the pickle in one step, so that another thread can change its length meanwhile.
+"""
+
 _NAMES = 0x93
 """The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
+
+EMPTY_SET, FROZENSET = 0x8F, 0x91
+"""The opcodes before the items of a set, and behind those of a frozenset."""
 
 _SHORT = 4096  # bytes; a Loader of a pickle up to here takes less time than a look for names
 
@@ -205,7 +214,8 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
 
     file = _Pieces()
     pickler = make(file, protocol=5, buffer_callback=keep_in_band)
-    pickler.dump(value)
+    is_long = type(value) is bytearray and len(value) >= LONG_BYTEARRAY
+    pickler.dump(pickle.PickleBuffer(value) if is_long else value)
     return join_pieces(file), buffers, pickler
 
 
@@ -217,13 +227,12 @@ def loads(
     Unpickling runs the code that the pickle names: any, or with `allow` only names that it covers. Raises
     CannotLoad with the name of the class or function that cannot be loaded.
     """
-    return load_value(data, buffers, allow=allow)[0]
+    return load_value(data, buffers, allow)[0]
 
 
 def load_value(
     data: bytes | bytearray,
     buffers: Sequence[bytearray | memoryview] = (),
-    *,
     allow: Allow | None = None,
     names: list[str] | None = None,
 ) -> tuple[Any, bool]:
@@ -236,10 +245,9 @@ def load_value(
         from vstate.values.guarded import loads_allowed
 
         return loads_allowed(data, buffers, allow, names)
-    tracer = partial(_tracer, data, buffers)
     if not buffers and (_NAMES not in data or (len(data) > _SHORT and not may_hold(data, _NAMES))):
-        # Plain data names no class, and needs no Loader: a third of its time.
-        return loaded(partial(pickle.loads, data), tracer), False
+        return load_plain(data), False  # it names no class, and needs no Loader: a third of its time
+    tracer = partial(_tracer, data, buffers)
     loader = Loader(io.BytesIO(framed(data)), buffers=buffers)
     loader.names = names
     try:
@@ -256,31 +264,50 @@ def load_value(
     return loaded(evolving.load, tracer), evolving.evolved
 
 
-def _tracer(data: bytes | bytearray, buffers: Sequence[bytearray | memoryview]) -> Tracer:
+def is_plain(data: bytes) -> bool:
+    """Whether a short pickle surely names no class and holds no set: loading it runs no code."""
+    return _NAMES not in data and EMPTY_SET not in data and FROZENSET not in data
+
+
+def load_plain(data: bytes | bytearray | memoryview) -> Any:
+    """The value of a pickle that names no class; CannotLoad."""
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # a damaged pickle may raise anything
+        explain(error, partial(_tracer, data, ()))
+        raise
+
+
+def _tracer(data: bytes | bytearray | memoryview, buffers: Sequence[bytearray | memoryview]) -> Tracer:
     from vstate.values.tracing import Tracer  # late: only errors need it
 
     return Tracer(io.BytesIO(data), buffers=buffers)
 
 
 def loaded(load: Callable[[], Any], tracer: Callable[[], Tracer]) -> Any:
-    """The result of `load`. An error becomes CannotLoad, with the name that fails once more in a `tracer`.
-
-    An error that does not come again is not the value's: a signal handler raised it, say. It comes out as it
-    is, and so does MemoryError.
-    """
+    """The result of `load`, with errors as `explain` tells them."""
     try:
         return load()
-    except (CannotLoad, MemoryError):
-        raise
     except Exception as error:  # the code that a pickle names may raise anything
-        tracing = tracer()
-        try:
-            tracing.load()
-        except Exception:
-            reason = f"{type(error).__name__}: {error}"
-            name = tracing.calling or tracing.last_global or "its pickle"
-            raise CannotLoad(name, reason, called=bool(tracing.calling)) from error
+        explain(error, tracer)
         raise
+
+
+def explain(error: Exception, tracer: Callable[[], Tracer]) -> None:
+    """Raise CannotLoad for an error of loading, with the name that fails once more in a `tracer`.
+
+    An error that does not come again is not the value's: a signal handler raised it, say. The caller raises
+    it as it is, and so MemoryError.
+    """
+    if isinstance(error, CannotLoad | MemoryError):
+        return
+    tracing = tracer()
+    try:
+        tracing.load()
+    except Exception:  # as above
+        reason = f"{type(error).__name__}: {error}"
+        name = tracing.calling or tracing.last_global or "its pickle"
+        raise CannotLoad(name, reason, called=bool(tracing.calling)) from error
 
 
 class Finder:

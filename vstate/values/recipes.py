@@ -110,7 +110,9 @@ def read(
     """
     machine = _Reader(data, buffers, limits)
     try:
-        return machine.run(), machine.is_plain
+        value = machine.run()
+        # A long bytearray is its buffer alone.
+        return bytearray(value) if isinstance(value, pickle.PickleBuffer) else value, machine.is_plain
     except InertError as error:
         raise InertError(error.reason, offset=machine.at) from None
     except (IndexError, MemoryError, RecursionError) as error:

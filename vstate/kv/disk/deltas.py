@@ -162,7 +162,7 @@ class Unpacker:
         return self._known
 
     def value(self, rowid: int) -> bytes:
-        """The value of a packed row. Raises Damaged, perhaps also for a good row if another connection writes."""
+        """The value of a packed row. Raises Damaged, perhaps for a good row if another connection writes."""
         return self._version(rowid).value
 
     def is_current(self) -> bool:

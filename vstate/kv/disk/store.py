@@ -15,7 +15,7 @@ from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import Revised, TransactionalStore, batches
 from vstate.kv.disk import deltas
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
-from vstate.kv.disk.writes import Rows, Waiting, Write
+from vstate.kv.disk.writes import Rows, Waiting, Write, is_long
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class Disk(TransactionalStore, ForkAware):
         import sqlite3
 
         from vstate.kv.disk import database
+        from vstate.kv.disk.checkpoints import Checkpoints
 
         if durability not in ("power", "process"):
             raise InvalidInput(f'durability is "power" or "process", not {durability!r}')
@@ -107,6 +108,7 @@ class Disk(TransactionalStore, ForkAware):
         self._reader = database.Handle()
         self._writer = database.Handle(self._turnstile)
         self._checker = database.Handle()
+        self._checkpoints = Checkpoints(self._database)
         survive_forks(self)
         self._database.find_or_make()
         self._query("SELECT 1", ())
@@ -147,9 +149,20 @@ class Disk(TransactionalStore, ForkAware):
         found = {}
         for some in batches(keys, KEYS_PER_QUERY):
             names = {pack(key): key for key in some}
-            marks = ",".join("?" * len(names))
-            rows = self._query(f"SELECT key, value, base FROM kv WHERE key IN ({marks})", list(names))
-            for packed, value in self._opened(rows):
+            marks = ",".join(["(?)"] * len(names))
+            # A fifth quicker than `key IN (…)`, for which SQLite makes a table with an index.
+            sql = f"SELECT key, value, base FROM (VALUES {marks}) CROSS JOIN kv ON key = column1"
+            later = []
+            for row in self._query(sql, list(names)):
+                packed, value, base = row
+                if base is not None:
+                    later.append(row)
+                    continue
+                # Most rows are right, and need no call.
+                found[names.get(packed) or self._unpacked(packed)] = (
+                    value if type(value) is bytes else self._value(value)
+                )
+            for packed, value in self._opened(later):
                 found[names.get(packed) or self._unpacked(packed)] = value
         return found
 
@@ -259,7 +272,11 @@ class Disk(TransactionalStore, ForkAware):
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         rows = _split(writes)
         write = Write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
-        self._waiting.add(write, rows)
+        if is_long(rows):
+            write.long = True
+            self._checkpoints.wait()  # then SQLite writes the log anew from its start, and it does not grow
+        else:
+            self._waiting.add(write, rows)
         return self._write(write)
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
@@ -288,7 +305,10 @@ class Disk(TransactionalStore, ForkAware):
                         if write.committing:
                             raise self._unknown("in another thread, together with its own")
                         if self._turnstile.take() or (backoff and backoff.elapsed > PATIENCE):
-                            return self._transaction(write)
+                            done = self._transaction(write)
+                            if write.long:
+                                self._checkpoints.start()
+                            return done
                 except sqlite3.Error as caught:
                     error = caught
                 try:
@@ -314,6 +334,7 @@ class Disk(TransactionalStore, ForkAware):
         try:
             if connection.in_transaction:
                 connection.rollback()  # an interruption kept the last call from undoing it
+            self._checkpoints.resume(self._writer)  # an interruption may have kept the last call from it
             connection.execute("BEGIN IMMEDIATE")
             self._turnstile.leave()
             agreed = []
@@ -325,6 +346,8 @@ class Disk(TransactionalStore, ForkAware):
                 if self._apply(connection, packer, write):
                     agreed.append(write)
             if agreed:
+                if first.long:
+                    self._checkpoints.put_off(self._writer)
                 for write in agreed:
                     write.committing = True
                 committing = True
@@ -441,6 +464,7 @@ class Disk(TransactionalStore, ForkAware):
             checking.interrupt()
         with self._writer.lock, self._reader.lock, self._checker.lock:
             self._closed = True
+            self._checkpoints.wait()
             self._writer.close()
             self._reader.close()
             self._checker.close()
@@ -455,6 +479,7 @@ class Disk(TransactionalStore, ForkAware):
         for handle in (self._checker, self._writer, self._reader):
             handle.lock.acquire()
             handle.close()
+        self._checkpoints.wait()  # its connection must not be in two processes
 
     def after_fork(self, *, child: bool) -> None:
         if child:

@@ -18,6 +18,12 @@ Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
 MOST_ROWS = 1000
 """A transaction with more rows than this goes alone: its fsync is little beside its writing."""
 
+LONG_BYTES = 16 * 1024 * 1024
+"""A transaction of more bytes is long: it goes alone, and its log is copied later. See `checkpoints`."""
+
+_LONGEST_CHUNK = 256 * 1024
+"""The most bytes of a chunk of a long value, so a long transaction of such chunks has many rows."""
+
 _LOOK_AGAIN_SECONDS = 1.0
 
 
@@ -28,9 +34,10 @@ class Write:
     - `committing`: the rows are in a transaction that was being committed. If that is not `done` when the
       thread has the lock, its outcome is unknown.
     - `done`: whether the rows were written; False if an expectation failed; None before.
+    - `long`: the rows have many bytes, so the transaction commits without a checkpoint.
     """
 
-    __slots__ = ("_bell", "committing", "done", "expected", "plan", "shared")
+    __slots__ = ("_bell", "committing", "done", "expected", "long", "plan", "shared")
 
     def __init__(self, plan: Callable[[], Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> None:
         self.plan = plan
@@ -38,6 +45,7 @@ class Write:
         self.shared = False
         self.committing = False
         self.done: bool | None = None
+        self.long = False
         self._bell = Lock()
         self._bell.acquire()
 
@@ -118,6 +126,12 @@ class Waiting:
         """Forget all, in the child after a fork: the threads that wait are in the parent."""
         self._writes = deque()
         self._leader = None
+
+
+def is_long(rows: Rows) -> bool:
+    """Whether these rows make a long transaction, by the rows that it sets."""
+    sets, _ = rows
+    return len(sets) > LONG_BYTES // _LONGEST_CHUNK and sum(len(value) for _, value in sets) > LONG_BYTES
 
 
 def _count(rows: Rows) -> int:

@@ -16,6 +16,7 @@ from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
 from vstate.repo.core import Core, format_of
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.exchange.remnants import Remnants
+from vstate.repo.graph import graph_key, is_segment, is_tip
 from vstate.repo.history import History, shallow_row
 from vstate.repo.objects import Objects
 from vstate.repo.walk import batches
@@ -104,8 +105,15 @@ class Transfer:
                         self._progress("copying", self._seen, None)
                 # The next group may be compared with the objects of this one.
                 sender.finish()
+                self._copy_segments(commits)
         self._known.append(tip)
         return copied
+
+    def _copy_segments(self, commits: Sequence[Commit]) -> None:
+        """Copy the rows of the graph that end at these commits. `gc` drops them if the commits never land."""
+        keys = [graph_key(commit.oid) for commit in commits if is_tip(commit.oid)]
+        rows = self._source.store.get_many(keys) if keys else {}
+        self._target.store.set_many({key: row for key, row in rows.items() if is_segment(key, row)})
 
     def _note(self, commits: Sequence[Commit], copied: Copied) -> None:
         """Note where the histories of these commits end, and the format that older programs have to know."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vstate.errors import InvalidInput, MergeConflict, NotFound
@@ -68,9 +68,10 @@ def merge(
             f"{name} cannot be merged: the history with its merge base with {branch} was cut off; "
             "cherry_pick its commits instead"
         )
+    changes = list(base.diff(theirs.root))
     merged = merge_changes(
-        {change.key: change.new for change in base.diff(head.root)},
-        base.diff(theirs.root),
+        _changed_in(repo, head, changes),
+        changes,
         Resolver(
             repo,
             lambda: effective_policies(repo, branch, policy),
@@ -240,14 +241,10 @@ def _apply(
     )
 
 
-def _changed_in(repo: Core, head: Commit, theirs: Iterable[KeyChange]) -> dict[str, bytes | None]:
+def _changed_in(repo: Core, head: Commit, theirs: Sequence[KeyChange]) -> dict[str, bytes | None]:
     """The entries in `head` of those changed keys that differ there from their old entry."""
-    ours = {}
-    for key, before, _ in theirs:
-        entry = tree.lookup(repo.objects.node, head.root, key)
-        if entry != before:
-            ours[key] = entry
-    return ours
+    found = tree.lookup_many(repo.objects.nodes, head.root, [change.key for change in theirs])
+    return {key: found.get(key) for key, before, _ in theirs if found.get(key) != before}
 
 
 def effective_policies(repo: Core, branch: str, policy: PolicyOption) -> dict[str, Policy]:

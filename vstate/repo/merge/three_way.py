@@ -355,7 +355,7 @@ class Base:
 
     def diff(self, root: ObjectId | None) -> Iterable[KeyChange]:
         """The keys in which a tree differs from the base."""
-        return tree.diff(self.read_nodes, self.tree, root)
+        return tree.diff(self.read_nodes if self._nodes else self._repo.objects.nodes, self.tree, root)
 
     def read_nodes(self, ids: Sequence[bytes]) -> list[Node]:
         """Nodes of the base and of stored trees."""

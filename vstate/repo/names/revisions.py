@@ -55,8 +55,12 @@ class Revisions:
             if sign == "^":
                 oid = self._parent(oid, number, rev) if number else oid
                 continue
-            for _ in range(min(number, _MAX_STEPS)):
-                oid = self._parent(oid, 1, rev)
+            left = min(number, _MAX_STEPS)
+            while left:
+                oid, steps = self._history.back(oid, left)
+                if not steps:
+                    oid, steps = self._parent(oid, 1, rev), 1
+                left -= steps
         return oid
 
     def _parent(self, oid: ObjectId, number: int, rev: str) -> ObjectId:

@@ -18,6 +18,7 @@ from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
+from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.dates import parse_age
@@ -322,16 +323,20 @@ class _Collector:
         for lines in _batches(self.expired, _DELETE):
             self._store.delete_many(lines)
         commits = self.find_garbage()
+        found = self.removed > 0
         self.removed = self.removed_bytes = 0
         exclusive = True
         newest_first = (oid for _, oid in sorted(commits, reverse=True))
-        for ids in chain(_batches(newest_first, _DELETE), _batches(self._garbage(), _DELETE)):
+        garbage = self._garbage() if found else ()
+        for ids in chain(_batches(newest_first, _DELETE), _batches(garbage, _DELETE)):
             exclusive = exclusive and self._remove(ids)
             if not exclusive:
                 self._set_aside(ids)
         self._see_to_trash(grace)
         self._forget_rows()
         self._forget_lifetimes()
+        self._forget_segments()
+        self._history.index([*self._refs.values()])
 
     def _garbage(self) -> Iterator[ObjectId]:
         for oid in map(object_id, self._store.keys(OBJECT_PREFIX)):
@@ -436,6 +441,22 @@ class _Collector:
 
         if not self._store.exclusively(plan):
             self._store.delete_many(plan())
+
+    def _forget_segments(self) -> None:
+        """Drop the rows of the graph that are damaged, or that hold a commit that is gone."""
+        stale = []
+        for key, row in self._store.items(GRAPH):
+            try:
+                others = [oid for oid in read_segment(key, row).ids if oid not in self.reach]
+            except ValueError:
+                stale.append(key)
+                continue
+            # Others may have made commits since the walk.
+            objects = [OBJECT_PREFIX + oid.hex() for oid in others]
+            if len(self._store.present(objects)) < len(objects):
+                stale.append(key)
+        self._store.delete_many(stale)
+        self._history.reload()
 
 
 def _known_to_be_lost(store: KVStore) -> IdSet:

@@ -13,6 +13,7 @@ from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
 from vstate.repo.core import FORMAT, FORMAT_KEY, format_of
+from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW, parse_shallow_row
 from vstate.repo.names.refs import (
     CHECK_DIGITS,
@@ -55,16 +56,18 @@ _PREFIXES = (
     POLICY,
     LEASE,
     LIFETIME,
+    GRAPH,
 )
 
 
-_PARSERS: Mapping[str, tuple[str, Callable[[bytes], object]]] = {
-    REMOTE: ("remote", parse_remote),
-    LIFETIME: ("expiry", parse_lifetime),
-    LEASE: ("lease", parse_lease),
-    POLICY: ("policy", parse_policies),
+_PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
+    REMOTE: ("remote", lambda _, row: parse_remote(row)),
+    LIFETIME: ("expiry", lambda _, row: parse_lifetime(row)),
+    LEASE: ("lease", lambda _, row: parse_lease(row)),
+    POLICY: ("policy", lambda _, row: parse_policies(row)),
+    GRAPH: ("graph", read_segment),
 }
-"""By prefix, the kind of the rows, and the function that parses one."""
+"""By prefix, the kind of the rows, and the function that parses one with its key."""
 
 
 _PREFIX_LENGTH = len(OBJECT_PREFIX)
@@ -146,7 +149,7 @@ class Metadata:
         for prefix, (kind, parse) in _PARSERS.items():
             for key, row in self._salvage.items(prefix):
                 try:
-                    parse(_readable(row))
+                    parse(key, _readable(row))
                     self.expiring = self.expiring or prefix == LIFETIME
                 except (ValueError, CorruptStore) as error:
                     self._mark_bad(key, kind, f"{key}: {error}")

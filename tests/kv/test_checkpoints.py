@@ -1,0 +1,90 @@
+"""Checkpoints of long transactions on disk: later, in a thread of their own, and missed by nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from vstate import Disk
+from vstate.kv.disk.checkpoints import Checkpoints
+from vstate.kv.disk.database import FILE_NAME, LOG_BYTES
+from vstate.kv.disk.writes import LONG_BYTES
+
+ROWS = {f"row {i}": Random(i).randbytes(64 * 1024) for i in range(LONG_BYTES // 65536 + 1)}
+
+
+def sizes(directory: Path) -> tuple[int, int]:
+    """The bytes of the database file and of its log."""
+    file = directory / FILE_NAME
+    return file.stat().st_size, file.with_name(f"{FILE_NAME}-wal").stat().st_size
+
+
+def test_the_log_of_a_long_transaction_is_copied_and_cut_back(tmp_path: Path) -> None:
+    """A thread copies it, also while shorter transactions go on, and the log does not grow."""
+    with Disk(tmp_path) as disk:
+        for turn in range(3):
+            disk.set_many({key: bytes([turn]) + value for key, value in ROWS.items()})
+            assert sizes(tmp_path)[1] < 2 * LONG_BYTES
+        disk.set("short", b"1")
+        disk._checkpoints.wait()
+        assert sizes(tmp_path)[0] > LONG_BYTES
+        for turn in range(3):
+            disk.set("short", bytes([turn]))
+        assert sizes(tmp_path)[1] <= LOG_BYTES
+        assert disk.get("row 7") == b"\2" + ROWS["row 7"]
+
+
+def test_the_next_commit_makes_a_checkpoint_that_was_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interruption before the thread starts leaves a long log, until the next commit."""
+    with Disk(tmp_path) as disk:
+        monkeypatch.setattr(Checkpoints, "start", lambda checkpoints: None)
+        disk.set_many(ROWS)
+        assert sizes(tmp_path)[0] < LONG_BYTES < sizes(tmp_path)[1]
+        disk.set("short", b"1")
+        assert sizes(tmp_path)[0] > LONG_BYTES
+
+
+KILLED = """
+import os, signal, sys
+from vstate import Disk
+from tests.kv.test_checkpoints import ROWS
+disk = Disk(sys.argv[1])
+disk.set_many(ROWS)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_long_transaction_outlives_its_process(tmp_path: Path) -> None:
+    """A process that is killed right after the transaction leaves its rows in the log."""
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path], timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    with Disk(tmp_path) as disk:
+        assert disk.get_many(ROWS) == ROWS
+        assert list(disk.check()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_fork_right_after_a_long_transaction(tmp_path: Path) -> None:
+    """Parent and child both go on with the store."""
+    with Disk(tmp_path) as disk:
+        disk.set_many(ROWS)
+        child = os.fork()
+        if not child:
+            try:
+                disk.set("child", b"1")
+            finally:
+                os._exit(0)
+        disk.set("parent", b"1")
+        os.waitpid(child, 0)
+        assert disk.get_many([*ROWS, "child", "parent"]) == {**ROWS, "child": b"1", "parent": b"1"}
+        assert list(disk.check()) == []

@@ -1,0 +1,267 @@
+"""The graph: rows that hold many commits, which walks rely on no further than the commits' ids prove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+import zstandard
+from sync_stores import Counted
+
+from vstate import CorruptStore, KVStore, Memory, Versioned
+from vstate.kv.base import OBJECT_PREFIX
+from vstate.objects.canonical import decode, encode
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.objects.segment import Segment
+from vstate.repo import Repository, graph
+from vstate.repo.clone import clone
+from vstate.repo.graph import GRAPH, read_segment
+from vstate.repo.history import History
+from vstate.repo.objects import Objects
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of a few commits, so that small histories have many."""
+    monkeypatch.setattr(graph, "_TIPS", 64)
+    monkeypatch.setattr(graph, "_LEAST", 2)
+    monkeypatch.setattr(graph, "_MOST", 8)
+    monkeypatch.setattr(graph, "_KEPT", 2)
+
+
+def random_history(store: KVStore, random: Random) -> list[Commit]:
+    """Commits with up to three parents each, mostly one, and often of one time; oldest first."""
+    commits: list[Commit] = []
+    for number in range(random.randrange(2, 60)):
+        near = commits[-random.choice([1, 2, 5, 60]) :]
+        parents = random.sample(near, min(len(near), random.choice([0, 1, 1, 1, 1, 1, 2, 3])))
+        earliest = max((parent.time for parent in parents), default=BEGAN)
+        time = earliest + timedelta(microseconds=random.choice([1, 1, 2, 50]))
+        commits.append(Commit(None, tuple(parent.oid for parent in parents), time, f"{number}"))
+    store.set_many(Objects(store).stored({commit.oid: commit.as_object() for commit in commits}))
+    return commits
+
+
+def fresh(store: KVStore) -> History:
+    return History(Objects(store))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_walks_find_the_same_with_the_graph_and_without(seed: int, small: None) -> None:
+    """Merge bases, ancestry, first parents and logs, in histories of any shape, parts of which have rows."""
+    random, store = Random(seed), Memory()
+    commits = random_history(store, random)
+    heads = [commit.oid for commit in random.sample(commits, min(len(commits), 4))]
+    plain = fresh(store)
+    pairs = [[commit.oid for commit in random.choices(commits, k=2)] for _ in range(30)]
+    bases = [plain.merge_bases(*pair) for pair in pairs]
+    ancestry = [plain.is_ancestor(*pair) for pair in pairs]
+    logs = [list(plain.ancestors(*pair)) for pair in pairs]
+    fresh(store).index(heads)
+    walked = fresh(store)
+    assert [walked.merge_bases(*pair) for pair in pairs] == bases
+    assert [walked.is_ancestor(*pair) for pair in pairs] == ancestry
+    assert [list(walked.ancestors(*pair)) for pair in pairs] == logs
+    for commit in commits:
+        to, steps = walked.back(commit.oid, random.randrange(1, 9))
+        for _ in range(steps):
+            (commit,) = plain.commits(commit.parent_ids)
+        assert commit.oid == to
+
+
+# Rows
+
+COMMITS = 100
+
+
+def history(store: KVStore) -> list[Commit]:
+    """A hundred commits, and a branch that parted from them at the first; the log of the hundred."""
+    with Versioned(store) as state:
+        state["i"] = -1
+        state.commit()
+        with state.fork("side") as side:
+            side["side"] = True
+            side.commit()
+        for i in range(1, COMMITS):
+            state["i"] = i
+            state.commit(f"commit {i}")
+        return list(state.log())
+
+
+def rows(store: KVStore) -> dict[str, bytes]:
+    return dict(store.items(GRAPH))
+
+
+def bases(store: KVStore) -> list[ObjectId]:
+    repo = Repository(store)
+    return repo.history.merge_bases(repo.branch("main").oid, repo.branch("side").oid)
+
+
+class Near(Counted):
+    """A store that counts its calls, from which nothing is read ahead."""
+
+    remote = False
+
+
+def reads(store: KVStore, walk: Callable[[KVStore], object]) -> int:
+    """How many calls of the store a walk takes."""
+    counted = Near(store)
+    walk(counted)
+    return len(counted.calls)
+
+
+def log(store: KVStore) -> list[Commit]:
+    with Versioned(store) as state:
+        return list(state.log())
+
+
+def test_commits_write_the_graph(small: None) -> None:
+    """Who commits writes it in passing, and walks then read a row in place of its commits."""
+    store = Memory()
+    expected = history(store)
+    assert rows(store)
+    bare = Memory()
+    bare.set_many({key: value for key, value in store.items() if not key.startswith(GRAPH)})
+    for walk in (bases, log, lambda store: Repository(store).resolve(f"main~{COMMITS - 1}")):
+        assert walk(store) == walk(bare)
+        assert reads(store, walk) < reads(bare, walk) * 0.7
+    assert log(store) == expected
+
+
+def test_gc_writes_the_rows_that_are_missing(small: None) -> None:
+    """A store of an older program, and one that was fetched or imported, has the rows after the next gc."""
+    store = Memory()
+    history(store)
+    store.delete_many(rows(store))
+    before, repo = reads(store, bases), Repository(store)
+    repo.gc()
+    assert reads(store, bases) < before * 0.7
+    written = rows(store)
+    repo.gc()
+    assert rows(store) == written
+    assert repo.fsck().ok
+
+
+def test_a_clone_brings_its_rows(small: None) -> None:
+    store, copy = Memory(), Memory()
+    history(store)
+    clone(store, copy)
+    assert rows(copy) == rows(store)
+
+
+def _nonsense(rows: dict[str, bytes]) -> dict[str, bytes]:
+    return dict.fromkeys(rows, b"nonsense")
+
+
+def _shuffled(rows: dict[str, bytes]) -> dict[str, bytes]:
+    keys = sorted(rows)
+    return dict(zip(keys, [rows[key] for key in keys[1:] + keys[:1]], strict=True))
+
+
+def _relinked(rows: dict[str, bytes]) -> dict[str, bytes]:
+    """Each commit in a row is said to have another parent."""
+    forged = {}
+    for key, row in rows.items():
+        begins, ends, links = decode(zstandard.decompress(row))
+        links[0] = [bytes(32)]
+        begins[-1], links = begins[0], [*links, [2]]
+        forged[key] = zstandard.compress(encode([begins, ends, links]))
+    return forged
+
+
+def _shortened(rows: dict[str, bytes]) -> dict[str, bytes]:
+    return {key: row[:-1] for key, row in rows.items()}
+
+
+def _enormous(rows: dict[str, bytes]) -> dict[str, bytes]:
+    return dict.fromkeys(rows, zstandard.compress(bytes(100_000_000)))
+
+
+@pytest.mark.parametrize("spoil", [_nonsense, _shuffled, _relinked, _shortened, _enormous])
+def test_a_bad_row_misleads_nobody(
+    spoil: Callable[[dict[str, bytes]], dict[str, bytes]], small: None
+) -> None:
+    """Damaged and forged rows change no walk. fsck reports them, and gc writes right ones."""
+    store = Memory()
+    expected, right = history(store), rows(store)
+    found = bases(store)
+    store.set_many(spoil(right))
+    assert log(store) == expected
+    assert bases(store) == found
+    report = Repository(store).fsck()
+    assert {damage.id for damage in report.damage} == right.keys()
+    assert all(damage.readable and damage.kind == "graph" for damage in report.damage)
+    Repository(store).gc()
+    assert Repository(store).fsck().ok
+    assert reads(store, bases) < COMMITS
+
+
+def test_more_commits_in_a_row_change_nothing(small: None) -> None:
+    """A row with commits that its newest one does not lead to is good, and they appear in no walk."""
+    store, other = Memory(), Memory()
+    expected = history(store)
+    history(other)
+    for key, row in rows(store).items():
+        more = [decode(zstandard.decompress(part)) for part in [next(iter(rows(other).values())), row]]
+        joined = [first + second for first, second in zip(*more, strict=True)]
+        store.set(key, zstandard.compress(encode(joined)))
+    assert log(store) == expected
+    assert bases(store) == [expected[-1].oid]
+
+
+def test_an_id_among_other_data_is_no_parent() -> None:
+    """A row that takes bytes of a commit's info for the id of a parent is refused."""
+    fake = bytes(range(32))
+    commit = Commit(None, (), BEGAN, "message", {"bytes": fake})
+    begin, end = commit.body.split(b"\xc4\x20" + fake)
+    with pytest.raises(ValueError, match="other data"):
+        Segment(zstandard.compress(encode([[begin], [end], [[fake]]])))
+
+
+def test_a_cut_history_leaves_no_copy(small: None) -> None:
+    """After gc has cut a history short, no row holds one of the commits that are gone."""
+    store = Memory()
+    history(store)
+    with Versioned(store) as state:
+        state.delete_branch("side")
+    repo = Repository(store)
+    repo.gc(branch="main", keep_last=COMMITS // 2, keep_reflog="0d")
+    kept = log(store)
+    assert len(kept) == COMMITS // 2
+    held = {oid.hex() for key, row in rows(store).items() for oid in read_segment(key, row).ids}
+    assert held
+    assert held <= {key.removeprefix(OBJECT_PREFIX) for key in store.keys(OBJECT_PREFIX)}
+    assert repo.fsck().ok
+    assert log(store) == kept
+
+
+def test_old_damage_stops_no_commit(small: None) -> None:
+    """A commit that would write a row goes on without, if an old commit cannot be read."""
+    store = Memory()
+    lost = history(store)[COMMITS // 2]
+    store.delete_many([*rows(store), OBJECT_PREFIX + lost.id])
+    with Versioned(store) as state:
+        for i in range(COMMITS):
+            state["i"] = [i]
+            state.commit()
+        assert rows(store)
+
+
+def test_a_walk_stands_still_for_no_row(small: None) -> None:
+    """A row that the store itself cannot read counts as absent."""
+
+    class Unreadable(Memory):
+        def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+            keys = list(keys)
+            if any(key.startswith(GRAPH) for key in keys):
+                raise CorruptStore(self.location, "a page is damaged")
+            return super().get_many(keys)
+
+    store = Unreadable()
+    expected = history(store)
+    assert log(store) == expected

@@ -1,0 +1,131 @@
+"""Graph: the links of commits, many in one row, for walks that need no more of a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
+
+from vstate.errors import CorruptObject, CorruptStore
+from vstate.kv.base import KVStore
+from vstate.objects.commit import Commit
+from vstate.objects.segment import EDGE, MOST_BYTES, Segment, encode_segment
+
+GRAPH = "graph/"
+"""Under this prefix, by the id of its newest commit, lies a row with a segment of the history before it."""
+
+_TIPS = 1
+"""Of 256 commits, so many may be the newest of a segment, by chance."""
+
+_LEAST, _MOST = 128, 4096
+"""So many commits a segment has. With fewer, a row is not worth its place."""
+
+_KEPT = 8  # segments in memory
+_ABSENT = 10_000  # rows that are known to be absent
+
+
+def is_tip(oid: bytes) -> bool:
+    """Whether the commit may be the newest of a segment. The id decides, so every program agrees."""
+    return oid[-1] < _TIPS
+
+
+def graph_key(oid: bytes) -> str:
+    """The key of the segment whose newest commit this is."""
+    return GRAPH + oid.hex()
+
+
+class Graph:
+    """The segments of one store. Threads may share it.
+
+    A segment proves its links by the ids of its commits, and a commit never changes. So a row may be missing,
+    stale or forged, and costs time only. `ends` are the commits whose parents were cut off: a segment that
+    has one is left out, because some of its commits are gone.
+    """
+
+    def __init__(self, store: KVStore, ends: Callable[[], Collection[bytes]]) -> None:
+        self._store = store
+        self._ends = ends
+        self._segments: tuple[Segment, ...] = ()
+        self._absent: set[bytes] = set()
+
+    def forget(self) -> None:
+        """Read all rows again at the next need."""
+        self._segments, self._absent = (), set()
+
+    def find(self, oid: bytes) -> tuple[Segment, int] | None:
+        """The segment that has the commit, and the commit's place in it; None if no segment is known."""
+        edges: list[bytes] = []
+        for segment in self._segments:
+            place = segment.places.get(oid)
+            if place is not None:
+                if place != EDGE:
+                    return segment, place
+                edges += segment.edges()
+        # A first parent may lie beside the next segment's tip, and still in that segment.
+        tips = [oid] if is_tip(oid) else [tip for tip in edges if is_tip(tip)]
+        for segment in self._load([tip for tip in tips if tip not in self._absent]) if tips else ():
+            place = segment.places.get(oid, EDGE)
+            if place != EDGE:
+                return segment, place
+        return None
+
+    def _load(self, tips: Sequence[bytes]) -> tuple[Segment, ...]:
+        loaded = {segment.ids[-1] for segment in self._segments}
+        keys = {graph_key(tip): tip for tip in tips if tip not in loaded}
+        try:
+            rows = self._store.get_many(keys) if keys else {}
+        except (CorruptObject, CorruptStore):
+            rows = {}
+        segments: tuple[Segment, ...] = ()
+        if len(self._absent) > _ABSENT:
+            self._absent = set()
+        for key, tip in keys.items():
+            try:
+                segment = read_segment(key, rows[key])
+            except (KeyError, ValueError):  # absent or damaged: the commits themselves are read
+                self._absent.add(tip)
+                continue
+            if all(segment.places.get(oid, EDGE) == EDGE for oid in self._ends()):
+                segments += (segment,)
+            else:
+                self._absent.add(tip)
+        self._segments = (*segments, *self._segments)[:_KEPT]
+        return segments
+
+    # Writing
+
+    def write(self, rows: Mapping[str, bytes]) -> None:
+        """Write segments."""
+        if rows:
+            self._store.set_many(rows)
+            self._absent = set()
+
+
+def read_segment(key: str, row: bytes) -> Segment:
+    """The segment in a row; ValueError if the row is damaged, or is another commit's."""
+    segment = Segment(row)
+    if not segment.ids or key != graph_key(segment.ids[-1]):
+        raise ValueError("it is the segment of another commit")
+    return segment
+
+
+def is_segment(key: str, row: bytes) -> bool:
+    """Whether a row is as it should be."""
+    try:
+        return bool(read_segment(key, row).ids)
+    except ValueError:
+        return False
+
+
+def segment_row(newest_first: Iterable[Commit]) -> dict[str, bytes]:
+    """The row of a tip and the commits before it, none if they are too few. Reads as many as fit a row."""
+    commits: list[Commit] = []
+    size = 0
+    for commit in islice(newest_first, _MOST):
+        size += len(commit.body)
+        if size > MOST_BYTES:
+            break
+        commits.append(commit)
+    if len(commits) < _LEAST:
+        return {}
+    newest, row = encode_segment(reversed(commits))
+    return {graph_key(newest): row} if newest == commits[0].oid else {}
