@@ -84,33 +84,47 @@ def rounds_of_a_state(scratch: Path) -> Iterator[Sides]:
 
 PAIRS = 500
 
+TASKS = 32
+
 TOOL_PAIR = "ToolStateManager, start and complete one after the other, disk: a pair"
+TOOL_PAIRS = "ToolStateManager, start and complete in 32 tasks at once, disk: a pair"
 
 
-@workload(Row(TOOL_PAIR, "seconds", (Target(1 / 500),)))
+async def start(manager: ToolStateManager, number: int) -> None:
+    begun = ToolExecution(execution_id=f"{number:06}", tool_name="search", parameters={"query": "news"})
+    await manager.start_execution(begun)
+
+
+async def complete(manager: ToolStateManager, number: int) -> None:
+    await manager.complete_execution(f"{number:06}", result={"found": [1, 2, 3]}, duration_ms=12)
+
+
+@workload(Row(TOOL_PAIR, "seconds", (Target(1 / 500),)), Row(TOOL_PAIRS, "seconds", (Target(1 / 2000),)))
 def executions_of_tools(scratch: Path) -> Iterator[Sides]:
     rounds = count()
     written: list[tuple[int, ...]] = []
-    started: list[str] = []
 
-    def on_vstate() -> dict[str, float]:
+    async def pairs(tasks: int) -> float:
         disk = MeteredDisk(scratch / str(next(rounds)))
 
-        async def pairs() -> float:
-            async with ToolStateManager(disk) as manager:
-                began = time.perf_counter()
-                for number in range(PAIRS):
-                    id = f"execution-{number:06}"
-                    begun = ToolExecution(execution_id=id, tool_name="search", parameters={"query": "news"})
-                    await manager.start_execution(begun)
-                    started[:] = disk.last
-                    await manager.complete_execution(id, result={"found": [1, 2, 3]}, duration_ms=12)
-                return (time.perf_counter() - began) / PAIRS
+        async def task(numbers: range) -> None:
+            for number in numbers:
+                await start(manager, number)
+                await complete(manager, number)
 
-        sample = asyncio.run(pairs())
-        written[:] = [disk.sizes(tuple(started)), disk.written]
+        async with ToolStateManager(disk) as manager:
+            await start(manager, PAIRS)
+            written[:] = [disk.written]
+            await complete(manager, PAIRS)
+            written.append(disk.written)
+            began = time.perf_counter()
+            await asyncio.gather(*(task(range(number, PAIRS, tasks)) for number in range(tasks)))
+            sample = time.perf_counter() - began
         disk.close()
-        return {TOOL_PAIR: sample}
+        return sample / PAIRS
+
+    def on_vstate() -> dict[str, float]:
+        return {TOOL_PAIR: asyncio.run(pairs(1)), TOOL_PAIRS: asyncio.run(pairs(TASKS))}
 
     def on_floor() -> dict[str, float]:
         floor = Floor(scratch / f"floor-{next(rounds)}.db")

@@ -31,6 +31,19 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
     return run
 
 
+def _count_hops(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The calls that go to a worker thread from now on."""
+    hops: list[object] = []
+    run = aio.reading.Workers.run
+
+    def counted(workers: Any, function: Any, **options: Any) -> Any:
+        hops.append(function)
+        return run(workers, function, **options)
+
+    monkeypatch.setattr(aio.reading.Workers, "run", counted)
+    return hops
+
+
 class Slow(Memory):
     """A Memory whose transactions take `seconds`, and announce their start.
 
@@ -822,3 +835,49 @@ def test_nothing_is_missing() -> None:
     other_ways = {"repo", "store", "root", "prefix", "popitem", "has_uncommitted", "before_commit"}
     names = {name for name, _ in inspect.getmembers(vstate.Versioned) if not name.startswith("_")}
     assert names - other_ways - set(dir(aio.Versioned)) == set()
+
+
+@in_a_loop
+async def test_a_value_in_memory_is_read_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first read loads a value, in a thread. Later reads find it, and see each change and deletion."""
+    async with aio.Versioned(Memory()) as state:
+        await state.update({"part/a": [1], "part/b": 2, "gone": 3})
+        await state.commit()
+        part, snapshot = state.namespace("part"), await state.checkout("HEAD")
+        for mapping, key in ((state, "part/a"), (part, "a"), (snapshot, "part/a")):
+            await mapping[key]
+            hops = _count_hops(monkeypatch)
+            assert await mapping[key] == [1]
+            assert await mapping.get(key) is await mapping[key]
+            assert hops == []
+            monkeypatch.undo()
+        hops = _count_hops(monkeypatch)
+        assert await part.contains("a")
+        assert hops == []
+        (await part["a"]).append(2)
+        await state.commit()
+        assert await part["a"] == [1, 2]
+        assert await snapshot["part/a"] == [1]
+        del state.sync["gone"]
+        assert not await state.contains("gone")
+        await state.set("part/b", 5)
+        assert await part["b"] == 5
+        other: Any = []
+        assert not await state.contains(other)
+    with pytest.raises(InvalidInput, match="closed"):
+        await state["part/a"]
+
+
+@in_a_loop
+async def test_reads_from_memory_let_other_tasks_run() -> None:
+    """A task that polls a value without another pause sees the change of another task."""
+    async with aio.Versioned(Memory()) as state:
+        await state.set("done", False)
+
+        async def finish() -> None:
+            state["done"] = True
+
+        task = asyncio.create_task(finish())
+        while not await state["done"]:
+            pass
+        await task

@@ -41,7 +41,7 @@ class Stored:
 
     def split(self, data: bytes, previous: Chunks | None = None) -> tuple[Link, Chunks]:
         link, chunks, objects = split(data, previous)
-        for oid, (kind, body, _) in objects.items():
+        for oid, (kind, body) in objects.items():
             assert ObjectId.of(kind, body) == oid
             if oid not in self.objects:
                 self.written += len(body)
@@ -280,7 +280,7 @@ def test_objects_of_the_older_version_are_not_given_again() -> None:
 def test_index_nodes_are_bounded() -> None:
     """An index node has from 2 to 256 items, but for a last one, and lengths that add up."""
     link, chunks, objects = split(noise(7_000_000))
-    nodes = {oid: read_index(bytes(body)) for oid, (kind, body, _) in objects.items() if kind is INDEX}
+    nodes = {oid: read_index(bytes(body)) for oid, (kind, body) in objects.items() if kind is INDEX}
     assert all(1 <= len(items) <= 256 for _, items in nodes.values())
     assert sum(size for _, size in nodes[link.id][1]) == link.length
     assert len(nodes) < len(chunks.ids) / 5

@@ -35,7 +35,7 @@ class Nodes:
         return [self(oid) for oid in ids]
 
     def keep(self, objects: NewObjects) -> None:
-        for oid, (kind, body, _) in objects.items():
+        for oid, (kind, body) in objects.items():
             assert ObjectId.of(kind, body) == oid
             self.bodies[oid] = bytes(body)
 
@@ -277,7 +277,7 @@ def test_an_overwrite_writes_one_node_a_height(large: tuple[ObjectId, Nodes], nu
     assert len(nodes.during(edit)) == height + 1
     assert changed is not None
     assert len(changed[1]) == height + 1
-    assert sum(len(body) for _, body, _ in changed[1].values()) < 25_000
+    assert sum(len(body) for _, body in changed[1].values()) < 25_000
 
 
 @pytest.mark.parametrize("number", range(0, 20_000, 2500))

@@ -53,7 +53,7 @@ HIGHER = keys_at(2, 5)
 
 def built(store: KVStore, keys: Iterable[str]) -> ObjectId:
     root, objects, _ = tree.update(lambda oid: None, None, dict.fromkeys(keys, ATOM))  # type: ignore[arg-type, return-value]
-    for kind, body, _ in objects.values():
+    for kind, body in objects.values():
         plant(store, kind, bytes(body))
     assert root is not None
     return root

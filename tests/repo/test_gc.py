@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from soak import SOAK
+from soak import SOAK, sized
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import (
@@ -442,7 +442,11 @@ def test_cut_options_go_together() -> None:
 def test_interrupted_anywhere(
     after: bool, atomic: bool, cut: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever call of the store fails, nothing needed is lost, and the next run removes the rest."""
+    """Whichever call of the store fails, nothing needed is lost, and the next run removes the rest.
+
+    Every second call fails before its work, and the others after it; with VSTATE_SOAK set, each call in both
+    ways.
+    """
     monkeypatch.setattr(gc, "_DELETE", 3)
     source = Memory()
     state = chain(source, 4)
@@ -467,7 +471,7 @@ def test_interrupted_anywhere(
     done, counted = run(None)
     expected = objects_of(done)
     assert expected == needed(done)
-    for fail_at in range(2, len(counted.calls) + 1):
+    for fail_at in range(sized(2 + after, 2), len(counted.calls) + 1, sized(2, 1)):
         memory, faulty = run(fail_at)
         whole(memory)
         assert dict(Versioned(memory)) == dict(Versioned(done))

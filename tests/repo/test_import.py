@@ -151,7 +151,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
         while line and line != b"importing\n" and line != b"done\n":
             line = process.stdout.readline()
         if line == b"importing\n":
-            time.sleep(chance.uniform(0, 0.02 * attempt))
+            time.sleep(chance.uniform(0, 0.05 * attempt))
             process.send_signal(signal.SIGKILL)
             kills += 1
         rest = process.stdout.read()

@@ -17,6 +17,16 @@ PACKAGE = str(Path(vstate.__file__).parent)
 
 
 @cache
+def try_lines(file: str) -> frozenset[int]:
+    """The lines of a file with the word `try`: Python runs nothing there, so nothing raises.
+
+    An exception of a tracer would come out there as if the `with` block around it had not begun.
+    """
+    tree = ast.parse(Path(file).read_text())
+    return frozenset(node.lineno for node in ast.walk(tree) if isinstance(node, (ast.Try, ast.TryStar)))
+
+
+@cache
 def with_lines(file: str) -> frozenset[int]:
     """The lines of a file on which a `with` statement begins."""
     tree = ast.parse(Path(file).read_text())
@@ -37,7 +47,7 @@ def raised_at(function: Callable[[], object], line: int | None, kind: type[BaseE
         nonlocal passed
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
-        if event == "line":
+        if event == "line" and frame.f_lineno not in try_lines(frame.f_code.co_filename):
             if frame.f_lineno in with_lines(frame.f_code.co_filename):
                 place = id(frame), frame.f_lineno
                 if place in entered:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,11 @@ def test_a_state_that_is_dropped_names_its_staged_keys(warned: list[Any]) -> Non
 def test_a_store_that_is_gone_does_not_keep_a_state_from_closing(warned: list[Any], tmp_path: Path) -> None:
     """The warning names the staged keys, and close() ends as ever."""
     with Disk(tmp_path / "store") as store:
+        with Versioned(store) as first:
+            first["x"] = 0
+            first.commit()
         state = Versioned(store)
-        state["x"] = 1
+        state["x"] = 1  # only the store knows whether this is a change
     state.close()
     assert "'x'" in str(warned.pop().message)
 
@@ -171,6 +175,17 @@ def test_autocommit_that_cannot_commit_closes_nothing() -> None:
     state["x"] = 3
     state.close()
     assert Versioned(store)["x"] == 3
+
+
+def test_a_closed_state_is_not_kept() -> None:
+    """With autocommit the program's end needs the state, but not once it is closed."""
+    state = Versioned(Memory(), autocommit=True)
+    state["x"] = 1
+    state.close()
+    gone = weakref.ref(state)
+    del state
+    gc.collect()
+    assert gone() is None
 
 
 def test_with_await(warned: list[Any]) -> None:
@@ -232,3 +247,53 @@ def test_the_end_of_the_program(options: list[str], tmp_path: Path) -> None:
     for name, key in (("kept", "x"), ("dropped", "z")):
         assert list(Versioned(tmp_path / name)) == [key]
         assert len(list(Versioned(tmp_path / name).log())) == 1
+
+
+IN_THE_MIDDLE = """
+import sys, threading, time
+from vstate import Versioned
+
+class Stuck:
+    def __reduce__(self):
+        stuck.set()
+        time.sleep(600)
+
+def transact():
+    with half.transaction():
+        half["half"] = 1
+        begun.set()
+        time.sleep(600)
+
+begun, stuck = threading.Event(), threading.Event()
+half = Versioned(sys.argv[1] + "/half", autocommit=True)
+threading.Thread(target=transact, daemon=True).start()
+begun.wait()
+late = Versioned(sys.argv[1] + "/late", autocommit=True)
+late["late"] = "mine"
+with Versioned(sys.argv[1] + "/late") as other:
+    other["late"] = "theirs"
+    other.commit()
+busy = Versioned(sys.argv[1] + "/busy", autocommit=True)
+busy["busy"] = Stuck()
+threading.Thread(target=busy.commit, daemon=True).start()
+stuck.wait()
+"""
+
+
+@pytest.mark.slow
+def test_the_end_of_the_program_in_the_middle_of_work(tmp_path: Path) -> None:
+    """Half a transaction is not committed, a refused commit is told, and a stuck thread holds up nobody."""
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_THE_MIDDLE, tmp_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = {line.rsplit("'", 2)[-2]: line for line in ended.stderr.splitlines() if "are lost" in line}
+    assert "was open when the program ended, with uncommitted changes" in told["half"]
+    assert "could not commit when the program ended (" in told["late"]
+    assert "was dropped with uncommitted changes" in told["busy"]
+    assert Versioned(tmp_path / "half").head is None
+    assert Versioned(tmp_path / "late")["late"] == "theirs"

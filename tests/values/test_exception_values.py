@@ -6,9 +6,11 @@ import asyncio
 import json
 import pickle
 import subprocess
+import threading
 import urllib.error
 from dataclasses import dataclass
 from email.message import Message
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +100,26 @@ class Failures(ExceptionGroup[Exception]):
     job: str
 
 
+class Gathered(ExceptionGroup[Exception]):
+    """Its `args` are not its message and its exceptions."""
+
+    def __new__(cls, job: str, errors: list[Exception]) -> Gathered:
+        return super().__new__(cls, f"{job} failed", errors)
+
+
+class Doubling(Exception):
+    def __setattr__(self, name: str, value: int) -> None:
+        super().__setattr__(name, 2 * value)
+
+
+class NoField(AttributeError):
+    """It holds an object that cannot be pickled."""
+
+    def __init__(self, *, status: int) -> None:
+        super().__init__("no field", name="field", obj=threading.Lock())
+        self.status = status
+
+
 class ReducesItself(Exception):
     def __init__(self, *, status: int) -> None:
         super().__init__(status)
@@ -114,6 +136,20 @@ def _reduced(status: int) -> ReducesItself:
 class SetsItsState(Exception):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, loaded=True)
+
+
+class Single(Exception):
+    def __reduce__(self) -> str:
+        return "SINGLE"
+
+
+def _with(error: BaseException, **attributes: Any) -> BaseException:
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+SINGLE = _with(Single("one in a process"), __context__=KeyError("k"))
 
 
 def _chained() -> BaseException:
@@ -142,7 +178,10 @@ EXAMPLES = [
     KeywordOnly(status=4),
     KeywordOnly("text", status=4),
     Slotted(4),
-    NoInit("x"),
+    _with(NoInit("x"), status=4),
+    _with(Doubling("x"), status=4),
+    NoField(status=4),
+    Gathered("job", [TwoArguments("a", 1), ValueError("b")]),
     Data(4, [1]),
     Data(status=4, parts=[1]),
     FrozenData(4),
@@ -169,7 +208,10 @@ EXAMPLES = [
     asyncio.CancelledError("why"),
     KeyNotFound("k"),
     ReducesItself(status=4),
+    _with(ReducesItself(status=4), __notes__=["while planning"]),
     _chained(),
+    _with(_in_context(TwoArguments("a", 1)), __suppress_context__=True),
+    _with(_chained(), __suppress_context__=False),
     *(_in_context(made) for made in (ValueError("x"), json.JSONDecodeError("bad", "{", 1), FrozenData(4))),
     _in_context(ReducesItself(status=4)),
 ]
@@ -233,7 +275,8 @@ def test_a_working_reduce_decides() -> None:
     assert len(dumps(ReducesItself(status=4))[0]) < 200, "its cache is not stored"
     error = SetsItsState("x")
     error.n = 1  # type: ignore[attr-defined]
-    assert vars(_loaded(error)) == {"n": 1, "loaded": True}
+    assert vars(_loaded(error)) == vars(_loaded(_in_context(error))) == {"n": 1, "loaded": True}
+    assert _loaded(SINGLE) is SINGLE
 
 
 SHARED = TwoArguments("shared", 1)
@@ -262,8 +305,9 @@ def test_only_exceptions_are_made_and_restored() -> None:
     for kind in (dict, int, type):
         with pytest.raises(TypeError):
             new_exception(kind)
-    with pytest.raises(TypeError):
-        restore_exception(TwoArguments, (None, {"x": 1}))  # type: ignore[arg-type]
+    for thing in (TwoArguments, SimpleNamespace()):
+        with pytest.raises(TypeError):
+            restore_exception(thing, (None, {"x": 1}))  # type: ignore[arg-type]
 
 
 def test_shown_without_loading() -> None:

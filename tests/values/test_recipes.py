@@ -41,6 +41,17 @@ class Colour(enum.Enum):
     RED = 1
 
 
+class Failed(Exception):
+    """A call that is dropped sets its attributes when it loads."""
+
+    def __init__(self, *, code):
+        super().__init__("failed")
+        self.code = code
+
+    def __repr__(self):
+        return f"Failed({self.code})"
+
+
 class Numbers(list):
     pass
 
@@ -65,7 +76,7 @@ VALUES = [
     {datetime.date(2026, 1, 2): datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)},
     [collections.OrderedDict(a=1), collections.defaultdict(list, a=[1]), collections.Counter("aab")],
     [collections.deque([1, 2], maxlen=3), Numbers([1, 2]), Names(a=1), slice(1, 2), range(3)],
-    [ValueError("bad", 1), datetime.timedelta(seconds=4)],
+    [ValueError("bad", 1), Failed(code=5), datetime.timedelta(seconds=4)],
     [numpy.arange(3), numpy.arange(1000), numpy.arange(4000)[::2], numpy.float64(2.5)],
 ]
 
@@ -119,6 +130,15 @@ def test_names_in_old_opcodes_are_no_plain_data():
     assert recipes.read(*pickling.dumps([1, "x", {2}]), inert.Limits())[1] is True
     with pytest.raises(inert.InertError):
         recipes.read(b"\x80\x04(" + b"K\x01" + b"2\x86" * 60 + b"\x91.", (), inert.Limits())
+
+
+def test_forged_numbers_and_calls():
+    """An impossible number is moved as an object. A pickle that drops an object is refused."""
+    for name in (b"decimal\nDecimal\n(S'1.5.0'", b"fractions\nFraction\n(S'1/0'"):
+        assert isinstance(recipes.read(b"c" + name + b"\ntR.", (), inert.Limits())[0], recipes.Recipe)
+    for call in (b"ca\nb\n(tR", b"ca\nb\n)\x81"):
+        with pytest.raises(inert.InertError, match="drops an object"):
+            recipes.read(b"\x80\x04K\x01" + call + b"0.", (), inert.Limits())
 
 
 def test_policies_move_objects_that_they_do_not_look_into():

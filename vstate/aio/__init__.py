@@ -8,7 +8,8 @@ async with Versioned("agent-state") as state:
     print(await state["messages"])
 
 The names are those of `vstate.Versioned`. Calls that may read or write the store are awaited, and run in
-worker threads. Everything else is the same: there is one implementation, and this package awaits it.
+worker threads; a value that is in memory is read without a thread. Everything else is the same: there is one
+implementation, and this package awaits it.
 
 - A call that is cancelled has happened or has not: the cancellation is raised once that is settled. If a
   transaction is cancelled as it ends, its commit is made.

@@ -11,6 +11,7 @@ from vstate.aio.workers import Workers
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
 from vstate.state.base import ReadableState, State, handle_of
+from vstate.state.slots import ABSENT
 from vstate.state.turns import Turn
 
 _P = ParamSpec("_P")
@@ -67,13 +68,24 @@ class Reading(Generic[_S]):
             await turns.take_async(turn)
             return await self._workers.run(partial(function, True))
 
+    async def _ready(self, key: object) -> Any:
+        """The value of the key if it is in memory, else ABSENT. A thread would take longer than the read."""
+        if self._handle is None or not self._workers.are_open:
+            return ABSENT
+        value = self._handle._ready(key, ABSENT)
+        if value is not ABSENT:
+            await self._workers.breathe()
+        return value
+
     async def __getitem__(self, key: str) -> Any:
         """The value of the key: `await state["k"]`. Raises KeyNotFound."""
-        return await self._run(lambda handle: handle[key])
+        value = await self._ready(key)
+        return await self._run(lambda handle: handle[key]) if value is ABSENT else value
 
     async def get(self, key: str, default: Any = None) -> Any:
         """The value of the key, or `default` if there is none."""
-        return await self._run(lambda handle: handle.get(key, default))
+        value = await self._ready(key)
+        return await self._run(lambda handle: handle.get(key, default)) if value is ABSENT else value
 
     async def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
         """The values of those keys that are present, in the order given; the store is asked a few times."""
@@ -81,7 +93,7 @@ class Reading(Generic[_S]):
 
     async def contains(self, key: str) -> bool:
         """Whether the key is present."""
-        return await self._run(lambda handle: key in handle)
+        return await self._ready(key) is not ABSENT or await self._run(lambda handle: key in handle)
 
     async def count(self, prefix: str = "") -> int:
         """How many keys begin with `prefix`."""

@@ -13,6 +13,7 @@ from typing import Any, Self
 from vstate import state as sync
 from vstate.aio.lease import Lease, entered
 from vstate.aio.reading import Snapshot, awaited
+from vstate.aio.together import Together
 from vstate.aio.workers import Workers
 from vstate.aio.writing import Writing
 from vstate.kv.url import location_of
@@ -28,7 +29,7 @@ class Versioned(Writing[sync.Versioned]):
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(Workers(), None)
+        super().__init__(Together(Workers()), None)
         self._open = partial(sync.Versioned, *args, **options)
         self._place = args[0] if args else options.get("store")
         self._opening = threading.Lock()

@@ -14,6 +14,7 @@ from vstate.errors import InvalidInput
 _R = TypeVar("_R")
 
 _THREADS = 4  # a handle does one thing at a time, mostly; reads beside a commit go on
+_BREATH = 64  # reads from memory
 
 
 class Workers:
@@ -21,6 +22,14 @@ class Workers:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="vstate")
+        self._reads = 0
+        self.are_open = True
+
+    async def breathe(self) -> None:
+        """Let the event loop run now and then: a task may poll a value without another pause."""
+        self._reads += 1
+        if self._reads % _BREATH == 0:
+            await asyncio.sleep(0)
 
     async def run(
         self,
@@ -57,6 +66,7 @@ class Workers:
         )
 
     def stop(self) -> None:
+        self.are_open = False
         self._threads.shutdown(wait=False)
 
 

@@ -70,11 +70,10 @@ class ObjectId(bytes):
 
 
 class Object(NamedTuple):
-    """An object that is not stored yet. `plain` is its stored form without compression, None if not made."""
+    """An object that is not stored yet."""
 
     kind: Kind
     body: bytes | memoryview
-    plain: bytes | None = None
 
 
 class Link(NamedTuple):

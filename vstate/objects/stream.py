@@ -53,6 +53,8 @@ GROUP = 64
 MAX_HEIGHT = 64
 """No index is higher, since each node has two items or more."""
 
+_LETTER = BLOB.code.encode()
+
 ReadMany = Callable[[Sequence[ObjectId]], Mapping[ObjectId, bytes]]
 ReadSized = Callable[[Mapping[ObjectId, int]], Mapping[ObjectId, bytes | memoryview]]
 
@@ -129,7 +131,10 @@ def split(
         previous = None
     prints = _unchanged(view, previous, average)
     unchanged = len(prints) * GROUP
-    ids, lengths, objects = _cut(view, previous, unchanged, average)
+    if previous is None and _in_threads(average):
+        ids, lengths, objects = _cut_in_threads(view, average)
+    else:
+        ids, lengths, objects = _cut(view, previous, unchanged, average)
     if previous is not None and ids[:unchanged] != previous.ids[:unchanged]:
         prints.pop()  # the last chunk of the last group ends elsewhere now
     # Only of bytes: another thread may write to any other buffer after it was hashed.
@@ -194,7 +199,7 @@ def _cut(
     sure = _sure(old_lengths, largest)
     places: dict[ObjectId, int] | None = None
     first, expect = 0, unchanged
-    key, letter = BLOB.key, BLOB.code.encode()
+    key = BLOB.key
     while position < end:
         while expect < sure and position + largest <= end:
             stop = position + old_lengths[expect]
@@ -209,15 +214,11 @@ def _cut(
         lengths += old_lengths[first:expect]
         for piece in _chunker(average).cut_buf(view[position:]):
             size = piece.length
-            # Copied before it is hashed: another thread may write to the buffer. The copy has the letter of
-            # the stored form, so that no second copy is needed to write it.
-            plain = letter + view[position : position + size]
-            body = memoryview(plain)[1:]
-            oid = ObjectId.of(BLOB, body)
+            oid, new = _blob(view[position : position + size])
             ids.append(oid)
             lengths.append(size)
             if oid not in stored:
-                objects[oid] = Object(BLOB, body, plain)
+                objects[oid] = new
             position += size
             if oid in stored and position + largest <= end:
                 if places is None:
@@ -226,6 +227,43 @@ def _cut(
                     first = expect = places[oid] + 1
                     break
     return tuple(ids), tuple(lengths), objects
+
+
+def _cut_in_threads(
+    view: memoryview, average: int
+) -> tuple[tuple[ObjectId, ...], tuple[int, ...], NewObjects]:
+    """As `_cut`, of a stream without an earlier version."""
+    places: list[tuple[int, int]] = []
+    made: dict[int, tuple[ObjectId, Object]] = {}
+
+    def find() -> Iterator[int]:
+        position = 0
+        for number, piece in enumerate(_chunker(average).cut_buf(view)):
+            places.append((position, position + piece.length))
+            position += piece.length
+            yield number
+
+    def make(number: int) -> None:
+        begin, end = places[number]
+        made[number] = _blob(view[begin:end])
+
+    in_two_threads(make, find())  # while one thread looks for the next end, the other one copies and hashes
+    blobs = [made[number] for number in range(len(places))]
+    return tuple(oid for oid, _ in blobs), tuple(end - begin for begin, end in places), dict(blobs)
+
+
+def _blob(chunk: memoryview) -> tuple[ObjectId, Object]:
+    """A chunk as an object, with its id."""
+    # Copied before it is hashed: another thread may write to the buffer. The copy begins with the letter of
+    # the stored form, so that writing it needs no second copy.
+    plain = _LETTER + chunk
+    body = memoryview(plain)[1:]
+    return ObjectId.of(BLOB, body), Object(BLOB, body)
+
+
+def _in_threads(average: int) -> bool:
+    """Whether two threads save time: with smaller chunks, most of the time goes to Python's own code."""
+    return average > CHUNK_SIZES[0][1]
 
 
 def _sure(lengths: Sequence[int], largest: int) -> int:
@@ -367,8 +405,8 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
             position += size
 
     parts = _parts(chunks, count)
-    # While one thread reads rows, the other one hashes and copies. Small chunks take most time in Python.
-    if chunk_size(chunks.length) > CHUNK_SIZES[0][1]:
+    if _in_threads(chunk_size(chunks.length)):
+        # While one thread reads rows, the other one hashes and copies.
         keep_freed_memory()
         in_two_threads(fill, parts)
     else:

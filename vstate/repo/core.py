@@ -303,9 +303,26 @@ class Core:
         a `guard`, the branch moves only while the guard allows it; otherwise the guard raises.
         """
         commits, nodes = list(commits), list(nodes)
-        ref, last, needed = HEADS + branch, commits[-1], 1
-        if ref in self.refs.lifetimes.wanted:
-            needed = EXPIRY_FORMAT
+        rows = self.rows_of(branch, commits, objects, nodes)
+        if not self.publish_rows(
+            branch, rows, [(commits[-1], action)], expected=expected, needs=needs, guard=guard
+        ):
+            return False
+        self.objects.remember(nodes, commits)
+        return True
+
+    def rows_of(
+        self,
+        branch: str,
+        commits: Sequence[Commit],
+        objects: NewObjects,
+        nodes: Sequence[tuple[ObjectId, Node]],
+    ) -> dict[str, bytes]:
+        """The rows of new objects and commits, and of a segment of the graph that ends there.
+
+        The store's format covers them from now on.
+        """
+        needed = EXPIRY_FORMAT if HEADS + branch in self.refs.lifetimes.wanted else 1
         for _, node in nodes:
             if node.expiries is not None:
                 needed = EXPIRY_FORMAT
@@ -316,11 +333,24 @@ class Core:
                 needed = max(needed, SIGNED_COMMITS)
         self.require_format(needed)
         before: dict[ObjectId, bytes] = {}
-        if self.store.keeps_deltas and expected is not None and self.objects.is_in_memory(expected):
-            before = predecessors(self.objects.node, self.objects.commit(expected).root, nodes)
-        rows: Mapping[str, bytes] = self.objects.stored(made, before)
-        if is_tip(commits[0].oid):
-            rows = {**rows, **self._segment(commits[0])}
+        parents = commits[0].parent_ids
+        if self.store.keeps_deltas and parents and self.objects.is_in_memory(parents[0]):
+            before = predecessors(self.objects.node, self.objects.commit(parents[0]).root, nodes)
+        rows = self.objects.stored(made, before)
+        return {**rows, **self._segment(commits[0])} if is_tip(commits[0].oid) else rows
+
+    def publish_rows(
+        self,
+        branch: str,
+        rows: Mapping[str, bytes],
+        moves: Sequence[tuple[Commit, str]],
+        *,
+        expected: ObjectId | None,
+        needs: Sequence[ObjectId] = (),
+        guard: Guard | None = None,
+    ) -> bool:
+        """As `publish`, for rows. The reflog gets a line for each commit and action of `moves`."""
+        ref, (last, action) = HEADS + branch, moves[-1]
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(rows)
@@ -337,6 +367,7 @@ class Core:
                     not_before=last.time,
                     sweep=sweep,
                     expecting=expecting,
+                    through=[(commit.oid, its_action) for commit, its_action in moves[:-1]],
                 )
 
         try:
@@ -347,8 +378,6 @@ class Core:
             done = True
         if not done and guard is not None:
             guard.check()
-        if done:
-            self.objects.remember(nodes, commits)
         return done
 
     def _segment(self, commit: Commit) -> Mapping[str, bytes]:

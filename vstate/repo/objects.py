@@ -21,6 +21,7 @@ from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObject
 from vstate.objects.stream import BLOB_BYTES, INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 from vstate.plural import counted
+from vstate.repo.unpublished import Rows, Unpublished
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
@@ -100,7 +101,7 @@ class Objects:
     """The objects of one store. Threads may share it."""
 
     def __init__(self, store: KVStore) -> None:
-        self.store = store
+        self.store: KVStore = store
         self._nodes: dict[bytes, Node] = {}
         self._commits: dict[ObjectId, Commit] = {}
         self._zstd = _Zstd()
@@ -342,6 +343,12 @@ class Objects:
 
     # Writing
 
+    def show(self, rows: Rows) -> None:
+        """Let reads find these rows while somebody holds them, before they are in the store."""
+        if not isinstance(self.store, Unpublished):
+            self.store = Unpublished(self.store)
+        self.store.show(rows)
+
     def stored(self, objects: NewObjects, before: Mapping[ObjectId, bytes] = _NONE) -> dict[str, bytes]:
         """The rows to write for new objects, by key. Ids do not depend on compression.
 
@@ -350,7 +357,7 @@ class Objects:
         rows: dict[str, bytes] = {}
         compress, compress_blob = self._zstd.compress_node, self._zstd.compress_blob
         misses = self._misses
-        for oid, (kind, body, plain) in objects.items():
+        for oid, (kind, body) in objects.items():
             size = len(body)
             if size > _LONGEST[kind]:
                 raise _too_large(kind, body)
@@ -366,7 +373,7 @@ class Objects:
                     rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
                     continue
             misses[kind] = missed + 1
-            rows[OBJECT_PREFIX + oid.hex()] = raw + body if plain is None else plain
+            rows[OBJECT_PREFIX + oid.hex()] = _plain(raw, body)
         return rows
 
 
@@ -447,6 +454,15 @@ def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
             return
         for key in oldest:
             cache.pop(key, None)
+
+
+def _plain(letter: bytes, body: bytes | memoryview) -> bytes:
+    """The stored form without compression; not a copy if the body is the rest of such a form."""
+    if type(body) is memoryview and type(body.obj) is bytes and len(body.obj) == len(body) + 1:
+        form = body.obj
+        if form[:1] == letter and form.endswith(body):
+            return form
+    return letter + body
 
 
 def _too_large(kind: Kind, body: bytes | memoryview) -> InvalidInput:

@@ -164,6 +164,10 @@ class ReadableState(Mapping[str, Any]):
     def _count(self, prefix: str) -> int:
         """How many keys begin with `prefix`."""
 
+    def _ready(self, key: object, absent: Any) -> Any:
+        """The value of a key, if memory has it and no lock is needed to read it; else `absent`."""
+        return absent
+
     def __iter__(self) -> Iterator[str]:
         return self._scan("")
 

@@ -57,7 +57,6 @@ class Leftovers:
             else:
                 self._warn("was closed", self._changed(), stacklevel + 1)
         self._told = True
-        _open.discard(state)
         _kept.discard(state)
 
     def commit(self) -> None:

@@ -25,7 +25,7 @@ from vstate.repo.names.refs import HEADS
 from vstate.repo.writing import reflog_action
 from vstate.state.handle import KEEP_BYTES, KEEP_BYTES_EACH, Handle
 from vstate.state.plan import Plan
-from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, Unsettled, is_live
+from vstate.state.position import NO_VALUES, SETTLED, Chain, Landing, Pending, Position, Unsettled, is_live
 from vstate.state.slots import UNASKED
 
 OnRace = Literal["merge", "raise"]
@@ -100,6 +100,12 @@ def _commit_to(
         landing, token = Landing(branch, commit, plan.steps, at.events), Lock()
         for key in plan.expiring:
             at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
+        if at.rest is not None and (chain := at.rest.chain) is not None:
+            chain.rows.update(handle.repo.rows_of(branch, [commit], plan.objects | objects, nodes))
+            handle.repo.objects.remember(nodes, [commit])
+            land(handle, landing, commit)
+            _seal(handle, plan)
+            return commit
         pending = Pending(ref(token), partial(_look_for, handle, landing))
         while not handle.swap(at := handle.at, at.awaiting(pending)):
             pass
@@ -110,7 +116,7 @@ def _commit_to(
         except _LandedLate:
             continue
         except VStateError as error:
-            _explain(handle, error, pending, landing)
+            _explain(handle, error, pending, landing.commit)
             raise
         _seal(handle, plan)
         return head
@@ -162,6 +168,40 @@ def _publish(
     )
 
 
+def publish_chain(handle: Handle, branch: str, chain: Chain) -> bool:
+    """Put the commits of a chain on their branch, in one transaction. The handle is settled.
+
+    False if the branch, or this handle, has moved: then the handle is at the base of the chain again.
+    """
+    last, token = chain.commits[-1], Lock()
+    pending = Pending(ref(token), partial(_look_for_chain, handle, branch, chain))
+    handle.change(lambda at: at.moved(pending=pending))
+    try:
+        with token:
+            done = (handle.at.branch, handle.at.head) == (branch, last) and handle.repo.publish_rows(
+                branch,
+                chain.rows,
+                [(commit, reflog_action("commit", commit)) for commit in chain.commits],
+                expected=None if chain.base is None else chain.base.oid,
+            )
+            if done:
+                handle.go(chain=None, pending=None)
+            else:
+                handle.abandon(chain)
+    except VStateError as error:
+        _explain(handle, error, pending, last)
+        raise
+    return done
+
+
+def _look_for_chain(handle: Handle, branch: str, chain: Chain) -> None:
+    """Find out whether the commits of a chain are on their branch, and be where they say."""
+    if handle.repo.has_landed(branch, chain.commits[-1].oid):
+        handle.go(chain=None, pending=None)
+    else:
+        handle.abandon(chain)
+
+
 def land(
     handle: Handle, landing: Landing, head: Commit, moved: Iterable[str] = (), *, late: bool = False
 ) -> None:
@@ -180,7 +220,8 @@ def land(
             known = set(map(id, landing.events))
             events = tuple(event for event in at.events if id(event) not in known)
         attempt = rest.attempt if late else None
-        rest = Unsettled(steps, None, attempt, rest.open, rest.owed)
+        chain = None if rest.chain is None else rest.chain.with_commit(head, steps)
+        rest = Unsettled(steps, None, attempt, rest.open, rest.owed, chain=chain)
         hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
         return Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
 
@@ -257,7 +298,7 @@ def _stop_at_doubt(handle: Handle, branch: str, head: ObjectId) -> None:
         raise _LandedLate
 
 
-def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Landing) -> None:
+def _explain(handle: Handle, error: VStateError, pending: Pending, commit: Commit) -> None:
     """Drop the pending call if the error says that nothing was written; else say how to find out."""
     if handle.rest.pending is not pending:
         return
@@ -265,7 +306,7 @@ def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Land
         handle.change(lambda at: at.moved(pending=None))
     elif isinstance(error, StoreUnavailable) and error.outcome_unknown:
         error.message += (
-            f"; whether commit {landing.commit.short} was made is not known: the next call on this state "
+            f"; whether commit {commit.short} was made is not known: the next call on this state "
             "looks, and state.head tells then"
         )
 

@@ -47,6 +47,7 @@ from vstate.state.position import (
     OVER,
     SETTLED,
     Attempt,
+    Chain,
     Position,
     Unsettled,
     is_live,
@@ -113,7 +114,12 @@ class Handle(StateHandle):
     @property
     def head(self) -> Commit | None:
         """The commit that the next one is made on; None before the first."""
-        return self._settled().head
+        return self._known(self._settled())
+
+    def _known(self, at: Position) -> Commit | None:
+        """The head that this context may know: outside of its updates, not that of a chain of commits."""
+        chain = None if at.rest is None else at.rest.chain
+        return at.head if chain is None or self.turns.nested else chain.base
 
     @property
     def branch(self) -> str | None:
@@ -208,6 +214,8 @@ class Handle(StateHandle):
                 raise
         if (rest := self.rest).attempt is not None and not is_live(rest.attempt.token):
             self._undo(rest.attempt)
+        if (chain := self.rest.chain) is not None and not is_live(chain.token):
+            self.abandon(chain)
         at = self.at
         open_now = (at.rest or SETTLED).open
         for i, saved in enumerate(open_now):
@@ -268,6 +276,11 @@ class Handle(StateHandle):
         events = tuple(event for event in at.events if id(event) in known)
         # Other threads' reads and writes are noted too. Their edits in place of other keys stay.
         self.drop(at, [key for key in plan.touched if key in attempt.notes], attempt=None, events=events)
+
+    def abandon(self, chain: Chain) -> None:
+        """Be at the base of a chain that did not get to the branch. The values of its keys are read again."""
+        steps = self.at.hand.forget(chain.keys, {})
+        self.go(head=chain.base, chain=None, pending=None, steps=steps)
 
     def drop(self, at: Position, keys: Iterable[str], **fields: Any) -> bool:
         """Forget the slots of the keys; False, and nothing is done, if the handle is not at `at` any more."""
@@ -718,7 +731,8 @@ class Handle(StateHandle):
     def own_head(self) -> Head:
         """Where this state is, as its HEAD."""
         at = self._settled()
-        return Head(at.branch, None if at.head is None else at.head.oid)
+        head = self._known(at)
+        return Head(at.branch, None if head is None else head.oid)
 
     def resolve(self, rev: Revision) -> Commit:
         """The commit of a revision, as this state sees HEAD."""

@@ -41,6 +41,9 @@ class Namespace(State):
             raise missing(key)
         return self._root[self.prefix + key]
 
+    def _ready(self, key: object, absent: Any) -> Any:
+        return self._root._ready(self.prefix + key, absent) if isinstance(key, str) else absent
+
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
         found = self._root.get_many(self.prefix + check_key(key) for key in check_several(keys))
         return {key[len(self.prefix) :]: value for key, value in found.items()}

@@ -7,13 +7,14 @@ the handle at the old position or at the new one.
 from __future__ import annotations
 
 from _thread import LockType
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 from vstate.objects.commit import Commit, Event
+from vstate.repo.unpublished import Rows
 from vstate.state.slots import Hand, Mark, Slot, Steps
 from vstate.values.entry import Encoded
 
@@ -95,6 +96,24 @@ class Saved(NamedTuple):
     staged: Mapping[str, tuple[Slot, Encoded | None]]
 
 
+class Chain(NamedTuple):
+    """The commits of updates that go to the store together, each on top of the one before, oldest first.
+
+    They begin at `base`, the commit that the branch is at. `rows` are their objects as the store will have
+    them, and `keys` the keys that they changed.
+    """
+
+    token: ReferenceType[Token]
+    base: Commit | None
+    rows: Rows
+    keys: frozenset[str] = frozenset()
+    commits: tuple[Commit, ...] = ()
+
+    def with_commit(self, commit: Commit, keys: Iterable[str]) -> Chain:
+        """The chain with one more commit, whose objects are in the rows already."""
+        return self._replace(keys=self.keys.union(keys), commits=(*self.commits, commit))
+
+
 class Unsettled:
     """The part of a position that is rarely there.
 
@@ -103,11 +122,13 @@ class Unsettled:
     - `attempt`: the attempt of an update that is under way.
     - `open`: the savepoints that are under way, the outermost first.
     - `owed`: the savepoint that the handle has to go back to.
+    - `chain`: commits of updates that go to the store together. The handle is at the last one, while the
+      branch is at their base.
     - `doubts`: commits that were not on the branch when the handle looked. A server may still carry one out,
       as long as the branch has not moved.
     """
 
-    __slots__ = ("attempt", "doubts", "open", "owed", "pending", "steps")
+    __slots__ = ("attempt", "chain", "doubts", "open", "owed", "pending", "steps")
 
     def __init__(
         self,
@@ -117,6 +138,7 @@ class Unsettled:
         open: tuple[Saved, ...] = (),
         owed: Saved | None = None,
         doubts: tuple[Landing, ...] = (),
+        chain: Chain | None = None,
     ) -> None:
         self.steps: Final = steps
         self.pending: Final = pending
@@ -124,11 +146,14 @@ class Unsettled:
         self.open: Final = open
         self.owed: Final = owed
         self.doubts: Final = doubts
+        self.chain: Final = chain
 
     @property
     def is_under_way(self) -> bool:
         """Whether an attempt that is under way is all that is unsettled: mostly so inside an update."""
         if self.attempt is None or self.open or self.steps is not None:
+            return False
+        if self.chain is not None and not is_live(self.chain.token):
             return False
         return self.pending is None and self.owed is None and is_live(self.attempt.token)
 
@@ -177,6 +202,7 @@ class Position:
         open: tuple[Saved, ...] | None = None,
         owed: Any = SAME,
         doubts: tuple[Landing, ...] | None = None,
+        chain: Any = SAME,
     ) -> Position:
         """This position with other fields, those of `Unsettled` included; `hot` follows from them."""
         rest, hand = self.rest or SETTLED, hand or self.hand
@@ -186,7 +212,9 @@ class Position:
         open = rest.open if open is None else open
         owed = rest.owed if owed is SAME else owed
         doubts = rest.doubts if doubts is None else doubts
+        chain = rest.chain if chain is SAME else chain
         calm = steps is None and pending is None and attempt is None and not open and owed is None
+        calm = calm and chain is None
         return Position(
             hand.cache if calm else NO_VALUES,
             hand,
@@ -194,11 +222,11 @@ class Position:
             self.branch if branch is SAME else branch,
             self.events if events is None else events,
             self.epoch,
-            None if calm and not doubts else Unsettled(steps, pending, attempt, open, owed, doubts),
+            None if calm and not doubts else Unsettled(steps, pending, attempt, open, owed, doubts, chain),
         )
 
     def awaiting(self, pending: Pending) -> Position:
         """This position with a pending call of the store. Readers still take values without the lock."""
         rest = self.rest or SETTLED
-        rest = Unsettled(rest.steps, pending, rest.attempt, rest.open, rest.owed, rest.doubts)
+        rest = Unsettled(rest.steps, pending, rest.attempt, rest.open, rest.owed, rest.doubts, rest.chain)
         return Position(self.hot, self.hand, self.head, self.branch, self.events, self.epoch, rest)

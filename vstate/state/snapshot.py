@@ -58,6 +58,9 @@ class Snapshot(ReadableState):
             raise
         raise missing(key)
 
+    def _ready(self, key: object, absent: Any) -> Any:
+        return self._values.get(key, absent) if isinstance(key, str) else absent
+
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
         return self._from_commit(self._ahead.in_batches(self._commit.root, map(check_key, keys)))
 

@@ -188,6 +188,10 @@ class Turns:
             raise
         self._leave(place)
 
+    def join(self, turn: Turn) -> None:
+        """Make this context part of a turn that another context has taken."""
+        _holding.set((*_holding.get(), ref(turn)))
+
     def ring(self) -> None:
         """If nobody has the turn, let the first waiting task look that the bell has not rung for yet."""
         if not self._waiting:  # a newcomer looks by itself

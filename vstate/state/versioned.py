@@ -202,6 +202,9 @@ class Versioned(State):
             pass  # read outside the handler: a missing key has one traceback
         return self._handle.read(key)
 
+    def _ready(self, key: object, absent: Any) -> Any:
+        return self._handle.at.hot.get(key, absent) if isinstance(key, str) else absent
+
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
         return self._handle.in_batches(keys)
 

@@ -173,7 +173,7 @@ class _Import:
                 if not self._repo.store.transact(self._repo.objects.stored(objects), {SWEEP: sweep.mark}):
                     return False
                 self.written += len(objects)
-                for oid, (kind, body, _) in objects.items():
+                for oid, (kind, body) in objects.items():
                     if kind is BLOB:
                         self._written.add(link_key(oid, len(body)))
             self._progress("importing", frame.end, self._bundle.bytes)

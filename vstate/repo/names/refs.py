@@ -324,8 +324,11 @@ class Refs:
         not_before: datetime | None = None,
         sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
+        through: Sequence[tuple[ObjectId, str]] = (),
     ) -> bool:
         """Write the rows and move the ref, in one `transact`; False, with no move, if it was elsewhere.
+
+        With `through`, the ref moves to these ids first, each with its action: each move has its line.
 
         False also if `sweep` is given and another sweep came since, or a row differs from its value in
         `expecting`. An expired branch counts as absent; a sliding lifetime begins again. The reflog line is
@@ -354,8 +357,12 @@ class Refs:
             now = None if new is None else self.lifetimes.after_move(ref, life).encode()
             if now != row:
                 lived[LIFETIME + ref] = now
-        line, text = self._reflog_line(ref, expected, new, action, earliest)
-        writes = {**lived, **rows, line: text, REF + ref: after}
+        lines, old = {}, expected
+        for oid, its_action in through:
+            line, lines[line] = self._reflog_line(ref, old, oid, its_action, earliest)
+            old = oid
+        line, lines[line] = self._reflog_line(ref, old, new, action, earliest)
+        writes = {**lived, **rows, **lines, REF + ref: after}
         conditions = {REF + ref: before, **expecting}
         if sweep is not None:
             conditions[SWEEP] = sweep.mark

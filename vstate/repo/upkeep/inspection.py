@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.ids import COMMIT, ObjectId
+from vstate.objects.room import keep_freed_memory
 from vstate.repo.core import Core
 from vstate.repo.names.refs import REF, REFLOG
 from vstate.repo.objects import kind_of
@@ -49,6 +50,7 @@ class Inspection:
 
     def run(self) -> None:
         """Check everything once."""
+        keep_freed_memory()  # each batch of blobs takes the memory of an earlier one
         with ThreadPoolExecutor(1 + READERS) as threads:
             # SQLite and BLAKE3 release the interpreter lock, so these run side by side.
             files = threads.submit(lambda: list(self._store.check())) if self.full else None
