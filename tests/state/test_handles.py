@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,27 @@ def test_refresh_follows_head() -> None:
     named.refresh()
     assert (follower.branch, follower["a"]) == ("other", "other")
     assert (named.branch, named["a"]) == ("main", [1])
+
+
+def test_refresh_reads_its_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handle on HEAD finds the branch with HEAD, in one read. A handle on a named branch reads no HEAD."""
+    a, follower = two()
+    named = Versioned(a.store, branch="main")
+    read: list[list[str]] = []
+
+    def get_many(keys: Iterable[str]) -> dict[str, bytes]:
+        read.append(list(keys))
+        return Memory.get_many(a.store, read[-1])  # type: ignore[arg-type]
+
+    monkeypatch.setattr(a.store, "get_many", get_many)
+    for handle, expected in ((follower, ["r/HEAD"]), (named, [])):
+        a["a"].append(2)
+        a.commit()
+        read.clear()
+        handle.refresh()
+        refs = [keys for keys in read if not keys[0].startswith("o/")]
+        assert refs == [[*expected, "r/heads/main", "expiry/heads/main"]]
+        assert handle.head == a.head
 
 
 def test_a_branch_that_was_deleted() -> None:

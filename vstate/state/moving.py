@@ -93,9 +93,10 @@ def begin_anew(handle: Handle, commit: Commit) -> None:
 
 def refresh(handle: Handle) -> Commit | None:
     """As `Versioned.refresh` promises."""
-    head = handle.repo.refs.head()
-    if handle.follows_head and head.branch != handle.at.branch:
-        handle.require_clean("refresh")
+    if handle.follows_head:
+        head = handle.repo.refs.head()
+        if head.branch != handle.at.branch:
+            handle.require_clean("refresh")
         _go_to(handle, head)
     else:
         go_to_newest(handle)
