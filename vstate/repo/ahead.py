@@ -107,7 +107,7 @@ class Ahead:
                 begin = end
 
     def following(self, root: ObjectId | None, key: str) -> list[tuple[str, Any, Short]]:
-        """If this key was read ahead: the next keys of its batch with plain data, their values and entries."""
+        """If this key was read ahead: the next keys of its batch with plain data, the values, the entries."""
         batch = self._batch  # once: another thread may read another tree
         place = batch.places.get(key)
         if place is None or batch.root != root or self._core.security.allow is not None:
