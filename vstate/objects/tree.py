@@ -194,6 +194,33 @@ def lookup_many(read: ReadNodes, root: ObjectId | None, keys: Iterable[str]) -> 
     return found
 
 
+def read_paths(read: ReadNodes, roots: Iterable[ObjectId], key: str) -> None:
+    """Read the nodes that lead to a key in many trees, one level of all trees at a time."""
+    ids = set[bytes](roots)
+    while ids:
+        places = [(node, bisect_right(node.keys, key) - 1) for node in read(list(ids)) if node.height]
+        ids = {node.items[i] for node, i in places if i >= 0}  # type: ignore[misc]  # as in `diff`
+
+
+def read_differences(read: ReadNodes, pairs: Iterable[tuple[ObjectId, ObjectId]], most: int) -> None:
+    """Read the nodes in which the trees of each pair differ, one level of all pairs at a time.
+
+    Ends at a level with more than `most` nodes.
+    """
+    differing = [({one}, {other}) for one, other in pairs if one != other]
+    while differing:
+        ids = list({oid for sides in differing for side in sides for oid in side})
+        if len(ids) > most:
+            return
+        nodes = dict(zip(ids, read(ids), strict=True))
+        below = []
+        for sides in differing:
+            one, other = ({oid for above in side for oid in nodes[above].children()} for side in sides)
+            if one != other:
+                below.append((one - other, other - one))
+        differing = below
+
+
 def _is_over(node: Node, i: int, at: int) -> bool:
     """Whether a key of a leaf has expired by this moment."""
     due = None if node.expiries is None else node.expiries[i]

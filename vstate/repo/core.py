@@ -248,6 +248,7 @@ class Core:
     def changes(self, commit: Commit) -> Diff:
         """The commit's changes against its first parent; against nothing where gc cut the history off."""
         self.require_trusted(commit)
+        self.history.read_changes_ahead(commit)
         before = self.history.before(commit)
         return self.diff(before[0].root if before else None, commit.root)
 
