@@ -16,6 +16,7 @@ import pytest
 
 from vstate import Disk, StoreFull, StoreUnavailable
 from vstate.kv.disk.database import FILE_NAME
+from vstate.kv.disk.deltas import Packer
 
 THREADS = 12
 
@@ -92,9 +93,9 @@ def test_a_thread_goes_on_while_the_next_group_is_synced(
     with Disk(tmp_path / "store") as store:
         apply, applied, missed = store._apply, [], []
 
-        def count_and_apply(connection: sqlite3.Connection, write: Any) -> bool:
+        def count_and_apply(connection: sqlite3.Connection, packer: Packer, write: Any) -> bool:
             applied.append(write)
-            return apply(connection, write)
+            return apply(connection, packer, write)
 
         def wait_and_commit(connection: sqlite3.Connection) -> None:
             """In the second commit, wait until every other thread has left its second transaction."""
@@ -190,8 +191,8 @@ def test_an_interruption_before_the_commit_undoes_nobody_else(
     with Disk(tmp_path / "store") as store:
         apply, stops = store._apply, iter([_Stopped()])
 
-        def apply_and_stop(connection: sqlite3.Connection, write: Any) -> bool:
-            done = apply(connection, write)
+        def apply_and_stop(connection: sqlite3.Connection, packer: Packer, write: Any) -> bool:
+            done = apply(connection, packer, write)
             if len(store._waiting) == 0 and (stop := next(stops, None)) is not None:
                 raise stop
             return done

@@ -20,16 +20,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from operations import together
 from soundness import check_sound
 from story import chain, check_story, number_of, tell
 
 from vstate import Disk, Versioned
 from vstate.errors import NotFound
 from vstate.repo import Repository
+from vstate.state.updates import Update
 
 LOOK_CLOSELY_EVERY = 25
 NEW_STORE_EVERY = 50
@@ -149,6 +152,20 @@ def update(work: Work) -> None:
         work.acknowledge(number)
 
 
+def update_together(work: Work) -> None:
+    """Two updates go into one transaction."""
+    state = Versioned(Watched(work.directory))
+    number = number_of(state.head)
+    while True:
+        numbers = number + 1, number + 2
+        together(
+            state,
+            *(Update(partial(tell, state, each), lambda commit: None, message=str(each)) for each in numbers),
+        )
+        for number in numbers:
+            work.acknowledge(number)
+
+
 def import_bundle(work: Work) -> None:
     """Import from a store with the whole story, one commit at a time."""
     told = Repository(Disk(source(work.directory)))
@@ -206,6 +223,7 @@ OPERATIONS: dict[str, Callable[[Work], None]] = {
     "commit beside another": commit_beside_another,
     "merge": merge,
     "update": update,
+    "update together": update_together,
     "import": import_bundle,
     "reopen": reopen,
     "gc": gc,
