@@ -35,6 +35,17 @@ def _rows(store: Disk) -> list[tuple[int, bytes, int | None]]:
         return list(connection.execute("SELECT rowid, key, base FROM kv ORDER BY rowid"))
 
 
+def _make_format_1(directory: Path) -> sqlite3.Connection:
+    directory.mkdir(exist_ok=True)
+    old = sqlite3.connect(directory / "vstate.db", isolation_level=None)
+    old.execute("PRAGMA journal_mode=WAL")
+    old.execute("CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)")
+    old.execute("PRAGMA application_id=1987277921")
+    old.execute("PRAGMA user_version=1")
+    old.execute("INSERT INTO kv VALUES (?, ?)", (b"key", b"value"))
+    return old
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Disk]:
     with Disk(tmp_path / "store") as store:
@@ -116,6 +127,22 @@ def test_a_deleted_base_stays_as_long_as_it_is_needed(store: Disk) -> None:
     assert _rows(store) == []
 
 
+@pytest.mark.parametrize("first_format", [1, 2])
+def test_a_vacuum_keeps_the_rows_on_which_others_are_based(tmp_path: Path, first_format: int) -> None:
+    """A file that people shrink with SQLite's own command has all its values."""
+    if first_format == 1:
+        _make_format_1(tmp_path).close()
+    values = _versions(20)
+    with Disk(tmp_path) as store:
+        _write(store, values)
+        store.delete_many(KEYS[:9])
+    sqlite3.connect(tmp_path / "vstate.db", isolation_level=None).execute("VACUUM")
+    with Disk(tmp_path) as store:
+        assert store.get_many(KEYS) == dict(zip(KEYS[9:], values[9:], strict=False))
+        store.transact({KEYS[30]: Revised(values[0], KEYS[19])}, {})
+        assert store.get(KEYS[30]) == values[0]
+
+
 def test_a_value_that_comes_back_is_not_written_again(store: Disk) -> None:
     """Two values that take turns leave two rows."""
     first, second = _versions(2)
@@ -185,13 +212,7 @@ def test_a_damaged_base_damages_its_versions_alone(store: Disk) -> None:
 
 def test_format_1_is_upgraded_and_its_open_writers_stop(tmp_path: Path) -> None:
     """A file of the first format is read and written; the number in it keeps older programs out."""
-    (tmp_path / "store").mkdir()
-    old = sqlite3.connect(tmp_path / "store" / "vstate.db", isolation_level=None)
-    old.execute("PRAGMA journal_mode=WAL")
-    old.execute("CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)")
-    old.execute("PRAGMA application_id=1987277921")
-    old.execute("PRAGMA user_version=1")
-    old.execute("INSERT INTO kv VALUES (?, ?)", (b"key", b"value"))
+    old = _make_format_1(tmp_path / "store")
     with Disk(tmp_path / "store") as store:
         assert store.get("key") == b"value"
         values = _versions(5)

@@ -54,9 +54,9 @@ LISTED = "(key < x'FF' OR length(key) = 33)"
 """Which rows are listed: texts, and objects (see `vstate/kv/packing.py`). The others only serve as bases."""
 
 CHAINS = (
-    "WITH RECURSIVE needed(id) AS (SELECT rowid FROM kv WHERE key IN ({}) "
-    "UNION SELECT base FROM needed JOIN kv ON kv.rowid = id WHERE base > 0) "
-    "SELECT rowid, value, base, key FROM needed CROSS JOIN kv ON kv.rowid = id"
+    "WITH RECURSIVE needed(place) AS (SELECT rowid FROM kv WHERE key IN ({}) "
+    "UNION SELECT base FROM needed JOIN kv ON kv.rowid = place WHERE base > 0) "
+    "SELECT rowid, value, base, key FROM needed CROSS JOIN kv ON kv.rowid = place"
 )
 """The rows of these keys, and all rows below them, as they are at one moment."""
 
