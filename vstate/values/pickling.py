@@ -219,6 +219,13 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
     return join_pieces(file), buffers, pickler
 
 
+def dumps_inside(value: bytearray) -> tuple[bytes, list[memoryview]]:
+    """As `dumps`, for a long bytearray in the form of earlier versions: inside its pickle."""
+    file = _Pieces()
+    pickle.Pickler(file, protocol=5).dump(value)
+    return join_pieces(file), []
+
+
 def loads(
     data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = (), *, allow: Allow | None = None
 ) -> Any:
