@@ -149,6 +149,23 @@ def test_a_failed_transaction_leaves_nothing_to_rely_on(tmp_path: Path) -> None:
         assert [store.get(key) for key in KEYS[10:14]] == [None, None, values[5][::-1], values[13]]
 
 
+@pytest.mark.slow
+def test_versions_are_deleted_from_a_full_file(tmp_path: Path) -> None:
+    """Each deletion works where no write does, in any order."""
+    values = _versions(400, length=8000)
+    with Disk(tmp_path / "store", size_limit=120_000) as store:
+        with pytest.raises(StoreFull):
+            _write(store, values)
+        there = sorted(store.keys())
+        assert len(there) > 100
+        random.Random(3).shuffle(there)
+        for key in there[1:]:
+            store.delete(key)
+        assert store.get(there[0]) == values[KEYS.index(there[0])]
+        store.delete(there[0])
+        assert _rows(store) == []
+
+
 @pytest.mark.parametrize("damage", [b"", b"\x01", b"\x81", b"\x85abc", b"\x05abc", b"\x80\x28\xb5\x2f\xfd"])
 def test_damaged_rows_are_told(damage: bytes) -> None:
     """Bytes that are no packed value raise Damaged."""
