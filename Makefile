@@ -20,7 +20,7 @@ help:
 	@echo "make quick    lint, types, layers and the quick tests, which need no server: half a minute"
 	@echo "make test     lint, types, layers and all tests: some eight minutes on two cores"
 	@echo "make lint     lint, types and layers alone"
-	@echo "make soak     all tests in their long form: a value of 1 GB, thousands of kills and power cuts; hours"
+	@echo "make soak     all tests in their long form: a value of 2.2 GB, thousands of kills and power cuts; hours"
 	@echo "make reliability   the tests with kills, power cuts, faults, damage and many writers, and their figures"
 	@echo "make peers    the tests of the systems that people come from, on vstate; fetches them once"
 	@echo "make zoo      store and read values of 21 libraries, which it installs"

@@ -45,7 +45,7 @@ def conversation(seed: int) -> Callable[[], dict[str, Any]]:
 
 
 @workload(
-    Row(SAVE_BYTES, "bytes", (Target(6_000_000),)),
+    Row(SAVE_BYTES, "bytes", (Target(1_500_000),)),
     Row(SAVE_BYTES_LONG, "bytes", (Target(15_000_000),)),
     Row(SAVE_FIRST, "seconds"),
     Row(SAVE_LAST, "seconds", (Target(2.0, row=SAVE_FIRST),)),

@@ -14,6 +14,7 @@ import kvgit
 from kvgit.kv.disk import Disk as KvgitDisk
 
 from vstate import Disk, Memory, Versioned
+from vstate.kv.packing import pack
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,27 @@ def size_of(directory: Path) -> int:
 
 
 class MeteredDisk(Disk):
-    """A Disk that remembers the row sizes of its last transaction, so the floor can write as many."""
+    """A Disk that remembers its last transaction, so the floor can write as many bytes."""
 
-    written: tuple[int, ...] = ()
+    last: tuple[str, ...] = ()
+    """The keys that it wrote."""
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        self.written = tuple(len(value) for value in writes.values() if value is not None)
+        self.last = tuple(key for key, value in writes.items() if value is not None)
         return super().transact(writes, expected)
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The sizes of the values of the last transaction in the file."""
+        return self.sizes(self.last)
+
+    def sizes(self, keys: tuple[str, ...]) -> tuple[int, ...]:
+        """The sizes of these values in the file: a Disk keeps later versions of a value as deltas."""
+        connection = sqlite3.connect(Path(self.location) / "vstate.db")
+        length = "SELECT length(value) FROM kv WHERE key = ?"
+        sizes = tuple(connection.execute(length, (pack(key),)).fetchone()[0] for key in keys)
+        connection.close()
+        return sizes
 
 
 class Floor:

@@ -1,4 +1,4 @@
-"""The benchmarks run, on the two cheapest workloads. The figures do not matter here."""
+"""The benchmarks run, on two cheap workloads. The figures do not matter here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -36,21 +37,27 @@ def test_list_names_every_row() -> None:
 
 
 def test_chosen_rows_are_measured_and_written(tmp_path: Path) -> None:
-    """The table has the chosen rows, and the JSON file their samples, medians and ratios."""
+    """The table has the chosen rows, and the JSON file their samples, medians and ratios.
+
+    A peer has samples where it is installed. Elsewhere the output says why not.
+    """
     file = tmp_path / "results.json"
-    chosen = "^(commit 1 changed key of 10,000, memory|1,000 events.*)$"
+    chosen = "^(open a store and read one key, 10,000 keys|1,000 events.*)$"
     done = benchmarks("--rows", chosen, "--repeat", "1", "--json", str(file), "--scratch", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "commit 1 changed key" in done.stdout
+    assert "open a store and read" in done.stdout
     report = json.loads(file.read_text(encoding="utf-8"))
     assert report["versions"]["kvgit"] == "0.4.3"
-    commit, events, growth = report["rows"]
-    assert set(commit["samples"]) == {"vstate", "kvgit"}
-    assert len(commit["samples"]["vstate"]) == 1
-    (target,) = commit["targets"]
-    ratio = commit["medians"]["vstate"] / commit["medians"]["kvgit"]
+    reading, events, growth = report["rows"]
+    assert {"vstate", "kvgit"} <= set(reading["samples"])
+    for peer in ("doltlite", "prollytree"):
+        assert (peer in reading["samples"]) != (f"{peer} is not measured: " in done.stdout)
+        assert find_spec(peer) or f"{peer} is not measured: its package is not installed" in done.stdout
+    assert len(reading["samples"]["vstate"]) == 1
+    (target,) = reading["targets"]
+    ratio = reading["medians"]["vstate"] / reading["medians"]["kvgit"]
     assert target["reached"] == pytest.approx(ratio)
-    assert target["met"] == (ratio <= 0.7)
+    assert target["met"] == (ratio <= 0.03)
     assert events["unit"] == "bytes"
     assert events["medians"]["vstate"] > 0
     assert growth["unit"] == "ratio"
@@ -111,6 +118,19 @@ def test_the_extra_bench_has_the_packages_that_the_benchmarks_import() -> None:
         if not installed & set(providers.get(package, [package]))
     }
     assert not missing
+
+
+def test_the_time_of_a_slow_row_is_shown_by_module() -> None:
+    """A commit of a long list spends time in pickle and in SQLite, and the lines add up to the last one."""
+    command = [sys.executable, "-m", "benchmarks.where", "--cases", "append to a chat list"]
+    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()]
+    assert lines[0] == ["ms of one core", "append to a chat list"]
+    cells = {name: 0.0 if cell == "–" else float(cell) for name, cell in lines[2:]}
+    whole = cells.pop("in all")
+    assert {"`values/pickling.py`", "`kv/disk/store.py`"} <= set(cells)
+    assert sum(cells.values()) == pytest.approx(whole, abs=0.1 * len(cells))
 
 
 def test_pages_need_all_rows(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -13,12 +14,20 @@ from loops import in_a_loop
 
 import vstate
 from vstate import Commit, KeyNotFound, Memory, StoreFull, StoreUnavailable, aio
+from vstate.aio import together
 from vstate.errors import VStateError
 from vstate.managers import ToolExecution, ToolStateManager
+from vstate.state import updates
 
 TASKS = 12
 
 Function = Callable[[Any], object]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No group ends early because the machine is busy."""
+    monkeypatch.setattr(updates, "_SHORT", 60.0)
 
 
 class Gate(Memory):
@@ -95,6 +104,27 @@ async def test_waiting_updates_take_one_transaction(state: aio.Versioned, store:
     assert [line.new for line in state.sync.repo.refs.reflog("heads/main")] == [each.oid for each in log]
     await state.undo()
     assert await state["n"] == TASKS - 1
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_SHORT", -1.0), ("_LONG", 100_000)])
+def test_a_group_ends_after_a_while(limit: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for slow or large updates of others: those that are left make the next group."""
+
+    def large(now: Any) -> None:
+        now[f"large {now['n']}"] = os.urandom(150_000)
+        count(now)
+
+    @gated
+    async def run(state: aio.Versioned, store: Gate) -> None:
+        monkeypatch.setattr(updates, limit, value)
+        tasks = await group(state, [large] * 4)
+        store.go.set()
+        await asyncio.gather(*tasks)
+        assert (await state["n"], store.transactions) == (4, 1 + 4)
+        log = [commit.message async for commit in state.log(limit=4)]
+        assert log == [f"task {number}" for number in reversed(range(4))]
+
+    run()
 
 
 @gated
@@ -208,9 +238,9 @@ async def test_a_chain_is_seen_by_its_updates_alone(state: aio.Versioned, store:
     assert outside == ("first", ["first"])
 
 
-@gated
-async def test_cancelled_updates_have_happened_or_not(state: aio.Versioned, store: Gate) -> None:
-    """One that waits is taken out; one in a group under way ends with it, before its caller goes on."""
+@pytest.mark.parametrize("short", [60.0, -1.0])
+def test_cancelled_updates_have_happened_or_not(short: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits is taken out, also if a group left it. One in a group ends before its caller goes on."""
     began, go = threading.Event(), threading.Event()
 
     def hold(now: Any) -> None:
@@ -218,26 +248,28 @@ async def test_cancelled_updates_have_happened_or_not(state: aio.Versioned, stor
         assert go.wait(60)
         count(now)
 
-    first, held, *tasks = await group(state, [hold, *[count] * TASKS])
-    tasks[0].cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await tasks[0]
-    store.go.set()
-    await asyncio.to_thread(began.wait)
-    for task in (held, tasks[1], tasks[1], tasks[2]):
-        task.cancel()
-        await asyncio.sleep(0.01)
-    assert not any(task.done() for task in (held, *tasks[1:]))
-    go.set()
-    ended = await asyncio.gather(first, held, *tasks[1:], return_exceptions=True)
-    assert [isinstance(end, asyncio.CancelledError) for end in ended] == [
-        False,
-        True,
-        True,
-        True,
-        *[False] * (TASKS - 3),
-    ]
-    assert await state["n"] == TASKS
+    @gated
+    async def run(state: aio.Versioned, store: Gate) -> None:
+        monkeypatch.setattr(updates, "_SHORT", short)
+        first, *tasks = await group(state, [count, hold, *[count] * 4])
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        store.go.set()
+        await asyncio.to_thread(began.wait)
+        for task in (tasks[1], tasks[2], tasks[2]):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        assert not any(task.done() for task in tasks[1:])
+        go.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        cancelled = [number for number, end in enumerate(ended) if isinstance(end, asyncio.CancelledError)]
+        assert cancelled == [0, 1, 2]
+        # A group that ends at once has left the one that was cancelled twice.
+        assert await state["n"] == (4 if short < 0 else 5)
+        assert await first is not None
+
+    run()
 
 
 @gated
@@ -253,6 +285,17 @@ async def test_a_nested_update_in_a_group(state: aio.Versioned, store: Gate) -> 
     store.go.set()
     await asyncio.gather(*tasks)
     assert (await state["n"], store.transactions) == (6, 2)
+
+
+@in_a_loop
+async def test_a_leader_that_is_gone_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of a leading task may end at any time. One update finds that out; later ones do not wait."""
+    monkeypatch.setattr(together, "_LOOK_AGAIN_SECONDS", 0.01)
+    async with aio.Versioned(Memory()) as state:
+        state._together._leader = together._Call(updates.Update(lambda: None, lambda commit: None))
+        await state.update(lambda now: now.__setitem__("n", 0))
+        assert state._together._leader is None
+        assert await state["n"] == 0
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def test_the_keys_of_a_repository_are_reserved() -> None:
     roots = set()
     for source in Path(vstate.repo.__file__).parent.rglob("*.py"):
         roots |= set(
-            re.findall(r'^[A-Z_]+(?:: \w+)? = "([a-z]+)/"$', source.read_text("utf-8"), re.MULTILINE)
+            re.findall(r'^[A-Z_]+(?:: \w+)? = "([a-z-]+)/"$', source.read_text("utf-8"), re.MULTILINE)
         )
     below_a_root = {"heads", "tags", "remotes"}
     assert len(roots) > 6

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from typing import Any
 
@@ -16,6 +16,8 @@ from vstate import KVStore, Memory, Versioned
 from vstate.errors import CorruptObject
 from vstate.repo import Repository
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
+from vstate.state.turns import Turn
+from vstate.state.updates import Update, run_updates
 
 Picture = dict[str, Any]
 """The view that a program has of a store: each ref with its history and its values."""
@@ -114,6 +116,25 @@ def update(state: Versioned) -> None:
             fresh["list"].append(2)
 
     state.update(change, message="two")
+
+
+def together(state: Versioned, *updates: Update) -> None:
+    """Carry out the updates in one turn, as tasks that wait do."""
+    turn = Turn()
+    with turn.bell, turn.held:
+        state._handle.turns.take(turn)
+        run_updates(state._handle, updates, turn)
+    for update in updates:
+        update.result()
+
+
+def two_updates(state: Versioned) -> None:
+    """The second changes nothing. If both did, one that fails would go alone, after the other."""
+    together(
+        state,
+        Update(partial(edit, state), lambda commit: None, message="two"),
+        Update(lambda: state["list"], lambda commit: None),
+    )
 
 
 def undo(state: Versioned) -> None:
@@ -245,6 +266,7 @@ OPERATIONS: dict[str, Operation] = {
     "cherry-pick": Operation(lambda state: state.cherry_pick("side")),
     "revert": Operation(lambda state: state.revert("HEAD")),
     "update": Operation(update),
+    "two updates together": Operation(two_updates),
     "undo": Operation(undo),
     "redo": Operation(redo, prepare=undo),
     "set a policy": Operation(lambda state: state.set_policy("list", "append"), steps=0),

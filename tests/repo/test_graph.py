@@ -10,7 +10,8 @@ import pytest
 import zstandard
 from sync_stores import Counted
 
-from vstate import CorruptStore, KVStore, Memory, Versioned
+from vstate import Cache, CorruptStore, KVStore, Memory, Versioned
+from vstate.kv import Encrypted, Prefixed, ReadOnly
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
@@ -21,6 +22,7 @@ from vstate.repo.clone import clone
 from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import History
 from vstate.repo.objects import Objects
+from vstate.testing import Faulty
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -120,9 +122,19 @@ def log(store: KVStore) -> list[Commit]:
         return list(state.log())
 
 
-def test_commits_write_the_graph(small: None) -> None:
-    """Who commits writes it in passing, and walks then read a row in place of its commits."""
-    store = Memory()
+FRONTS: dict[str, Callable[[KVStore], KVStore]] = {
+    "none": lambda store: store,
+    "cache": Cache,
+    "prefixed": lambda store: Prefixed(store, "tenant"),
+    "encrypted": lambda store: Encrypted(store, bytes(range(32))),
+    "no transactions": lambda store: Faulty(store, atomic=False),
+}
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_commits_write_the_graph(front: str, small: None) -> None:
+    """A program that commits writes the graph too. Walks then read a row in place of its commits."""
+    store = FRONTS[front](Memory())
     expected = history(store)
     assert rows(store)
     bare = Memory()
@@ -130,7 +142,7 @@ def test_commits_write_the_graph(small: None) -> None:
     for walk in (bases, log, lambda store: Repository(store).resolve(f"main~{COMMITS - 1}")):
         assert walk(store) == walk(bare)
         assert reads(store, walk) < reads(bare, walk) * 0.7
-    assert log(store) == expected
+    assert log(store) == log(ReadOnly(store)) == expected
 
 
 def test_gc_writes_the_rows_that_are_missing(small: None) -> None:

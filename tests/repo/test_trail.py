@@ -139,6 +139,65 @@ def test_gc_takes_few_round_trips(store: Remote) -> None:
     assert store.during(repo.gc) <= 60
 
 
+def test_fsck_takes_few_round_trips(store: Remote) -> None:
+    """fsck reads commits ahead, too, and checks the trees of many commits together."""
+    repo = Repository(store)
+    assert store.during(lambda: repo.fsck().ok) <= 80
+
+
+COMPARED: dict[str, Callable[[Versioned], object]] = {
+    "a key": lambda state: list(state.log(key="i")),
+    "a key that is absent": lambda state: list(state.log(key="nope")),
+    "changes": lambda state: [len(state.repo.changes(commit)) for commit in state.log()],
+    "changes along first parents": lambda state: [
+        len(state.repo.changes(commit)) for commit in state.log(first_parent=True)
+    ],
+}
+
+
+@pytest.mark.parametrize("compare", COMPARED.values(), ids=COMPARED)
+@pytest.mark.parametrize("keys", [1, 200])
+def test_commits_are_compared_in_few_round_trips(compare: Callable[[Versioned], object], keys: int) -> None:
+    """A log that compares each commit with the one before reads the nodes of many trees at a time."""
+    here, there = Memory(), Remote()
+    with Versioned(here) as state:
+        state.update({f"{i}": 0 for i in range(keys - 1)})
+        for i in range(COMMITS):
+            state["i"] = i
+            state.commit()
+        expected = compare(state)
+    there.set_many(dict(here.items()))
+    with Versioned(there) as state:
+        found: list[object] = []
+        assert there.during(lambda: found.append(compare(state))) <= 60
+        assert found == [expected]
+
+
+def test_a_few_commits_are_compared_alone(store: Remote) -> None:
+    """A look at the changes of three commits reads no more than theirs."""
+    with Versioned(store) as state:
+        newest = list(state.log(limit=3))
+        assert store.during(lambda: [state.repo.changes(commit) for commit in newest[:1]]) <= 3
+        assert store.during(lambda: list(state.log(key="i", limit=1))) <= 4
+
+
+def test_a_damaged_tree_fails_where_it_is_compared(store: Remote) -> None:
+    """Commits before and behind a tree that cannot be read are compared as ever."""
+    with Versioned(store) as state:
+        log = list(state.log())
+    lost = log[COMMITS // 2]
+    assert lost.tree is not None
+    store.delete(OBJECT_PREFIX + lost.tree)
+    failed = []
+    with Versioned(store) as state:
+        for commit in state.log():
+            try:
+                assert list(state.repo.changes(commit)) == ["i"]
+            except CorruptObject:
+                failed.append(commit.id)
+    assert failed == [log[COMMITS // 2 - 1].id, lost.id]
+
+
 def test_writers_that_raced_are_read_in_batches() -> None:
     """A commit that lost a race has no line in the reflog: it comes with its child's batch."""
     store = Remote()

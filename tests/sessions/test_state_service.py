@@ -638,17 +638,19 @@ async def test_rounds_of_a_growing_state_are_stored_once(tmp_path: Path) -> None
 
 
 @in_a_loop
-async def test_rounds_of_some_kilobytes_share_their_chunks() -> None:
-    """A state too small to be cut is cut all the same: a round adds only its new part."""
+async def test_rounds_of_some_kilobytes_take_the_room_of_their_new_part(tmp_path: Path) -> None:
+    """On Disk a round of 10 KB takes 2 KB with its commit and keys, and all rounds are exported."""
     noise = random.Random(7)
-    messages = [noise.randbytes(60).hex() for _ in range(60)]
-    store = Memory()
-    async with StateService(store) as service:
-        for _ in range(50):
+    messages = [noise.randbytes(60).hex() for _ in range(80)]
+    rounds = []
+    async with StateService(tmp_path) as service:
+        for _ in range(150):
             messages = [*messages[1:], noise.randbytes(60).hex()]
-            await service.save_state("u", {"messages": messages})
-    blobs = sum(len(value) for _, value in store.items() if value[:1] in b"bB")
-    assert blobs < 50 * len(json.dumps(messages)) / 4
+            rounds.append({"messages": messages})
+            await service.save_state("u", rounds[-1])
+    assert (tmp_path / "vstate.db").stat().st_size < 150 * 2_000
+    async with StateService(tmp_path) as service:
+        assert [await service.export_state("u", round_id=n) for n in range(1, 151)] == rounds
 
 
 @in_a_loop

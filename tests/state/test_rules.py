@@ -695,8 +695,8 @@ def test_readable_forms() -> None:
 
 @pytest.mark.slow
 def test_values_larger_than_disk_rows(tmp_path, request: pytest.FixtureRequest) -> None:
-    """A value of 256 MB (1 GB with VSTATE_SOAK=1) is stored on Disk and read back."""
-    size = 2**30 if SOAK else 256 * 10**6
+    """A value of 256 MB (2.2 GB with VSTATE_SOAK=1) is stored on Disk and read back."""
+    size = 2200 * 10**6 if SOAK else 256 * 10**6
     with Versioned(Disk(tmp_path / "s", durability="process")) as state:
         value = bytearray(size)
         value[size // 3] = 7

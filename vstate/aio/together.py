@@ -21,6 +21,7 @@ MOST = 64
 """Updates that go together. Other tasks wait for the turn too."""
 
 _LOOK_AGAIN_SECONDS = 1.0
+_PAUSE_SECONDS = 0.002
 
 
 class _Call:
@@ -79,6 +80,7 @@ class Together:
             else:
                 await call.wait()
             if not update.done:
+                self._leader = call  # mostly so already; but the loop of the last leader may have ended
                 await self._lead(handle, call)
         except BaseException:
             await self._leave(handle, call)
@@ -106,19 +108,22 @@ class Together:
         try:
             run_updates(handle, [call.update for call in group], turn)
         finally:
-            for call in group:
+            first.group = [call for call in group if call.update.done]
+            for call in (first, *first.group):
                 call.over = True
+            self._waiting.extendleft(call for call in reversed(group) if not call.over)
 
     async def _leave(self, handle: Handle, call: _Call) -> None:
-        """Give up a call. If a group has it, wait for its end."""
-        try:
-            self._waiting.remove(call)
-        except ValueError:
-            while not (call.over or call.update.done) and handle.turns.is_taken:
-                try:
-                    await call.wait()
-                except asyncio.CancelledError:
-                    pass  # the caller raises the first cancellation again
+        """Give up a call. If a group has it, wait until the group has ended it, or left it."""
+        while not (call.over or call.update.done):
+            try:
+                self._waiting.remove(call)
+                return
+            except ValueError:
+                if not handle.turns.is_taken:
+                    return
+            with suppress(asyncio.CancelledError):  # the caller raises the first cancellation again
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     def _pass_on(self, call: _Call) -> None:
         """Wake the calls that this one led, and let another lead if this one did."""

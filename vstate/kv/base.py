@@ -56,6 +56,20 @@ def batches(things: Iterable[T], count: int) -> Iterator[list[T]]:
         yield batch
 
 
+class Revised(bytes):
+    """A value that resembles the one under the key `before`, an earlier version of it.
+
+    A store whose `keeps_deltas` is true keeps the difference. For any other store it is a value like others.
+    """
+
+    before: str
+
+    def __new__(cls, value: bytes, before: str) -> Self:
+        made = super().__new__(cls, value)
+        made.before = before
+        return made
+
+
 class KVStore(AbstractContextManager["KVStore"], ABC):
     """Bytes by key.
 
@@ -81,6 +95,11 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     @property
     def ordered(self) -> bool:
         """Whether `keys(prefix)` finds the keys by an index, without a look at all the others."""
+        return False
+
+    @property
+    def keeps_deltas(self) -> bool:
+        """Whether a `Revised` value under the key of an object takes the room of its difference only."""
         return False
 
     @abstractmethod

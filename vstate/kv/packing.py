@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, check_key, check_value
+from vstate.kv.base import OBJECT_PREFIX, Revised, check_key, check_value
 
 OBJECT_MARK = b"\xff"
 """The first byte of an object's packed key. No UTF-8 text holds this byte."""
@@ -49,7 +49,7 @@ def pack_writes(
         if value is None:
             deletes.append(packed)
             continue
-        if type(value) is not bytes:
+        if type(value) is not bytes and type(value) is not Revised:
             value = check_value(value)
         if len(value) > longest:
             raise InvalidInput(

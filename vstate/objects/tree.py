@@ -167,6 +167,18 @@ def find(read: ReadNode, root: ObjectId | None, key: str) -> tuple[Node, int] | 
     return (node, i) if i < len(node.keys) and node.keys[i] == key else None
 
 
+def counterpart(read: ReadNode, root: ObjectId | None, node: Node) -> tuple[bytes, Node] | None:
+    """The node at the height of `node` where its first key is, or would be, in another tree, and its id."""
+    if root is None:
+        return None
+    oid: bytes = root
+    found = read(oid)
+    while found.height > node.height:
+        oid = found.items[max(bisect_right(found.keys, node.keys[0]) - 1, 0)]  # type: ignore[assignment]  # written
+        found = read(oid)
+    return (oid, found) if found.height == node.height else None
+
+
 def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = None) -> bytes | None:
     """The value of `key`, or None. Reads one node for each height."""
     found = find(read, root, key)
@@ -192,6 +204,33 @@ def lookup_many(read: ReadNodes, root: ObjectId | None, keys: Iterable[str]) -> 
                 elif node.keys[i] == key:
                     found[key] = node.items[i]  # type: ignore[assignment]  # the items of a leaf are bytes
     return found
+
+
+def read_paths(read: ReadNodes, roots: Iterable[ObjectId], key: str) -> None:
+    """Read the nodes that lead to a key in many trees, one level of all trees at a time."""
+    ids = set[bytes](roots)
+    while ids:
+        places = [(node, bisect_right(node.keys, key) - 1) for node in read(list(ids)) if node.height]
+        ids = {node.items[i] for node, i in places if i >= 0}  # type: ignore[misc]  # as in `diff`
+
+
+def read_differences(read: ReadNodes, pairs: Iterable[tuple[ObjectId, ObjectId]], most: int) -> None:
+    """Read the nodes in which the trees of each pair differ, one level of all pairs at a time.
+
+    Ends at a level with more than `most` nodes.
+    """
+    differing = [({one}, {other}) for one, other in pairs if one != other]
+    while differing:
+        ids = list({oid for sides in differing for side in sides for oid in side})
+        if len(ids) > most:
+            return
+        nodes = dict(zip(ids, read(ids), strict=True))
+        below = []
+        for sides in differing:
+            one, other = ({oid for above in side for oid in nodes[above].children()} for side in sides)
+            if one != other:
+                below.append((one - other, other - one))
+        differing = below
 
 
 def _is_over(node: Node, i: int, at: int) -> bool:

@@ -71,12 +71,11 @@ class Frozen:
     names `key` and shows the place under `name`.
     """
 
-    __slots__ = ("_buffers", "_data", "size")
+    __slots__ = ("_buffers", "_data")
 
     def __init__(self, value: Any, key: str, name: str) -> None:
         self._data: Any = value
         self._buffers: list[bytes] | None = None
-        self.size = 0  # bytes of the pickle and its buffers; 0 for an immutable value
         if type(value) in IMMUTABLE:
             return
         try:
@@ -84,7 +83,6 @@ class Frozen:
         except Exception as error:  # the pickling of any class may raise anything
             raise Unpicklable({key: culprit(value, name, error)}, staged=False) from error
         self._data, self._buffers = data, [bytes(buffer) for buffer in buffers]
-        self.size = len(data) + sum(map(len, self._buffers))
 
     def thaw(self) -> Any:
         """Make the value anew."""

@@ -13,7 +13,7 @@ from vstate.objects.ids import ObjectId
 from vstate.objects.stream import is_single
 from vstate.repo.compare.reading import BATCH_BYTES, FIRST_BATCH, LONGEST_BATCH, MOST_SKIPPED
 from vstate.repo.core import Core
-from vstate.values.entry import Entry, Short
+from vstate.values.entry import PICKLE, Entry, Short
 from vstate.values.pickling import is_plain, load_plain
 
 
@@ -39,15 +39,6 @@ class _Batch(NamedTuple):
 _NONE = _Batch(None, [], {}, [], {})
 
 
-class Plain(NamedTuple):
-    """A value that was loaded before its key was asked for, its entry, and its size in bytes."""
-
-    key: str
-    value: Any
-    entry: bytes
-    size: int
-
-
 MOST_LOADED = 64
 MOST_LOADED_BYTES = 64 * 1024
 """How many values are loaded before their keys are asked for, and how many bytes their pickles have."""
@@ -60,8 +51,8 @@ class Ahead:
     """Finds entries, and reads the objects that they need, as a `Reader`.
 
     When two keys are asked for in order, the entries and objects of the next keys come in one call of the
-    store. Plain data is loaded a few keys ahead. Any other value is loaded only when its key is asked for,
-    because loading it may run code, or fail. Threads may share it.
+    store. Pickles of plain data are loaded a few keys ahead. Any other value is loaded only when its key is
+    asked for, because loading it may run code, or fail. Threads may share it.
     """
 
     def __init__(self, core: Core) -> None:
@@ -88,9 +79,9 @@ class Ahead:
         if found is None:
             return None
         leaf, i = found
-        if i + 1 < len(leaf.keys):
-            last = leaf.keys[min(i + MOST_SKIPPED, len(leaf.keys) - 1)]
-            self._expected = _Expected(root, leaf.keys[i + 1], last, FIRST_BATCH)
+        if some := leaf.keys[i + 1 : i + 1 + MOST_SKIPPED]:
+            # As in `Entry.decode`.
+            self._expected = tuple.__new__(_Expected, (root, some[0], some[-1], FIRST_BATCH))
         data: bytes = leaf.items[i]  # type: ignore[assignment]  # a leaf's are bytes
         return Short.find(data) or self._core.parse_entry(key, data)
 
@@ -115,8 +106,8 @@ class Ahead:
                     break
                 begin = end
 
-    def following(self, root: ObjectId | None, key: str) -> list[Plain]:
-        """If this key was read ahead: the next values of its batch, as far as they are plain data."""
+    def following(self, root: ObjectId | None, key: str) -> list[tuple[str, Any, Short]]:
+        """If this key was read ahead: the next keys of its batch with plain data, the values, the entries."""
         batch = self._batch  # once: another thread may read another tree
         place = batch.places.get(key)
         if place is None or batch.root != root or self._core.security.allow is not None:
@@ -124,7 +115,7 @@ class Ahead:
         loaded, last = self._loaded
         if loaded is batch and place < last:
             return []
-        found: list[Plain] = []
+        found: list[tuple[str, Any, Short]] = []
         left = MOST_LOADED_BYTES
         last = place
         some = slice(place + 1, place + 1 + MOST_LOADED)
@@ -134,12 +125,11 @@ class Ahead:
                 break
             last += 1
             body = batch.bodies.get(entry.id) if isinstance(entry, Short) else None
-            if type(body) is not bytes or len(body) != entry.size or not is_plain(body):
-                continue
-            try:
-                found.append(tuple.__new__(Plain, (following, load_plain(body), entry.raw, entry.size)))
-            except CannotLoad:  # the read of that key tells
-                continue
+            if type(body) is bytes and len(body) == entry.size and entry.codec == PICKLE and is_plain(body):
+                try:
+                    found.append((following, load_plain(body), entry))  # type: ignore[arg-type]  # a Short
+                except CannotLoad:  # the read of that key tells
+                    continue
         self._loaded = batch, last
         return found
 

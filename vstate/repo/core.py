@@ -40,6 +40,7 @@ from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
+from vstate.repo.predecessors import predecessors
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
@@ -248,6 +249,7 @@ class Core:
     def changes(self, commit: Commit) -> Diff:
         """The commit's changes against its first parent; against nothing where gc cut the history off."""
         self.require_trusted(commit)
+        self.history.read_changes_ahead(commit)
         before = self.history.before(commit)
         return self.diff(before[0].root if before else None, commit.root)
 
@@ -315,7 +317,7 @@ class Core:
         branch: str,
         commits: Sequence[Commit],
         objects: NewObjects,
-        nodes: Iterable[tuple[ObjectId, Node]],
+        nodes: Sequence[tuple[ObjectId, Node]],
     ) -> dict[str, bytes]:
         """The rows of new objects and commits, and of a segment of the graph that ends there.
 
@@ -331,7 +333,11 @@ class Core:
             if commit.signature:
                 needed = max(needed, SIGNED_COMMITS)
         self.require_format(needed)
-        rows = self.objects.stored(made)
+        before: dict[ObjectId, bytes] = {}
+        parents = commits[0].parent_ids
+        if self.store.keeps_deltas and parents and self.objects.is_in_memory(parents[0]):
+            before = predecessors(self.objects.node, self.objects.commit(parents[0]).root, nodes)
+        rows = self.objects.stored(made, before)
         return {**rows, **self._segment(commits[0])} if is_tip(commits[0].oid) else rows
 
     def publish_rows(

@@ -10,7 +10,7 @@ from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.segment import EDGE, MOST_BYTES, Segment, encode_segment
 
-GRAPH = "graph/"
+GRAPH = "commit-graph/"
 """Under this prefix, by the id of its newest commit, lies a row with a segment of the history before it."""
 
 _TIPS = 1

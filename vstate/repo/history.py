@@ -6,15 +6,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice
+from typing import NamedTuple
 
-from vstate.errors import CorruptObject, CorruptStore
+from vstate.errors import CorruptObject, CorruptStore, StorageError
 from vstate.objects import tree
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.graph import Graph, is_tip, segment_row
-from vstate.repo.objects import Objects
-from vstate.repo.walk import NewestFirst
+from vstate.repo.objects import NODE_CACHE, Objects
+from vstate.repo.walk import BATCH, NewestFirst
 
 SHALLOW = "shallow/"
 """Keys with this prefix name commits whose parents were cut off; a value lists the parents left."""
@@ -23,10 +24,22 @@ SHALLOW_FORMAT = 2
 """The first format with such keys: an older program would take a parent that was cut off for lost."""
 
 _SHOWN = 50
+_LINES = 64  # commits of which one comes next
 
 ROLLED_BACK = "rolled_back"
 """In a commit's info: `to`, the id of the commit that it went back to, None for an empty state, and `within`,
 the beginning of the keys that it took back, if not all."""
+
+
+class _Order(NamedTuple):
+    """Commits that are looked at in order, each for one key, or for all keys (None)."""
+
+    key: str | None
+    expected: frozenset[ObjectId]
+    """The commits of which one comes next in a walk."""
+    given: frozenset[ObjectId]
+    """The last batch of commits that were read ahead."""
+    batch: int
 
 
 def rolled_back(to: Commit | None, within: str = "") -> dict[str, str | None]:
@@ -49,6 +62,7 @@ class History:
         self._read = commits or objects.commits
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store, self.shallow)
+        self._order = _Order(None, frozenset(), frozenset(), 1)
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Commits in the order of their ids, from memory if possible; CorruptObject if one is missing."""
@@ -175,6 +189,19 @@ class History:
             if not wanted:
                 return
 
+    def names_before(self, start: ObjectId, most: int) -> list[ObjectId]:
+        """The ids of so many commits before this one, along first parents, with the other parents of each.
+
+        Fewer if the history ends, or a commit cannot be read.
+        """
+        names: list[ObjectId] = []
+        at = [start]
+        with suppress(StorageError):
+            while at and len(names) < most:
+                at = list(self.parents(self.commits(at[:1])[0]))
+                names += at
+        return names
+
     def first_parents(self, start: ObjectId) -> Iterator[Commit]:
         """The commit, its first parent, that commit's first parent, and so on."""
         commit: Commit | None = self._objects.commit(start)
@@ -225,10 +252,52 @@ class History:
 
     def changes_key(self, commit: Commit, key: str, *, first_parent: bool = False) -> bool:
         """Whether the commit's entry of the key differs from that in every parent, or in the first one."""
+        if upcoming := self._upcoming(commit, key):
+            roots = [each.root for each in upcoming if each.root is not None]
+            with suppress(CorruptObject):  # perhaps of another commit alone
+                tree.read_paths(self._objects.nodes, roots, key)
         node = self._objects.node
         parents = self.before(commit)[: 1 if first_parent else None]
         before = [tree.lookup(node, parent.root, key) for parent in parents] or [None]
         return tree.lookup(node, commit.root, key) not in before
+
+    # Commits that are compared with their parents, in the order of a log
+
+    def read_changes_ahead(self, commit: Commit) -> None:
+        """Read the nodes that a comparison of the commit with its first parent needs, with those of the next
+        commits, if commits are compared in order.
+        """
+        roots = {each.oid: each.root for each in self._upcoming(commit, None)}
+        pairs = []
+        for each in map(self._objects.commit, roots):
+            before = roots.get(each.parent_ids[0]) if each.parent_ids else None
+            if each.root is not None and before is not None:
+                pairs.append((before, each.root))
+        with suppress(CorruptObject):  # perhaps of another commit alone
+            tree.read_differences(self._objects.nodes, pairs, NODE_CACHE // 2)
+
+    def _upcoming(self, commit: Commit, key: str | None) -> Sequence[Commit]:
+        """This commit and the next ones of a walk, if it goes on with a walk and they were not given before.
+
+        From a store that is far away only. Each time four times as many commits.
+        """
+        if not self._objects.store.remote:
+            return ()
+        order, parents = self._order, frozenset(self.parents(commit))
+        if order.key != key or commit.oid not in order.expected:
+            self._order = _Order(key, parents, frozenset(), 1)
+            return ()
+        expected = parents | (order.expected if len(order.expected) < _LINES else frozenset())
+        if commit.oid in order.given:
+            self._order = order._replace(expected=expected)
+            return ()
+        batch = min(4 * order.batch, BATCH)
+        upcoming: list[Commit] = []
+        with suppress(StorageError):
+            upcoming.extend(islice(self.ancestors(commit.oid), batch + 1))
+        # The last one is compared with a commit that is not among them.
+        self._order = _Order(key, expected, frozenset(each.oid for each in upcoming[:batch]), batch)
+        return upcoming
 
     # Walking the graph alone
 

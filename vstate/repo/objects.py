@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import zstandard
@@ -13,7 +14,7 @@ from blake3 import blake3
 from zstandard import ZstdError, frame_content_size
 
 from vstate.errors import CorruptObject, InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore, Revised
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
@@ -73,9 +74,12 @@ _DROPPED_AT_ONCE = 16  # a sixteenth of them
 MOST_KEPT = 64
 """Nodes that are read in a larger batch for one look do not stay in memory."""
 
+_NONE: Mapping[ObjectId, bytes] = MappingProxyType({})
+
 _LETTERS: dict[Kind, tuple[bytes, bytes]] = {
     kind: (kind.code.encode(), kind.code.upper().encode()) for kind in KINDS
 }
+_RAW_BLOB = _LETTERS[BLOB][0][0]
 _KIND_OF = {ord(letter): kind for kind, letters in _LETTERS.items() for letter in letters}
 
 
@@ -158,7 +162,12 @@ class Objects:
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
-        return self.read(BLOB, oid)
+        stored = self.store.get(OBJECT_PREFIX + oid.hex())
+        if stored and stored[0] == _RAW_BLOB:
+            body = stored[1:]
+            if blake3(body, key=BLOB.key).digest() == oid:
+                return body
+        return self._checked(BLOB, oid, stored)  # compressed, or not right
 
     def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
         """The bodies of these blobs, each of at most the given bytes, and not copied where that can be."""
@@ -351,8 +360,11 @@ class Objects:
             self.store = Unpublished(self.store)
         self.store.show(rows)
 
-    def stored(self, objects: NewObjects) -> dict[str, bytes]:
-        """The rows to write for new objects, by key. Ids do not depend on compression."""
+    def stored(self, objects: NewObjects, before: Mapping[ObjectId, bytes] = _NONE) -> dict[str, bytes]:
+        """The rows to write for new objects, by key. Ids do not depend on compression.
+
+        `before` are the ids of earlier versions; the store itself compresses objects that have one.
+        """
         rows: dict[str, bytes] = {}
         compress, compress_blob = self._zstd.compress_node, self._zstd.compress_blob
         misses = self._misses
@@ -361,6 +373,9 @@ class Objects:
             if size > _LONGEST[kind]:
                 raise _too_large(kind, body)
             raw, packed = _LETTERS[kind]
+            if size >= COMPRESS_FROM_BYTES and oid in before:
+                rows[OBJECT_PREFIX + oid.hex()] = Revised(raw + body, OBJECT_PREFIX + before[oid].hex())
+                continue
             missed = misses[kind]
             if size >= COMPRESS_FROM_BYTES and (missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0):
                 shrunk = compress_blob(body) if kind is BLOB else compress(body)

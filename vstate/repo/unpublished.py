@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from threading import Lock
 from weakref import ReferenceType, ref
 
@@ -11,9 +11,18 @@ from vstate.kv.front import Front
 
 
 class Rows(dict[str, bytes]):
-    """The rows of objects by key. They are shown as long as something else holds them."""
+    """The rows of objects by key, of `size` bytes. They are shown as long as something else holds them."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "size")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def add(self, rows: Mapping[str, bytes]) -> None:
+        """Add rows."""
+        self.update(rows)
+        self.size += sum(map(len, rows.values()))
 
 
 class Unpublished(Front):

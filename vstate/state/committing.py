@@ -101,7 +101,7 @@ def _commit_to(
         for key in plan.expiring:
             at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
         if at.rest is not None and (chain := at.rest.chain) is not None:
-            chain.rows.update(handle.repo.rows_of(branch, [commit], plan.objects | objects, nodes))
+            chain.rows.add(handle.repo.rows_of(branch, [commit], plan.objects | objects, nodes))
             handle.repo.objects.remember(nodes, [commit])
             land(handle, landing, commit)
             _seal(handle, plan)

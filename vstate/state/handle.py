@@ -419,16 +419,25 @@ class Handle(StateHandle):
 
     def _hold_following(self, at: Position, key: str) -> None:
         """Put values into the hand that were loaded with the one of this key, as if they had been read."""
-        slots, cache = at.hand.slots, at.hand.cache
-        for following, value, data, size in self.ahead.following(self.tree, key):
+        hand, found = at.hand, self.ahead.following(self.tree, key)
+        if not found:
+            return
+        slots, cache, keys = hand.slots, hand.cache, {key for key, _, _ in found}
+        hand.open |= keys
+        if hand.handed is not None:
+            hand.handed |= keys
+        for key, value, entry in found:
             fixed = type(value) not in CONTAINERS and is_immutable(value)
-            slot = Slot(value, fixed, 0, None if fixed else Base(data, ONE_BLOB, size, True))
-            if following in slots or following in cache:
-                continue
-            if not self._put(at, following, None, slot):
+            slot = Slot(value, fixed, 0, None if fixed else Base(entry.raw, ONE_BLOB, entry.size, True))
+            if self.at is not at:
                 return
+            if key in slots or key in cache:
+                continue
             if fixed:
-                at.hand.idle += size + KEEP_BYTES_EACH
+                hand.idle += entry.size + KEEP_BYTES_EACH
+            else:
+                slots[key] = slot
+            cache[key] = value  # as in `_put`: nothing is called since the test
 
     def _is_alike_again(self, key: str, data: bytes, names: Sequence[str], value: Any) -> bool:
         """Whether a second copy of the value, which has these names in its pickle, pickles alike."""

@@ -32,7 +32,13 @@ from vstate.state.tracking import is_unshared
 from vstate.values.culprits import own_error
 from vstate.values.entry import PICKLE, Encoded, Entry, Reader, encode_value, entry_chunks, read_parts
 from vstate.values.likeness import definitions_in, is_alike_at_rest, is_alike_but_for_caches
-from vstate.values.pickling import dumps, may_be_restless, may_hold_caches
+from vstate.values.pickling import (
+    LONG_BYTEARRAY,
+    dumps,
+    dumps_inside,
+    may_be_restless,
+    may_hold_caches,
+)
 
 
 class Plan:
@@ -126,7 +132,7 @@ def _plan_value(
         if data is not None and (data[:1] not in EXPIRING or not slot.hides(data)):
             base = _read_base(repo, key, data, slot)
     try:
-        encoded = encode_value(value, base.chunks if base else ())
+        encoded = _encoded(value, base)
     except Exception as error:  # pickling runs the classes' own code, which may raise anything
         if slot.dirty or base is None or not _only_caches_differ(repo, key, value, base):
             plan.unpicklable[key] = own_error(partial(encode_value, value), error)
@@ -172,6 +178,17 @@ def _plan_value(
         plan.steps[key] = slot, new
     if unshared:
         plan.unshared.append(key)
+
+
+def _encoded(value: object, base: Base | None) -> Encoded:
+    """The value encoded, in its committed form if it is a long bytearray that an earlier version stored."""
+    if base is None:
+        return encode_value(value)
+    if base.loaded and type(value) is bytearray and len(value) >= LONG_BYTEARRAY and len(base.chunks) == 1:
+        encoded = encode_value(value, base.chunks, dumps_inside)
+        if encoded.entry == base.entry:  # else it was edited, and takes the form of this version
+            return encoded
+    return encode_value(value, base.chunks)
 
 
 def _plan_expiry(plan: Plan, key: str, slot: Slot, data: bytes | None) -> None:
@@ -282,7 +299,7 @@ def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) 
         if key not in hand.open or slot.value is ABSENT or slot.value is UNREAD:
             continue
         try:
-            encoded = encode_value(slot.value, slot.base.chunks if slot.base else ())
+            encoded = _encoded(slot.value, slot.base)
         except Exception as error:  # the classes' own code may raise anything; the next plan names the error
             own_error(partial(encode_value, slot.value), error)
             if slot.base is None or not _only_caches_differ(repo, key, slot.value, slot.base):

@@ -50,8 +50,8 @@ class Snapshot(ReadableState):
             entry = self._ahead.find(self._commit.root, key)
             if entry is not None:
                 value = self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
-                for following in self._ahead.following(self._commit.root, key):
-                    self._values.setdefault(following.key, following.value)
+                for following, loaded, _ in self._ahead.following(self._commit.root, key):
+                    self._values.setdefault(following, loaded)
                 return value
         except CorruptObject as error:
             self._require_commit(error)

@@ -27,6 +27,7 @@ from vstate.state.position import Attempt, Chain, Notes, Token
 from vstate.state.turns import Turn
 
 _SHORT = 0.05  # seconds
+_LONG = 4_000_000  # bytes
 _PAUSE = 0.001  # seconds, doubled with each attempt
 
 
@@ -185,35 +186,43 @@ End = tuple[Update, Commit | BaseException | None]
 def run_updates(handle: Handle, updates: Sequence[Update], turn: Turn) -> None:
     """Carry out the updates one after the other, in this turn; their commits go to the store together.
 
-    An update that raises there, and all of them if the branch moves meanwhile, are carried out again, each by
+    It carries out the first, and more for a short while: those that are not `done` then are left for another
+    turn. An update that raises, and all of them if the branch moves meanwhile, are carried out again, each by
     itself. So an exception never depends on a commit that was not published.
     """
+    tried = list(updates[:1])
     try:
         for update in updates:
             update.join(handle, turn)
         if len(updates) > 1:
             with suppress(VStateError):  # an update that is carried out by itself meets the same error
-                _run_chain(handle, updates)
-        for update in updates:
+                _run_chain(handle, updates, tried)
+        for update in tried:
             if not update.done:
                 update.run(handle)
     except BaseException as error:
         # Its caller must not carry out an update again that is on the branch perhaps.
-        for update in updates:
+        for update in tried:
             if not update.done:
                 update.fail(error)
 
 
-def _run_chain(handle: Handle, updates: Sequence[Update]) -> None:
+def _run_chain(handle: Handle, updates: Sequence[Update], tried: list[Update]) -> None:
     branch = handle.own_branch()
     short = handle.update_seconds < _SHORT
     with handle.store.turn(f"update {branch}", lost=False) if short else nullcontext():
         token = Lock()
         with token:
-            if not _begin_chain(handle, token):
+            rows = _begin_chain(handle, token)
+            if rows is None:
                 return
             ends: list[End] = []
+            end = time.monotonic() + _SHORT
             for update in updates:
+                if update is not tried[0]:
+                    if time.monotonic() > end or rows.size > _LONG:
+                        break
+                    tried.append(update)
                 ends += _attempted(handle, update)
             _end_chain(handle, branch, ends)
 
@@ -227,18 +236,18 @@ def _attempted(handle: Handle, update: Update) -> list[End]:
         return [] if handle.rest.chain is before else [(update, error)]
 
 
-def _begin_chain(handle: Handle, token: Token) -> bool:
-    """Begin a chain at the newest commit; False if something else is under way, or staged, on this handle."""
+def _begin_chain(handle: Handle, token: Token) -> Rows | None:
+    """Begin a chain at the newest commit; its rows. None if something is under way, or staged, here."""
     with handle.lock:
         handle.settle()
         if handle.has_uncommitted():
-            return False
+            return None
         go_to_newest(handle)
         at, rows = handle.at, Rows()
         if at.rest is not None:
-            return False
+            return None
         handle.repo.objects.show(rows)
-        return handle.swap(at, at.moved(chain=Chain(ref(token), at.head, rows)))
+        return rows if handle.swap(at, at.moved(chain=Chain(ref(token), at.head, rows))) else None
 
 
 def _end_chain(handle: Handle, branch: str, ends: Sequence[End]) -> None:

@@ -241,17 +241,26 @@ def may_hold(data: bytes | bytearray, *opcodes: int) -> bool:
         code = data[at]
         if code in opcodes:
             return True
-        at = at + length if (length := _LENGTHS[code]) else _end_of_opcode(data, at)
+        length = _LENGTHS[code]
+        if length > 0:
+            at += length
+        elif length < 0 and at + 1 < size:
+            at += 2 + data[at + 1]
+        else:
+            at = _end_of_opcode(data, at)
     return any(data.find(opcode, at) >= 0 for opcode in opcodes)
 
 
 _MOST_WALKED: Final = 1_000
 
 _LENGTHS: Final = [
-    0 if (opcode := OPCODES.get(code)) is None or opcode.prefix or opcode.lines else 1 + opcode.fixed
+    0
+    if (opcode := OPCODES.get(code)) is None or opcode.prefix > 1 or opcode.lines
+    else (-1 if opcode.prefix else 1 + opcode.fixed)
     for code in range(256)
 ]
-"""The bytes of each opcode with its argument; 0 if they vary, and for an unknown opcode."""
+"""The bytes of each opcode with its argument: -1 if one byte says how many follow; 0 if they vary in another
+way, and for an unknown opcode."""
 
 
 def is_number(token: bytes) -> bool:

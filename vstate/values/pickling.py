@@ -219,6 +219,13 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
     return join_pieces(file), buffers, pickler
 
 
+def dumps_inside(value: bytearray) -> tuple[bytes, list[memoryview]]:
+    """As `dumps`, for a long bytearray in the form of earlier versions: inside its pickle."""
+    file = _Pieces()
+    pickle.Pickler(file, protocol=5).dump(value)
+    return join_pieces(file), []
+
+
 def loads(
     data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = (), *, allow: Allow | None = None
 ) -> Any:
@@ -265,8 +272,10 @@ def load_value(
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether a short pickle surely names no class and holds no set: loading it runs no code."""
-    return _NAMES not in data and EMPTY_SET not in data and FROZENSET not in data
+    """Whether a short pickle, of protocol 4 or later, surely names no class and holds no set."""
+    if _NAMES not in data and EMPTY_SET not in data and FROZENSET not in data:
+        return True
+    return not may_hold(data, _NAMES, EMPTY_SET, FROZENSET)  # a float may have these bytes, and so may text
 
 
 def load_plain(data: bytes | bytearray | memoryview) -> Any:

@@ -1,7 +1,8 @@
 """A store in one SQLite file.
 
 `store` reads and writes rows; `database` makes, opens and syncs the file, and translates its errors;
-`queues` decides which process is next. sqlite3 is imported when a store is made.
+`queues` decides which process is next; `deltas` packs values that have an earlier version. sqlite3 is
+imported when a store is made.
 """
 
 from vstate.kv.disk.store import Disk, _reopen

@@ -19,6 +19,7 @@ from vstate.errors import (
     UnsupportedFormat,
     VStateError,
 )
+from vstate.kv.disk.deltas import LISTED, Known
 from vstate.kv.disk.queues import Turnstile
 from vstate.kv.files import NO_ROOM, has_room, make_directory, sync_directory
 
@@ -28,12 +29,38 @@ FILE_NAME = "vstate.db"
 
 _INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
-FORMAT = 1
+FORMAT = 2
 LOG_BYTES = 4 * 1024 * 1024
 
 # A rowid table, not WITHOUT ROWID: six rows of 200 B to 4 KB per commit, 18,000 rows, take 54 MB and 184 us
 # a commit against 71 MB and 369 us (3% of rows of 64 KB: 87 MB and 229 us against 104 MB and 498 us).
 _CREATE = "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)"
+
+_UNLISTED = "CAST(old.key || hex(randomblob(8)) AS BLOB)"
+_IN_USE = "EXISTS (SELECT 1 FROM kv WHERE base = old.rowid AND base > 0)"
+_RELEASE = f"""
+    DELETE FROM kv WHERE rowid = old.base AND NOT {LISTED}
+        AND NOT EXISTS (SELECT 1 FROM kv WHERE base = old.base AND base > 0);
+"""
+
+# `deltas.py` describes the column. If a row is deleted or replaced while others are based on it, its value
+# stays under a longer key, until no row is based on it. A row that is deleted stays where it was: that takes
+# no new page, so deleting still works in a full file.
+_ADD_BASES = (
+    "ALTER TABLE kv ADD COLUMN base INTEGER",
+    "CREATE INDEX kv_base ON kv (base) WHERE base > 0",
+    f"""CREATE TRIGGER kv_deleted AFTER DELETE ON kv WHEN old.base IS NOT NULL BEGIN
+        INSERT INTO kv (rowid, key, value, base)
+            SELECT old.rowid, {_UNLISTED}, old.value, old.base WHERE {_IN_USE};
+        {_RELEASE}
+    END""",
+    f"""CREATE TRIGGER kv_replaced AFTER UPDATE OF value ON kv WHEN old.base IS NOT NULL BEGIN
+        INSERT INTO kv (key, value, base) SELECT {_UNLISTED}, old.value, old.base WHERE {_IN_USE};
+        UPDATE kv SET base = last_insert_rowid() WHERE base = old.rowid AND base > 0;
+        UPDATE kv SET base = NULL WHERE rowid = old.rowid;
+        {_RELEASE}
+    END""",
+)
 
 _PIECE = 1 << 20
 
@@ -55,7 +82,7 @@ _FORBIDDEN = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_P
 class Handle:
     """One SQLite connection, opened when it is needed, and the lock under which it is used."""
 
-    __slots__ = ("connection", "identity", "lock", "turnstile")
+    __slots__ = ("connection", "identity", "known", "lock", "turnstile")
 
     def __init__(self, turnstile: Turnstile | None = None) -> None:
         self.turnstile = turnstile
@@ -63,8 +90,11 @@ class Handle:
         self.connection: sqlite3.Connection | None = None
         self.identity: tuple[int, int] | None = None
         """The device and inode of the file that is open."""
+        self.known: Known | None = None
+        """Packed rows: see `deltas.py`. A user takes them, and gives them back unless it fails."""
 
     def close(self) -> None:
+        self.known = None
         connection, self.connection = self.connection, None
         if connection is not None:
             with suppress(Exception):  # a connection that SQLite cannot close is of no more use
@@ -177,6 +207,8 @@ class Database:
         if application == APPLICATION_ID:
             if version > FORMAT:
                 raise UnsupportedFormat(f"{version} (of its SQLite file)", FORMAT)
+            if version < FORMAT:
+                _upgrade(connection)
             return
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         # Read again, after the tables: another process may have just made the store.
@@ -194,8 +226,8 @@ class Database:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:  # another process may have been faster
             connection.execute(_CREATE)
+            _add_bases(connection)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={FORMAT}")
         connection.execute("COMMIT")
 
     def _prepare_to_write(self, connection: sqlite3.Connection) -> None:
@@ -203,6 +235,9 @@ class Database:
         # Both are set, because a build of SQLite may have other defaults.
         connection.execute(f"PRAGMA synchronous={'FULL' if self.durability == 'power' else 'NORMAL'}")
         connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
+        connection.execute(
+            "PRAGMA recursive_triggers=ON"
+        )  # a base that is deleted may be the last row on its own base
         if self.size_limit is not None:
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             connection.execute(f"PRAGMA max_page_count={max(1, self.size_limit // page_bytes)}")
@@ -320,6 +355,25 @@ def result_code(error: sqlite3.Error) -> int | None:
     """SQLite's primary result code. None for an error of the Python module itself."""
     extended = getattr(error, "sqlite_errorcode", None)
     return None if extended is None else extended & 0xFF
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Make the file one of the newest format, unless another process was faster."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version < FORMAT:
+            _add_bases(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def _add_bases(connection: sqlite3.Connection) -> None:
+    for statement in _ADD_BASES:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version={FORMAT}")
 
 
 def _use_log(connection: sqlite3.Connection) -> None:

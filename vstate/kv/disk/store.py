@@ -6,16 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import TransactionalStore, batches
+from vstate.kv.base import Revised, TransactionalStore, batches
+from vstate.kv.disk import deltas
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
-from vstate.kv.disk.writes import Waiting, Write, is_long
+from vstate.kv.disk.writes import Rows, Waiting, Write, is_long
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
 
 if TYPE_CHECKING:
@@ -34,17 +34,28 @@ FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.005
 LONGEST_PAUSE_WHEN_NEXT = 0.001
 
-_GET = "SELECT value FROM kv WHERE key = ?"
+_GET = "SELECT value, base FROM kv WHERE key = ?"
 # The WHERE leaves the page of an unchanged value clean, so that a second write costs no I/O.
 _SET = (
     "INSERT INTO kv (key, value) VALUES (?, ?) "
-    "ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE value IS NOT excluded.value"
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value, base = NULL "
+    "WHERE value IS NOT excluded.value OR base IS NOT NULL"
 )
 _DELETE = "DELETE FROM kv WHERE key = ?"
-_KEYS = "SELECT key FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
-_ITEMS = "SELECT key, value FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
+_RANGE = f"WHERE key >= ? AND key <= ? AND {deltas.LISTED} ORDER BY key LIMIT ?"
+_KEYS = f"SELECT key FROM kv {_RANGE}"
+_ITEMS = f"SELECT key, value, base FROM kv {_RANGE}"
 
-_split = partial(pack_writes, longest=MAX_VALUE_BYTES, store="SQLite")
+
+def _split(writes: Mapping[str, bytes | None]) -> Rows:
+    """The rows to set and the keys to delete; a `Revised` value stays one only where it can be packed."""
+    sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
+    for i, (key, value) in enumerate(sets):
+        if type(value) is Revised and not (
+            key.startswith(OBJECT_MARK) and len(value) <= deltas.LONGEST_VALUE
+        ):
+            sets[i] = key, bytes(value)
+    return sets, deletes
 
 
 class Disk(TransactionalStore, ForkAware):
@@ -104,6 +115,10 @@ class Disk(TransactionalStore, ForkAware):
         # A file that is missing from now on was removed. An empty store in its place would hide that.
         self._database.create = False
 
+    @property
+    def keeps_deltas(self) -> bool:
+        return True
+
     # Reading
 
     def get(self, key: str) -> bytes | None:
@@ -114,13 +129,21 @@ class Disk(TransactionalStore, ForkAware):
             try:
                 with reader.lock:
                     if reader.connection is not None:
-                        for (value,) in reader.connection.execute(_GET, (packed,)):
-                            if type(value) is bytes:
+                        for rowid, value, base in reader.connection.execute(deltas.BY_KEY, (packed,)):
+                            if base is None and type(value) is bytes:
                                 return value
-            except sqlite3.Error:
+                            if base == 0:
+                                return deltas.unpack_value(value)
+                            known, reader.known = reader.known, None
+                            unpacker = deltas.Unpacker(reader.connection, known)
+                            value = unpacker.value(rowid)
+                            if unpacker.is_current():
+                                reader.known = unpacker.known
+                                return value
+            except (sqlite3.Error, deltas.Damaged):
                 pass
         rows = self._query(_GET, (packed,), immutable=packed.startswith(OBJECT_MARK))
-        return self._value(rows[0][0]) if rows else None
+        return next((value for _, value in self._opened([(packed, *row) for row in rows])), None)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         found = {}
@@ -128,12 +151,19 @@ class Disk(TransactionalStore, ForkAware):
             names = {pack(key): key for key in some}
             marks = ",".join(["(?)"] * len(names))
             # A fifth quicker than `key IN (…)`, for which SQLite makes a table with an index.
-            sql = f"SELECT key, value FROM (VALUES {marks}) CROSS JOIN kv ON key = column1"
-            for packed, value in self._query(sql, list(names)):
+            sql = f"SELECT key, value, base FROM (VALUES {marks}) CROSS JOIN kv ON key = column1"
+            later = []
+            for row in self._query(sql, list(names)):
+                packed, value, base = row
+                if base is not None:
+                    later.append(row)
+                    continue
                 # Most rows are right, and need no call.
                 found[names.get(packed) or self._unpacked(packed)] = (
                     value if type(value) is bytes else self._value(value)
                 )
+            for packed, value in self._opened(later):
+                found[names.get(packed) or self._unpacked(packed)] = value
         return found
 
     def __contains__(self, key: str) -> bool:
@@ -144,11 +174,14 @@ class Disk(TransactionalStore, ForkAware):
         return {self._unpacked(packed) for (packed,) in self._query_each("key", keys)}
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        return (self._unpacked(row[0]) for row in self._pages(_KEYS, list(ranges(prefix)), KEYS_PER_PAGE))
+        for some in self._pages(_KEYS, list(ranges(prefix)), KEYS_PER_PAGE):
+            for (packed,) in some:
+                yield self._unpacked(packed)
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        rows = self._pages(_ITEMS, list(ranges(prefix)), ITEMS_PER_PAGE)
-        return ((self._unpacked(row[0]), self._value(row[1])) for row in rows)
+        for some in self._pages(_ITEMS, list(ranges(prefix)), ITEMS_PER_PAGE):
+            for packed, value in self._opened(some):
+                yield self._unpacked(packed), value
 
     def size(self) -> int:
         """The bytes that the store takes on the disk, its log included."""
@@ -173,11 +206,13 @@ class Disk(TransactionalStore, ForkAware):
             found = [str(error)]
         return iter([] if found == ["ok"] else [f"{database.FILE_NAME}: {text}" for text in found])
 
-    def _pages(self, sql: str, places: list[tuple[bytes, bytes]], count: int) -> Iterator[tuple[Any, ...]]:
+    def _pages(
+        self, sql: str, places: list[tuple[bytes, bytes]], count: int
+    ) -> Iterator[list[tuple[Any, ...]]]:
         # Each page is a query of its own: an open cursor would keep the log from being cut back.
         for first, last in places:
             while rows := self._query(sql, (first, last, count)):
-                yield from rows
+                yield rows
                 if len(rows) < count:
                     break
                 first = self._value(rows[-1][0]) + b"\0"
@@ -202,6 +237,23 @@ class Disk(TransactionalStore, ForkAware):
                     return rows
             except sqlite3.Error as error:
                 backoff = self._pause(error, backoff, self._reader)
+
+    def _opened(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[bytes, bytes]]:
+        """The stored keys and the values of rows with a key, a value and a base."""
+        packed = [key for key, _, base in rows if base is not None]
+        values = self._unpacked_values(packed) if packed else {}
+        for key, value, base in rows:
+            if base is None:
+                yield key, self._value(value)
+            elif key in values:  # otherwise it was deleted in between
+                yield key, values[key]
+
+    def _unpacked_values(self, keys: list[bytes]) -> dict[bytes, bytes]:
+        """The values of rows that were packed a moment ago."""
+        rows = self._query(deltas.CHAINS.format(",".join("?" * len(keys))), keys, immutable=True)
+        values = deltas.unpack_rows([(row[0], row[1], row[2]) for row in rows])
+        wanted = set(keys)
+        return {key: self._value(values[rowid]) for rowid, _, _, key in rows if key in wanted}
 
     def _unpacked(self, stored: bytes) -> str:
         try:
@@ -267,7 +319,7 @@ class Disk(TransactionalStore, ForkAware):
                         if write.done is None and not write.committing:
                             raise
         finally:
-            if self._turnstile.held or (write.shared and write.done is None):
+            if self._turnstile.held or (write.done is None and self._waiting.knows(write)):
                 with self._writer.lock:
                     self._waiting.withdraw(write)
                     self._waiting.pass_on(write)
@@ -286,10 +338,12 @@ class Disk(TransactionalStore, ForkAware):
             connection.execute("BEGIN IMMEDIATE")
             self._turnstile.leave()
             agreed = []
+            known, self._writer.known = self._writer.known, None
+            packer = deltas.Packer(connection, known)
             # The writes that come while others are applied go with them too.
             for write in self._waiting.take(first):
                 group.append(write)
-                if self._apply(connection, write):
+                if self._apply(connection, packer, write):
                     agreed.append(write)
             if agreed:
                 if first.long:
@@ -298,6 +352,7 @@ class Disk(TransactionalStore, ForkAware):
                     write.committing = True
                 committing = True
                 connection.execute("COMMIT")
+                self._writer.known = packer.known
             else:
                 connection.execute("ROLLBACK")
             for write in group:
@@ -331,17 +386,25 @@ class Disk(TransactionalStore, ForkAware):
             self._waiting.pass_on(first)
         return self._transaction(first)
 
-    def _apply(self, connection: sqlite3.Connection, write: Write) -> bool:
+    def _apply(self, connection: sqlite3.Connection, packer: deltas.Packer, write: Write) -> bool:
         """Write the rows, inside the transaction, if every expectation holds."""
         for key, value in write.expected:
-            row = connection.execute(_GET, (key,)).fetchone()
-            if (row[0] if row else None) != value:
+            if not packer.holds(key, value):
                 return False
         sets, deletes = write.plan()
         if deletes:
+            packer.forget()
             connection.executemany(_DELETE, zip(deletes))
-        if sets:
-            connection.executemany(_SET, sets)
+        plain = []
+        for row in sets:
+            if type(row[1]) is Revised:
+                packer.write(row[0], row[1])
+            else:
+                plain.append(row)
+                if packer.knows(row[0]):
+                    packer.forget()
+        if plain:
+            connection.executemany(_SET, plain)
         return True
 
     def _unknown(self, reason: object) -> StoreUnavailable:

@@ -1,0 +1,209 @@
+"""A Disk keeps later versions of a value as deltas, and reads each value as long as it is there."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate import Disk, StoreFull
+from vstate.kv.base import Revised
+from vstate.kv.disk.deltas import VERSIONS, Damaged, base_of, pack_value, unpack_value
+
+KEYS = [f"o/{i * 0x9E3779B97F4A7C15 % 2**256:064x}" for i in range(400)]
+
+
+def _versions(count: int, *, length: int = 12_000) -> list[bytes]:
+    """Texts, each of which has lost its beginning and gained an end."""
+    source = random.Random(4).randbytes(length + 100 * count).hex().encode()
+    return [b"b" + source[100 * i : 100 * i + length] for i in range(count)]
+
+
+def _write(store: Disk, values: list[bytes], first: int = 0) -> None:
+    for i, value in enumerate(values, first):
+        assert store.transact({KEYS[i]: Revised(value, KEYS[i - 1]) if i else value}, {})
+
+
+def _rows(store: Disk) -> list[tuple[int, bytes, int | None]]:
+    with sqlite3.connect(Path(store.location) / "vstate.db") as connection:
+        return list(connection.execute("SELECT rowid, key, base FROM kv ORDER BY rowid"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Disk]:
+    with Disk(tmp_path / "store") as store:
+        yield store
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [300, 12_000])
+def test_versions_take_the_room_of_their_differences(store: Disk, tmp_path: Path, length: int) -> None:
+    """300 versions are read alone, together, listed and after a restart, from a fifth of their bytes."""
+    values = _versions(300, length=length) if length > 300 else [b"t%d" % i + b"x" * 300 for i in range(300)]
+    _write(store, values)
+    for other in (store, Disk(tmp_path / "store")):
+        assert [other.get(key) for key in KEYS[:300]] == values
+        assert other.get_many(KEYS) == dict(zip(KEYS, values, strict=False))
+        assert dict(other.items("o/")) == dict(zip(KEYS, values, strict=False))
+    with sqlite3.connect(tmp_path / "store" / "vstate.db") as connection:
+        (stored,) = connection.execute("SELECT sum(length(value)) FROM kv").fetchone()
+    assert stored < sum(map(len, values)) / 5
+
+
+def test_few_steps_lead_to_each_version() -> None:
+    """The version before leads to the base of each version, and 15 steps lead to the first one."""
+    paths = {0: [0]}
+    for version in range(1, VERSIONS):
+        assert base_of(version) in paths[version - 1]
+        paths[version] = [version, *paths[base_of(version)]]
+    assert max(map(len, paths.values())) == 16
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_any_order_of_deletions_and_writes(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A store of versions is a dict, also when bases are deleted, replaced or written again."""
+    directory = tmp_path_factory.mktemp("deltas")
+    values = _versions(40, length=1000)
+    with Disk(directory) as one, Disk(directory) as two:
+        model: dict[str, bytes] = {}
+        for _ in range(data.draw(st.integers(1, 25))):
+            store = data.draw(st.sampled_from([one, two]))
+            i, count = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 10))
+            action = data.draw(st.sampled_from(["write", "write", "delete", "replace", "set plainly"]))
+            writes: dict[str, bytes | None] = {}
+            for j in range(i, i + count):
+                before = KEYS[j - data.draw(st.integers(1, 2))]
+                if action == "write":
+                    writes[KEYS[j]] = Revised(values[j], before)
+                elif action == "replace":
+                    writes[KEYS[j]] = Revised(values[-j], before)
+                else:
+                    writes[KEYS[j]] = None if action == "delete" else values[j]
+            assert store.transact(writes, {key: model.get(key) for key in KEYS[i : i + 2]})
+            model.update({key: value for key, value in writes.items() if value is not None})
+            for key, value in writes.items():
+                if value is None:
+                    model.pop(key, None)
+            for other in (one, two):
+                assert dict(other.items()) == model
+                assert set(other.keys()) == set(model)
+                assert other.get_many(KEYS) == model
+        assert all(one.get(key) == value for key, value in model.items())
+        one.delete_many(KEYS)
+        assert _rows(one) == []
+        assert list(one.check()) == []
+
+
+def test_a_deleted_base_stays_as_long_as_it_is_needed(store: Disk) -> None:
+    """The last of 100 versions keeps 15 rows at the most; they go with it, and none of them is listed."""
+    values = _versions(100)
+    _write(store, values)
+    store.delete_many(random.Random(1).sample(KEYS[:99], 99))
+    assert store.get(KEYS[99]) == values[99]
+    assert list(store.keys()) == [KEYS[99]]
+    assert 1 < len(_rows(store)) <= 16
+    store.delete(KEYS[99])
+    assert _rows(store) == []
+
+
+def test_a_value_that_comes_back_is_not_written_again(store: Disk) -> None:
+    """Two values that take turns leave two rows."""
+    first, second = _versions(2)
+    for _ in range(5):
+        store.transact({KEYS[0]: Revised(first, KEYS[1])}, {})
+        store.transact({KEYS[1]: Revised(second, KEYS[0])}, {})
+    assert len(_rows(store)) == 2
+
+
+def test_a_base_that_another_process_deletes_is_not_relied_upon(store: Disk, tmp_path: Path) -> None:
+    """The next version is right, although the row of its base now holds another value."""
+    values = _versions(12)
+    _write(store, values[:10])
+    with Disk(tmp_path / "store") as other:
+        other.delete_many(KEYS)
+        for i in range(10):
+            other.transact({KEYS[20 + i]: Revised(bytes(reversed(values[i])), KEYS[19 + i])}, {})
+    store.transact({KEYS[30]: Revised(values[10], KEYS[29])}, {})
+    assert store.get(KEYS[30]) == values[10]
+
+
+def test_a_failed_transaction_leaves_nothing_to_rely_on(tmp_path: Path) -> None:
+    """The rowids of a transaction that was undone go to other rows."""
+    values = _versions(20)
+    with Disk(tmp_path / "store", size_limit=200_000) as store:
+        _write(store, values[:10])
+        with pytest.raises(StoreFull):
+            store.transact({KEYS[10]: Revised(values[10], KEYS[9]), KEYS[11]: bytes(300_000)}, {})
+        store.transact({KEYS[12]: Revised(values[5][::-1], KEYS[9])}, {})
+        store.transact({KEYS[13]: Revised(values[13], KEYS[12])}, {})
+        assert [store.get(key) for key in KEYS[10:14]] == [None, None, values[5][::-1], values[13]]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x01", b"\x81", b"\x85abc", b"\x05abc", b"\x80\x28\xb5\x2f\xfd"])
+def test_damaged_rows_are_told(damage: bytes) -> None:
+    """Bytes that are no packed value raise Damaged."""
+    with pytest.raises(Damaged):
+        unpack_value(damage, b"x" * 100)
+
+
+def test_a_small_row_cannot_fill_the_memory() -> None:
+    """A packed value of more than 64 KB is refused before it is unpacked."""
+    huge = bytes(10_000_000)
+    for version in (0, 1):
+        with pytest.raises(Damaged):
+            unpack_value(pack_value(huge, version, b"x"), b"x")
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    with pytest.raises(Damaged):
+        unpack_value(b"\x01" + deflate.compress(huge) + deflate.flush(), b"")
+
+
+def test_a_damaged_base_damages_its_versions_alone(store: Disk) -> None:
+    """Other rows are read, and a damaged one gives bytes that no id matches."""
+    values = _versions(10)
+    _write(store, values)
+    store.set("r/heads/main", b"1")
+    rows = _rows(store)
+    with sqlite3.connect(Path(store.location) / "vstate.db") as connection:
+        connection.execute("UPDATE kv SET value = x'80112233' WHERE rowid = ?", (rows[3][0],))
+    found = dict(store.items())
+    assert set(found) == {*KEYS[:10], "r/heads/main"}
+    assert [found[key] == value for key, value in zip(KEYS, values, strict=False)][:3] == [True] * 3
+    assert found[KEYS[3]] != values[3]
+    _write(store, values[3:5], 3)
+    assert store.get(KEYS[3]) == values[3]
+
+
+def test_format_1_is_upgraded_and_its_open_writers_stop(tmp_path: Path) -> None:
+    """A file of the first format is read and written; the number in it keeps older programs out."""
+    (tmp_path / "store").mkdir()
+    old = sqlite3.connect(tmp_path / "store" / "vstate.db", isolation_level=None)
+    old.execute("PRAGMA journal_mode=WAL")
+    old.execute("CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)")
+    old.execute("PRAGMA application_id=1987277921")
+    old.execute("PRAGMA user_version=1")
+    old.execute("INSERT INTO kv VALUES (?, ?)", (b"key", b"value"))
+    with Disk(tmp_path / "store") as store:
+        assert store.get("key") == b"value"
+        values = _versions(5)
+        _write(store, values)
+        assert old.execute("PRAGMA user_version").fetchone() == (2,)
+        # A program of before that is still open deletes and replaces rows with its own statements.
+        keys = [bytes.fromhex("ff" + key[2:]) for key in KEYS]
+        old.execute("DELETE FROM kv WHERE key = ?", (keys[1],))
+        old.execute(
+            "INSERT INTO kv (key, value) VALUES (?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE value IS NOT excluded.value",
+            (keys[2], b"\0plain"),
+        )
+        assert [store.get(key) for key in KEYS[:5]] == [values[0], None, b"\0plain", values[3], values[4]]
+    old.close()

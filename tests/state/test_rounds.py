@@ -1,0 +1,134 @@
+"""Rounds of requests to a store that takes one request a key, some at a time, as S3 does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Set
+from math import ceil
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from vstate import Memory, Versioned
+from vstate.kv.s3.bucket import AT_ONCE
+
+if TYPE_CHECKING:
+    from seaweed_server import S3Place
+
+KEYS, CHANGED, COMMITS = 10_000, 1_000, 1_000
+
+
+class Rounds(Memory):
+    """A store that counts its rounds: so many requests at a time, one after the other."""
+
+    remote = ordered = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = 0
+
+    def get(self, key: str) -> bytes | None:
+        self.rounds += 1
+        return super().get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        keys = list(keys)
+        after = self.rounds + ceil(len(keys) / AT_ONCE)
+        found = super().get_many(keys)
+        self.rounds = after  # whether or not Memory calls `get` for each key
+        return found
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        keys = list(keys)
+        after = self.rounds + ceil(len(keys) / AT_ONCE)
+        found = super().present(keys)
+        self.rounds = after
+        return found
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        found = sorted(super().keys(prefix))
+        self.rounds += 1 + len(found) // 1000
+        return iter(found)
+
+    def during(self, call: Callable[[], object]) -> int:
+        self.rounds = 0
+        call()
+        return self.rounds
+
+
+def _value(i: int) -> dict[str, object]:
+    return {"id": i, "text": f"{i} " * 40}
+
+
+@pytest.fixture(scope="module")
+def store() -> Rounds:
+    """10,000 keys; of these, two branches change 1,000 each."""
+    store = Rounds()
+    with Versioned(store) as state:
+        state.update({f"{i:05}": _value(i) for i in range(KEYS)})
+        state.commit()
+        with state.fork("side") as side:
+            side.update({f"{10 * i + 3:05}": _value(-i) for i in range(CHANGED)})
+            side.commit()
+        state.update({f"{10 * i:05}": _value(-i) for i in range(CHANGED)})
+        state.commit()
+    return store
+
+
+READS: dict[str, tuple[Callable[[Versioned], object], int]] = {
+    "all keys": (dict, 400),
+    "all keys of a snapshot": (lambda state: dict(state.checkout("HEAD~1")), 400),
+    "changed keys": (lambda state: list(state.diff("HEAD~1", "HEAD")), 25),
+    "changed values": (lambda state: [(c.old, c.new) for c in state.diff("HEAD~1", "HEAD").values()], 120),
+    "changed keys of a snapshot": (
+        lambda state: state.checkout("HEAD~1").get_many([f"{10 * i:05}" for i in range(CHANGED)]),
+        60,
+    ),
+    "merge": (lambda state: state.merge("side"), 60),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_many_keys_are_read_many_at_a_time(store: Rounds, name: str) -> None:
+    """Rounds are as many as the requests divided by those that go at a time, and a few more."""
+    read, most = READS[name]
+    with Versioned(store) as state:
+        assert store.during(lambda: read(state)) <= most
+
+
+def test_a_log_is_read_many_commits_at_a_time() -> None:
+    """A thousand commits are a thousand requests, and as many for the lines that name them."""
+    store = Rounds()
+    with Versioned(store) as state:
+        for i in range(COMMITS):
+            state["i"] = i
+            state.commit()
+    with Versioned(store) as state:
+        assert store.during(lambda: list(state.log())) <= 100
+
+
+def test_s3_sends_so_many_requests_at_a_time(s3_place: S3Place) -> None:
+    """On a real S3 all keys take one request each, and no more than `AT_ONCE` are under way."""
+    with s3_place.open() as store:
+        with Versioned(store) as state:
+            state.update({f"{i:03}": _value(i) for i in range(300)})
+            state.commit()
+        under_way, most, requests, lock = 0, 0, 0, Lock()
+        read = store._bucket.read
+
+        def counted(name: str) -> Any:
+            nonlocal under_way, most, requests
+            with lock:
+                under_way, requests = under_way + 1, requests + 1
+                most = max(most, under_way)
+            try:
+                return read(name)
+            finally:
+                with lock:
+                    under_way -= 1
+
+        store._bucket.read = counted  # type: ignore[method-assign]  # each request goes through it
+        with Versioned(store) as state:
+            assert dict(state) == {f"{i:03}": _value(i) for i in range(300)}
+        assert 1 < most <= AT_ONCE
+        assert requests <= 400

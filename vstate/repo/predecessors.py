@@ -1,0 +1,63 @@
+"""Predecessors: the earlier versions of a commit's new objects.
+
+They are hints for stores that keep deltas: a wrong one costs some bytes. A node of the tree comes after the
+node that was in its place. The value of a key comes after the value of the same key, or, if the key is new,
+after the value of the key before it: rounds, events and logs have keys in order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from vstate.errors import CorruptObject
+from vstate.objects import tree
+from vstate.objects.ids import Link, ObjectId
+from vstate.objects.stream import is_single
+from vstate.objects.tree import Node, ReadNode
+from vstate.values.entry import Entry
+
+FROM_BYTES = 512
+"""A shorter value saves too few bytes to look for an earlier version."""
+
+MOST_NODES = 32
+"""A commit with more new nodes gets no hints: it changes thousands of keys, and deltas would cost it time."""
+
+
+def predecessors(
+    read: ReadNode, root: ObjectId | None, nodes: Sequence[tuple[ObjectId, Node]]
+) -> dict[ObjectId, bytes]:
+    """The ids of earlier versions of new nodes and of the values in them, by the new ids.
+
+    `root` is the tree before.
+    """
+    found: dict[ObjectId, bytes] = {}
+    if len(nodes) > MOST_NODES:
+        return found
+    try:
+        for oid, node in nodes:
+            before = tree.counterpart(read, root, node)
+            if before is not None:
+                found[oid] = before[0]
+                if not node.height:
+                    found.update(_values(before[1], node))
+    except (CorruptObject, ValueError):  # a damaged tree gives no hints
+        pass
+    return found
+
+
+def _values(before: Node, leaf: Node) -> Iterable[tuple[ObjectId, bytes]]:
+    """The ids of the new values of a leaf, each with the id of an earlier version."""
+    known = set(before.items)
+    for key, item in zip(leaf.keys, leaf.items, strict=True):
+        place = bisect_right(before.keys, key) - 1
+        if item not in known and place >= 0:
+            for old, new in zip(_blobs(before.items[place]), _blobs(item), strict=False):
+                if new.length >= FROM_BYTES:
+                    yield new.id, old.id
+
+
+def _blobs(item: bytes | Node) -> list[Link]:
+    """The links of an entry to single blobs."""
+    links = Entry.decode(item).links if isinstance(item, bytes) else ()
+    return [link for link in links if is_single(link)]
