@@ -14,6 +14,7 @@ from loops import in_a_loop
 
 import vstate
 from vstate import Commit, KeyNotFound, Memory, StoreFull, StoreUnavailable, aio
+from vstate.aio import together
 from vstate.errors import VStateError
 from vstate.managers import ToolExecution, ToolStateManager
 from vstate.state import updates
@@ -284,6 +285,17 @@ async def test_a_nested_update_in_a_group(state: aio.Versioned, store: Gate) -> 
     store.go.set()
     await asyncio.gather(*tasks)
     assert (await state["n"], store.transactions) == (6, 2)
+
+
+@in_a_loop
+async def test_a_leader_that_is_gone_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of a leading task may end at any time. One update finds that out; later ones do not wait."""
+    monkeypatch.setattr(together, "_LOOK_AGAIN_SECONDS", 0.01)
+    async with aio.Versioned(Memory()) as state:
+        state._together._leader = together._Call(updates.Update(lambda: None, lambda commit: None))
+        await state.update(lambda now: now.__setitem__("n", 0))
+        assert state._together._leader is None
+        assert await state["n"] == 0
 
 
 @pytest.mark.slow

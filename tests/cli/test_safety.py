@@ -80,6 +80,7 @@ def test_a_hostile_pickle_is_shown_as_the_call_it_is(vstate, store):
     assert f"    <{module}.mkdir('x')>\n" in vstate("diff")
 
 
+@pytest.mark.slow
 def test_no_command_unpickles(store, run_without_unpickling):
     """All commands work in a process in which any unpickling ends the process."""
     plant_pickle(store, "evil", pickle.dumps(Evil("x")))
@@ -132,6 +133,7 @@ def test_a_value_that_is_too_large(vstate, store):
     assert "1.0 GB  bytes" in vstate("ls", "-l")
 
 
+@pytest.mark.slow
 def test_blame_of_many_parts_that_are_one_long_text_is_bounded(vstate, store):
     """The values of all parts share one limit, as lines and as JSON. Before, they took 100 MB."""
     text = b"\x8d" + (1000).to_bytes(8, "little") + b"\1" * 1000

@@ -273,6 +273,7 @@ class Evil:
         return os.mkdir, (self.path,)
 
 
+@pytest.mark.slow
 def test_nothing_that_is_stored_is_run(store, run_without_unpickling, tmp_path):
     """The commands work on a hostile store in a process in which any unpickling ends the process."""
     mark = tmp_path / "mark"

@@ -81,8 +81,10 @@ def test_the_suite_names_the_calls_that_a_store_gets_wrong() -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_an_interrupted_transact_never_moves_the_ref_first(after: bool) -> None:
-    """At any interruption of the default, a ref that moved points to objects that exist."""
-    writes = {"o/1": b"1", "r/main": b"new", "o/2": b"2", "old": None}
+    """At any interruption of the default, refs that moved and lines of reflogs name objects that exist."""
+    objects = {f"o/{digit * 64}": digit.encode() for digit in "12"}
+    line = "reflog/heads/main:1"
+    writes = {line: b"line", **objects, "r/main": b"new", "old": None}
 
     def run(fail_at: int | None) -> Faulty:
         store = Faulty(DictStore(), fail_at, after=after, atomic=False)
@@ -95,13 +97,12 @@ def test_an_interrupted_transact_never_moves_the_ref_first(after: bool) -> None:
         return store
 
     calls = run(None).calls
-    assert calls == ["get", "set_many", "compare_and_swap", "delete_many"]
+    assert calls == ["get", "set_many", "set_many", "compare_and_swap", "delete_many"]
     for fail_at in range(1, len(calls) + 1):
         contents = dict(run(fail_at).store.items())
-        if contents["r/main"] == b"new":
-            assert contents["o/1"] == b"1"
-            assert contents["o/2"] == b"2"
-        else:
+        if contents["r/main"] == b"new" or line in contents:
+            assert contents.items() >= objects.items()
+        if contents["r/main"] == b"old":
             assert contents["old"] == b"x"
 
 

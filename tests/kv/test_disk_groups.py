@@ -130,6 +130,27 @@ def test_one_that_cannot_be_written_fails_alone(tmp_path: Path, threads: ThreadP
         assert [i for i in range(THREADS) if store.get(f"key{i}") is None] == [5]
 
 
+def test_a_group_that_does_not_fit_is_made_one_by_one(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    """If the disk is full when a group commits, each thread makes a transaction of its own."""
+    refused: list[bool] = []
+
+    def full_at_first(connection: sqlite3.Connection) -> None:
+        if refused:
+            connection.execute("COMMIT")
+            return
+        refused.append(True)
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    with Disk(tmp_path / "store") as store:
+        commits = _Commits(store, full_at_first)
+        futures = _together(store, threads, [_put(store, f"key{i}", b"1", {}) for i in range(THREADS)])
+        assert all(future.result() for future in futures)
+        assert commits.count > 2
+        assert len(list(store.keys("key"))) == THREADS
+
+
 def _fail(connection: sqlite3.Connection) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
@@ -228,6 +249,20 @@ def test_a_child_does_not_write_for_its_parent(tmp_path: Path) -> None:
 def test_the_main_thread_writes_for_itself(tmp_path: Path) -> None:
     """A signal can end a call of the main thread anywhere, so no other thread writes its rows."""
     assert threading.current_thread() is threading.main_thread()
+    waiting, locked = list[int](), threading.Event()
     with Disk(tmp_path / "store") as store:
+
+        def look() -> None:
+            with store._writer.lock:
+                locked.set()
+                limit = time.monotonic() + 0.2
+                while not sum(waiting) and time.monotonic() < limit:
+                    time.sleep(0.001)
+                    waiting.append(len(store._waiting))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        assert locked.wait(60)
         assert store.transact({"key": b"1"}, {})
-        assert len(store._waiting) == 0
+        thread.join()
+        assert not sum(waiting)

@@ -465,13 +465,14 @@ def test_the_world_of_a_plan_stands_still(store: Redis, redis_url: str, redis_pr
     assert store.get("n") == str(20 + sum(counted)).encode()
 
 
-def test_a_plan_longer_than_the_lock(store: Redis) -> None:
+def test_a_plan_longer_than_the_lock(store: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock lasts as long as the plan, and a writer waits for its end."""
+    monkeypatch.setattr("vstate.kv.redis.transactions.LOCK_SECONDS", 1.5)
     thread = threading.Thread(target=store.set, args=("a", b"theirs"))
 
     def plan() -> dict[str, bytes | None]:
         thread.start()
-        time.sleep(6)
+        time.sleep(2)
         assert store.get("a") is None
         assert thread.is_alive()
         return {"a": b"mine"}

@@ -178,7 +178,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert tree.count(self.nodes, self.root) == len(self.model)
 
 
-TestTreeMachine = TreeMachine.TestCase
+TestTreeMachine = pytest.mark.slow(TreeMachine.TestCase)
 
 
 def is_expiring(value: bytes) -> bool:
@@ -401,6 +401,7 @@ def test_malformed_nodes_are_refused(body: bytes) -> None:
         Node.decode(body)
 
 
+@pytest.mark.slow
 def test_a_node_in_memory_that_is_the_root_again() -> None:
     """A new node stays correct in a cache, and is written as any other after its neighbour is deleted."""
     kept: dict[bytes, Node] = {}

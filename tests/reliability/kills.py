@@ -144,19 +144,13 @@ def merge(work: Work) -> None:
 
 
 def update(work: Work) -> None:
+    """One update by itself, then two that go into one transaction."""
     state = Versioned(Watched(work.directory))
     number = number_of(state.head)
     while True:
         number += 1
         state.update(lambda fresh, number=number: tell(fresh, number), message=str(number))
         work.acknowledge(number)
-
-
-def update_together(work: Work) -> None:
-    """Two updates go into one transaction."""
-    state = Versioned(Watched(work.directory))
-    number = number_of(state.head)
-    while True:
         numbers = number + 1, number + 2
         together(
             state,
@@ -223,7 +217,6 @@ OPERATIONS: dict[str, Callable[[Work], None]] = {
     "commit beside another": commit_beside_another,
     "merge": merge,
     "update": update,
-    "update together": update_together,
     "import": import_bundle,
     "reopen": reopen,
     "gc": gc,

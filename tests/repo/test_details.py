@@ -287,6 +287,7 @@ def test_cycles_sharing_and_size_are_bounded(old: Any, new: Any, count: int) -> 
     assert time.process_time() - start < 6
 
 
+@pytest.mark.slow
 def test_a_long_part_in_many_places_costs_once() -> None:
     """One long text, number or buffer in many places is hashed once, or the comparison ends."""
     start = time.process_time()

@@ -444,6 +444,7 @@ def test_a_parent_that_is_a_blob() -> None:
     assert f"o/{blob}" in store
 
 
+@pytest.mark.slow
 def test_what_is_too_large_is_named() -> None:
     """A node with too many long keys names the keys, a commit the part of it that takes most."""
     state = Versioned(Memory())

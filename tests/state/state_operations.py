@@ -140,7 +140,7 @@ def expiries(state: Versioned) -> None:
 
 
 def commit_under_a_lease(state: Versioned) -> None:
-    with state.lease("work", ttl=3, wait=60) as lease:
+    with state.lease("work", ttl=2, wait=60) as lease:
         lease.commit("two")
 
 

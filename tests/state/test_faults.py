@@ -12,6 +12,7 @@ from state_operations import OPERATIONS, Operation, Stores, Undisturbed, edits, 
 
 from vstate import Disk, Memory, Versioned
 from vstate.errors import CorruptStore, InvalidInput, StoreFull, StoreUnavailable, VStateError
+from vstate.state.committing import OnRace
 from vstate.testing import Faulty
 
 
@@ -103,7 +104,8 @@ def test_a_lost_answer_counts_once(away: int) -> None:
     assert [event.kind for commit in fresh.log() for event in commit.events] == ["once"]
 
 
-def test_a_write_that_lands_after_the_look() -> None:
+@pytest.mark.parametrize("on_race", ["merge", "raise"])
+def test_a_write_that_lands_after_the_look(on_race: OnRace) -> None:
     """A server commits after the handle has looked and found nothing. The repeated commit counts once."""
     memory = Memory()
     state = Versioned(Late(memory))
@@ -121,7 +123,7 @@ def test_a_write_that_lands_after_the_look() -> None:
     assert state.head.message == ""  # looked for, and not found
     late.carry_out()
     state["other"] = 1
-    state.commit("again")
+    state.commit("again", on_race=on_race)
     fresh = Versioned(memory)
     assert dict(fresh) == {"n": 1, "other": 1}
     assert [event.kind for commit in fresh.log() for event in commit.events] == ["once"]

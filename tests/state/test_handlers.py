@@ -195,6 +195,23 @@ def test_a_value_handed_out_while_a_commit_is_written_stays_open() -> None:
     assert state.has_uncommitted
 
 
+def test_an_edit_while_a_commit_loses_its_race_is_not_lost() -> None:
+    """The other side's value would replace the edited one, so the commit is in conflict."""
+    store = Calling()
+    state = Versioned(store)
+    state["list"], state["n"] = ["base"], 0
+    state.commit()
+    other = Versioned(store)
+    other["list"].append("theirs")
+    other.commit()
+    held, state["n"] = state["list"], 1
+    store.call = lambda: held.append("edited meanwhile")
+    with pytest.raises(MergeConflict, match="list"):
+        state.commit()
+    assert state["list"] is held
+    assert held == ["base", "edited meanwhile"]
+
+
 def test_a_write_while_a_commit_is_written_asks_no_store() -> None:
     """Nobody looks for the commit before its call of the store has ended."""
     store = Calling()

@@ -330,17 +330,26 @@ class AtTransact(Faulty):
         return super().transact(writes, expected)
 
 
-def test_exact_with_transactions() -> None:
-    """Passed on at the very last moment, with the branch unmoved: nothing lands."""
+@pytest.mark.parametrize("moved", [False, True])
+def test_exact_with_transactions(moved: bool) -> None:
+    """Passed on at the very last moment, before a commit or its merge with another: nothing lands."""
     store = AtTransact(Memory())
     state = Versioned(store)
     with state.lease("job", 60) as lease:
+        if moved:
+            other = Versioned(store.store, branch="main")
+            other["theirs"] = 1
+            other.commit()
         state["n"] = 1
-        taken = LeaseRow("other", "process 9 on venus", 60.0, 2).encode()
-        store.before_next = lambda: store.store.set("lease/job", taken)
+
+        def pass_on() -> None:
+            store.store.set("lease/job", LeaseRow("other", "process 9 on venus", 60.0, 2).encode())
+
+        # If the branch moved, the first transaction only finds that out.
+        store.before_next = (lambda: setattr(store, "before_next", pass_on)) if moved else pass_on
         with pytest.raises(LeaseLost):
             lease.commit()
-    assert Versioned(store).head is None
+    assert dict(Versioned(store)) == ({"theirs": 1} if moved else {})
 
 
 def test_a_renewal_beside_a_commit_does_not_hurt() -> None:

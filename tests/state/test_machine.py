@@ -287,7 +287,7 @@ class DiskMachine(VersionedMachine):
         shutil.rmtree(self.directory)
 
 
-TestVersionedMachine = VersionedMachine.TestCase
+TestVersionedMachine = pytest.mark.slow(VersionedMachine.TestCase)
 TestVersionedMachine.settings = settings(max_examples=200, stateful_step_count=40)
 TestDiskMachine = pytest.mark.slow(DiskMachine.TestCase)
 TestDiskMachine.settings = settings(max_examples=40, stateful_step_count=30)

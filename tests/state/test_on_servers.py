@@ -92,7 +92,7 @@ def test_a_server_that_stays_away(proxied: tuple[Proxy, str], server_url: str, v
     The repeated commit counts once.
     """
     proxy, url = proxied
-    url = re.sub("timeout=[0-9.]+", "timeout=2", url)
+    url = re.sub("timeout=[0-9.]+", "timeout=1.5", url)
     rounds = 0
     with open_store(url) as store:
         state = Versioned(store, branch="main")

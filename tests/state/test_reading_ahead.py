@@ -67,6 +67,7 @@ READERS: dict[str, Callable[[Versioned | Snapshot | Namespace], dict[str, object
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize("kind", ["versioned", "snapshot", "namespace"])
 def test_all_is_read_in_a_few_round_trips(

@@ -245,6 +245,7 @@ print(plan.size, plan.double(4), fib(30), type(plan).double.cache_parameters(), 
 """
 
 
+@pytest.mark.slow
 def test_functions_with_caches(run_python: Any, tmp_path: Path) -> None:
     """A cached property and a function of lru_cache, of `__main__`, work in a program that lacks them."""
     script = tmp_path / "agent.py"

@@ -78,6 +78,7 @@ def test_the_same_script_twice(run_python: Any, tmp_path: Path) -> None:
         assert run_python(script, tmp_path / "s", seed=seed).strip() == "True"
 
 
+@pytest.mark.slow
 def test_nested_classes_of_a_script(run_python: Any, tmp_path: Path) -> None:
     """The same holds for a class that is defined inside another one."""
     script = tmp_path / "script.py"
@@ -86,6 +87,7 @@ def test_nested_classes_of_a_script(run_python: Any, tmp_path: Path) -> None:
         run_python(script, tmp_path / "s", seed=seed)
 
 
+@pytest.mark.slow
 def test_another_program_reads_them(run_python: Any, tmp_path: Path) -> None:
     """A program without these classes and functions loads them by value and uses them."""
     script = tmp_path / "script.py"
@@ -168,6 +170,8 @@ def test_a_long_bytearray_is_a_buffer_beside_its_pickle(length: int) -> None:
     assert entry is not None
     assert entry.type == "bytearray"
     assert len(entry.parts) == (2 if length == LONG_BYTEARRAY else 1)
+    if length == LONG_BYTEARRAY:
+        assert entry.parts[0] == bytes.fromhex("8005972e")
     other = state.fork("other")
     assert type(other["value"]) is bytearray
     assert other["value"] == value[:-3]

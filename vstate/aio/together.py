@@ -80,6 +80,7 @@ class Together:
             else:
                 await call.wait()
             if not update.done:
+                self._leader = call  # mostly so already; but the loop of the last leader may have ended
                 await self._lead(handle, call)
         except BaseException:
             await self._leave(handle, call)

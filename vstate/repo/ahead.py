@@ -79,9 +79,9 @@ class Ahead:
         if found is None:
             return None
         leaf, i = found
-        if i + 1 < len(leaf.keys):
-            last = leaf.keys[min(i + MOST_SKIPPED, len(leaf.keys) - 1)]
-            self._expected = _Expected(root, leaf.keys[i + 1], last, FIRST_BATCH)
+        if some := leaf.keys[i + 1 : i + 1 + MOST_SKIPPED]:
+            # As in `Entry.decode`.
+            self._expected = tuple.__new__(_Expected, (root, some[0], some[-1], FIRST_BATCH))
         data: bytes = leaf.items[i]  # type: ignore[assignment]  # a leaf's are bytes
         return Short.find(data) or self._core.parse_entry(key, data)
 

@@ -292,10 +292,10 @@ def decode_value(entry: Entry | Short, reader: Reader, *, allow: Allow | None = 
         return tuple.__new__(Decoded, (value, chunks, size, evolved or sets, names))
     if codec == TEXT:
         try:
-            return Decoded(str(data, "utf-8"), chunks, size)
+            return tuple.__new__(Decoded, (str(data, "utf-8"), chunks, size, False, ()))
         except UnicodeDecodeError as error:
             raise ValueError(f"a text entry is not UTF-8: {error}") from error
-    return Decoded(bytes(data), chunks, size)
+    return tuple.__new__(Decoded, (bytes(data), chunks, size, False, ()))
 
 
 ONE_BLOB: tuple[Chunks | None, ...] = (None,)

@@ -319,7 +319,7 @@ class Disk(TransactionalStore, ForkAware):
                         if write.done is None and not write.committing:
                             raise
         finally:
-            if self._turnstile.held or (write.shared and write.done is None):
+            if self._turnstile.held or (write.done is None and self._waiting.knows(write)):
                 with self._writer.lock:
                     self._waiting.withdraw(write)
                     self._waiting.pass_on(write)

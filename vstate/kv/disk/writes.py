@@ -91,7 +91,13 @@ class Waiting:
             self._leader = write
             return False
         write.wait()
-        return write.done is not None and self._leader is not write
+        if write.done is None:
+            self._leader = write  # mostly so already; but an exception may have stopped the last leader
+        return self._leader is not write
+
+    def knows(self, write: Write) -> bool:
+        """Whether other threads may write these rows, or wait for this thread to lead."""
+        return write.shared or self._leader is write
 
     def take(self, first: Write) -> Iterator[Write]:
         """`first`, and the writes that may go with it, until none waits; the write lock is held."""
