@@ -45,8 +45,7 @@ _RELEASE = f"""
 """
 
 # `deltas.py` describes the column. If a row is deleted or replaced while others are based on it, its value
-# stays under a longer key, until no row is based on it. A row that is deleted stays where it was, which rarely
-# takes a new page.
+# stays under a longer key, until no row is based on it. A row that is deleted stays where it was.
 _ADD_BASES = (
     "ALTER TABLE kv ADD COLUMN base INTEGER",
     "CREATE INDEX kv_base ON kv (base) WHERE base > 0",
