@@ -170,6 +170,8 @@ def test_a_long_bytearray_is_a_buffer_beside_its_pickle(length: int) -> None:
     assert entry is not None
     assert entry.type == "bytearray"
     assert len(entry.parts) == (2 if length == LONG_BYTEARRAY else 1)
+    if length == LONG_BYTEARRAY:
+        assert entry.parts[0] == bytes.fromhex("8005972e")
     other = state.fork("other")
     assert type(other["value"]) is bytearray
     assert other["value"] == value[:-3]

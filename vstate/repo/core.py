@@ -59,6 +59,7 @@ EXPIRY_FORMAT = 3
 FORMAT_KEY = "format"
 
 _PATIENCE = 0.5  # seconds for `gc` to bring a commit back from the trash
+_SEGMENT_SECONDS = 0.1  # how long a commit may take to read an old history for the graph
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.05  # seconds
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -383,7 +384,7 @@ class Core:
 
     def _segment(self, commit: Commit) -> Mapping[str, bytes]:
         try:
-            return self.history.segment(commit)
+            return self.history.segment(commit, seconds=_SEGMENT_SECONDS)
         except StorageError:
             return {}  # old damage far back in the history is no reason to refuse a commit
 

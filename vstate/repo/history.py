@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from itertools import chain, count, islice
+from itertools import chain, count, islice, takewhile
+from math import inf
+from time import monotonic
 from typing import NamedTuple
 
 from vstate.errors import CorruptObject, CorruptStore, StorageError
@@ -393,11 +395,16 @@ class History:
 
     # Writing the graph
 
-    def segment(self, tip: Commit) -> dict[str, bytes]:
-        """The row of the graph that ends at this commit, if one may end there. The commit may be new."""
+    def segment(self, tip: Commit, *, seconds: float = inf) -> dict[str, bytes]:
+        """The row of the graph that ends at this commit, if one may end there. The commit may be new.
+
+        The row has the commits that can be read in so many seconds.
+        """
         if not is_tip(tip.oid) or tip.oid in self.shallow():
             return {}
-        return segment_row(chain([tip], self.ancestors(*self.parents(tip), until=self._is_known)))
+        end = monotonic() + seconds
+        before = self.ancestors(*self.parents(tip), until=self._is_known)
+        return segment_row(chain([tip], takewhile(lambda commit: monotonic() < end, before)))
 
     def index(self, heads: Sequence[ObjectId]) -> None:
         """Write the rows of the graph that the histories of these commits lack."""

@@ -17,7 +17,7 @@ from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.objects.segment import Segment
-from vstate.repo import Repository, graph
+from vstate.repo import Repository, core, graph
 from vstate.repo.clone import clone
 from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import History
@@ -262,6 +262,19 @@ def test_old_damage_stops_no_commit(small: None) -> None:
             state["i"] = [i]
             state.commit()
         assert rows(store)
+
+
+def test_a_commit_reads_no_long_history(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit on an old history far away gives up reading it, and is made without a row."""
+    store = Memory()
+    history(store)
+    store.delete_many(rows(store))
+    monkeypatch.setattr(core, "_SEGMENT_SECONDS", 0)
+    for _ in range(COMMITS):
+        with Versioned(store) as state:
+            state["i"] = [state["i"]]
+            state.commit()
+    assert not rows(store)
 
 
 def test_a_walk_stands_still_for_no_row(small: None) -> None:
