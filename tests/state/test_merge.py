@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,6 @@ class Reads(Memory):
     def get(self, key: str) -> bytes | None:
         self.read.append(key)
         return super().get(key)
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        self.read += (keys := list(keys))
-        return super().get_many(keys)
 
 
 def pair(

@@ -27,12 +27,6 @@ class Memory(TransactionalStore, ForkLocked):
                 self._carry_out()
             return self._values.get(key)
 
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        with self._lock:
-            self._carry_out()
-            values = self._values
-            return {key: values[key] for key in keys if check_key(key) in values}
-
     def keys(self, prefix: str = "") -> Iterator[str]:
         check_key(prefix)
         with self._lock:
