@@ -297,3 +297,31 @@ def test_the_end_of_the_program_in_the_middle_of_work(tmp_path: Path) -> None:
     assert "was dropped with uncommitted changes" in told["busy"]
     assert Versioned(tmp_path / "half").head is None
     assert Versioned(tmp_path / "late")["late"] == "theirs"
+
+
+def test_a_state_that_is_dropped_goes_without_the_collector(tmp_path: Path) -> None:
+    """So its store closes its files at once: no part of it refers to itself."""
+
+    def use() -> list[weakref.ref[Any]]:
+        disk = Disk(tmp_path / "store")
+        state = Versioned(disk, branch="main")
+        for i in range(3):
+            state["a"] = [i]
+            state.commit()
+        state["a"].append(1)
+        with state.fork("side") as side:
+            side["b"] = 1
+            side.commit()
+        state.update(lambda now: now.update(c=1))
+        state.merge("side")
+        assert [*state.log()][0] == state.checkout("HEAD~0").commit()
+        assert state.diff("HEAD~1", "HEAD") and state.merge_base("side", "HEAD")
+        state.close()
+        return [weakref.ref(each) for each in (disk, state.repo, state.repo.objects, state.repo.history)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert [each() for each in use()] == [None] * 4
+    finally:
+        gc.enable()

@@ -19,6 +19,8 @@ _TIPS = 1
 _LEAST, _MOST = 128, 4096
 """So many commits a segment has. With fewer, a row is not worth its place."""
 
+Ends = Callable[[], Collection[bytes]]
+
 _KEPT = 8  # segments in memory
 _ABSENT = 10_000  # rows that are known to be absent
 
@@ -37,13 +39,12 @@ class Graph:
     """The segments of one store. Threads may share it.
 
     A segment proves its links by the ids of its commits, and a commit never changes. So a row may be missing,
-    stale or forged, and costs time only. `ends` are the commits whose parents were cut off: a segment that
+    stale or forged, and costs time only. `Ends` are the commits whose parents were cut off: a segment that
     has one is left out, because some of its commits are gone.
     """
 
-    def __init__(self, store: KVStore, ends: Callable[[], Collection[bytes]]) -> None:
+    def __init__(self, store: KVStore) -> None:
         self._store = store
-        self._ends = ends
         self._segments: tuple[Segment, ...] = ()
         self._absent: set[bytes] = set()
 
@@ -51,7 +52,7 @@ class Graph:
         """Read all rows again at the next need."""
         self._segments, self._absent = (), set()
 
-    def find(self, oid: bytes) -> tuple[Segment, int] | None:
+    def find(self, oid: bytes, ends: Ends) -> tuple[Segment, int] | None:
         """The segment that has the commit, and the commit's place in it; None if no segment is known."""
         edges: list[bytes] = []
         for segment in self._segments:
@@ -62,13 +63,13 @@ class Graph:
                 edges += segment.edges()
         # A first parent may lie beside the next segment's tip, and still in that segment.
         tips = [oid] if is_tip(oid) else [tip for tip in edges if is_tip(tip)]
-        for segment in self._load([tip for tip in tips if tip not in self._absent]) if tips else ():
+        for segment in self._load([tip for tip in tips if tip not in self._absent], ends) if tips else ():
             place = segment.places.get(oid, EDGE)
             if place != EDGE:
                 return segment, place
         return None
 
-    def _load(self, tips: Sequence[bytes]) -> tuple[Segment, ...]:
+    def _load(self, tips: Sequence[bytes], ends: Ends) -> tuple[Segment, ...]:
         loaded = {segment.ids[-1] for segment in self._segments}
         keys = {graph_key(tip): tip for tip in tips if tip not in loaded}
         try:
@@ -84,7 +85,7 @@ class Graph:
             except (KeyError, ValueError):  # absent or damaged: the commits themselves are read
                 self._absent.add(tip)
                 continue
-            if all(segment.places.get(oid, EDGE) == EDGE for oid in self._ends()):
+            if all(segment.places.get(oid, EDGE) == EDGE for oid in ends()):
                 segments += (segment,)
             else:
                 self._absent.add(tip)

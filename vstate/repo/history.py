@@ -63,13 +63,13 @@ class History:
         self._objects = objects
         self._read = commits or objects.commits
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
-        self._graph = Graph(objects.store, self.shallow)
+        self._graph = Graph(objects.store)
         self._order = _Order(None, frozenset(), frozenset(), 1)
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Commits in the order of their ids, from memory if possible; CorruptObject if one is missing."""
         for oid in ids:
-            if not self._objects.is_in_memory(oid) and (found := self._graph.find(oid)) is not None:
+            if not self._objects.is_in_memory(oid) and (found := self._graph.find(oid, self.shallow)) is not None:
                 segment, place = found
                 with suppress(ValueError):  # which reading the object itself reports
                     self._objects.remember((), [segment.commit(place)])
@@ -305,7 +305,7 @@ class History:
 
     def back(self, start: ObjectId, steps: int) -> tuple[ObjectId, int]:
         """Go back along first parents, so many steps at most; the commit, and the steps taken."""
-        found = self._graph.find(start) if steps > 1 else None
+        found = self._graph.find(start, self.shallow) if steps > 1 else None
         if found is None:
             return start, 0
         segment, place = found
@@ -316,7 +316,7 @@ class History:
         """The commits with their times in microseconds; CorruptObject if one is missing."""
         times: dict[ObjectId, int] = {}
         for oid in ids:
-            if (found := self._graph.find(oid)) is not None:
+            if (found := self._graph.find(oid, self.shallow)) is not None:
                 times[oid] = found[0].times[found[1]]
         if len(times) < len(ids):
             for commit in self._read([oid for oid in ids if oid not in times]):
@@ -335,7 +335,7 @@ class History:
             return self._dated(self._links(oid, since))
 
     def _links(self, oid: ObjectId, since: int) -> Sequence[ObjectId]:
-        found = self._graph.find(oid)
+        found = self._graph.find(oid, self.shallow)
         if found is None:
             (commit,) = self._read([oid])
             return self.parents(commit)
@@ -413,7 +413,7 @@ class History:
             self._graph.write(self.segment(tip))
 
     def _is_known(self, oid: ObjectId) -> bool:
-        return self._graph.find(oid) is not None or oid in self.shallow()
+        return self._graph.find(oid, self.shallow) is not None or oid in self.shallow()
 
 
 _ONE, _OTHER, _BELOW = 1, 2, 4  # an ancestor of one, of the other, and of a common ancestor
