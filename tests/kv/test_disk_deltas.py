@@ -57,12 +57,12 @@ def test_versions_take_the_room_of_their_differences(store: Disk, tmp_path: Path
 
 
 def test_few_steps_lead_to_each_version() -> None:
-    """The version before leads to the base of each version, and 15 steps lead to the first one."""
+    """The version before leads to the base of each version, and 20 steps lead to the first one."""
     paths = {0: [0]}
     for version in range(1, VERSIONS):
         assert base_of(version) in paths[version - 1]
         paths[version] = [version, *paths[base_of(version)]]
-    assert max(map(len, paths.values())) == 16
+    assert max(map(len, paths.values())) == 21
 
 
 @pytest.mark.slow
@@ -105,13 +105,13 @@ def test_any_order_of_deletions_and_writes(
 
 
 def test_a_deleted_base_stays_as_long_as_it_is_needed(store: Disk) -> None:
-    """The last of 100 versions keeps 15 rows at the most; they go with it, and none of them is listed."""
+    """The last of 100 versions keeps 20 rows at the most; they go with it, and none of them is listed."""
     values = _versions(100)
     _write(store, values)
     store.delete_many(random.Random(1).sample(KEYS[:99], 99))
     assert store.get(KEYS[99]) == values[99]
     assert list(store.keys()) == [KEYS[99]]
-    assert 1 < len(_rows(store)) <= 16
+    assert 1 < len(_rows(store)) <= 21
     store.delete(KEYS[99])
     assert _rows(store) == []
 
@@ -147,6 +147,23 @@ def test_a_failed_transaction_leaves_nothing_to_rely_on(tmp_path: Path) -> None:
         store.transact({KEYS[12]: Revised(values[5][::-1], KEYS[9])}, {})
         store.transact({KEYS[13]: Revised(values[13], KEYS[12])}, {})
         assert [store.get(key) for key in KEYS[10:14]] == [None, None, values[5][::-1], values[13]]
+
+
+@pytest.mark.slow
+def test_versions_are_deleted_from_a_full_file(tmp_path: Path) -> None:
+    """Each deletion works where no write does, in any order."""
+    values = _versions(400, length=8000)
+    with Disk(tmp_path / "store", size_limit=120_000) as store:
+        with pytest.raises(StoreFull):
+            _write(store, values)
+        there = sorted(store.keys())
+        assert len(there) > 100
+        random.Random(3).shuffle(there)
+        for key in there[1:]:
+            store.delete(key)
+        assert store.get(there[0]) == values[KEYS.index(there[0])]
+        store.delete(there[0])
+        assert _rows(store) == []
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x01", b"\x81", b"\x85abc", b"\x05abc", b"\x80\x28\xb5\x2f\xfd"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -315,11 +316,11 @@ def test_an_event_recorded_while_an_update_begins_stays() -> None:
     class Calling(Memory):
         begins = False
 
-        def get(self, key: str) -> bytes | None:
+        def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
             if self.begins:
                 self.begins = False
                 state.record("theirs")
-            return super().get(key)
+            return super().get_many(keys)
 
     store = Calling()
     state = Versioned(store, branch="main")

@@ -30,6 +30,7 @@ FILE_NAME = "vstate.db"
 _INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
 FORMAT = 2
+SPARE_PAGES = 256  # a longer key may split a page of the index: deleting has to work in a full file too
 LOG_BYTES = 4 * 1024 * 1024
 
 # A rowid table, not WITHOUT ROWID: six rows of 200 B to 4 KB per commit, 18,000 rows, take 54 MB and 184 us
@@ -44,8 +45,7 @@ _RELEASE = f"""
 """
 
 # `deltas.py` describes the column. If a row is deleted or replaced while others are based on it, its value
-# stays under a longer key, until no row is based on it. A row that is deleted stays where it was: that takes
-# no new page, so deleting still works in a full file.
+# stays under a longer key, until no row is based on it. A row that is deleted stays where it was.
 _ADD_BASES = (
     "ALTER TABLE kv ADD COLUMN base INTEGER",
     "CREATE INDEX kv_base ON kv (base) WHERE base > 0",
@@ -238,9 +238,13 @@ class Database:
         connection.execute(
             "PRAGMA recursive_triggers=ON"
         )  # a base that is deleted may be the last row on its own base
+        self.limit_pages(connection)
+
+    def limit_pages(self, connection: sqlite3.Connection, *, spare: int = 0) -> None:
+        """Let the file have `size_limit` bytes, and so many pages more."""
         if self.size_limit is not None:
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-            connection.execute(f"PRAGMA max_page_count={max(1, self.size_limit // page_bytes)}")
+            connection.execute(f"PRAGMA max_page_count={max(1, self.size_limit // page_bytes) + spare}")
 
     # Syncing
 

@@ -394,7 +394,9 @@ class Disk(TransactionalStore, ForkAware):
         sets, deletes = write.plan()
         if deletes:
             packer.forget()
+            self._database.limit_pages(connection, spare=database.SPARE_PAGES)
             connection.executemany(_DELETE, zip(deletes))
+            self._database.limit_pages(connection)
         plain = []
         for row in sets:
             if type(row[1]) is Revised:
