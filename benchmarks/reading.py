@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import pickle
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -66,6 +67,7 @@ def timed(start: Start, directory: Path, snapshot: bool) -> float:
         mapping: Mapping[str, Any] = subjects[0].mapping
         found.update((subjects[0].at(subjects[0].head()) if snapshot else mapping).items())
 
+    gc.collect()  # the garbage of the sample before is not of this one
     sample = seconds(read)
     assert found == records()
     subjects[0].close()
