@@ -8,7 +8,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -333,6 +333,11 @@ class Broken(Memory):
         if self.failing:
             raise ZeroDivisionError
         return super().get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        if self.failing:
+            raise ZeroDivisionError
+        return super().get_many(keys)
 
 
 @in_a_loop
