@@ -40,7 +40,7 @@ from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
-from vstate.repo.predecessors import predecessors
+from vstate.repo.predecessors import Predecessors
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
@@ -116,6 +116,7 @@ class Core:
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
+        self._predecessors = Predecessors()
         self._format = self._read_format()
 
     def __reduce__(self) -> str | tuple[object, ...]:
@@ -337,7 +338,8 @@ class Core:
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids
         if self.store.keeps_deltas and parents and self.objects.is_in_memory(parents[0]):
-            before = predecessors(self.objects.node, self.objects.commit(parents[0]).root, nodes)
+            root = self.objects.commit(parents[0]).root
+            before = self._predecessors.of(self.objects.node, root, nodes)
         rows = self.objects.stored(made, before)
         return {**rows, **self._segment(commits[0])} if is_tip(commits[0].oid) else rows
 

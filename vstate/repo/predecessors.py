@@ -24,26 +24,47 @@ MOST_NODES = 32
 """A commit with more new nodes gets no hints: it changes thousands of keys, and deltas would cost it time."""
 
 
-def predecessors(
-    read: ReadNode, root: ObjectId | None, nodes: Sequence[tuple[ObjectId, Node]]
-) -> dict[ObjectId, bytes]:
-    """The ids of earlier versions of new nodes and of the values in them, by the new ids.
+RECENT_LEAVES = 16
+"""A leaf gets a hint if one of the last leaves was in its place.
 
-    `root` is the tree before.
-    """
-    found: dict[ObjectId, bytes] = {}
-    if len(nodes) > MOST_NODES:
+A delta takes time: of 10,000 keys that are set at random, a commit of one takes 145 µs more by deltas, of 190.
+They pay where commits change one place again and again, as rounds, logs and counters do.
+"""
+
+
+class Predecessors:
+    """The earlier versions of the objects of commits. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._recent: tuple[ObjectId, ...] = ()
+
+    def of(
+        self, read: ReadNode, root: ObjectId | None, nodes: Sequence[tuple[ObjectId, Node]]
+    ) -> dict[ObjectId, bytes]:
+        """The ids of earlier versions of new nodes and of the values in them, by the new ids.
+
+        `root` is the tree before. Empty if the last commits changed other places.
+        """
+        if len(nodes) > MOST_NODES:
+            return {}
+        recent, leaves = self._recent, tuple(oid for oid, node in nodes if not node.height)
+        self._recent = (*leaves, *recent)[:RECENT_LEAVES]
+        found: dict[ObjectId, bytes] = {}
+        try:
+            before = [
+                (oid, node, tree.counterpart(read, root, node)) for oid, node in nodes if not node.height
+            ]
+            if not any(earlier is not None and earlier[0] in recent for _, _, earlier in before):
+                return {}
+            before += [(oid, node, tree.counterpart(read, root, node)) for oid, node in nodes if node.height]
+            for oid, node, earlier in before:
+                if earlier is not None:
+                    found[oid] = earlier[0]
+                    if not node.height:
+                        found.update(_values(earlier[1], node))
+        except (CorruptObject, ValueError):  # a damaged tree gives no hints
+            pass
         return found
-    try:
-        for oid, node in nodes:
-            before = tree.counterpart(read, root, node)
-            if before is not None:
-                found[oid] = before[0]
-                if not node.height:
-                    found.update(_values(before[1], node))
-    except (CorruptObject, ValueError):  # a damaged tree gives no hints
-        pass
-    return found
 
 
 def _values(before: Node, leaf: Node) -> Iterable[tuple[ObjectId, bytes]]:
