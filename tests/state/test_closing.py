@@ -314,8 +314,9 @@ def test_a_state_that_is_dropped_goes_without_the_collector(tmp_path: Path) -> N
             side.commit()
         state.update(lambda now: now.update(c=1))
         state.merge("side")
-        assert [*state.log()][0] == state.checkout("HEAD~0").commit()
-        assert state.diff("HEAD~1", "HEAD") and state.merge_base("side", "HEAD")
+        assert next(iter(state.log())) == state.checkout("HEAD~0").commit()
+        assert state.diff("HEAD~1", "HEAD")
+        assert state.merge_base("side", "HEAD")
         state.close()
         return [weakref.ref(each) for each in (disk, state.repo, state.repo.objects, state.repo.history)]
 

@@ -69,7 +69,10 @@ class History:
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Commits in the order of their ids, from memory if possible; CorruptObject if one is missing."""
         for oid in ids:
-            if not self._objects.is_in_memory(oid) and (found := self._graph.find(oid, self.shallow)) is not None:
+            if (
+                not self._objects.is_in_memory(oid)
+                and (found := self._graph.find(oid, self.shallow)) is not None
+            ):
                 segment, place = found
                 with suppress(ValueError):  # which reading the object itself reports
                     self._objects.remember((), [segment.commit(place)])

@@ -24,7 +24,7 @@ MOST_NODES = 32
 """A commit with more new nodes gets no hints: it changes thousands of keys, and deltas would cost it time."""
 
 
-RECENT_LEAVES = 16
+RECENT_LEAVES = 8
 """A leaf gets a hint if one of the last leaves was in its place.
 
 A delta takes time: of 10,000 keys that are set at random, a commit of one takes 145 µs more by deltas, of 190.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import zstandard
@@ -203,9 +203,10 @@ class Packer(Unpacker):
         """Rows are deleted or replaced: rely on none."""
         self._known = None
 
-    def knows(self, key: bytes) -> bool:
-        """Whether `forget` is due if the key is set plainly."""
-        return self._known is not None and key in self._known.rowids
+    def forget_if_known(self, keys: Sequence[bytes]) -> None:
+        """These keys are set plainly: rely on no row if one of them is known."""
+        if self._known is not None and not self._known.rowids.keys().isdisjoint(keys):
+            self.forget()
 
     def holds(self, key: bytes, value: bytes | None) -> bool:
         """Whether this is the value of the key; a damaged row has its bytes as its value, as in a read."""

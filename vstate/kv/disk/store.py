@@ -382,7 +382,8 @@ class Disk(TransactionalStore, ForkAware):
                 write.shared = False
         finally:
             for write in group:
-                write.wake()
+                if write is not first:
+                    write.wake()
             self._waiting.pass_on(first)
         return self._transaction(first)
 
@@ -397,15 +398,13 @@ class Disk(TransactionalStore, ForkAware):
             self._database.limit_pages(connection, spare=database.SPARE_PAGES)
             connection.executemany(_DELETE, zip(deletes))
             self._database.limit_pages(connection)
-        plain = []
-        for row in sets:
-            if type(row[1]) is Revised:
-                packer.write(row[0], row[1])
-            else:
-                plain.append(row)
-                if packer.knows(row[0]):
-                    packer.forget()
+        plain = [row for row in sets if type(row[1]) is not Revised]
+        if len(plain) < len(sets):
+            for key, value in sets:
+                if type(value) is Revised:
+                    packer.write(key, value)
         if plain:
+            packer.forget_if_known([key for key, _ in plain])
             connection.executemany(_SET, plain)
         return True
 
