@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
     "transactional": lambda store: store.transactional,
     "remote": lambda store: store.remote,
     "ordered": lambda store: store.ordered,
+    "keeps_deltas": lambda store: store.keeps_deltas,
     "turn": lambda store: store.turn("update main", lost=False).__enter__(),
     "listening": lambda store: store.listening(REF).__enter__(),
     "forget": lambda store: store.forget(KEY),
@@ -58,10 +59,12 @@ OWN = {
     # A failure of the store behind would not reach it.
     "Faulty": {"uncached"},
     # Encrypted names have no order.
-    "Encrypted": {"ordered"},
+    "Encrypted": {"ordered", "keeps_deltas"},
+    # A version names the one before by its key, and here keys have a prefix.
+    "Prefixed": {"keeps_deltas"},
 }
 
-BESIDE = {"forget", "transactional", "remote", "ordered"}
+BESIDE = {"forget", "transactional", "remote", "ordered", "keeps_deltas"}
 """The keys and calls that a call may also use."""
 
 
@@ -82,6 +85,10 @@ class Behind(Memory):
 
     @property
     def ordered(self) -> bool:
+        return True
+
+    @property
+    def keeps_deltas(self) -> bool:
         return True
 
     @property
@@ -113,7 +120,7 @@ class Noting:
 
 
 def noted(method: str) -> Any:
-    if method in ("transactional", "remote", "ordered", "location"):
+    if method in ("transactional", "remote", "ordered", "keeps_deltas", "location"):
         return property(lambda self: (self.notes.note(method, ()), getattr(self.notes.store, method))[1])
     return lambda self, *arguments, **options: getattr(self.notes.store, method)(
         *self.notes.note(method, arguments), **options

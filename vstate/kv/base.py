@@ -42,7 +42,7 @@ def is_object(key: object) -> bool:
 
 def check_value(value: object) -> bytes:
     """Return `value` as bytes that nobody else can change; TypeError unless it is bytes-like."""
-    if type(value) is bytes:
+    if type(value) is bytes or type(value) is Revised:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)

@@ -142,6 +142,7 @@ class Encrypted(Front):
         return {plain[name] for name in self._store.present(plain)} if self._is_marked() else set()
 
     ordered = False
+    keeps_deltas = False  # ciphertexts of two versions have nothing in common
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """As promised by KVStore. Lists all the names that have the same first part, up to a "/";

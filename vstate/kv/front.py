@@ -72,6 +72,10 @@ class Front(KVStore):
     def ordered(self) -> bool:
         return self._store.ordered
 
+    @property
+    def keeps_deltas(self) -> bool:
+        return self._store.keeps_deltas
+
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""
         return self._store.exclusively(plan)

@@ -44,6 +44,8 @@ class Prefixed(Front):
         self._prefix = f"{name}/"
         self._owns = owns
 
+    keeps_deltas = False  # a version names the one before by its key, and here keys have a prefix
+
     @property
     def name(self) -> str:
         """The name of the part."""

@@ -99,6 +99,10 @@ class Faulty(KVStore):
     def ordered(self) -> bool:
         return self.store.ordered
 
+    @property
+    def keeps_deltas(self) -> bool:
+        return self.store.keeps_deltas
+
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         if not self.atomic:
             return super().exclusively(plan)
