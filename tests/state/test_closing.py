@@ -308,13 +308,12 @@ def test_a_state_that_is_dropped_goes_without_the_collector(tmp_path: Path) -> N
         for i in range(3):
             state["a"] = [i]
             state.commit()
-        state["a"].append(1)
         with state.fork("side") as side:
             side["b"] = 1
             side.commit()
         state.update(lambda now: now.update(c=1))
         state.merge("side")
-        assert next(iter(state.log())) == state.checkout("HEAD~0").commit()
+        assert next(iter(state.log())) == state.checkout("HEAD~0").commit
         assert state.diff("HEAD~1", "HEAD")
         assert state.merge_base("side", "HEAD")
         state.close()
