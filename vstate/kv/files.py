@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ def has_room(directory: str | os.PathLike[str], *files: str | os.PathLike[str]) 
             with suppress(OSError):
                 if limit not in (-1, resource.RLIM_INFINITY) and os.stat(file).st_size + _PROBE_BYTES > limit:
                     return False
-    probe = os.path.join(directory, f".{secrets.token_hex(8)}")
+    probe = os.path.join(directory, f".{os.urandom(8).hex()}")
     try:
         with open(probe, "xb") as made:
             try:
@@ -62,7 +61,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     except where only the sync of the directory fails.
     """
     # 40 characters are 160 bytes at most, and file systems take 255 for a name.
-    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name[:40]}.{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb") as file:
             with suppress(FileNotFoundError):

@@ -36,7 +36,7 @@ class Predecessors:
     """The earlier versions of the objects of commits. Threads may share it."""
 
     def __init__(self) -> None:
-        self._recent: tuple[ObjectId, ...] = ()
+        self._recent: tuple[str, ...] = ()  # the first keys of leaves, which mostly stay as they are
 
     def of(
         self, read: ReadNode, root: ObjectId | None, nodes: Sequence[tuple[ObjectId, Node]]
@@ -45,23 +45,23 @@ class Predecessors:
 
         `root` is the tree before. Empty if the last commits changed other places.
         """
-        if len(nodes) > MOST_NODES:
-            return {}
-        recent, leaves = self._recent, tuple(oid for oid, node in nodes if not node.height)
-        self._recent = (*leaves, *recent)[:RECENT_LEAVES]
         found: dict[ObjectId, bytes] = {}
+        if len(nodes) > MOST_NODES:
+            return found
+        recent, places = self._recent, tuple([node.keys[0] for _, node in nodes if not node.height])
+        self._recent = (*places, *recent)[:RECENT_LEAVES]
+        for place in places:
+            if place in recent:
+                break
+        else:
+            return found
         try:
-            before = [
-                (oid, node, tree.counterpart(read, root, node)) for oid, node in nodes if not node.height
-            ]
-            if not any(earlier is not None and earlier[0] in recent for _, _, earlier in before):
-                return {}
-            before += [(oid, node, tree.counterpart(read, root, node)) for oid, node in nodes if node.height]
-            for oid, node, earlier in before:
-                if earlier is not None:
-                    found[oid] = earlier[0]
+            for oid, node in nodes:
+                before = tree.counterpart(read, root, node)
+                if before is not None:
+                    found[oid] = before[0]
                     if not node.height:
-                        found.update(_values(earlier[1], node))
+                        found.update(_values(before[1], node))
         except (CorruptObject, ValueError):  # a damaged tree gives no hints
             pass
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -124,7 +123,7 @@ class Tenure(ForkAware):
         self._name = name
         self._ttl = ttl
         self._key = lease_key(name)
-        self._owner = secrets.token_hex(16)
+        self._owner = os.urandom(16).hex()
         self.lock = threading.RLock()  # held while the row is changed or relied upon
         self._row: LeaseRow | None = None
         self._until = 0.0

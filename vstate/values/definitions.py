@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copyreg
 import dis
-import hashlib
 import io
 import opcode
 import pickle
@@ -102,6 +101,8 @@ def _pickled(obj: Any, *, tokens: bool) -> bytes:
     data = frameless(file.getvalue())
     for model in pickler.models:
         address = str(id(model))
+        import hashlib  # late, for a quick `import vstate`: it loads OpenSSL
+
         number = int.from_bytes(hashlib.blake2b(model.__qualname__.encode()).digest(), "big")
         # Of the same length, because the length of each text stands before the text.
         label = str(number % 10 ** len(address)).zfill(len(address))
@@ -120,6 +121,8 @@ def token(cls: type) -> str:
     known: str | None = by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(cls)
     if known is not None:
         return known
+    import hashlib
+
     base = made = hashlib.blake2b(_pickled(cls, tokens=False), digest_size=16).hexdigest()
     number = 1
     with _registering:
