@@ -311,8 +311,13 @@ class Core:
             branch, rows, [(commits[-1], action)], expected=expected, needs=needs, guard=guard
         ):
             return False
-        self.objects.remember(nodes, commits)
+        self.remember(nodes, commits)
         return True
+
+    def remember(self, nodes: Sequence[tuple[ObjectId, Node]], commits: Sequence[Commit]) -> None:
+        """These nodes and commits are stored, or as good as: the next ones often come after them."""
+        self.objects.remember(nodes, commits)
+        self._predecessors.note(nodes)
 
     def rows_of(
         self,

@@ -38,6 +38,12 @@ class Predecessors:
     def __init__(self) -> None:
         self._recent: tuple[str, ...] = ()  # the first keys of leaves, which mostly stay as they are
 
+    def note(self, nodes: Sequence[tuple[ObjectId, Node]]) -> None:
+        """These nodes are in the store now."""
+        if len(nodes) <= MOST_NODES:
+            places = [node.keys[0] for _, node in nodes if not node.height]
+            self._recent = (*places, *self._recent)[:RECENT_LEAVES]
+
     def of(
         self, read: ReadNode, root: ObjectId | None, nodes: Sequence[tuple[ObjectId, Node]]
     ) -> dict[ObjectId, bytes]:
@@ -48,12 +54,8 @@ class Predecessors:
         found: dict[ObjectId, bytes] = {}
         if len(nodes) > MOST_NODES:
             return found
-        recent, places = self._recent, tuple([node.keys[0] for _, node in nodes if not node.height])
-        self._recent = (*places, *recent)[:RECENT_LEAVES]
-        for place in places:
-            if place in recent:
-                break
-        else:
+        recent = self._recent
+        if not any(not node.height and node.keys[0] in recent for _, node in nodes):
             return found
         try:
             for oid, node in nodes:
