@@ -461,7 +461,7 @@ async def test_the_cost_of_assigning_does_not_grow_with_the_queue() -> None:
                 assert task["id"] == f"t{n:05}"
             calls.append(len(store.calls) - made)
             assert (sum(len(value) for _, value in store.store.items()) - size) / 10 < 12_000
-    assert calls[0] == calls[1]
+    assert abs(calls[0] - calls[1]) <= 2  # some commits, by chance, look for the index of their history
 
 
 @in_a_loop

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from datetime import datetime
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from blake3 import blake3
@@ -23,7 +23,7 @@ from vstate.repo.idset import IdList, IdSet
 from vstate.repo.upkeep.conformance import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.upkeep.damage import Damage, link_key, node_link_key
 from vstate.repo.upkeep.salvage import Lengths, Row, Salvage
-from vstate.repo.walk import BATCH, Batch, Below, Entries, batches, depth_first
+from vstate.repo.walk import Batch, Below, Entries, batches, depth_first
 from vstate.values.entry import Entry
 
 READ_BYTES = 1024 * 1024
@@ -104,12 +104,8 @@ class Verifier:
         readers: Executor,
         progress: Callable[[int], None],
         known: IdSet | None = None,
-        next_commits: Callable[[ObjectId], Sequence[ObjectId]] = lambda oid: (),
     ) -> None:
         self._salvage = salvage
-        self._next_commits = next_commits
-        self._ahead: Mapping[str, Row] = {}  # commits that come next
-        self._roots: list[_NodeLink] = []  # of trees, still to be read
         self._known = IdSet() if known is None else known
         self._parents = parents
         self._found = found
@@ -233,9 +229,10 @@ class Verifier:
 
     def _commits(self, links: list[_CommitLink]) -> list[Batch]:
         parents: list[_CommitLink] = []
+        roots: list[_NodeLink] = []
         # Not by `reached`: an object of another kind may be stored under the id of a commit.
         new = {link.oid: link for link in links if self._links.add(link.oid + COMMIT.code.encode())}
-        rows = self._read_commits(list(new))
+        rows = self._read(new)
         for oid, link in new.items():
             body = self._body(COMMIT, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.source)
             commit = None if body is None else self._commit(oid, bytes(body))
@@ -244,23 +241,11 @@ class Verifier:
                 parents += [_CommitLink(parent, above, commit) for parent in self._parents(commit)]
                 checks_tree = link.child is None or not self._trusting
                 if checks_tree and commit.root is not None and self._is_unchecked((commit.root,)):
-                    self._roots.append(_NodeLink(commit.root, above, None, None, None, None, None))
+                    roots.append(_NodeLink(commit.root, above, None, None, None, None, None))
         for link in links:
             if link.child is not None:
                 self._check_parent(link.oid, link.child)
-        # Mostly a commit has one parent: the trees of many commits are read together.
-        if parents and len(self._roots) < BATCH:
-            return [(COMMIT, parents)]
-        roots, self._roots = self._roots, []
         return [(COMMIT, parents), (TREE, roots)]
-
-    def _read_commits(self, ids: Sequence[ObjectId]) -> Mapping[str, Row]:
-        """The rows of these commits. If they are not there yet, the next commits are read with them."""
-        if any(OBJECT_PREFIX + oid.hex() not in self._ahead for oid in ids):
-            self._ahead = self._read(
-                dict.fromkeys([*ids, *chain.from_iterable(map(self._next_commits, ids))])
-            )
-        return self._ahead
 
     def _commit(self, oid: ObjectId, body: bytes) -> Commit | None:
         try:
