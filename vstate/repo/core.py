@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -110,9 +111,10 @@ class Core:
         self.objects = Objects(store)
         self.refs = Refs(store)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
-        self.history = History(
-            self.objects, Trail(self.objects, self.refs).commits if store.remote else self.objects.commits
-        )
+        self.history = History(self.objects)
+        if store.remote:
+            trail = Trail(self.objects, self.refs)
+            self.history = History(self.objects, trail.commits, trail.expect)
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
@@ -173,6 +175,7 @@ class Core:
         self,
         rev: Revision = "HEAD",
         *,
+        since: Revision | None = None,
         key: str | None = None,
         limit: int | None = None,
         first_parent: bool = False,
@@ -180,15 +183,18 @@ class Core:
     ) -> Log:
         """The commits from `rev` back, newest first; with `key`, those that changed the key.
 
-        With `first_parent`, those along first parents only.
+        Without the commit `since` and its ancestors. With `first_parent`, those along first parents only.
         """
         most = check_limit(limit)
         start = self.resolve(rev, head=head).oid
+        end = None if since is None else self.resolve(since, head=head).oid
 
         def walk() -> Iterator[Commit]:
+            found = self.history.walk(start, since=end, first_parent=first_parent)
             if key is not None:
-                return islice(self.history.touching(start, key, first_parent=first_parent), most)
-            return islice(self.history.walk(start, first_parent=first_parent), most)
+                changes = partial(self.history.changes_key, key=key, first_parent=first_parent)
+                found = filter(changes, found)
+            return islice(found, most)
 
         return Log(walk)
 
