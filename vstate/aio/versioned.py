@@ -149,6 +149,7 @@ class Versioned(Writing[sync.Versioned]):
     create_branch = awaited(sync.Versioned.create_branch)
     switch = awaited(sync.Versioned.switch, turn=True)
     branches = awaited(sync.Versioned.branches)
+    branch_names = awaited(sync.Versioned.branch_names)
     delete_branch = awaited(sync.Versioned.delete_branch)
     tag = awaited(sync.Versioned.tag)
     tags = awaited(sync.Versioned.tags)

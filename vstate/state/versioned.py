@@ -760,9 +760,19 @@ class Versioned(State):
                         )
             raise
 
-    def branches(self) -> dict[str, Commit]:
-        """The newest commit of each branch, by name."""
-        return self.repo.branches()
+    def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
+        """The newest commit of each branch, or of those of `names` that exist, by name."""
+        return self.repo.branches(names)
+
+    def branch_names(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+    ) -> list[str]:
+        """The names of the branches that begin with `prefix`, sorted; reads no commits.
+
+        At most `limit` names, from the last one back if `reverse`. `after` is the last name of the page
+        before, and need not exist.
+        """
+        return self.repo.branch_names(prefix, after=after, limit=limit, reverse=reverse)
 
     def delete_branch(self, name: str) -> Commit:
         """Delete a branch, whose reflog keeps its newest commit; not the branch that this handle is on."""
