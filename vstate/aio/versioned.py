@@ -120,9 +120,7 @@ class Versioned(Writing[sync.Versioned]):
     ) -> AsyncIterator[Commit]:
         """The commits from `rev` back, newest first, as `vstate.Versioned.log` gives them."""
         return self._iterated(
-            lambda handle: iter(
-                handle.log(rev, since=since, key=key, limit=limit, first_parent=first_parent)
-            )
+            lambda handle: iter(handle.log(rev, since=since, key=key, limit=limit, first_parent=first_parent))
         )
 
     async def checkout(self, rev: Revision) -> Snapshot:
