@@ -58,10 +58,14 @@ class History:
     """
 
     def __init__(
-        self, objects: Objects, commits: Callable[[Sequence[ObjectId]], list[Commit]] | None = None
+        self,
+        objects: Objects,
+        commits: Callable[[Sequence[ObjectId]], list[Commit]] | None = None,
+        expect: Callable[[Commit, Commit], None] | None = None,
     ) -> None:
         self._objects = objects
         self._read = commits or objects.commits
+        self._expect = expect
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store)
         self._order = _Order(None, frozenset(), frozenset(), 1)
@@ -171,10 +175,15 @@ class History:
         queue = NewestFirst()
         hidden, met = set(excluded), set(excluded)
         wanted = 0  # in the queue, and not known to be excluded
-        for commit in self._objects.commits(list(dict.fromkeys([*hidden, *starts]))):
+        ends = self._objects.commits(list(dict.fromkeys([*hidden, *starts])))
+        for commit in ends:
             queue.push(commit)
             wanted += commit.oid not in met
             met.add(commit.oid)
+        if excluded and self._expect is not None:
+            oldest = min(ends, key=lambda commit: commit.time)
+            for commit in ends[len(hidden) :]:
+                self._expect(commit, oldest)
         # The walk meets a commit after all its children, so by then it is known whether it is excluded.
         for commit in queue if wanted else ():
             is_hidden = commit.oid in hidden
@@ -246,14 +255,16 @@ class History:
         except ValueError:
             return None
 
-    def walk(self, start: ObjectId, *, first_parent: bool = False) -> Iterator[Commit]:
-        """The ancestors of a commit, newest first, or those along first parents only."""
-        return self.first_parents(start) if first_parent else self.ancestors(start)
+    def walk(
+        self, start: ObjectId, *, since: ObjectId | None = None, first_parent: bool = False
+    ) -> Iterator[Commit]:
+        """The ancestors of a commit, newest first, or those along first parents only.
 
-    def touching(self, start: ObjectId, key: str, *, first_parent: bool = False) -> Iterator[Commit]:
-        """The commits of `walk` that changed the key."""
-        commits = self.walk(start, first_parent=first_parent)
-        return (commit for commit in commits if self.changes_key(commit, key, first_parent=first_parent))
+        Without those that are ancestors of `since` too.
+        """
+        if since is not None:
+            return self.outside([start], [since], first_parent=first_parent)
+        return self.first_parents(start) if first_parent else self.ancestors(start)
 
     def changes_key(self, commit: Commit, key: str, *, first_parent: bool = False) -> bool:
         """Whether the commit's entry of the key differs from that in every parent, or in the first one."""
