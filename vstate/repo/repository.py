@@ -13,6 +13,7 @@ from vstate.arguments import check_flag
 from vstate.objects.commit import Commit, Event
 from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
+from vstate.spans import Attributes, spanned
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
@@ -164,6 +165,7 @@ class Repository(Core):
             guard=guard,
         )
 
+    @spanned("merge", lambda result, *_, **__: _merged(result))
     def merge(
         self,
         branch: str,
@@ -293,6 +295,7 @@ class Repository(Core):
 
     # Upkeep
 
+    @spanned("gc", lambda report, *_, **__: _collected(report))
     def gc(
         self,
         *,
@@ -379,6 +382,7 @@ class Repository(Core):
 
         return bundle_import.load(self, file, prefix=prefix, progress=progress)
 
+    @spanned("push", lambda report, *_, **__: _sent(report))
     def push(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -418,6 +422,7 @@ class Repository(Core):
             progress=progress,
         )
 
+    @spanned("fetch", lambda report, *_, **__: _sent(report))
     def fetch(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -437,6 +442,25 @@ class Repository(Core):
         from vstate.repo.exchange import sync
 
         return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
+
+
+# The attributes of spans
+
+
+def _merged(result: MergeResult) -> Attributes:
+    return {
+        "strategy": result.strategy,
+        "keys": len(result.merged_keys),
+        "conflicts": len(result.conflicts),
+    }
+
+
+def _collected(report: GcReport) -> Attributes:
+    return {"live": report.live, "removed": report.removed, "bytes": report.removed_bytes}
+
+
+def _sent(report: SyncReport) -> Attributes:
+    return {"refs": len(report.refs), "objects": report.objects, "bytes": report.bytes}
 
 
 __all__ = ["Repository", "Revision"]

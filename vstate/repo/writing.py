@@ -16,13 +16,21 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.repo.core import Core, Guard
 from vstate.repo.names.dates import ttl_microseconds
 from vstate.repo.names.refs import HEADS, check_ref_name
+from vstate.spans import Attributes, spanned
 from vstate.values.culprits import culprit, own_error
 from vstate.values.entry import encode_value
+
+
+def told_of(made: Commit | None, *_: Any, **__: Any) -> Attributes:
+    """The attributes of the span of a commit."""
+    return {} if made is None else {"commit": made.id, "events": len(made.events)}
+
 
 Expected = Commit | Literal["anywhere"] | None
 """The commit that a branch must be at, None for a branch that must not exist, or any."""
 
 
+@spanned("commit", told_of)
 def commit(
     repo: Core,
     branch: str,
