@@ -34,7 +34,6 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
-from vstate.repo.graph import is_tip
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
@@ -110,9 +109,7 @@ class Core:
         self.objects = Objects(store)
         self.refs = Refs(store)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
-        self.history = History(
-            self.objects, Trail(self.objects, self.refs).commits if store.remote else self.objects.commits
-        )
+        self.history = History(self.objects, Trail(self.objects, self.refs).commits if store.remote else None)
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
@@ -346,7 +343,7 @@ class Core:
             root = self.objects.commit(parents[0]).root
             before = self._predecessors.of(self.objects.node, root, nodes)
         rows = self.objects.stored(made, before)
-        return {**rows, **self._segment(commits[0])} if is_tip(commits[0].oid) else rows
+        return {**rows, **self._segment(commits[0])} if self.history.is_tip(commits[0].oid) else rows
 
     def publish_rows(
         self,
