@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from vstate.errors import VStateError
-from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
+from vstate.repo.names.refs import HEAD, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate_cli.store import open_repository
 
@@ -43,11 +43,11 @@ def _completing(names: Callable[[Repository, str], list[str]]) -> Complete:
 
 
 def _branches(repo: Repository, typed: str) -> list[str]:
-    return [*repo.refs.list(HEADS)]
+    return repo.branch_names()
 
 
 def _tags(repo: Repository, typed: str) -> list[str]:
-    return [*repo.refs.list(TAGS)]
+    return [*repo.refs.names(TAGS)]
 
 
 def _remotes(repo: Repository, typed: str) -> list[str]:
@@ -56,7 +56,7 @@ def _remotes(repo: Repository, typed: str) -> list[str]:
 
 def _revisions(repo: Repository, typed: str) -> list[str]:
     start, dots, _ = typed.rpartition("..")
-    names = [*_branches(repo, typed), *_tags(repo, typed), *repo.refs.list(REMOTES), HEAD]
+    names = [*_branches(repo, typed), *_tags(repo, typed), *repo.refs.names(REMOTES), HEAD]
     return [f"{start}{dots}{name}" for name in names]
 
 

@@ -91,6 +91,21 @@ def test_branch_json(vstate):
     assert set(vstate.json("branch", "new")) == {"name", "commit", "head"}
 
 
+def test_a_page_of_branches(vstate):
+    """--prefix, --after, --reverse and -n choose branches, in text and in JSON."""
+    for name in ("chat/1", "chat/2", "chat/3"):
+        vstate("branch", name)
+    names = [line.split()[0] for line in vstate("branch", "--prefix", "chat/", "-n2").splitlines()]
+    assert names == ["chat/1", "chat/2"]
+    page = vstate.json("branch", "--prefix", "chat/", "--reverse", "--after", "chat/3")
+    assert [branch["name"] for branch in page] == ["chat/2", "chat/1"]
+    assert page[0]["commit"] == vstate.json("branch")[0]["commit"]
+    vstate("checkout", "HEAD~1")
+    assert vstate("branch", "--prefix", "none") == ""
+    for wrong in (["-n", "1", "x"], ["--prefix", "a", "--all"], ["-n", "-1"]):
+        assert vstate.run("branch", *wrong).exit_code == 2
+
+
 def test_the_name_of_the_branch(vstate):
     """--show-current prints the name alone, and nothing for a detached HEAD."""
     assert vstate("branch", "--show-current") == "main\n"

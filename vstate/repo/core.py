@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from vstate.arguments import check_count, check_limit
+from vstate.arguments import check_count, check_flag, check_limit, check_text
 from vstate.backoff import Backoff
 from vstate.errors import (
     AlreadyExists,
@@ -109,7 +111,7 @@ class Core:
         self.objects = Objects(store)
         self.refs = Refs(store)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
-        self.history = History(self.objects, Trail(self.objects, self.refs).commits if store.remote else None)
+        self.history = History(self.objects, Trail(self.objects, self.refs) if store.remote else None)
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
@@ -170,6 +172,7 @@ class Core:
         self,
         rev: Revision = "HEAD",
         *,
+        since: Revision | None = None,
         key: str | None = None,
         limit: int | None = None,
         first_parent: bool = False,
@@ -177,15 +180,18 @@ class Core:
     ) -> Log:
         """The commits from `rev` back, newest first; with `key`, those that changed the key.
 
-        With `first_parent`, those along first parents only.
+        Without the commit `since` and its ancestors. With `first_parent`, those along first parents only.
         """
         most = check_limit(limit)
         start = self.resolve(rev, head=head).oid
+        end = None if since is None else self.resolve(since, head=head).oid
 
         def walk() -> Iterator[Commit]:
+            found = self.history.walk(start, since=end, first_parent=first_parent)
             if key is not None:
-                return islice(self.history.touching(start, key, first_parent=first_parent), most)
-            return islice(self.history.walk(start, first_parent=first_parent), most)
+                changes = partial(self.history.changes_key, key=key, first_parent=first_parent)
+                found = filter(changes, found)
+            return islice(found, most)
 
         return Log(walk)
 
@@ -494,13 +500,46 @@ class Core:
         if commit is None:
             if self.refs.head().branch == name:
                 raise NotFound(f"no commit yet on branch {name!r}", name=name)
-            raise NotFound(f"no branch {name!r}", name=name, candidates=list(self.refs.list(HEADS))[:10])
+            raise NotFound(f"no branch {name!r}", name=name, candidates=list(self.refs.names(HEADS))[:10])
         return commit
 
-    def branches(self) -> dict[str, Commit]:
-        """The newest commit of each branch, by name."""
-        refs = self.refs.list(HEADS)
+    def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
+        """The newest commit of each branch, or of those of `names` that exist, by name."""
+        refs = self._ids(names)
         return dict(zip(refs, self.objects.commits(list(refs.values())), strict=True))
+
+    def branch_ids(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        """As `branches`, with the ids of the commits only: no commit is read."""
+        return {name: str(oid) for name, oid in self._ids(names).items()}
+
+    def _ids(self, names: Iterable[str] | None) -> dict[str, ObjectId]:
+        if names is None:
+            return self.refs.list(HEADS)
+        if isinstance(names, str):
+            raise TypeError(f"names are several names, not a str: write [{names!r}]")
+        asked = list(dict.fromkeys(names))
+        found = self.refs.read_many([HEADS + name for name in asked])
+        return {name: oid for name, oid in zip(asked, found, strict=True) if oid is not None}
+
+    def branch_names(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+    ) -> list[str]:
+        """The names of the branches that begin with `prefix`, sorted; reads neither refs nor commits.
+
+        At most `limit` names, from the last one back if `reverse`. `after` is the last name of the page
+        before, and need not exist. With `branches(names)` or `branch_ids(names)` a page gets its commits.
+        """
+        check_flag("reverse", reverse)
+        most = check_limit(limit)
+        names = self.refs.names(HEADS, check_text("prefix", prefix))
+        if after is None:
+            first, last = 0, len(names)
+        elif reverse:
+            first, last = 0, bisect_left(names, check_text("after", after))
+        else:
+            first, last = bisect_right(names, check_text("after", after)), len(names)
+        page = names[first:last]
+        return list(page[::-1] if reverse else page)[:most]
 
     def create_branch(
         self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None
@@ -624,7 +663,7 @@ class Core:
         ref = TAGS + check_ref_name(name, "tag")
         oid = self.refs.read(ref)
         if oid is None:
-            raise NotFound(f"no tag {name!r}", name=name, candidates=list(self.refs.list(TAGS))[:10])
+            raise NotFound(f"no tag {name!r}", name=name, candidates=list(self.refs.names(TAGS))[:10])
         if not self.refs.compare_and_swap(ref, expected=oid, new=None, action="tag: deleted"):
             raise self.ref_moved(ref, oid)
         return self.objects.commit(oid)

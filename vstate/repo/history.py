@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice, takewhile
 from math import inf
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from vstate.errors import CorruptObject, CorruptStore, StorageError
 from vstate.objects import tree
@@ -24,9 +24,6 @@ SHALLOW = "shallow/"
 
 SHALLOW_FORMAT = 2
 """The first format with such keys: an older program would take a parent that was cut off for lost."""
-
-CommitReader = Callable[[Sequence[ObjectId], Callable[[Sequence[ObjectId]], list[ObjectId]]], list[Commit]]
-"""Reads commits in the order of their ids. It may read others ahead: those that the function gives back."""
 
 _SHOWN = 50
 _LINES = 64  # commits of which one comes next
@@ -53,6 +50,18 @@ def rolled_back(to: Commit | None, within: str = "") -> dict[str, str | None]:
     return {**info, "within": within} if within else info
 
 
+class ReadsAhead(Protocol):
+    """Reads commits, and the next ones of a walk with them."""
+
+    def commits(
+        self, ids: Sequence[ObjectId], unindexed: Callable[[Sequence[ObjectId]], list[ObjectId]]
+    ) -> list[Commit]:
+        """Commits in the order of the ids. Of the next ones it reads those that `unindexed` gives back."""
+
+    def expect(self, start: Commit, since: Commit) -> None:
+        """A walk from `start` goes back to the time of `since`."""
+
+
 class History:
     """The commits of one store as a graph. Threads may share it.
 
@@ -60,9 +69,9 @@ class History:
     children. A history that `gc` made shallow ends at commits whose parents were cut off.
     """
 
-    def __init__(self, objects: Objects, reader: CommitReader | None = None) -> None:
+    def __init__(self, objects: Objects, trail: ReadsAhead | None = None) -> None:
         self._objects = objects
-        self.reader = reader
+        self.trail = trail
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store)
         self._order = _Order(None, frozenset(), frozenset(), 1)
@@ -80,7 +89,7 @@ class History:
         return self._read(ids)
 
     def _read(self, ids: Sequence[ObjectId]) -> list[Commit]:
-        return self._objects.commits(ids) if self.reader is None else self.reader(ids, self._unindexed)
+        return self._objects.commits(ids) if self.trail is None else self.trail.commits(ids, self._unindexed)
 
     def _unindexed(self, ids: Sequence[ObjectId]) -> list[ObjectId]:
         return self._graph.lacking(ids, self.shallow)
@@ -178,10 +187,15 @@ class History:
         queue = NewestFirst()
         hidden, met = set(excluded), set(excluded)
         wanted = 0  # in the queue, and not known to be excluded
-        for commit in self._objects.commits(list(dict.fromkeys([*hidden, *starts]))):
+        ends = self._objects.commits(list(dict.fromkeys([*hidden, *starts])))
+        for commit in ends:
             queue.push(commit)
             wanted += commit.oid not in met
             met.add(commit.oid)
+        if excluded and self.trail is not None:
+            oldest = min(ends, key=lambda commit: commit.time)
+            for commit in ends[len(hidden) :]:
+                self.trail.expect(commit, oldest)
         # The walk meets a commit after all its children, so by then it is known whether it is excluded.
         for commit in queue if wanted else ():
             is_hidden = commit.oid in hidden
@@ -253,14 +267,16 @@ class History:
         except ValueError:
             return None
 
-    def walk(self, start: ObjectId, *, first_parent: bool = False) -> Iterator[Commit]:
-        """The ancestors of a commit, newest first, or those along first parents only."""
-        return self.first_parents(start) if first_parent else self.ancestors(start)
+    def walk(
+        self, start: ObjectId, *, since: ObjectId | None = None, first_parent: bool = False
+    ) -> Iterator[Commit]:
+        """The ancestors of a commit, newest first, or those along first parents only.
 
-    def touching(self, start: ObjectId, key: str, *, first_parent: bool = False) -> Iterator[Commit]:
-        """The commits of `walk` that changed the key."""
-        commits = self.walk(start, first_parent=first_parent)
-        return (commit for commit in commits if self.changes_key(commit, key, first_parent=first_parent))
+        Without those that are ancestors of `since` too.
+        """
+        if since is not None:
+            return self.outside([start], [since], first_parent=first_parent)
+        return self.first_parents(start) if first_parent else self.ancestors(start)
 
     def changes_key(self, commit: Commit, key: str, *, first_parent: bool = False) -> bool:
         """Whether the commit's entry of the key differs from that in every parent, or in the first one."""

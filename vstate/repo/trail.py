@@ -51,6 +51,8 @@ class _Walk:
         """The lines of the reflog of `ref` that are listed and not followed, oldest first."""
         self.digits = _WHOLE
         self.longest = 1
+        self.since = 0
+        """The time, in nanoseconds, where the walk is known to end."""
 
 
 class Trail:
@@ -91,6 +93,15 @@ class Trail:
         for walk in walks:
             self._expect(walk, [*commits, *ahead])
         return commits
+
+    def expect(self, start: Commit, since: Commit) -> None:
+        """A walk from `start` goes back to the time of `since`: its commits come in one batch if they can."""
+        walk = _Walk(0)
+        walk.batch = LONGEST_BATCH
+        walk.since = microseconds(since.time) * 1000
+        length = microseconds(start.time) * 1000 + _SLACK - walk.since
+        walk.digits = min(max(-(-length.bit_length() // 4), _SHORTEST), _WHOLE)
+        self._expect(walk, [start])
 
     def _expect(self, walk: _Walk, commits: Iterable[Commit]) -> None:
         """Take these commits as a part of the walk, which goes on at those of their parents not in memory."""
@@ -143,11 +154,13 @@ class Trail:
         most = MOST_KEYS if self._objects.store.ordered else None
         # A line is dated a little after its commit, and the child's line names its parents too.
         time = microseconds(child.time) * 1000
+        if time <= walk.since:
+            walk.since = 0  # the walk goes further than it was known to
         while True:
             until = time + min(_SLACK, 1 << 4 * (walk.digits - 1))
             found: list[str] = []
-            last = until >> 4 * walk.digits
-            for stretch in range(last, max(last - _STRETCHES, -1), -1):
+            last, first = until >> 4 * walk.digits, walk.since >> 4 * walk.digits
+            for stretch in range(last, max(last - _STRETCHES, first - 1), -1):
                 begin = prefix + (f"{stretch:0{_WHOLE - walk.digits}x}" if walk.digits < _WHOLE else "")
                 page = sorted(islice(self._objects.store.keys(begin), most))
                 found = page + found
@@ -158,8 +171,8 @@ class Trail:
             walk.digits = self._estimate(walk, child) if walk.digits == _WHOLE else walk.digits - 1
         if len(found) < walk.batch // 4 and walk.digits < _WHOLE - 1:
             walk.digits += 1
-        end = f"{prefix}{until:016x}"
-        return [key for key in found if key < end]
+        begin, end = f"{prefix}{walk.since:016x}", f"{prefix}{until:016x}"
+        return [key for key in found if begin <= key < end]
 
     def _estimate(self, walk: _Walk, child: Commit) -> int:
         """The digits of the longest stretch with two batches at most, at the pace of the walk so far."""

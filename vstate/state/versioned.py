@@ -361,22 +361,24 @@ class Versioned(State):
         self,
         rev: Revision = "HEAD",
         *,
+        since: Revision | None = None,
         key: str | None = None,
         limit: int | None = None,
         first_parent: bool = False,
     ) -> Log:
         """An iterator of the commits from `rev` back, newest first; with `key`, only those that changed it.
 
-        With `first_parent`, it follows only the first parent of a merge: the branch as it was, without the
-        commits that merges brought in. Empty before the first commit; NotFound for a revision that does not
-        exist.
+        With `since`, only the commits that are new since that commit: neither it nor an ancestor of it. On a
+        server they come in a few round trips. With `first_parent`, it follows only the first parent of a
+        merge: the branch as it was, without the commits that merges brought in. Empty before the first
+        commit; NotFound for a revision that does not exist.
         """
         check_limit(limit)
         if rev == "HEAD" and self.head is None:
             return Log(lambda: iter(()))
         key = None if key is None else check_key(key)
         head = self._handle.own_head()
-        return self.repo.log(rev, key=key, limit=limit, first_parent=first_parent, head=head)
+        return self.repo.log(rev, since=since, key=key, limit=limit, first_parent=first_parent, head=head)
 
     def merge_base(self, one: Revision, other: Revision = "HEAD") -> Commit | None:
         """The newest common ancestor of two revisions, where a merge of them begins; None if they have none.
@@ -758,9 +760,19 @@ class Versioned(State):
                         )
             raise
 
-    def branches(self) -> dict[str, Commit]:
-        """The newest commit of each branch, by name."""
-        return self.repo.branches()
+    def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
+        """The newest commit of each branch, or of those of `names` that exist, by name."""
+        return self.repo.branches(names)
+
+    def branch_names(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+    ) -> list[str]:
+        """The names of the branches that begin with `prefix`, sorted; reads no commits.
+
+        At most `limit` names, from the last one back if `reverse`. `after` is the last name of the page
+        before, and need not exist.
+        """
+        return self.repo.branch_names(prefix, after=after, limit=limit, reverse=reverse)
 
     def delete_branch(self, name: str) -> Commit:
         """Delete a branch, whose reflog keeps its newest commit; not the branch that this handle is on."""

@@ -17,6 +17,7 @@ from vstate_cli.suggestions import complete_branch, complete_revision
     examples=[
         "vstate branch",
         "vstate branch --all",
+        "vstate branch --prefix chat/ -n 20",
         "vstate branch what-if HEAD~3",
         "vstate branch -m what-if plan-b",
         "vstate branch -d plan-b",
@@ -29,6 +30,10 @@ from vstate_cli.suggestions import complete_branch, complete_revision
 @click.option("-d", "-D", "--delete", is_flag=True, help="Delete the branch NAME. Its reflog stays.")
 @click.option("-m", "--move", is_flag=True, help="Rename the branch NAME to AT, or HEAD's branch to NAME.")
 @click.option("-a", "--all", "everything", is_flag=True, help="List the branches of remotes too.")
+@click.option("--prefix", default="", help="List only the branches whose names begin with PREFIX.")
+@click.option("--after", metavar="BRANCH", help="List only the branches behind BRANCH in the list.")
+@click.option("--reverse", is_flag=True, help="List the last name first.")
+@click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="List at most N branches.")
 @click.option("--show-current", "current", is_flag=True, help="Print the name of HEAD's branch alone.")
 def branch(
     session: Session,
@@ -37,6 +42,10 @@ def branch(
     delete: bool,
     move: bool,
     everything: bool,
+    prefix: str,
+    after: str | None,
+    reverse: bool,
+    limit: int | None,
     current: bool,
 ) -> None:
     """List, create, delete or rename branches.
@@ -51,11 +60,19 @@ def branch(
         raise click.UsageError("-d takes one NAME, without AT and without -m.")
     if (everything or current) and (name is not None or everything is current):
         raise click.UsageError("--all and --show-current go without NAME, and one at a time.")
+    paged = bool(prefix or reverse) or after is not None or limit is not None
+    if paged and (name is not None or everything or current):
+        raise click.UsageError(
+            "--prefix, --after, --reverse and -n go without NAME, --all and --show-current."
+        )
     if current:
         _show_current(session)
         return
     if name is None:
-        _list(session, everything)
+        names = (
+            session.repo.branch_names(prefix, after=after, limit=limit, reverse=reverse) if paged else None
+        )
+        _list(session, names, everything)
         return
     repo = session.repo
     if delete:
@@ -79,20 +96,20 @@ def _show_current(session: Session) -> None:
         session.out.line(safe(head.branch))
 
 
-def _list(session: Session, everything: bool) -> None:
+def _list(session: Session, names: list[str] | None, everything: bool) -> None:
     out, repo = session.out, session.repo
-    head, branches = repo.refs.head(), repo.branches()
-    if everything:
-        branches |= {
-            REMOTES + name: repo.objects.commit(oid) for name, oid in repo.refs.list(REMOTES).items()
-        }
+    head, remotes = repo.refs.head(), repo.refs.list(REMOTES) if everything else {}
     if session.json:
-        out.json([_document(name, commit.id, head.branch) for name, commit in branches.items()])
+        ids = repo.branch_ids(names) | {REMOTES + name: str(oid) for name, oid in remotes.items()}
+        out.json([_document(name, oid, head.branch) for name, oid in ids.items()])
         return
-    if head.branch is None and head.commit is not None:
-        out.line("* ", (f"(HEAD detached at {head.commit.short})", "bold cyan"))
-    elif head.branch is not None and head.branch not in branches:
-        out.line("* ", (safe(head.branch), "bold green"), ("  no commit yet", "dim"))
+    branches = repo.branches(names)
+    branches |= {REMOTES + name: repo.objects.commit(oid) for name, oid in remotes.items()}
+    if names is None:  # a page of the list may be without HEAD's branch
+        if head.branch is None and head.commit is not None:
+            out.line("* ", (f"(HEAD detached at {head.commit.short})", "bold cyan"))
+        elif head.branch is not None and head.branch not in branches:
+            out.line("* ", (safe(head.branch), "bold green"), ("  no commit yet", "dim"))
     width = name_width(branches)
     for name, commit in branches.items():
         mark, style = ("* ", "bold green") if name == head.branch else ("  ", "")

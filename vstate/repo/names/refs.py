@@ -227,14 +227,14 @@ class Lifetimes:
         life = self.after_move(like, read_lifetime(self._store.get(LIFETIME + like)))
         return {} if life.expiry is None else {LIFETIME + new: life.encode()}
 
-    def all(self) -> dict[str, tuple[bytes, Lifetime]]:
-        """Each branch that has a row, expired or not, with the row and the lifetime in it."""
-        rows = self._store.items(LIFETIME)
+    def all(self, begin: str = HEADS) -> dict[str, tuple[bytes, Lifetime]]:
+        """Each branch that begins so and has a row, expired or not, with the row and the lifetime in it."""
+        rows = self._store.items(LIFETIME + begin)
         return {key.removeprefix(LIFETIME): (row, read_lifetime(row)) for key, row in rows}
 
-    def expired(self) -> list[str]:
-        """The branches that have expired by now, though their rows are still there."""
-        return [ref for ref, (_, life) in self.all().items() if life.is_over]
+    def expired(self, begin: str = HEADS) -> list[str]:
+        """The branches that begin so and have expired by now, though their rows are still there."""
+        return [ref for ref, (_, life) in self.all(begin).items() if life.is_over]
 
 
 class Refs:
@@ -290,6 +290,12 @@ class Refs:
             if oid is not None and key.removeprefix(REF) not in expired:
                 found[key.removeprefix(REF + prefix)] = oid
         return dict(sorted(found.items()))
+
+    def names(self, prefix: str, begin: str = "") -> Sequence[str]:
+        """As `list`, the names alone, of those that begin so: no ref is read."""
+        expired = set(self.lifetimes.expired(HEADS + begin)) if prefix == HEADS else ()
+        names = [key.removeprefix(REF) for key in self._store.keys(REF + prefix + begin)]
+        return sorted(name.removeprefix(prefix) for name in names if name not in expired)
 
     def all(self) -> dict[str, ObjectId]:
         """Every ref by its full name, such as `heads/<branch>`, and HEAD if it is detached."""

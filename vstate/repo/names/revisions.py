@@ -108,7 +108,7 @@ class Revisions:
                 return found[0]
         if name == head.branch:
             raise NotFound(f"no commit yet on branch {name!r}", name=name)
-        known = [*self._refs.list(HEADS), *self._refs.list(TAGS), *self._refs.list(REMOTES)]
+        known = [name for kind in (HEADS, TAGS, REMOTES) for name in self._refs.names(kind)]
         known += [HEAD] if head.commit is not None else []
         hint = "; a commit id needs at least 4 digits" if re.fullmatch(r"[0-9a-f]{1,3}", lower) else ""
         if _is_time(name):
@@ -153,7 +153,7 @@ class Revisions:
         if now is None and next(self._refs.reflog(ref), None) is None:
             if name.startswith(TAGS) or self._refs.read(TAGS + name) is not None:
                 raise InvalidInput(f"{name!r} is a tag, which does not move: @{{…}} is for branches and HEAD")
-            known = list(self._refs.list(HEADS))
+            known = list(self._refs.names(HEADS))
             raise NotFound(f"no branch {name!r}", name=name, candidates=_candidates(name, known))
         return ref, branch, now
 

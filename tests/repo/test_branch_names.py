@@ -1,0 +1,110 @@
+"""Names of branches: listed in pages, without a look at their commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vstate import Disk, Memory, Versioned
+from vstate.errors import InvalidInput
+from vstate.kv.base import KVStore
+from vstate.repo.repository import Repository
+
+NAMES = ["a", "a/b", "a/c", "ab", "b", "é", "\U0001f600", "\uffff"]
+
+
+class Watched(Memory):
+    """A store in memory that notes the keys whose values are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def get(self, key: str) -> bytes | None:
+        self.read.append(key)
+        return super().get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        asked = list(keys)
+        self.read += asked
+        return super().get_many(asked)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        for key, value in super().items(prefix):
+            self.read.append(key)
+            yield key, value
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> KVStore:
+    return Memory() if request.param == "memory" else Disk(tmp_path / "store")
+
+
+_made = Memory()
+for _name in NAMES:
+    Repository(_made).commit(_name, set={"name": _name})
+
+
+@given(
+    st.sampled_from(["", "a", "a/", "é", "zz"]),
+    st.none() | st.sampled_from([*NAMES, "", "a/bb", "zz"]),
+    st.none() | st.integers(0, 9),
+    st.booleans(),
+)
+def test_a_page_is_a_part_of_the_sorted_names(
+    prefix: str, after: str | None, limit: int | None, reverse: bool
+) -> None:
+    """A page is the model's: sorted, filtered, cut off."""
+    names = sorted((name for name in NAMES if name.startswith(prefix)), reverse=reverse)
+    if after is not None:
+        names = [name for name in names if (name < after if reverse else name > after)]
+    found = Repository(_made).branch_names(prefix, after=after, limit=limit, reverse=reverse)
+    assert found == names[:limit]
+
+
+def test_names_cost_no_commit_and_no_ref() -> None:
+    """Listing reads no row of a ref and no object; ids read no object; a page of commits reads its own."""
+    store = Watched()
+    for name in NAMES:
+        Repository(store).commit(name, set={"name": name})
+    repo = Repository(store)
+    store.read.clear()
+    page = repo.branch_names(limit=2)
+    assert (page, store.read) == (["a", "a/b"], [])
+    ids = repo.branch_ids(page)
+    assert not any(key.startswith("o/") for key in store.read)
+    found = repo.branches(page)
+    assert {name: commit.id for name, commit in found.items()} == ids
+    assert len({key for key in store.read if key.startswith("o/")}) == 2
+    assert repo.branch_ids() == {name: commit.id for name, commit in repo.branches().items()}
+
+
+def test_expired_and_deleted_branches_have_no_name(store: KVStore) -> None:
+    """The names are those of `branches`, whatever became of others."""
+    for name in ("kept", "gone"):
+        Repository(store).commit(name, set={"n": 1})
+    guest = Versioned(store, branch="guest", ttl=0.01)
+    guest["n"] = 1
+    guest.commit()
+    repo = Repository(store)
+    repo.delete_branch("gone")
+    while "guest" in repo.branches():
+        pass
+    assert repo.branch_names() == guest.branch_names() == ["kept"]
+    assert list(repo.branch_ids(["guest", "gone", "kept", "kept"])) == ["kept"]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    """A limit that is none, or text where names belong, is refused before a listing."""
+    repo = Repository(Memory())
+    for wrong in ({"limit": -1}, {"reverse": 1}, {"prefix": "\ud800"}):
+        with pytest.raises(InvalidInput):
+            repo.branch_names(**wrong)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(TypeError):
+        repo.branch_names(after=b"a")  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(TypeError, match="not a str"):
+        repo.branch_ids("main")
