@@ -849,7 +849,9 @@ async def test_a_value_in_memory_is_read_without_a_thread(monkeypatch: pytest.Mo
             hops = _count_hops(monkeypatch)
             assert await mapping[key] == [1]
             assert await mapping.get(key) is await mapping[key]
+            assert await mapping.get_many([key, key]) == {key: [1]}
             assert hops == []
+            assert await mapping.get_many([key, "absent"]) == {key: [1]}
             monkeypatch.undo()
         hops = _count_hops(monkeypatch)
         assert await part.contains("a")

@@ -113,13 +113,14 @@ class Versioned(Writing[sync.Versioned]):
         self,
         rev: Revision = "HEAD",
         *,
+        since: Revision | None = None,
         key: str | None = None,
         limit: int | None = None,
         first_parent: bool = False,
     ) -> AsyncIterator[Commit]:
         """The commits from `rev` back, newest first, as `vstate.Versioned.log` gives them."""
         return self._iterated(
-            lambda handle: iter(handle.log(rev, key=key, limit=limit, first_parent=first_parent))
+            lambda handle: iter(handle.log(rev, since=since, key=key, limit=limit, first_parent=first_parent))
         )
 
     async def checkout(self, rev: Revision) -> Snapshot:

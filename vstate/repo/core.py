@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -35,7 +36,6 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
-from vstate.repo.graph import is_tip
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_ref_name
@@ -122,9 +122,7 @@ class Core:
         self.objects = Objects(store)
         self.refs = Refs(store)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
-        self.history = History(
-            self.objects, Trail(self.objects, self.refs).commits if store.remote else self.objects.commits
-        )
+        self.history = History(self.objects, Trail(self.objects, self.refs) if store.remote else None)
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
@@ -185,6 +183,7 @@ class Core:
         self,
         rev: Revision = "HEAD",
         *,
+        since: Revision | None = None,
         key: str | None = None,
         limit: int | None = None,
         first_parent: bool = False,
@@ -192,15 +191,18 @@ class Core:
     ) -> Log:
         """The commits from `rev` back, newest first; with `key`, those that changed the key.
 
-        With `first_parent`, those along first parents only.
+        Without the commit `since` and its ancestors. With `first_parent`, those along first parents only.
         """
         most = check_limit(limit)
         start = self.resolve(rev, head=head).oid
+        end = None if since is None else self.resolve(since, head=head).oid
 
         def walk() -> Iterator[Commit]:
+            found = self.history.walk(start, since=end, first_parent=first_parent)
             if key is not None:
-                return islice(self.history.touching(start, key, first_parent=first_parent), most)
-            return islice(self.history.walk(start, first_parent=first_parent), most)
+                changes = partial(self.history.changes_key, key=key, first_parent=first_parent)
+                found = filter(changes, found)
+            return islice(found, most)
 
         return Log(walk)
 
@@ -382,7 +384,7 @@ class Core:
             root = self.objects.commit(parents[0]).root
             before = self._predecessors.of(self.objects.node, root, nodes)
         rows = self.objects.stored(made, before)
-        return {**rows, **self._segment(commits[0])} if is_tip(commits[0].oid) else rows
+        return {**rows, **self._segment(commits[0])} if self.history.is_tip(commits[0].oid) else rows
 
     def publish_rows(
         self,
