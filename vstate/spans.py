@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-Attributes = Mapping[str, int | str | bool]
+Attributes = Mapping[str, int | str | list[str]]
 """Numbers, ids and outcomes; never a value, a key or the name of a branch."""
 
 _API = "opentelemetry.trace"

@@ -49,7 +49,7 @@ def commit(
     return handle.alone(commit_now, handle, message, info, guard, None, on_race)
 
 
-@spanned("commit", told_of)
+@spanned("commit", lambda commit, *_: told_of([commit]))
 def commit_now(
     handle: Handle,
     message: str,
