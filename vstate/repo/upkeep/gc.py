@@ -142,7 +142,7 @@ class _Collector:
         self._store = repo.store
         self._oldest = oldest
         self._progress = progress
-        self._history = History(repo.objects, repo.history.commits)
+        self._history = History(repo.objects, repo.history.trail)
         self.reach = Reach(repo.objects, self._history, _known_to_be_lost(repo.store))
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that this run has read
