@@ -106,6 +106,41 @@ def test_the_newest_commits_are_read_alone(store: Remote) -> None:
         assert not store.listed
 
 
+@pytest.mark.parametrize(("new", "most_keys", "most_trips"), [(2, 3000, 7), (900, 3000, 7), (900, 300, 50)])
+def test_the_commits_since_a_commit_come_in_one_batch(
+    store: Remote, new: int, most_keys: int, most_trips: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log since a commit lists the reflog since then, and reads the commits that it names at once."""
+    monkeypatch.setattr(trail, "MOST_KEYS", most_keys)
+    with Versioned(store) as state:
+        expected, since = ids(state)[:new], ids(state)[new]
+    with Versioned(store) as state:
+        at = state.checkout(since).commit
+        found: list[str] = []
+        trips = store.during(lambda: found.extend(commit.id for commit in state.log(since=at)))
+        assert found == expected
+        assert trips <= most_trips, trips
+        assert store.commits <= new + 3
+
+
+def test_the_commits_since_the_head_of_another_branch_come_in_few_trips() -> None:
+    """A log since a commit that is no ancestor ends at the commits that both have."""
+    store = Remote()
+    history(store, 100)
+    with Versioned(store) as state:
+        fork = state.fork("other")
+        for i in range(50):
+            fork["j"] = i
+            fork.commit()
+            state["i"] = i
+            state.commit()
+        expected = ids(state)[:50]
+    with Versioned(store) as state:
+        found: list[str] = []
+        assert store.during(lambda: found.extend(commit.id for commit in state.log(since="other"))) <= 30
+        assert found == expected
+
+
 def test_a_handle_that_is_far_behind_commits_in_few_round_trips() -> None:
     """The walk back to the base of a commit that lost a race is a walk like any other."""
     store = Remote()

@@ -16,6 +16,7 @@ import pytest
 
 from vstate import Disk, Memory, Versioned
 from vstate.errors import MergeConflict, RefMoved
+from vstate.kv.front import Front
 from vstate.testing import Faulty
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -55,6 +56,40 @@ def test_a_value_that_was_set_to_what_it_was_is_no_conflict() -> None:
     b["shared"], b["b"] = [1], [2]
     b.commit()
     assert dict(b) == {"a": [1], "b": [2], "shared": [2]}
+
+
+@pytest.mark.parametrize("in_hand", [0, 3])
+def test_a_refresh_reads_the_keys_in_hand(in_hand: int) -> None:
+    """However many keys another handle changed, a refresh looks only for those that are in hand here."""
+    a = Versioned(Memory())
+    a.update({f"{i:04}": [i] for i in range(2000)})
+    a.commit()
+    store = Reads(a.store)
+    b = Versioned(store)
+    values = [b[f"{i:04}"] for i in range(in_hand)]
+    a.update({f"{i:04}": [-i] for i in range(1, 2000, 2)})
+    a.commit()
+    store.nodes = 0
+    b.refresh()
+    assert store.nodes <= 8 * in_hand
+    assert all(b[f"{i:04}"] is values[i] for i in range(0, in_hand, 2)), "it did not change"
+    assert [b[f"{i:04}"] for i in range(4)] == [[0], [-1], [2], [-3]]
+
+
+class Reads(Front):
+    """A store that counts the nodes of trees that are read from it."""
+
+    nodes = 0
+
+    def get(self, key: str) -> bytes | None:
+        found = super().get(key)
+        self.nodes += found is not None and found[:1] in b"tT"
+        return found
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        found = super().get_many(keys)
+        self.nodes += sum(value[:1] in b"tT" for value in found.values())
+        return found
 
 
 def test_the_same_key_is_a_conflict() -> None:

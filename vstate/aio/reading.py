@@ -10,7 +10,7 @@ from vstate import state as sync
 from vstate.aio.workers import Workers
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
-from vstate.state.base import ReadableState, State, handle_of
+from vstate.state.base import ReadableState, State, check_several, handle_of
 from vstate.state.slots import ABSENT
 from vstate.state.turns import Turn
 
@@ -89,6 +89,10 @@ class Reading(Generic[_S]):
 
     async def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
         """The values of those keys that are present, in the order given; the store is asked a few times."""
+        keys = list(check_several(keys))
+        found = {key: value for key in keys if (value := await self._ready(key)) is not ABSENT}
+        if len(found) == len(set(keys)):
+            return found
         return await self._run(lambda handle: handle.get_many(keys))
 
     async def contains(self, key: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from vstate import state as sync
 from vstate.aio.lease import Lease, entered
 from vstate.aio.reading import Snapshot, awaited
+from vstate.aio.repository import Repository
 from vstate.aio.together import Together
 from vstate.aio.workers import Workers
 from vstate.aio.writing import Writing
@@ -91,6 +92,11 @@ class Versioned(Writing[sync.Versioned]):
         return location_of(self._place) if self._handle is None else self._handle.store.location
 
     @property
+    def repo(self) -> Repository:
+        """The operations that need no working state, awaited; InvalidInput before this state is open."""
+        return Repository(self._workers, self.sync.repo)
+
+    @property
     def head(self) -> Commit | None:
         """The commit that the next one is made on; None before the first."""
         return self.sync.head
@@ -113,13 +119,14 @@ class Versioned(Writing[sync.Versioned]):
         self,
         rev: Revision = "HEAD",
         *,
+        since: Revision | None = None,
         key: str | None = None,
         limit: int | None = None,
         first_parent: bool = False,
     ) -> AsyncIterator[Commit]:
         """The commits from `rev` back, newest first, as `vstate.Versioned.log` gives them."""
         return self._iterated(
-            lambda handle: iter(handle.log(rev, key=key, limit=limit, first_parent=first_parent))
+            lambda handle: iter(handle.log(rev, since=since, key=key, limit=limit, first_parent=first_parent))
         )
 
     async def checkout(self, rev: Revision) -> Snapshot:

@@ -133,23 +133,28 @@ class Commit:
         """The commit that `body` encodes; ValueError when it encodes none."""
         try:
             root, parents, time, message, info, events, *signature = decode(body)
-            own_id = str(oid)
-            commit = cls(
-                root=None if root is None else _id(root),
-                parent_ids=tuple(_id(parent) for parent in parents),
-                time=moment(time),
-                message=_str(message),
-                info=_dict(info),
-                events=tuple(
-                    Event(_str(kind), moment(at), _dict(data), _str(namespace), own_id)
-                    for kind, at, data, namespace in events
+            own_id = str(oid) if events else ""
+            fields: dict[str, Any] = {
+                "root": None if root is None else _id(root),
+                "parent_ids": tuple([_id(parent) for parent in parents]),
+                "time": moment(time),
+                "message": _str(message),
+                "info": _dict(info),
+                "events": tuple(
+                    [
+                        Event(_str(kind), moment(at), _dict(data), _str(namespace), own_id)
+                        for kind, at, data, namespace in events
+                    ]
                 ),
-                signature=_signature(signature, body) if signature else None,
-            )
+                "signature": _signature(signature, body) if signature else None,
+                "body": body,
+                "oid": oid,
+            }
         except TypeError as error:
             raise ValueError(f"not a commit: {error}") from error
-        commit.__dict__["body"] = body
-        commit.__dict__["oid"] = oid
+        # Not `cls(...)`: the __init__ of a frozen class makes a call for each field, a third of the time.
+        commit = cls.__new__(cls)
+        commit.__dict__.update(fields)
         return commit
 
     def __eq__(self, other: object) -> bool:

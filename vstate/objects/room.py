@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-LONG_BYTES = 4 * 1024 * 1024
-"""From how many bytes on huge pages save time: below, Python's own way is as quick."""
-
 _KEPT_BYTES = 4 * 1024 * 1024
+
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE of Linux 5.14, which Python's `mmap` does not name."""
 
 
 @cache
@@ -27,33 +28,44 @@ def keep_freed_memory() -> None:
 def room_for(length: int) -> bytearray:
     """A bytearray of this length with arbitrary content: the caller writes every byte.
 
-    `bytearray(100_000_000)` takes 50 ms: it clears the memory, and the system gives it in pages of 4 KB. In
-    huge pages, where the system has them, filling it takes 20 ms in all.
+    `bytearray(length)` clears the memory first.
     """
-    make = _maker() if length >= LONG_BYTES else bytearray
-    return make(length)
+    room: bytearray = _calls()[0](length)
+    return room
+
+
+def take_pages(room: bytearray, begin: int, end: int) -> None:
+    """Have the system give the pages of these bytes in one call: a fault for each page takes longer.
+
+    Only for bytes that are written next. The length of a forged value must not take memory by itself.
+    """
+    _calls()[1](room, begin, end)
+
+
+def _no_pages(room: bytearray, begin: int, end: int) -> None:
+    """The first write to each page takes it."""
 
 
 @cache
-def _maker() -> Callable[[int], bytearray]:
+def _calls() -> tuple[Callable[[int], bytearray], Callable[[bytearray, int, int], None]]:
+    if not sys.platform.startswith("linux"):
+        return bytearray, _no_pages
     try:
         import ctypes  # late: only long values need it, and some systems lack it
 
         new: Any = ctypes.pythonapi.PyByteArray_FromStringAndSize
         advise: Any = ctypes.CDLL(None).madvise
-        huge = mmap.MADV_HUGEPAGE
-    except (ImportError, AttributeError, OSError):  # not Linux, or not CPython
-        return bytearray
+    except (ImportError, AttributeError, OSError):  # not CPython, or no C library to call
+        return bytearray, _no_pages
     new.argtypes, new.restype = (ctypes.c_void_p, ctypes.c_ssize_t), ctypes.py_object
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     letter = ctypes.c_char
 
-    def make(length: int) -> bytearray:
-        data: bytearray = new(None, length)
-        begin = ctypes.addressof(letter.from_buffer(data))
-        first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
-        # A hint: if the system refuses it, the pages are small.
-        advise(first, begin + length - first, huge)
-        return data
+    def take(room: bytearray, begin: int, end: int) -> None:
+        address = ctypes.addressof(letter.from_buffer(room, begin))
+        first = address // mmap.PAGESIZE * mmap.PAGESIZE
+        # Not MADV_HUGEPAGE: the system may search long for huge pages, and a virtual machine for memory.
+        # If an older kernel refuses the call, the first write to each page takes it.
+        advise(first, address + end - begin - first, _POPULATE_WRITE)
 
-    return make
+    return (lambda length: new(None, length)), take

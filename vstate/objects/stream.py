@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
-from vstate.objects.room import keep_freed_memory, room_for
+from vstate.objects.room import keep_freed_memory, room_for, take_pages
 from vstate.plural import counted
 from vstate.threads import in_two_threads
 
@@ -392,8 +392,10 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
 
     A bytearray, because arrays that are loaded over it are writable.
     """
-    data = room_for(chunks.length)
-    count = max(batch // chunk_size(chunks.length), 1)
+    average = chunk_size(chunks.length)
+    threads = _in_threads(average)
+    data = room_for(chunks.length) if threads else bytearray(chunks.length)
+    count = max(batch // average, 1)
 
     def fill(part: tuple[int, list[tuple[ObjectId, int]]]) -> None:
         position, items = part
@@ -401,11 +403,14 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
         for oid, size in items:
             if len(bodies[oid]) != size:
                 raise ValueError(f"blob {oid} has {len(bodies[oid])} bytes, not {size}")
+        if threads:
+            take_pages(data, position, position + sum(size for _, size in items))
+        for oid, size in items:
             data[position : position + size] = bodies[oid]
             position += size
 
     parts = _parts(chunks, count)
-    if _in_threads(chunk_size(chunks.length)):
+    if threads:
         # While one thread reads rows, the other one hashes and copies.
         keep_freed_memory()
         in_two_threads(fill, parts)

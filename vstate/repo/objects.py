@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import zstandard
 from blake3 import blake3
@@ -105,7 +105,6 @@ class Objects:
         self.store: KVStore = store
         self._nodes: dict[bytes, Node] = {}
         self._commits: dict[ObjectId, Commit] = {}
-        self._zstd = _Zstd()
         self._misses = dict.fromkeys(KINDS, 0)
 
     # Reading
@@ -149,7 +148,7 @@ class Objects:
         names = [OBJECT_PREFIX + oid.hex() for oid in ids]
         found = self.store.get_many(names)
         (raw,), (packed,) = _LETTERS[kind]
-        key, most, unpack = kind.key, longest(kind), self._zstd.unpack
+        key, most, unpack = kind.key, longest(kind), _zstd.unpack
         for oid, name in zip(ids, names, strict=True):
             stored = found.pop(name, None)
             if stored and (stored[0] == raw or stored[0] == packed):
@@ -174,7 +173,7 @@ class Objects:
         names = [OBJECT_PREFIX + oid.hex() for oid in sizes]
         found = self.store.get_many(names)
         (raw,), (packed,) = _LETTERS[BLOB]
-        key, unpack = BLOB.key, self._zstd.unpack
+        key, unpack = BLOB.key, _zstd.unpack
         bodies: dict[ObjectId, bytes | memoryview] = {}
         for (oid, most), name in zip(sizes.items(), names, strict=True):
             stored = found.get(name)
@@ -342,7 +341,7 @@ class Objects:
         if letter == raw:
             body = stored[1:]
         elif letter == packed:
-            body = self._zstd.decompress(oid, stored, longest(kind))
+            body = _zstd.decompress(oid, stored, longest(kind))
         else:
             raise CorruptObject(oid.hex(), f"it is no {kind.name}")
         if blake3(body, key=kind.key).digest() != oid:
@@ -372,7 +371,7 @@ class Objects:
         `before` are the ids of earlier versions; the store itself compresses objects that have one.
         """
         rows: dict[str, bytes] = {}
-        compress, compress_blob = self._zstd.compress_node, self._zstd.compress_blob
+        compress, compress_blob = _zstd.compress_node, _zstd.compress_blob
         misses = self._misses
         for oid, (kind, body) in objects.items():
             size = len(body)
@@ -419,7 +418,10 @@ class Overlay:
 
 
 class _Zstd(threading.local):
-    """Compressors and a decompressor for each thread: those of zstandard are not thread-safe."""
+    """Compressors and a decompressor for each thread: those of zstandard are not thread-safe.
+
+    All stores share them. To make them took most of the time of opening a store, and a megabyte.
+    """
 
     def __init__(self) -> None:
         self.compress_blob = zstandard.ZstdCompressor(level=BLOB_LEVEL).compress
@@ -442,6 +444,9 @@ class _Zstd(threading.local):
             return self._decompress(packed)
         except ZstdError as error:
             raise CorruptObject(oid.hex(), f"it cannot be decompressed: {error}") from error
+
+
+_zstd: Final = _Zstd()
 
 
 def _decode_node(oid: bytes, body: bytes) -> Node:

@@ -13,6 +13,7 @@ from vstate.arguments import check_flag
 from vstate.objects.commit import Commit, Event
 from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
+from vstate.repo.writing import BranchChanges, commit_many
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
@@ -149,20 +150,33 @@ class Repository(Core):
         Raises Unpicklable, which names each value that cannot be stored. After StoreUnavailable with
         `outcome_unknown`, a commit that was made with `expect` may be made again: it never lands twice.
         """
-        from vstate.repo import writing
-
-        return writing.commit(
-            self,
+        changes = BranchChanges(
             branch,
-            set,
-            delete,
-            events,
+            set=set,
+            delete=delete,
+            events=events,
             expire=expire,
             expect=expect,
             message=message,
-            info=info or {},
-            guard=guard,
+            info=info,
         )
+        return commit_many(self, [changes], guard)[0]
+
+    def commit_many(
+        self, changes: Iterable[BranchChanges], *, guard: Guard | None = None
+    ) -> list[Commit | None]:
+        """Commit to several branches in one transaction: all of the commits land, or none.
+
+        Each `BranchChanges` has the arguments of `commit` for its branch, each with its own `expect`. The
+        result has a commit, or None for no change, for each of them, in order. If one branch is not where it
+        is expected, RefMoved names that branch and nothing is written. Without `expect` the changes go on
+        top of the newest commits of all the branches, as they were at one moment. A branch that gets no
+        commit counts too: the others land only if it has not moved meanwhile.
+
+        Otherwise as `commit`. A store without transactions, such as S3, takes changes of one branch only:
+        it raises InvalidInput for more, and writes nothing.
+        """
+        return commit_many(self, changes, guard)
 
     def merge(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from vstate.errors import CorruptStore
@@ -51,6 +51,8 @@ class _Walk:
         """The lines of the reflog of `ref` that are listed and not followed, oldest first."""
         self.digits = _WHOLE
         self.longest = 1
+        self.since = 0
+        """The time, in nanoseconds, where the walk is known to end."""
 
 
 class Trail:
@@ -66,8 +68,13 @@ class Trail:
         self._refs = refs
         self._expected: dict[ObjectId, tuple[_Walk, Commit]] = {}
 
-    def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
-        """Commits in the order of the ids, from memory if possible; CorruptObject as for `Objects.commit`."""
+    def commits(
+        self, ids: Sequence[ObjectId], unindexed: Callable[[Sequence[ObjectId]], list[ObjectId]]
+    ) -> list[Commit]:
+        """Commits in the order of the ids, from memory if possible; CorruptObject as for `Objects.commit`.
+
+        Of the commits that the reflog names, only the `unindexed` ones are read ahead.
+        """
         objects = self._objects
         missing = [oid for oid in ids if not objects.is_in_memory(oid)]
         if not missing:
@@ -81,11 +88,20 @@ class Trail:
             if child is not None and walk.alone >= walk.patience:
                 named += self._follow(walk, child, oid)
             walks.append(walk)
-        ahead = self._read([*missing, *named]) if named else []
+        ahead = self._read([*missing, *unindexed(named)]) if named else []
         commits = objects.commits(ids)
         for walk in walks:
             self._expect(walk, [*commits, *ahead])
         return commits
+
+    def expect(self, start: Commit, since: Commit) -> None:
+        """A walk from `start` goes back to the time of `since`: its commits come in one batch if they can."""
+        walk = _Walk(0)
+        walk.batch = LONGEST_BATCH
+        walk.since = microseconds(since.time) * 1000
+        length = microseconds(start.time) * 1000 + _SLACK - walk.since
+        walk.digits = min(max(-(-length.bit_length() // 4), _SHORTEST), _WHOLE)
+        self._expect(walk, [start])
 
     def _expect(self, walk: _Walk, commits: Iterable[Commit]) -> None:
         """Take these commits as a part of the walk, which goes on at those of their parents not in memory."""
@@ -138,11 +154,13 @@ class Trail:
         most = MOST_KEYS if self._objects.store.ordered else None
         # A line is dated a little after its commit, and the child's line names its parents too.
         time = microseconds(child.time) * 1000
+        if time <= walk.since:
+            walk.since = 0  # the walk goes further than it was known to
         while True:
             until = time + min(_SLACK, 1 << 4 * (walk.digits - 1))
             found: list[str] = []
-            last = until >> 4 * walk.digits
-            for stretch in range(last, max(last - _STRETCHES, -1), -1):
+            last, first = until >> 4 * walk.digits, walk.since >> 4 * walk.digits
+            for stretch in range(last, max(last - _STRETCHES, first - 1), -1):
                 begin = prefix + (f"{stretch:0{_WHOLE - walk.digits}x}" if walk.digits < _WHOLE else "")
                 page = sorted(islice(self._objects.store.keys(begin), most))
                 found = page + found
@@ -153,8 +171,8 @@ class Trail:
             walk.digits = self._estimate(walk, child) if walk.digits == _WHOLE else walk.digits - 1
         if len(found) < walk.batch // 4 and walk.digits < _WHOLE - 1:
             walk.digits += 1
-        end = f"{prefix}{until:016x}"
-        return [key for key in found if key < end]
+        begin, end = f"{prefix}{walk.since:016x}", f"{prefix}{until:016x}"
+        return [key for key in found if begin <= key < end]
 
     def _estimate(self, walk: _Walk, child: Commit) -> int:
         """The digits of the longest stretch with two batches at most, at the pace of the walk so far."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -22,6 +22,8 @@ from vstate.errors import (
 from vstate.objects import tree
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.expiry import is_expired, moment_of
+from vstate.objects.ids import ObjectId
+from vstate.objects.tree import KeyChange
 from vstate.repo.names.refs import HEADS, Head
 from vstate.state.committing import land_doubt, may_have_written
 from vstate.state.handle import Handle
@@ -29,6 +31,9 @@ from vstate.state.position import Pending
 from vstate.state.slots import ABSENT, CLEAN, FORGET, Mark, Slot, Steps
 
 _T = TypeVar("_T")
+
+LOOKED_UP = 8
+"""With at most so many keys in hand each is looked up, however much others have changed."""
 
 
 def moving(handle: Handle, move: Callable[[], _T], *, look: Callable[[], None] | None = None) -> _T:
@@ -157,7 +162,7 @@ def _foreign_changes(
     agreed: dict[str, bytes | None] = {}
     conflicts: list[str] = []
     at = microseconds(theirs.time)
-    for key, old, new in tree.diff(handle.repo.objects.nodes, base.root if base else None, theirs.root):
+    for key, old, new in _changes_in_hand(handle, base.root if base else None, theirs.root):
         if key in changes and new is None and is_expired(old, at):
             continue  # the removal of an expired key changed nothing
         if key not in changes:
@@ -172,6 +177,21 @@ def _foreign_changes(
     if conflicts:
         raise MergeConflict(conflicts, branch=branch)
     return foreign, agreed
+
+
+def _changes_in_hand(handle: Handle, old: ObjectId | None, new: ObjectId | None) -> Iterator[KeyChange]:
+    """The differences between two trees in the keys that are in hand, and perhaps in others."""
+    hand, read = handle.at.hand, handle.repo.objects.nodes
+    if len(hand.slots) + len(hand.cache) > LOOKED_UP:
+        yield from tree.diff(read, old, new)
+        return
+    keys = hand.slots.keys() | hand.cache.keys()
+    if not keys:
+        return
+    before, after = (tree.lookup_many(read, root, keys) for root in (old, new))
+    for key in keys:
+        if before.get(key) != after.get(key):
+            yield KeyChange(key, before.get(key), after.get(key))
 
 
 def _require_nothing_staged(handle: Handle) -> None:

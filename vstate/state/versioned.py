@@ -361,22 +361,24 @@ class Versioned(State):
         self,
         rev: Revision = "HEAD",
         *,
+        since: Revision | None = None,
         key: str | None = None,
         limit: int | None = None,
         first_parent: bool = False,
     ) -> Log:
         """An iterator of the commits from `rev` back, newest first; with `key`, only those that changed it.
 
-        With `first_parent`, it follows only the first parent of a merge: the branch as it was, without the
-        commits that merges brought in. Empty before the first commit; NotFound for a revision that does not
-        exist.
+        With `since`, only the commits that are new since that commit: neither it nor an ancestor of it. On a
+        server they come in a few round trips. With `first_parent`, it follows only the first parent of a
+        merge: the branch as it was, without the commits that merges brought in. Empty before the first
+        commit; NotFound for a revision that does not exist.
         """
         check_limit(limit)
         if rev == "HEAD" and self.head is None:
             return Log(lambda: iter(()))
         key = None if key is None else check_key(key)
         head = self._handle.own_head()
-        return self.repo.log(rev, key=key, limit=limit, first_parent=first_parent, head=head)
+        return self.repo.log(rev, since=since, key=key, limit=limit, first_parent=first_parent, head=head)
 
     def merge_base(self, one: Revision, other: Revision = "HEAD") -> Commit | None:
         """The newest common ancestor of two revisions, where a merge of them begins; None if they have none.

@@ -155,7 +155,7 @@ class Collector:
         self._store = repo.store
         self._oldest = oldest
         self._progress = progress or (lambda step, count: None)
-        self.history = History(repo.objects, repo.history.commits)
+        self.history = History(repo.objects, repo.history.trail)
         self.lost = _known_to_be_lost(repo.store)
         self.reach = Reach(repo.objects, self.history, self.lost)
         self._exclusive = True  # until the store proves unable to keep others out
