@@ -11,7 +11,7 @@ from vstate.kv.base import OBJECT_PREFIX, batches
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.repo.core import EXPIRY_FORMAT, Core
-from vstate.repo.graph import graph_key, is_tip
+from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
 from vstate.repo.names.refs import HEADS, LIFETIME, REF, SWEEP, read_lifetime
@@ -112,13 +112,9 @@ class _Forgetting:
         """The keys of the rows that go, besides the objects."""
         yield from self._lines
         yield from self._lines_of_head
-        shallow = self._collector.history.shallow()
-        for oid in self._commits:
-            if oid not in self._collector.reach:
-                if oid in shallow:
-                    yield SHALLOW + oid.hex()
-                if is_tip(oid):
-                    yield graph_key(oid)
+        gone = [oid.hex() for oid in self._commits if oid not in self._collector.reach]
+        ends = [prefix + digits for prefix in (SHALLOW, GRAPH) for digits in gone]
+        yield from self._store.present(ends)
 
     # Removing
 
