@@ -14,6 +14,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
 from vstate.repo.writing import BranchChanges, commit_many
+from vstate.spans import Attributes, spanned
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
@@ -178,6 +179,7 @@ class Repository(Core):
         """
         return commit_many(self, changes, guard)
 
+    @spanned("merge", lambda result, *_, **__: _merged(result))
     def merge(
         self,
         branch: str,
@@ -307,6 +309,7 @@ class Repository(Core):
 
     # Upkeep
 
+    @spanned("gc", lambda report, *_, **__: _collected(report))
     def gc(
         self,
         *,
@@ -393,6 +396,7 @@ class Repository(Core):
 
         return bundle_import.load(self, file, prefix=prefix, progress=progress)
 
+    @spanned("push", lambda report, *_, **__: _sent(report))
     def push(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -432,6 +436,7 @@ class Repository(Core):
             progress=progress,
         )
 
+    @spanned("fetch", lambda report, *_, **__: _sent(report))
     def fetch(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -451,6 +456,25 @@ class Repository(Core):
         from vstate.repo.exchange import sync
 
         return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
+
+
+# The attributes of spans
+
+
+def _merged(result: MergeResult) -> Attributes:
+    return {
+        "strategy": result.strategy,
+        "keys": len(result.merged_keys),
+        "conflicts": len(result.conflicts),
+    }
+
+
+def _collected(report: GcReport) -> Attributes:
+    return {"live": report.live, "removed": report.removed, "bytes": report.removed_bytes}
+
+
+def _sent(report: SyncReport) -> Attributes:
+    return {"refs": len(report.refs), "objects": report.objects, "bytes": report.bytes}
 
 
 __all__ = ["Repository", "Revision"]
