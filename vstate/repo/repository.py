@@ -309,6 +309,23 @@ class Repository(Core):
 
     # Upkeep
 
+    def delete_branch(self, name: str, *, forget: bool = False) -> Commit:
+        """Delete a branch other than HEAD's; its newest commit, which the reflog keeps.
+
+        With `forget`, the reflog goes too, and so does every object that no other branch, tag, HEAD or reflog
+        leads to. Commits that reach the branch meanwhile go with it. A handle that is still on the branch
+        gets RefMoved from its next commit. All that is in one transaction up to 1,000 objects. An interrupted
+        call leaves the branch as it was, or it leaves garbage, which the next `gc` removes.
+
+        A store without transactions, such as S3, moves the objects to its trash; the first `gc` an hour later
+        removes them from there. Raises CorruptObject, and removes nothing, if reachable objects are damaged.
+        """
+        if not forget:
+            return super().delete_branch(name)
+        from vstate.repo.upkeep import forgetting
+
+        return forgetting.forget(self, name)
+
     @spanned("gc", lambda report, *_, **__: _collected(report))
     def gc(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from datetime import UTC, datetime
 from itertools import islice
 from operator import ge, gt, le, lt, mul
@@ -50,6 +51,8 @@ from vstate.values.pickling import dumps, is_plain, loads
 _ITEMS: Final = "items"
 _VECTORS: Final = "vectors"
 _SECONDS: Final = 60  # in the minutes of LangGraph
+_SHORT: Final = 4096  # bytes of a record that searches keep decoded, by the bytes of its entry
+_MOST_DECODED: Final = 4096
 
 _Namespace = tuple[str, ...]
 _Found = tuple[float | None, str, Any]
@@ -103,6 +106,7 @@ class VstateStore(BaseStore):
         opened = open_store(store)
         self._owned = opened if opened is not store else None
         self.repo = Repository(opened, Security(allow=allow))
+        self._decoded: dict[bytes, Any] = {}
 
     def close(self) -> None:
         """Close the store if it was opened here."""
@@ -183,7 +187,7 @@ class VstateStore(BaseStore):
             head = self.repo.newest(self.branch)
             if head is not None:
                 self.repo.require_trusted(head)
-            work = _Batch(self.repo, head, queries=asked, refreshing=refreshing)
+            work = _Batch(self.repo, head, self._decoded, queries=asked, refreshing=refreshing)
             results = [work.result(op, fields.get(place, {})) for place, op in enumerate(ops)]
             if not work.set and not work.deleted:
                 return results
@@ -232,14 +236,17 @@ class _Batch:
         self,
         repo: Repository,
         head: Commit | None,
+        decoded: dict[bytes, Any],
         *,
         queries: Mapping[str, array[float]],
         refreshing: bool,
     ) -> None:
+        self.repo = repo
+        self.root = None if head is None else head.root
         self.view: ReadableState = Live() if head is None else Snapshot(repo, head)
-        root = None if head is None else head.root
         # A snapshot has keys that expired after its commit. The next change of the branch removes them.
-        self.expired = set(tree.expired(repo.objects.node, root, expiry.now()))
+        self.expired = set(tree.expired(repo.objects.node, self.root, expiry.now()))
+        self.decoded = decoded
         self.queries = queries
         self.refreshing = refreshing
         self.set: dict[str, Any] = {}
@@ -293,7 +300,7 @@ class _Batch:
         if op.refresh_ttl:
             for _, key, record in page:
                 self._refresh(key, record)
-        return [SearchItem(**_described(key, record), score=score) for score, key, record in page]
+        return [SearchItem(**_described(key, deepcopy(record)), score=score) for score, key, record in page]
 
     def _ranked(self, asked: array[float], namespace: _Namespace) -> Iterator[_Found]:
         """The items with vectors, the most similar ones first. Only the items that are asked for are read."""
@@ -357,9 +364,21 @@ class _Batch:
         if ttl is not None:
             self.expire[key] = ttl * _SECONDS
 
-    def _under(self, kind: str, namespace: _Namespace) -> Iterable[tuple[str, Any]]:
-        found = self.view.items(join_path(kind, *namespace) + "/")
-        return (item for item in found if item[0] not in self.expired)
+    def _under(self, kind: str, namespace: _Namespace) -> Iterator[tuple[str, Any]]:
+        """The records of a kind under a namespace. Searches share them, so they are never handed out."""
+        prefix = join_path(kind, *namespace) + "/"
+        for key, data in tree.scan(self.repo.objects.nodes, self.root, prefix):
+            if key not in self.expired:
+                if (record := self.decoded.get(data)) is None:
+                    record = self.view[key]
+                    self._remember(key, data, record)
+                yield key, record
+
+    def _remember(self, key: str, data: bytes, record: object) -> None:
+        if self.repo.parse_entry(key, data).size <= _SHORT:
+            if len(self.decoded) >= _MOST_DECODED:
+                self.decoded.clear()
+            self.decoded[data] = record
 
 
 def _described(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
