@@ -16,6 +16,7 @@ from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Guard
 from vstate.repo.repository import Repository
+from vstate.repo.writing import BranchChanges
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.pickling import is_plain, load_plain
 
@@ -142,7 +143,29 @@ class Journal(Generic[I]):
 
         return self._change(changes, message, fresh=True)
 
+    def fork(self, branch: str, plan: Callable[[I], Iterable[Any]], *, message: str = "") -> Commit:
+        """Begin another branch with the records that `plan` makes out of the newest index, as one commit.
+
+        The commit goes on top of this journal's newest one. Segments with equal records are shared. Raises
+        RefMoved if the branch exists.
+        """
+        with self.lock:
+            made, gone = self._difference(self._cut(0, list(plan(self.refresh()))))
+            changes = BranchChanges(
+                branch, set=made, delete=gone, expect=None, base=self._head, message=message
+            )
+            (commit,) = self.repo.commit_many([changes], guard=self.guard)
+            if commit is None:
+                raise InvalidInput(f"branch {branch!r} would begin with no record and no history")
+            return commit
+
     # Writing
+
+    def _difference(self, segments: Iterable[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
+        """The keys to set, and the keys to delete, that make the journal these segments."""
+        same = {segment.key: segment for segment in self._segments}
+        made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
+        return made, same
 
     def _change(
         self, changes: Callable[[I], tuple[_Segment, ...] | None], message: str, fresh: bool
@@ -154,13 +177,12 @@ class Journal(Generic[I]):
                 segments = changes(self._index)
                 if segments is None:
                     return None
-                same = {segment.key: segment for segment in self._segments}
-                made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
+                made, gone = self._difference(segments)
                 try:
                     commit = self.repo.commit(
                         self.branch,
                         set=made,
-                        delete=same,
+                        delete=gone,
                         expect=self._head,
                         message=message,
                         guard=self.guard,
