@@ -87,6 +87,17 @@ def test_a_branch_that_expired_leaves_no_labels() -> None:
     assert not list(store.keys("r/labels/"))
 
 
+def test_forgetting_a_branch_forgets_its_labels(agent_store: AgentStore) -> None:
+    """No row holds a word of them, in a store with transactions and in one without."""
+    for store in (agent_store(), Faulty(Memory(), atomic=False)):
+        repo = Repository(store)
+        repo.commit("kept", set={"n": 1}, labels={"user": "bob"})
+        repo.commit("chat", set={"n": 2}, labels={"user": "ann@example"})
+        repo.delete_branch("chat", forget=True)
+        assert repo.labels() == {"kept": {"user": "bob"}}
+        assert not [key for key, row in store.items() if b"ann@" in row]
+
+
 def test_a_commit_that_is_refused_changes_no_labels(agent_store: AgentStore) -> None:
     """Labels change in the transaction of their commit; racing writers leave those of the last commit."""
     repo = Repository(agent_store())

@@ -47,6 +47,7 @@ from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
 from vstate.repo.trail import Trail
+from vstate.spans import Attributes, spanned, trace_id
 from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
@@ -59,6 +60,9 @@ SIGNED_COMMITS = 2
 EXPIRY_FORMAT = 3
 
 FORMAT_KEY = "format"
+
+TRACE = "trace"
+"""In a commit's info: the id of the trace that the commit was made in."""
 
 _PATIENCE = 0.5  # seconds for `gc` to bring a commit back from the trash
 _SEGMENT_SECONDS = 0.1  # how long a commit may take to read an old history for the graph
@@ -287,8 +291,8 @@ class Core:
     ) -> Commit:
         """A commit that is not stored yet, dated now, but always after its parents.
 
-        It is signed if this program signs. Raises ReadOnly if the program trusts signed commits only and
-        has no key.
+        It is signed if this program signs. Inside a trace of OpenTelemetry, its info gets the id of the
+        trace. Raises ReadOnly if the program trusts signed commits only and has no key.
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
@@ -296,6 +300,8 @@ class Core:
         for parent in parents:
             time = max(time, parent.time + _MICROSECOND)
             ids.append(parent.oid)
+        if (trace := trace_id()) is not None:
+            info = {TRACE: trace, **(info or {})}
         commit = Commit(
             root=root,
             parent_ids=tuple(ids),
@@ -406,6 +412,7 @@ class Core:
         move = Move(HEADS + branch, expected, last.oid, action, last.time, through)
         return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None)
 
+    @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))
     def _publish_moves(
         self,
         objects: Mapping[str, bytes],
@@ -754,6 +761,11 @@ class Core:
                 [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
             )
         return self.refs.head()
+
+
+def _told_of(done: bool, rows: Mapping[str, bytes], moves: Sequence[Move]) -> Attributes:
+    size = sum(map(len, rows.values()))
+    return {"done": done, "branches": len(moves), "rows": len(rows), "bytes": size}
 
 
 def _rollback_message(target: Commit) -> str:

@@ -15,6 +15,7 @@ from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges, commit_many
+from vstate.spans import Attributes, spanned
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
@@ -186,6 +187,7 @@ class Repository(Core):
         """
         return commit_many(self, changes, guard)
 
+    @spanned("merge", lambda result, *_, **__: _merged(result))
     def merge(
         self,
         branch: str,
@@ -315,6 +317,24 @@ class Repository(Core):
 
     # Upkeep
 
+    def delete_branch(self, name: str, *, forget: bool = False) -> Commit:
+        """Delete a branch other than HEAD's; its newest commit, which the reflog keeps.
+
+        With `forget`, the reflog goes too, and so does every object that no other branch, tag, HEAD or reflog
+        leads to. Commits that reach the branch meanwhile go with it. A handle that is still on the branch
+        gets RefMoved from its next commit. All that is in one transaction up to 1,000 objects. An interrupted
+        call leaves the branch as it was, or it leaves garbage, which the next `gc` removes.
+
+        A store without transactions, such as S3, moves the objects to its trash; the first `gc` an hour later
+        removes them from there. Raises CorruptObject, and removes nothing, if reachable objects are damaged.
+        """
+        if not forget:
+            return super().delete_branch(name)
+        from vstate.repo.upkeep import forgetting
+
+        return forgetting.forget(self, name)
+
+    @spanned("gc", lambda report, *_, **__: _collected(report))
     def gc(
         self,
         *,
@@ -401,6 +421,7 @@ class Repository(Core):
 
         return bundle_import.load(self, file, prefix=prefix, progress=progress)
 
+    @spanned("push", lambda report, *_, **__: _sent(report))
     def push(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -440,6 +461,7 @@ class Repository(Core):
             progress=progress,
         )
 
+    @spanned("fetch", lambda report, *_, **__: _sent(report))
     def fetch(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -459,6 +481,25 @@ class Repository(Core):
         from vstate.repo.exchange import sync
 
         return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
+
+
+# The attributes of spans
+
+
+def _merged(result: MergeResult) -> Attributes:
+    return {
+        "strategy": result.strategy,
+        "keys": len(result.merged_keys),
+        "conflicts": len(result.conflicts),
+    }
+
+
+def _collected(report: GcReport) -> Attributes:
+    return {"live": report.live, "removed": report.removed, "bytes": report.removed_bytes}
+
+
+def _sent(report: SyncReport) -> Attributes:
+    return {"refs": len(report.refs), "objects": report.objects, "bytes": report.bytes}
 
 
 __all__ = ["Repository", "Revision"]

@@ -18,6 +18,7 @@ from vstate.repo.core import Advance, Core, Guard
 from vstate.repo.names.dates import ttl_microseconds
 from vstate.repo.names.refs import HEADS, check_ref_name
 from vstate.repo.rules.labels import Label, label_rows
+from vstate.spans import Attributes, spanned
 from vstate.values.culprits import culprit, own_error
 from vstate.values.entry import encode_value
 
@@ -93,6 +94,14 @@ class BranchChanges:
         return Advance(self.branch, (made,), objects, tuple(nodes), oid, action, self._labels or {})
 
 
+def told_of(made: list[Commit | None], *_: Any, **__: Any) -> Attributes:
+    """The attributes of the span of commits."""
+    commits = [commit for commit in made if commit is not None]
+    events = sum(len(commit.events) for commit in commits)
+    return {"commits": [commit.id for commit in commits], "events": events}
+
+
+@spanned("commit", told_of)
 def commit_many(
     repo: Core, changes: Iterable[BranchChanges], guard: Guard | None = None
 ) -> list[Commit | None]:

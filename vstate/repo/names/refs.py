@@ -424,24 +424,35 @@ class Refs:
         return done
 
     def drop_expired(self, ref: str, rows: Mapping[str, bytes | None]) -> bool:
-        """Delete an expired branch, and write the rows; False if it has not expired, or has moved.
+        """`end` an expired branch; False if it has not expired, or has moved."""
+        found = self._store.get_many([REF + ref, LIFETIME + ref])
+        value = found.get(REF + ref)
+        is_over = value is not None and read_lifetime(found.get(LIFETIME + ref)).is_over
+        return is_over and self.end(ref, rows, expected=self._parse(ref, value), action=EXPIRED)
+
+    def end(
+        self, ref: str, rows: Mapping[str, bytes | None], *, expected: ObjectId | None, action: str
+    ) -> bool:
+        """Delete a branch for good, and write the rows; False if it is not at `expected`.
 
         From then on its reflog keeps nothing alive. A HEAD on it counts as one on a new branch.
         """
-        found = self._store.get_many([REF + ref, LIFETIME + ref, REF + HEAD])
-        value = found.get(REF + ref)
-        if value is None or not read_lifetime(found.get(LIFETIME + ref)).is_over:
-            return False
-        line, text = self._reflog_line(ref, self._parse(ref, value), None, EXPIRED, self._last_move(ref) + 1)
+        before = _value(expected)
+        line, text = self._reflog_line(ref, expected, None, action, self._last_move(ref) + 1)
         writes: dict[str, bytes | None] = {**rows, line: text, REF + ref: None, LABELS + ref: None}
         life = {LIFETIME + ref: Lifetime(None, self._latest // 1000 + 1).encode()}
-        if found.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
-            line, text = self._reflog_line(HEAD, None, None, EXPIRED)
+        if self._store.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
+            line, text = self._reflog_line(HEAD, None, None, action)
             writes[line] = text
         if self._store.transactional:
-            return self._transact({**writes, **life}, {REF + ref: value})
+            return self._transact({**writes, **life}, {REF + ref: before})
         # The lifetime changes last: the other way round, an interruption would revive the branch.
-        return self._transact(writes, {REF + ref: value}) and self._store.transact(life, {})
+        return self._transact(writes, {REF + ref: before}) and self._store.transact(life, {})
+
+    def lines(self, ref: str) -> dict[str, ReflogEntry]:
+        """The lines of the ref's reflog by key, oldest first."""
+        rows = dict(self._store.items(f"{REFLOG}{ref}:"))
+        return {key: self.parse_line(key, rows[key]) for key in sorted(rows)}
 
     def _last_move(self, ref: str) -> int:
         """The time of the ref's last move by its reflog, in nanoseconds; perhaps by a clock that is ahead."""
