@@ -82,6 +82,8 @@ def test_branches_are_listed_made_renamed_and_deleted(vstate):
     assert vstate("branch", "-d", "newer").startswith("Deleted branch newer, which was at ")
     assert [branch["name"] for branch in vstate.json("branch")] == ["trunk", "what-if"]
     assert vstate("branch").startswith("* trunk ")
+    assert vstate("branch", "-d", "what-if", "--forget").startswith("Forgot branch what-if, which was at ")
+    vstate.fails("reflog", "what-if")
 
 
 def test_branch_json(vstate):

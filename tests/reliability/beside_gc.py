@@ -110,7 +110,7 @@ class Writer:
             self.state.merge(name)
             if self.state.head != before:
                 self.states.append({**self.states[-1], "what-if": noise})
-        self.state.delete_branch(name)
+        self.state.delete_branch(name, forget=self.chance.random() < 0.5)
 
     def tag(self) -> None:
         name = f"tag-{self.number}"
@@ -154,7 +154,7 @@ def exchange(store: KVStore, end: float) -> Counter[str]:
         done["import"] += 1
         for name in repo.refs.list("heads/imported-"):
             if chance.random() < 0.7:
-                repo.delete_branch(f"imported-{name}")
+                repo.delete_branch(f"imported-{name}", forget=chance.random() < 0.5)
     return done
 
 

@@ -31,7 +31,6 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of a few commits, so that small histories have many."""
     monkeypatch.setattr(graph, "_TIPS", 64)
-    monkeypatch.setattr(graph, "_LEAST", 2)
     monkeypatch.setattr(graph, "_MOST", 8)
     monkeypatch.setattr(graph, "_KEPT", 2)
 
@@ -53,10 +52,22 @@ def fresh(store: KVStore) -> History:
     return History(Objects(store))
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_walks_find_the_same_with_the_graph_and_without(seed: int, small: None) -> None:
+class RequestAKey(Memory):
+    """A store whose segments have ranks."""
+
+    remote = True
+    transactional = False
+
+
+@pytest.mark.parametrize("kind", [Memory, RequestAKey])
+@pytest.mark.parametrize("seed", range(30))
+def test_walks_find_the_same_with_the_graph_and_without(
+    seed: int, kind: type[Memory], small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Merge bases, ancestry, first parents and logs, in histories of any shape, parts of which have rows."""
-    random, store = Random(seed), Memory()
+    if kind is RequestAKey:
+        monkeypatch.setattr(graph, "_TIPS", 10)  # and four and sixteen times as many
+    random, store = Random(seed), kind()
     commits = random_history(store, random)
     heads = [commit.oid for commit in random.sample(commits, min(len(commits), 4))]
     plain = fresh(store)
@@ -64,6 +75,9 @@ def test_walks_find_the_same_with_the_graph_and_without(seed: int, small: None) 
     bases = [plain.merge_bases(*pair) for pair in pairs]
     ancestry = [plain.is_ancestor(*pair) for pair in pairs]
     logs = [list(plain.ancestors(*pair)) for pair in pairs]
+    indexed = fresh(store)
+    for commit in commits if seed % 2 else ():
+        store.set_many(indexed.segment(commit))  # as the program that made the commit
     fresh(store).index(heads)
     walked = fresh(store)
     assert [walked.merge_bases(*pair) for pair in pairs] == bases

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from vstate.arguments import check_count, check_flag, check_limit, check_text
 from vstate.backoff import Backoff
@@ -36,10 +36,9 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
-from vstate.repo.graph import is_tip
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
-from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
+from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.predecessors import Predecessors
@@ -47,6 +46,7 @@ from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
 from vstate.repo.trail import Trail
+from vstate.spans import Attributes, spanned, trace_id
 from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
@@ -59,6 +59,9 @@ SIGNED_COMMITS = 2
 EXPIRY_FORMAT = 3
 
 FORMAT_KEY = "format"
+
+TRACE = "trace"
+"""In a commit's info: the id of the trace that the commit was made in."""
 
 _PATIENCE = 0.5  # seconds for `gc` to bring a commit back from the trash
 _SEGMENT_SECONDS = 0.1  # how long a commit may take to read an old history for the graph
@@ -88,6 +91,17 @@ class Guard(Protocol):
         """Read the rows again; raise if the commit may not land."""
 
 
+class Advance(NamedTuple):
+    """New commits for a branch that is at `expected`, oldest first, and the objects and nodes in them."""
+
+    branch: str
+    commits: Sequence[Commit]
+    objects: NewObjects
+    nodes: Sequence[tuple[ObjectId, Node]]
+    expected: ObjectId | None
+    action: str
+
+
 def format_of(*, shallow: bool, signed: bool, expiring: bool) -> int:
     """The oldest format that allows histories that were cut off, signed commits, or keys that expire."""
     if expiring:
@@ -112,10 +126,7 @@ class Core:
         self.objects = Objects(store)
         self.refs = Refs(store)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
-        self.history = History(self.objects)
-        if store.remote:
-            trail = Trail(self.objects, self.refs)
-            self.history = History(self.objects, trail.commits, trail.expect)
+        self.history = History(self.objects, Trail(self.objects, self.refs) if store.remote else None)
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
@@ -275,8 +286,8 @@ class Core:
     ) -> Commit:
         """A commit that is not stored yet, dated now, but always after its parents.
 
-        It is signed if this program signs. Raises ReadOnly if the program trusts signed commits only and
-        has no key.
+        It is signed if this program signs. Inside a trace of OpenTelemetry, its info gets the id of the
+        trace. Raises ReadOnly if the program trusts signed commits only and has no key.
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
@@ -284,6 +295,8 @@ class Core:
         for parent in parents:
             time = max(time, parent.time + _MICROSECOND)
             ids.append(parent.oid)
+        if (trace := trace_id()) is not None:
+            info = {TRACE: trace, **(info or {})}
         commit = Commit(
             root=root,
             parent_ids=tuple(ids),
@@ -312,13 +325,37 @@ class Core:
         history of `expected` whose contents the new objects rely on: NotFound if `gc` has removed one. With
         a `guard`, the branch moves only while the guard allows it; otherwise the guard raises.
         """
-        commits, nodes = list(commits), list(nodes)
-        rows = self.rows_of(branch, commits, objects, nodes)
-        if not self.publish_rows(
-            branch, rows, [(commits[-1], action)], expected=expected, needs=needs, guard=guard
-        ):
+        advance = Advance(branch, list(commits), objects, list(nodes), expected, action)
+        return self.publish_all([advance], needs=needs, guard=guard)
+
+    def publish_all(
+        self,
+        advances: Sequence[Advance],
+        *,
+        expecting: Mapping[str, bytes | None] = _NOTHING,
+        needs: Sequence[ObjectId] = (),
+        guard: Guard | None = None,
+    ) -> bool:
+        """As `publish`, for several branches: all of them move, or none.
+
+        False also if a row differs from its value in `expecting`. Several branches take a store with
+        transactions: InvalidInput for any other, with nothing written.
+        """
+        if len(advances) > 1 and not self.store.transactional:
+            raise InvalidInput(
+                f"{self.store.location} has no transactions, so it cannot move several branches as one "
+                f"({', '.join(advance.branch for advance in advances)}): commit to one branch at a time, or "
+                "use a store such as Disk, PostgreSQL or Redis"
+            )
+        rows: dict[str, bytes] = {}
+        moves = []
+        for branch, commits, objects, nodes, expected, action in advances:
+            rows |= self.rows_of(branch, commits, objects, nodes)
+            moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].time))
+        if not self._publish_moves(rows, moves, expecting, needs, guard):
             return False
-        self.remember(nodes, commits)
+        for advance in advances:
+            self.remember(advance.nodes, advance.commits)
         return True
 
     def remember(self, nodes: Sequence[tuple[ObjectId, Node]], commits: Sequence[Commit]) -> None:
@@ -353,7 +390,7 @@ class Core:
             root = self.objects.commit(parents[0]).root
             before = self._predecessors.of(self.objects.node, root, nodes)
         rows = self.objects.stored(made, before)
-        return {**rows, **self._segment(commits[0])} if is_tip(commits[0].oid) else rows
+        return {**rows, **self._segment(commits[0])} if self.history.is_tip(commits[0].oid) else rows
 
     def publish_rows(
         self,
@@ -362,34 +399,37 @@ class Core:
         moves: Sequence[tuple[Commit, str]],
         *,
         expected: ObjectId | None,
-        needs: Sequence[ObjectId] = (),
-        guard: Guard | None = None,
     ) -> bool:
         """As `publish`, for rows. The reflog gets a line for each commit and action of `moves`."""
-        ref, (last, action) = HEADS + branch, moves[-1]
+        last, action = moves[-1]
+        through = [(commit.oid, its_action) for commit, its_action in moves[:-1]]
+        move = Move(HEADS + branch, expected, last.oid, action, last.time, through)
+        return self._publish_moves(rows, [move], _NOTHING, (), None)
+
+    @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))
+    def _publish_moves(
+        self,
+        rows: Mapping[str, bytes],
+        moves: Sequence[Move],
+        expecting: Mapping[str, bytes | None],
+        needs: Sequence[ObjectId],
+        guard: Guard | None,
+    ) -> bool:
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(rows)
             rows = {}
 
         def move(sweep: Sweep | None) -> bool:
-            with guard.rows() if guard is not None else _NO_ROWS as expecting:
-                return self.refs.publish(
-                    ref,
-                    rows,
-                    expected=expected,
-                    new=last.oid,
-                    action=action,
-                    not_before=last.time,
-                    sweep=sweep,
-                    expecting=expecting,
-                    through=[(commit.oid, its_action) for commit, its_action in moves[:-1]],
-                )
+            with guard.rows() if guard is not None else _NO_ROWS as guarded:
+                conditions = {**expecting, **guarded} if expecting else guarded
+                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=conditions)
 
         try:
             done = self._keeping(needs, move)
         except StoreUnavailable as error:
-            if not (error.outcome_unknown and self._has_landed_after(error, branch, last.oid)):
+            # One branch that has moved says that all have.
+            if not (error.outcome_unknown and self._has_landed_after(error, moves[0])):
                 raise
             done = True
         if not done and guard is not None:
@@ -407,12 +447,13 @@ class Core:
         now = self.refs.read(HEADS + branch)
         return now is not None and self.is_behind(commit, now)
 
-    def _has_landed_after(self, error: StoreUnavailable, branch: str, commit: ObjectId) -> bool:
-        """As `has_landed`; raises `error`, whose outcome stays unknown, if the store does not
-        answer this either.
+    def _has_landed_after(self, error: StoreUnavailable, move: Move) -> bool:
+        """Whether the branch holds the commit of the move.
+
+        Raises `error`, whose outcome stays unknown, if the store does not answer this either.
         """
         try:
-            return self.has_landed(branch, commit)
+            return move.new is not None and self.has_landed(move.ref.removeprefix(HEADS), move.new)
         except StorageError as failure:
             raise error from failure
 
@@ -690,6 +731,11 @@ class Core:
                 [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
             )
         return self.refs.head()
+
+
+def _told_of(done: bool, rows: Mapping[str, bytes], moves: Sequence[Move]) -> Attributes:
+    size = sum(map(len, rows.values()))
+    return {"done": done, "branches": len(moves), "rows": len(rows), "bytes": size}
 
 
 def _rollback_message(target: Commit) -> str:

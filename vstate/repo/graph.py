@@ -8,6 +8,7 @@ from itertools import islice
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
 from vstate.objects.segment import EDGE, MOST_BYTES, Segment, encode_segment
 
 GRAPH = "commit-graph/"
@@ -16,18 +17,18 @@ GRAPH = "commit-graph/"
 _TIPS = 1
 """Of 256 commits, so many may be the newest of a segment, by chance."""
 
-_LEAST, _MOST = 128, 4096
-"""So many commits a segment has. With fewer, a row is not worth its place."""
+_DENSER = 1, 4, 16
+"""A store that takes a request for each key has so many times as many tips, in ranks. A segment at a tip of
+one rank goes back to the next tip of the rank before. So a walk meets a tip after a few commits, and then one
+segment of each rank."""
+
+_MOST = 4096
+"""A segment has so many commits at the most."""
 
 Ends = Callable[[], Collection[bytes]]
 
 _KEPT = 8  # segments in memory
 _ABSENT = 10_000  # rows that are known to be absent
-
-
-def is_tip(oid: bytes) -> bool:
-    """Whether the commit may be the newest of a segment. The id decides, so every program agrees."""
-    return oid[-1] < _TIPS
 
 
 def graph_key(oid: bytes) -> str:
@@ -45,33 +46,62 @@ class Graph:
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
+        self.has_ranks = store.remote and not store.transactional
+        """Whether there are later ranks: a store without transactions takes a request for each key."""
+        self._ranks = tuple(_TIPS * times for times in (_DENSER if self.has_ranks else _DENSER[:1]))
         self._segments: tuple[Segment, ...] = ()
         self._absent: set[bytes] = set()
+
+    def is_tip(self, oid: bytes, *, first: bool = False) -> bool:
+        """Whether the commit may be the newest of a segment; with `first`, of the first rank.
+
+        The id decides, so every program agrees.
+        """
+        return oid[-1] < self._ranks[0 if first else -1]
+
+    def ends_before(self, tip: bytes, oid: bytes) -> bool:
+        """Whether a segment at `tip`, of a later rank than the first, ends before the commit `oid`."""
+        return any(oid[-1] < rank <= tip[-1] for rank in self._ranks)
 
     def forget(self) -> None:
         """Read all rows again at the next need."""
         self._segments, self._absent = (), set()
 
-    def find(self, oid: bytes, ends: Ends) -> tuple[Segment, int] | None:
-        """The segment that has the commit, and the commit's place in it; None if no segment is known."""
+    def find(self, oid: bytes, ends: Ends, *, first: bool = False) -> tuple[Segment, int] | None:
+        """The segment that has the commit, and the commit's place in it; None if no segment is known.
+
+        With `first`, a segment of the first rank.
+        """
         edges: list[bytes] = []
         for segment in self._segments:
             place = segment.places.get(oid)
-            if place is not None:
+            if place is not None and (not first or self.is_tip(segment.ids[-1], first=True)):
                 if place != EDGE:
                     return segment, place
                 edges += segment.edges()
         # A first parent may lie beside the next segment's tip, and still in that segment.
-        tips = [oid] if is_tip(oid) else [tip for tip in edges if is_tip(tip)]
-        for segment in self._load([tip for tip in tips if tip not in self._absent], ends) if tips else ():
+        tips = [tip for tip in ([oid] if self.is_tip(oid) else edges) if self.is_tip(tip, first=first)]
+        for segment in self._load(tips, ends) if tips else ():
             place = segment.places.get(oid, EDGE)
             if place != EDGE:
                 return segment, place
         return None
 
+    def lacking(self, ids: Sequence[ObjectId], ends: Ends) -> list[ObjectId]:
+        """Those of these commits, newest first, that no segment has, after a look for all their segments.
+
+        All of them from a store that reads many keys in one request: that is faster than their segments.
+        """
+        if not self.has_ranks:
+            return list(ids)
+        self._load([oid for oid in ids if self.is_tip(oid)], ends)
+        return [
+            oid for oid in ids if all(segment.places.get(oid, EDGE) == EDGE for segment in self._segments)
+        ]
+
     def _load(self, tips: Sequence[bytes], ends: Ends) -> tuple[Segment, ...]:
         loaded = {segment.ids[-1] for segment in self._segments}
-        keys = {graph_key(tip): tip for tip in tips if tip not in loaded}
+        keys = {graph_key(tip): tip for tip in tips if tip not in loaded and tip not in self._absent}
         try:
             rows = self._store.get_many(keys) if keys else {}
         except (CorruptObject, CorruptStore):
@@ -80,6 +110,8 @@ class Graph:
         if len(self._absent) > _ABSENT:
             self._absent = set()
         for key, tip in keys.items():
+            if any(segment.places.get(tip, EDGE) != EDGE for segment in segments):
+                continue  # the rest of a newer one
             try:
                 segment = read_segment(key, rows[key])
             except (KeyError, ValueError):  # absent or damaged: the commits themselves are read
@@ -93,6 +125,12 @@ class Graph:
         return segments
 
     # Writing
+
+    def without_row(self, tips: Iterable[Commit]) -> list[Commit]:
+        """Those of these tips that have no row, in their order."""
+        keys = {graph_key(tip.oid): tip for tip in tips}
+        present = self._store.present(keys)
+        return [tip for key, tip in keys.items() if key not in present]
 
     def write(self, rows: Mapping[str, bytes]) -> None:
         """Write segments."""
@@ -118,7 +156,7 @@ def is_segment(key: str, row: bytes) -> bool:
 
 
 def segment_row(newest_first: Iterable[Commit]) -> dict[str, bytes]:
-    """The row of a tip and the commits before it, none if they are too few. Reads as many as fit a row."""
+    """The row of a tip and the commits before it, none if the tip fits none. Reads as many as fit a row."""
     commits: list[Commit] = []
     size = 0
     for commit in islice(newest_first, _MOST):
@@ -126,7 +164,5 @@ def segment_row(newest_first: Iterable[Commit]) -> dict[str, bytes]:
         if size > MOST_BYTES:
             break
         commits.append(commit)
-    if len(commits) < _LEAST:
-        return {}
     newest, row = encode_segment(reversed(commits))
     return {graph_key(newest): row} if newest == commits[0].oid else {}

@@ -8,14 +8,14 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice, takewhile
 from math import inf
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from vstate.errors import CorruptObject, CorruptStore, StorageError
 from vstate.objects import tree
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import ID_BYTES, ObjectId
-from vstate.repo.graph import Graph, is_tip, segment_row
+from vstate.repo.graph import Graph, segment_row
 from vstate.repo.objects import NODE_CACHE, Objects
 from vstate.repo.walk import BATCH, NewestFirst
 
@@ -50,6 +50,18 @@ def rolled_back(to: Commit | None, within: str = "") -> dict[str, str | None]:
     return {**info, "within": within} if within else info
 
 
+class ReadsAhead(Protocol):
+    """Reads commits, and the next ones of a walk with them."""
+
+    def commits(
+        self, ids: Sequence[ObjectId], unindexed: Callable[[Sequence[ObjectId]], list[ObjectId]]
+    ) -> list[Commit]:
+        """Commits in the order of the ids. Of the next ones it reads those that `unindexed` gives back."""
+
+    def expect(self, start: Commit, since: Commit) -> None:
+        """A walk from `start` goes back to the time of `since`."""
+
+
 class History:
     """The commits of one store as a graph. Threads may share it.
 
@@ -57,15 +69,9 @@ class History:
     children. A history that `gc` made shallow ends at commits whose parents were cut off.
     """
 
-    def __init__(
-        self,
-        objects: Objects,
-        commits: Callable[[Sequence[ObjectId]], list[Commit]] | None = None,
-        expect: Callable[[Commit, Commit], None] | None = None,
-    ) -> None:
+    def __init__(self, objects: Objects, trail: ReadsAhead | None = None) -> None:
         self._objects = objects
-        self._read = commits or objects.commits
-        self._expect = expect
+        self.trail = trail
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store)
         self._order = _Order(None, frozenset(), frozenset(), 1)
@@ -81,6 +87,12 @@ class History:
                 with suppress(ValueError):  # which reading the object itself reports
                     self._objects.remember((), [segment.commit(place)])
         return self._read(ids)
+
+    def _read(self, ids: Sequence[ObjectId]) -> list[Commit]:
+        return self._objects.commits(ids) if self.trail is None else self.trail.commits(ids, self._unindexed)
+
+    def _unindexed(self, ids: Sequence[ObjectId]) -> list[ObjectId]:
+        return self._graph.lacking(ids, self.shallow)
 
     def shallow(self) -> Mapping[ObjectId, tuple[ObjectId, ...]]:
         """The commits whose parents were cut off, each with the parents that are left."""
@@ -180,10 +192,10 @@ class History:
             queue.push(commit)
             wanted += commit.oid not in met
             met.add(commit.oid)
-        if excluded and self._expect is not None:
+        if excluded and self.trail is not None:
             oldest = min(ends, key=lambda commit: commit.time)
             for commit in ends[len(hidden) :]:
-                self._expect(commit, oldest)
+                self.trail.expect(commit, oldest)
         # The walk meets a commit after all its children, so by then it is known whether it is excluded.
         for commit in queue if wanted else ():
             is_hidden = commit.oid in hidden
@@ -409,25 +421,43 @@ class History:
 
     # Writing the graph
 
+    def is_tip(self, oid: ObjectId) -> bool:
+        """Whether a segment of the graph may end at this commit."""
+        return self._graph.is_tip(oid)
+
     def segment(self, tip: Commit, *, seconds: float = inf) -> dict[str, bytes]:
         """The row of the graph that ends at this commit, if one may end there. The commit may be new.
 
-        The row has the commits that can be read in so many seconds.
+        No row if its commits cannot be read in so many seconds.
         """
-        if not is_tip(tip.oid) or tip.oid in self.shallow():
+        graph, shallow = self._graph, self.shallow()
+        if not graph.is_tip(tip.oid) or tip.oid in shallow:
             return {}
+        first = graph.is_tip(tip.oid, first=True)
+
+        def ends_before(oid: ObjectId) -> bool:
+            return self._is_known(oid) if first else graph.ends_before(tip.oid, oid) or oid in shallow
+
         end = monotonic() + seconds
-        before = self.ancestors(*self.parents(tip), until=self._is_known)
-        return segment_row(chain([tip], takewhile(lambda commit: monotonic() < end, before)))
+        before = self.ancestors(*self.parents(tip), until=ends_before)
+        row = segment_row(chain([tip], takewhile(lambda commit: monotonic() < end, before)))
+        return row if monotonic() < end else {}
 
     def index(self, heads: Sequence[ObjectId]) -> None:
-        """Write the rows of the graph that the histories of these commits lack."""
-        tips = [commit for commit in self.ancestors(*heads, until=self._is_known) if is_tip(commit.oid)]
-        for tip in reversed(tips):
-            self._graph.write(self.segment(tip))
+        """Write the rows of the graph that the histories of these commits lack.
+
+        Of the later ranks, only those newer than the segments of the first rank.
+        """
+        graph = self._graph
+        for first in (True, False) if graph.has_ranks else (True,):
+            commits = self.ancestors(*heads, until=self._is_known)
+            tips = graph.without_row(commit for commit in commits if graph.is_tip(commit.oid, first=first))
+            for tip in reversed(tips):
+                graph.write(self.segment(tip))
 
     def _is_known(self, oid: ObjectId) -> bool:
-        return self._graph.find(oid, self.shallow) is not None or oid in self.shallow()
+        """Whether a segment of the first rank has the commit, or history ends there."""
+        return self._graph.find(oid, self.shallow, first=True) is not None or oid in self.shallow()
 
 
 _ONE, _OTHER, _BELOW = 1, 2, 4  # an ancestor of one, of the other, and of a common ancestor

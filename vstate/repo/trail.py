@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from vstate.errors import CorruptStore
@@ -68,8 +68,13 @@ class Trail:
         self._refs = refs
         self._expected: dict[ObjectId, tuple[_Walk, Commit]] = {}
 
-    def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
-        """Commits in the order of the ids, from memory if possible; CorruptObject as for `Objects.commit`."""
+    def commits(
+        self, ids: Sequence[ObjectId], unindexed: Callable[[Sequence[ObjectId]], list[ObjectId]]
+    ) -> list[Commit]:
+        """Commits in the order of the ids, from memory if possible; CorruptObject as for `Objects.commit`.
+
+        Of the commits that the reflog names, only the `unindexed` ones are read ahead.
+        """
         objects = self._objects
         missing = [oid for oid in ids if not objects.is_in_memory(oid)]
         if not missing:
@@ -83,7 +88,7 @@ class Trail:
             if child is not None and walk.alone >= walk.patience:
                 named += self._follow(walk, child, oid)
             walks.append(walk)
-        ahead = self._read([*missing, *named]) if named else []
+        ahead = self._read([*missing, *unindexed(named)]) if named else []
         commits = objects.commits(ids)
         for walk in walks:
             self._expect(walk, [*commits, *ahead])

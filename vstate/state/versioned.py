@@ -774,11 +774,15 @@ class Versioned(State):
         """
         return self.repo.branch_names(prefix, after=after, limit=limit, reverse=reverse)
 
-    def delete_branch(self, name: str) -> Commit:
-        """Delete a branch, whose reflog keeps its newest commit; not the branch that this handle is on."""
+    def delete_branch(self, name: str, *, forget: bool = False) -> Commit:
+        """Delete a branch, whose reflog keeps its newest commit; not the branch that this handle is on.
+
+        With `forget`, its reflog and every object that nothing else leads to are gone too when this returns.
+        `Repository.delete_branch` says more, also about stores without transactions.
+        """
         if name == self.branch:
             raise InvalidInput(f"this state is on branch {name!r}; switch to another before deleting it")
-        return self.repo.delete_branch(name)
+        return self.repo.delete_branch(name, forget=forget)
 
     def fork(self, name: str, at: Revision = "HEAD") -> Versioned:
         """A new branch at a revision, as a state of its own: "what if". Uncommitted changes stay here."""

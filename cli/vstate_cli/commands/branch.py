@@ -21,6 +21,7 @@ from vstate_cli.suggestions import complete_branch, complete_revision
         "vstate branch what-if HEAD~3",
         "vstate branch -m what-if plan-b",
         "vstate branch -d plan-b",
+        "vstate branch -d plan-b --forget",
     ],
     json="a list of {name, commit, head}; head is true for HEAD's branch. With NAME, one such object for the "
     "branch that was created, deleted or renamed. With --show-current, the name, null if HEAD is detached.",
@@ -28,6 +29,7 @@ from vstate_cli.suggestions import complete_branch, complete_revision
 @click.argument("name", required=False, shell_complete=complete_branch)
 @click.argument("at", required=False, shell_complete=complete_revision)
 @click.option("-d", "-D", "--delete", is_flag=True, help="Delete the branch NAME. Its reflog stays.")
+@click.option("--forget", is_flag=True, help="With -d: drop its reflog too, and all that it alone leads to.")
 @click.option("-m", "--move", is_flag=True, help="Rename the branch NAME to AT, or HEAD's branch to NAME.")
 @click.option("-a", "--all", "everything", is_flag=True, help="List the branches of remotes too.")
 @click.option("--prefix", default="", help="List only the branches whose names begin with PREFIX.")
@@ -40,6 +42,7 @@ def branch(
     name: str | None,
     at: str | None,
     delete: bool,
+    forget: bool,
     move: bool,
     everything: bool,
     prefix: str,
@@ -58,6 +61,8 @@ def branch(
         raise click.UsageError("Missing argument 'NAME'.")
     if delete and (move or at is not None):
         raise click.UsageError("-d takes one NAME, without AT and without -m.")
+    if forget and not delete:
+        raise click.UsageError("--forget goes with -d.")
     if (everything or current) and (name is not None or everything is current):
         raise click.UsageError("--all and --show-current go without NAME, and one at a time.")
     paged = bool(prefix or reverse) or after is not None or limit is not None
@@ -76,7 +81,8 @@ def branch(
         return
     repo = session.repo
     if delete:
-        commit, done = repo.delete_branch(name), f"Deleted branch {name}, which was at"
+        commit, verb = repo.delete_branch(name, forget=forget), "Forgot" if forget else "Deleted"
+        done = f"{verb} branch {name}, which was at"
     elif move:
         old, name = (session.branch(), name) if at is None else (name, at)
         commit, done = repo.rename_branch(old, name), f"Renamed branch {old} to {name}, at"

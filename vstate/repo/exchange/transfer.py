@@ -16,7 +16,7 @@ from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
 from vstate.repo.core import Core, format_of
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.exchange.remnants import Remnants
-from vstate.repo.graph import graph_key, is_segment, is_tip
+from vstate.repo.graph import graph_key, is_segment
 from vstate.repo.history import History, shallow_row
 from vstate.repo.objects import Objects
 from vstate.repo.walk import batches
@@ -111,7 +111,7 @@ class Transfer:
 
     def _copy_segments(self, commits: Sequence[Commit]) -> None:
         """Copy the rows of the graph that end at these commits. `gc` drops them if the commits never land."""
-        keys = [graph_key(commit.oid) for commit in commits if is_tip(commit.oid)]
+        keys = [graph_key(commit.oid) for commit in commits if self._history.is_tip(commit.oid)]
         rows = self._source.store.get_many(keys) if keys else {}
         self._target.store.set_many({key: row for key, row in rows.items() if is_segment(key, row)})
 
