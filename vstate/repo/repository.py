@@ -334,6 +334,22 @@ class Repository(Core):
 
         return forgetting.forget(self, name)
 
+    def squash(self, branch: str, *, keep: int = 0, message: str = "", seen: Commit | None = None) -> Commit:
+        """Fold the history of a branch into one commit, below its newest `keep` commits; its newest commit.
+
+        All in one move of the branch. The new root has the values of the commit that it stands for, and
+        `squashed` in its info names that one; the events up to there are left out. The newest commits, along
+        first parents, are made again on top with their times, messages, info and events, and have new ids.
+        A branch that is short enough stays. The reflog keeps the old history until `gc` removes it.
+
+        A handle whose changes stand on the old history gets RefMoved from its commit, so the history does not
+        come back. Commits that reach the branch meanwhile count as its newest; RefMoved instead, if it is not
+        at `seen`. UntrustedCommit and ReadOnly as for `rollback`: commits are signed anew.
+        """
+        from vstate.repo.upkeep import squashing
+
+        return squashing.squash(self, branch, keep, message=message, seen=seen)
+
     @spanned("gc", lambda report, *_, **__: _collected(report))
     def gc(
         self,
