@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test soak reliability peers zoo bench format docs clean
+.PHONY: help demo lint quick test soak reliability suites zoo bench format docs clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -22,7 +22,7 @@ help:
 	@echo "make lint     lint, types and layers alone"
 	@echo "make soak     all tests in their long form: a value of 2.2 GB, thousands of kills and power cuts; hours"
 	@echo "make reliability   the tests with kills, power cuts, faults, damage and many writers, and their figures"
-	@echo "make peers    the tests of the systems that people come from, on vstate; fetches them once"
+	@echo "make suites   the tests of other projects, on vstate; fetches them once, and counts them in docs/integrations.md"
 	@echo "make zoo      store and read values of 21 libraries, which it installs"
 	@echo "make bench    measure vstate, other stores and the floor; writes the figures into results.json and the docs"
 	@echo "make format   format the sources"
@@ -101,8 +101,9 @@ zoo: .venv/installed-dev
 	@$(PIP) install --editable '.[zoo]'
 	@$(BIN)/pytest -n $(WORKERS) tests/zoo
 
-peers: .venv/installed-dev
-	@$(BIN)/python tests/peers/run.py
+# make suites SUITES='agex': only these. With a new outcome it fails, and the page keeps the row.
+suites: .venv/installed-dev
+	@$(BIN)/python tests/suites/run.py --page docs/integrations.md $(SUITES)
 
 # make bench ROWS='import vstate|read a key': only rows whose name matches; changes no page.
 bench: .venv/installed-bench

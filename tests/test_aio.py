@@ -830,9 +830,25 @@ async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end() -
                 await mapping.get(*mapping)
 
 
+@in_a_loop
+async def test_tasks_commit_to_branches_without_a_working_tree() -> None:
+    """`repo` awaits commits to one branch and to several, and the names of branches."""
+    async with aio.Versioned(Memory()) as state:
+        repo = state.repo
+        first = await repo.commit("chat-0", set={"turns": []}, expect=None)
+        changes = [vstate.BranchChanges(f"chat-{i}", set={"turns": [i]}) for i in range(20)]
+        halves = await asyncio.gather(repo.commit_many(changes[:10]), repo.commit_many(changes[10:]))
+        assert None not in [*halves[0], *halves[1]]
+        assert await repo.branch_names(reverse=True, limit=2) == ["chat-9", "chat-8"]
+        with pytest.raises(vstate.RefMoved):
+            await repo.commit("chat-0", set={"turns": []}, expect=first)
+    with pytest.raises(InvalidInput):
+        await repo.branch_names()
+
+
 def test_nothing_is_missing() -> None:
     """Every public method of the sync state exists here under the same name."""
-    other_ways = {"repo", "store", "root", "prefix", "popitem", "has_uncommitted", "before_commit"}
+    other_ways = {"store", "root", "prefix", "popitem", "has_uncommitted", "before_commit"}
     names = {name for name, _ in inspect.getmembers(vstate.Versioned) if not name.startswith("_")}
     assert names - other_ways - set(dir(aio.Versioned)) == set()
 

@@ -32,6 +32,7 @@ def test_public_names() -> None:
         "open_store",
         "quote_ref",
         "unquote_ref",
+        "BranchChanges",
         "Commit",
         "Diff",
         "Change",

@@ -22,6 +22,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change, Diff
 from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.rules.signing import PublicKey, SigningKey
+from vstate.repo.writing import BranchChanges
 from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
 from vstate.values.absent import ABSENT
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ABSENT",
+    "BranchChanges",
     "Cache",
     "Change",
     "Commit",

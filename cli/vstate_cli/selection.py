@@ -82,9 +82,12 @@ class Selection:
             yield commit, self._is_shown(commit)
 
     def _is_shown(self, commit: Commit) -> bool:
+        texts = [commit.message, *(f"{name}:{_text(value)}" for name, value in commit.info.items())]
         return (
             (self.until is None or commit.time <= self.until)
-            and (not self.patterns or any(pattern.search(commit.message) for pattern in self.patterns))
+            and (
+                not self.patterns or any(pattern.search(text) for pattern in self.patterns for text in texts)
+            )
             and all(_has(commit.info, *wanted) for wanted in self.info)
             and (not self.keys or any(self.repo.history.changes_key(commit, key) for key in self.keys))
         )
@@ -96,6 +99,10 @@ def _has(info: Any, name: str, text: str | None) -> bool:
         return False
     value = info[name]
     return text is None or str(value) == text or (not isinstance(value, str) and _json(value) == text)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else _json(value) or str(value)
 
 
 def _json(value: object) -> str | None:

@@ -56,7 +56,7 @@ class Writer:
 
     def run(self, end: float) -> Counter[str]:
         actions = [self.commit] * 4 + [self.count] * 2 + [self.reset, self.rollback, self.undo]
-        actions += [self.what_if, self.tag, self.look]
+        actions += [self.what_if, self.tag, self.look, self.squash]
         while time.monotonic() < end:
             action = self.chance.choice(actions)
             action()
@@ -110,7 +110,13 @@ class Writer:
             self.state.merge(name)
             if self.state.head != before:
                 self.states.append({**self.states[-1], "what-if": noise})
-        self.state.delete_branch(name)
+        self.state.delete_branch(name, forget=self.chance.random() < 0.5)
+
+    def squash(self) -> None:
+        keep = self.chance.randrange(3)
+        self.state.repo.squash(str(self.state.branch), keep=keep)
+        self.state.refresh()
+        self.states = self.states[-keep - 1 :]
 
     def tag(self) -> None:
         name = f"tag-{self.number}"
@@ -154,7 +160,7 @@ def exchange(store: KVStore, end: float) -> Counter[str]:
         done["import"] += 1
         for name in repo.refs.list("heads/imported-"):
             if chance.random() < 0.7:
-                repo.delete_branch(f"imported-{name}")
+                repo.delete_branch(f"imported-{name}", forget=chance.random() < 0.5)
     return done
 
 

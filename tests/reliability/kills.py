@@ -212,6 +212,25 @@ def shallow_gc(work: Work) -> None:
     gc(work, SHORTEST_HISTORY)
 
 
+def forget(work: Work) -> None:
+    """Forget a branch that shares its history, and some of its values, with the story."""
+    state = Versioned(Watched(work.directory))
+    number = number_of(state.head)
+    with suppress(NotFound):
+        state.delete_branch("junk", forget=True)
+    while True:
+        number += 1
+        tell(state, number)
+        state.commit(str(number))
+        work.acknowledge(number)
+        junk = state.fork("junk")
+        tell(junk, number + 1)
+        junk["noise"] = random.Random(number).randbytes(20_000)
+        junk.commit("junk")
+        place[0] = BEFORE
+        state.delete_branch("junk", forget=True)
+
+
 OPERATIONS: dict[str, Callable[[Work], None]] = {
     "commit": commit,
     "commit beside another": commit_beside_another,
@@ -221,6 +240,7 @@ OPERATIONS: dict[str, Callable[[Work], None]] = {
     "reopen": reopen,
     "gc": gc,
     "shallow gc": shallow_gc,
+    "forget": forget,
 }
 
 

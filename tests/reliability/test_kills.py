@@ -12,7 +12,7 @@ from scripts import LONGEST, run_script
 from soak import sized
 
 KILLS = sized(25, 1250)
-"""For each of eight operations."""
+"""For each of nine operations."""
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),

@@ -447,7 +447,7 @@ def test_interrupted_anywhere(
     Every second call fails before its work, and the others after it; with VSTATE_SOAK set, each call in both
     ways.
     """
-    monkeypatch.setattr(gc, "_DELETE", 3)
+    monkeypatch.setattr(gc, "MOST_DELETED", 3)
     source = Memory()
     state = chain(source, 4)
     state.tag("v", "HEAD~1")
@@ -613,7 +613,7 @@ def test_a_writer_that_makes_garbage_again_keeps_it(
     store: KVStore, stage: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Content that is garbage when gc looks, and is committed again before it is removed, stays."""
-    monkeypatch.setattr(gc, "_DELETE", batch)
+    monkeypatch.setattr(gc, "MOST_DELETED", batch)
     state = chain(store, 5)
     state.reset("HEAD~4")
     committed: list[str] = []
@@ -662,7 +662,7 @@ def test_a_ref_onto_what_gc_removes_never_dangles(
     An operation that is reading dead commits may find one missing.
     """
     refused = (NotFound, CorruptObject) if move in ("merge", "cherry-pick") else NotFound
-    monkeypatch.setattr(gc, "_DELETE", 2)
+    monkeypatch.setattr(gc, "MOST_DELETED", 2)
     state = chain(store, 5)
     dead = state.head.id
     state.reset("HEAD~4")

@@ -282,7 +282,7 @@ def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> No
     """Another import has left garbage behind, which gc is removing piece by piece."""
     from vstate.repo.upkeep import gc
 
-    monkeypatch.setattr(gc, "_DELETE", 1)
+    monkeypatch.setattr(gc, "MOST_DELETED", 1)
     store, elsewhere = Memory(), Memory()
     chain(store, 5)
     repo = Repository(store)
@@ -459,7 +459,7 @@ def test_a_history_goes_on_while_gc_is_at_work(stage: str, monkeypatch: pytest.M
     """gc keeps commits that an import brings back while it looks at the shortened history."""
     from vstate.repo.upkeep import gc
 
-    monkeypatch.setattr(gc, "_DELETE", 2)
+    monkeypatch.setattr(gc, "MOST_DELETED", 2)
     store = Memory()
     chain(store, 5)
     data = exported(store)

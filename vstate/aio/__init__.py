@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from vstate.aio.lease import Lease
 from vstate.aio.reading import Snapshot
+from vstate.aio.repository import Repository
 from vstate.aio.versioned import Versioned
 from vstate.aio.watching import Watching
 from vstate.aio.writing import Namespace
 
-__all__ = ["Lease", "Namespace", "Snapshot", "Versioned", "Watching"]
+__all__ = ["Lease", "Namespace", "Repository", "Snapshot", "Versioned", "Watching"]

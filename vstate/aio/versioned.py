@@ -13,6 +13,7 @@ from typing import Any, Self
 from vstate import state as sync
 from vstate.aio.lease import Lease, entered
 from vstate.aio.reading import Snapshot, awaited
+from vstate.aio.repository import Repository
 from vstate.aio.together import Together
 from vstate.aio.workers import Workers
 from vstate.aio.writing import Writing
@@ -89,6 +90,11 @@ class Versioned(Writing[sync.Versioned]):
     def location(self) -> str:
         """Where the store is, open or not, for messages to people; never a secret."""
         return location_of(self._place) if self._handle is None else self._handle.store.location
+
+    @property
+    def repo(self) -> Repository:
+        """The operations that need no working state, awaited; InvalidInput before this state is open."""
+        return Repository(self._workers, self.sync.repo)
 
     @property
     def head(self) -> Commit | None:

@@ -13,6 +13,7 @@ from vstate.objects.ids import ObjectId
 from vstate.objects.stream import is_single
 from vstate.repo.compare.reading import BATCH_BYTES, FIRST_BATCH, LONGEST_BATCH, MOST_SKIPPED
 from vstate.repo.core import Core
+from vstate.spans import spanned
 from vstate.values.entry import PICKLE, Entry, Short
 from vstate.values.pickling import is_plain, load_plain
 
@@ -161,7 +162,7 @@ class Ahead:
             entries.append(entry)
         keys = [key for key, _ in items[: len(entries)]]
         try:
-            bodies = self._objects.blobs(sizes) if len(sizes) > 1 else {}
+            bodies = self._fetch(sizes) if len(sizes) > 1 else {}
         except _DAMAGE:  # each key tells for itself
             bodies = {}
         self._batch = _Batch(root, keys, {key: i for i, key in enumerate(keys)}, entries, bodies)
@@ -172,12 +173,22 @@ class Ahead:
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
         body = self._batch.bodies.get(oid)
-        return self._objects.blob(oid) if body is None else bytes(body)
+        return self._fetch_one(oid) if body is None else bytes(body)
 
     def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
         """The bodies of these blobs."""
-        return self._objects.blobs(sizes)
+        return self._fetch(sizes)
 
     def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
         """The bodies of these index nodes."""
         return self._objects.indexes(ids)
+
+    # From the store
+
+    @spanned("read", lambda body, *_: {"objects": 1, "bytes": len(body)})
+    def _fetch_one(self, oid: ObjectId) -> bytes:
+        return self._objects.blob(oid)
+
+    @spanned("read", lambda bodies, *_: {"objects": len(bodies), "bytes": sum(map(len, bodies.values()))})
+    def _fetch(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
+        return self._objects.blobs(sizes)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from vstate.arguments import check_count, check_flag, check_limit, check_text
 from vstate.backoff import Backoff
@@ -38,14 +38,16 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
-from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
+from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.predecessors import Predecessors
+from vstate.repo.rules.labels import Atom, Label, Labels
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
 from vstate.repo.trail import Trail
+from vstate.spans import Attributes, spanned, trace_id
 from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
@@ -59,6 +61,9 @@ EXPIRY_FORMAT = 3
 
 FORMAT_KEY = "format"
 
+TRACE = "trace"
+"""In a commit's info: the id of the trace that the commit was made in."""
+
 _PATIENCE = 0.5  # seconds for `gc` to bring a commit back from the trash
 _SEGMENT_SECONDS = 0.1  # how long a commit may take to read an old history for the graph
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.05  # seconds
@@ -68,6 +73,7 @@ Revision = str | Commit | ObjectId
 
 _NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
 _NO_ROWS = nullcontext(_NOTHING)
+_NO_LABELS: Mapping[str, Atom] = MappingProxyType({})
 
 
 class Guard(Protocol):
@@ -85,6 +91,19 @@ class Guard(Protocol):
 
     def check(self) -> None:
         """Read the rows again; raise if the commit may not land."""
+
+
+class Advance(NamedTuple):
+    """New commits for a branch that is at `expected`, oldest first, and the objects and nodes in them."""
+
+    branch: str
+    commits: Sequence[Commit]
+    objects: NewObjects
+    nodes: Sequence[tuple[ObjectId, Node]]
+    expected: ObjectId | None
+    action: str
+    rows: Mapping[str, bytes | None] = _NOTHING
+    """Rows of the branch that change with it."""
 
 
 def format_of(*, shallow: bool, signed: bool, expiring: bool) -> int:
@@ -114,6 +133,7 @@ class Core:
         self.history = History(self.objects, Trail(self.objects, self.refs) if store.remote else None)
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
+        self._labels = Labels(store)
         self.leases = Leases(store)
         self._predecessors = Predecessors()
         self._format = self._read_format()
@@ -271,8 +291,8 @@ class Core:
     ) -> Commit:
         """A commit that is not stored yet, dated now, but always after its parents.
 
-        It is signed if this program signs. Raises ReadOnly if the program trusts signed commits only and
-        has no key.
+        It is signed if this program signs. Inside a trace of OpenTelemetry, its info gets the id of the
+        trace. Raises ReadOnly if the program trusts signed commits only and has no key.
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
@@ -280,6 +300,8 @@ class Core:
         for parent in parents:
             time = max(time, parent.time + _MICROSECOND)
             ids.append(parent.oid)
+        if (trace := trace_id()) is not None:
+            info = {TRACE: trace, **(info or {})}
         commit = Commit(
             root=root,
             parent_ids=tuple(ids),
@@ -308,13 +330,38 @@ class Core:
         history of `expected` whose contents the new objects rely on: NotFound if `gc` has removed one. With
         a `guard`, the branch moves only while the guard allows it; otherwise the guard raises.
         """
-        commits, nodes = list(commits), list(nodes)
-        rows = self.rows_of(branch, commits, objects, nodes)
-        if not self.publish_rows(
-            branch, rows, [(commits[-1], action)], expected=expected, needs=needs, guard=guard
-        ):
+        advance = Advance(branch, list(commits), objects, list(nodes), expected, action)
+        return self.publish_all([advance], needs=needs, guard=guard)
+
+    def publish_all(
+        self,
+        advances: Sequence[Advance],
+        *,
+        expecting: Mapping[str, bytes | None] = _NOTHING,
+        needs: Sequence[ObjectId] = (),
+        guard: Guard | None = None,
+    ) -> bool:
+        """As `publish`, for several branches: all of them move, or none.
+
+        False also if a row differs from its value in `expecting`. Several branches take a store with
+        transactions: InvalidInput for any other, with nothing written.
+        """
+        if len(advances) > 1 and not self.store.transactional:
+            raise InvalidInput(
+                f"{self.store.location} has no transactions, so it cannot move several branches as one "
+                f"({', '.join(advance.branch for advance in advances)}): commit to one branch at a time, or "
+                "use a store such as Disk, PostgreSQL or Redis"
+            )
+        rows: dict[str, bytes] = {}
+        moves, others = [], dict[str, bytes | None]()
+        for branch, commits, objects, nodes, expected, action, its_rows in advances:
+            rows |= self.rows_of(branch, commits, objects, nodes)
+            others |= its_rows
+            moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].time))
+        if not self._publish_moves(rows, others, moves, expecting, needs, guard):
             return False
-        self.remember(nodes, commits)
+        for advance in advances:
+            self.remember(advance.nodes, advance.commits)
         return True
 
     def remember(self, nodes: Sequence[tuple[ObjectId, Node]], commits: Sequence[Commit]) -> None:
@@ -358,34 +405,39 @@ class Core:
         moves: Sequence[tuple[Commit, str]],
         *,
         expected: ObjectId | None,
-        needs: Sequence[ObjectId] = (),
-        guard: Guard | None = None,
     ) -> bool:
         """As `publish`, for rows. The reflog gets a line for each commit and action of `moves`."""
-        ref, (last, action) = HEADS + branch, moves[-1]
+        last, action = moves[-1]
+        through = [(commit.oid, its_action) for commit, its_action in moves[:-1]]
+        move = Move(HEADS + branch, expected, last.oid, action, last.time, through)
+        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None)
+
+    @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))
+    def _publish_moves(
+        self,
+        objects: Mapping[str, bytes],
+        others: Mapping[str, bytes | None],
+        moves: Sequence[Move],
+        expecting: Mapping[str, bytes | None],
+        needs: Sequence[ObjectId],
+        guard: Guard | None,
+    ) -> bool:
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
-            self.store.set_many(rows)
-            rows = {}
+            self.store.set_many(objects)
+            objects = {}
+        rows = {**objects, **others} if others else objects
 
         def move(sweep: Sweep | None) -> bool:
-            with guard.rows() if guard is not None else _NO_ROWS as expecting:
-                return self.refs.publish(
-                    ref,
-                    rows,
-                    expected=expected,
-                    new=last.oid,
-                    action=action,
-                    not_before=last.time,
-                    sweep=sweep,
-                    expecting=expecting,
-                    through=[(commit.oid, its_action) for commit, its_action in moves[:-1]],
-                )
+            with guard.rows() if guard is not None else _NO_ROWS as guarded:
+                conditions = {**expecting, **guarded} if expecting else guarded
+                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=conditions)
 
         try:
             done = self._keeping(needs, move)
         except StoreUnavailable as error:
-            if not (error.outcome_unknown and self._has_landed_after(error, branch, last.oid)):
+            # One branch that has moved says that all have.
+            if not (error.outcome_unknown and self._has_landed_after(error, moves[0])):
                 raise
             done = True
         if not done and guard is not None:
@@ -403,12 +455,13 @@ class Core:
         now = self.refs.read(HEADS + branch)
         return now is not None and self.is_behind(commit, now)
 
-    def _has_landed_after(self, error: StoreUnavailable, branch: str, commit: ObjectId) -> bool:
-        """As `has_landed`; raises `error`, whose outcome stays unknown, if the store does not
-        answer this either.
+    def _has_landed_after(self, error: StoreUnavailable, move: Move) -> bool:
+        """Whether the branch holds the commit of the move.
+
+        Raises `error`, whose outcome stays unknown, if the store does not answer this either.
         """
         try:
-            return self.has_landed(branch, commit)
+            return move.new is not None and self.has_landed(move.ref.removeprefix(HEADS), move.new)
         except StorageError as failure:
             raise error from failure
 
@@ -522,16 +575,26 @@ class Core:
         return {name: oid for name, oid in zip(asked, found, strict=True) if oid is not None}
 
     def branch_names(
-        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+        self,
+        prefix: str = "",
+        *,
+        labels: Mapping[str, Atom] = _NO_LABELS,
+        after: str | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
     ) -> list[str]:
         """The names of the branches that begin with `prefix`, sorted; reads neither refs nor commits.
 
-        At most `limit` names, from the last one back if `reverse`. `after` is the last name of the page
-        before, and need not exist. With `branches(names)` or `branch_ids(names)` a page gets its commits.
+        Only those that have all of `labels`. At most `limit` names, from the last one back if `reverse`.
+        `after` is the last name of the page before, and need not exist. With `branches(names)` or
+        `branch_ids(names)` a page gets its commits.
         """
         check_flag("reverse", reverse)
         most = check_limit(limit)
         names = self.refs.names(HEADS, check_text("prefix", prefix))
+        if labels:
+            found = self._labels.find(labels, prefix)
+            names = [name for name in names if name in found]
         if after is None:
             first, last = 0, len(names)
         elif reverse:
@@ -541,15 +604,27 @@ class Core:
         page = names[first:last]
         return list(page[::-1] if reverse else page)[:most]
 
+    def labels(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Label]]:
+        """The labels of all branches, or of those of `names`; of those that have some, by name.
+
+        `commit(branch, labels={...})` sets them, and `branch_names(labels={...})` finds branches by them.
+        """
+        there = self._ids(names) if names is not None else self.refs.names(HEADS)
+        return self._labels.read(there)
+
     def create_branch(
         self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None
     ) -> Commit:
-        """A new branch at a revision, with the merge policies of the branch `like`; AlreadyExists."""
+        """A new branch at a revision, with the policies and labels of the branch `like`; AlreadyExists."""
         commit = self.resolve(at, head=head)
         check_ref_name(name)
-        rows = {} if like is None else self.policies.rows_for(name, like)
+        rows = {} if like is None else self.rows_like(name, like)
         self._create_branch(name, commit, at if isinstance(at, str) else commit.short, rows)
         return commit
+
+    def rows_like(self, new: str, like: str) -> dict[str, bytes | None]:
+        """The rows that give the branch `new` the merge policies and labels of the branch `like`."""
+        return self.policies.rows_for(new, like) | self._labels.rows_for(new, like)
 
     def _create_branch(
         self, name: str, commit: Commit, origin: str, rows: Mapping[str, bytes | None]
@@ -579,7 +654,7 @@ class Core:
         was cut short, or whose answer was lost, goes on where it was when it is called again.
         """
         commit = self.branch(old)
-        rows = self.policies.rows_for(check_ref_name(new), old)
+        rows = self.rows_like(check_ref_name(new), old)
         rows |= self.refs.lifetimes.rows_for(HEADS + new, HEADS + old)
         created = f"branch: renamed from {old}"
         if not self._move(HEADS + new, expected=None, to=commit.oid, action=created, rows=rows):
@@ -686,6 +761,11 @@ class Core:
                 [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
             )
         return self.refs.head()
+
+
+def _told_of(done: bool, rows: Mapping[str, bytes], moves: Sequence[Move]) -> Attributes:
+    size = sum(map(len, rows.values()))
+    return {"done": done, "branches": len(moves), "rows": len(rows), "bytes": size}
 
 
 def _rollback_message(target: Commit) -> str:

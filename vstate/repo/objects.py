@@ -278,6 +278,12 @@ class Objects:
         for commit in commits:
             _remember(self._commits, commit.oid, commit, COMMIT_CACHE)
 
+    def drop(self, ids: Iterable[ObjectId]) -> None:
+        """Keep none of these objects in memory: they are deleted."""
+        for oid in ids:
+            self._nodes.pop(oid, None)
+            self._commits.pop(oid, None)
+
     def commit_ids(self, prefix: str) -> Iterator[ObjectId]:
         """The ids of commits that begin with these hex digits."""
         for key in self.store.keys(OBJECT_PREFIX + prefix):

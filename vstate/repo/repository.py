@@ -13,6 +13,9 @@ from vstate.arguments import check_flag
 from vstate.objects.commit import Commit, Event
 from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
+from vstate.repo.rules.labels import Label
+from vstate.repo.writing import BranchChanges, commit_many
+from vstate.spans import Attributes, spanned
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
@@ -131,6 +134,7 @@ class Repository(Core):
         events: Iterable[Event] = (),
         expire: Mapping[str, float | timedelta] = _NOTHING,
         expect: Commit | Literal["anywhere"] | None = "anywhere",
+        labels: Mapping[str, Label] | None = None,
         message: str = "",
         info: Mapping[str, Any] | None = None,
         guard: Guard | None = None,
@@ -146,24 +150,44 @@ class Repository(Core):
         nothing is merged: a key that another writer changed gets the value from `set`. With a lease as
         `guard` the commit lands only while the lease is held, or else raises LeaseLost.
 
+        `labels` replaces the labels of the branch, by which `branch_names` finds it: a few texts and numbers
+        by name, or lists of these. They belong to the branch, not to its history: a reset leaves them. A
+        commit with labels is made even if nothing else changes. A store without transactions writes them
+        right before the branch moves, so a commit that fails there may have changed them.
+
         Raises Unpicklable, which names each value that cannot be stored. After StoreUnavailable with
         `outcome_unknown`, a commit that was made with `expect` may be made again: it never lands twice.
         """
-        from vstate.repo import writing
-
-        return writing.commit(
-            self,
+        changes = BranchChanges(
             branch,
-            set,
-            delete,
-            events,
+            set=set,
+            delete=delete,
+            events=events,
             expire=expire,
             expect=expect,
+            labels=labels,
             message=message,
-            info=info or {},
-            guard=guard,
+            info=info,
         )
+        return commit_many(self, [changes], guard)[0]
 
+    def commit_many(
+        self, changes: Iterable[BranchChanges], *, guard: Guard | None = None
+    ) -> list[Commit | None]:
+        """Commit to several branches in one transaction: all of the commits land, or none.
+
+        Each `BranchChanges` has the arguments of `commit` for its branch, each with its own `expect`. The
+        result has a commit, or None for no change, for each of them, in order. If one branch is not where it
+        is expected, RefMoved names that branch and nothing is written. Without `expect` the changes go on
+        top of the newest commits of all the branches, as they were at one moment. A branch that gets no
+        commit counts too: the others land only if it has not moved meanwhile.
+
+        Otherwise as `commit`. A store without transactions, such as S3, takes changes of one branch only:
+        it raises InvalidInput for more, and writes nothing.
+        """
+        return commit_many(self, changes, guard)
+
+    @spanned("merge", lambda result, *_, **__: _merged(result))
     def merge(
         self,
         branch: str,
@@ -293,6 +317,40 @@ class Repository(Core):
 
     # Upkeep
 
+    def delete_branch(self, name: str, *, forget: bool = False) -> Commit:
+        """Delete a branch other than HEAD's; its newest commit, which the reflog keeps.
+
+        With `forget`, the reflog goes too, and so does every object that no other branch, tag, HEAD or reflog
+        leads to. Commits that reach the branch meanwhile go with it. A handle that is still on the branch
+        gets RefMoved from its next commit. All that is in one transaction up to 1,000 objects. An interrupted
+        call leaves the branch as it was, or it leaves garbage, which the next `gc` removes.
+
+        A store without transactions, such as S3, moves the objects to its trash; the first `gc` an hour later
+        removes them from there. Raises CorruptObject, and removes nothing, if reachable objects are damaged.
+        """
+        if not forget:
+            return super().delete_branch(name)
+        from vstate.repo.upkeep import forgetting
+
+        return forgetting.forget(self, name)
+
+    def squash(self, branch: str, *, keep: int = 0, message: str = "", seen: Commit | None = None) -> Commit:
+        """Fold the history of a branch into one commit, below its newest `keep` commits; its newest commit.
+
+        All in one move of the branch. The new root has the values of the commit that it stands for, and
+        `squashed` in its info names that one; the events up to there are left out. The newest commits, along
+        first parents, are made again on top with their times, messages, info and events, and have new ids.
+        A branch that is short enough stays. The reflog keeps the old history until `gc` removes it.
+
+        A handle whose changes stand on the old history gets RefMoved from its commit, so the history does not
+        come back. Commits that reach the branch meanwhile count as its newest; RefMoved instead, if it is not
+        at `seen`. UntrustedCommit and ReadOnly as for `rollback`: commits are signed anew.
+        """
+        from vstate.repo.upkeep import squashing
+
+        return squashing.squash(self, branch, keep, message=message, seen=seen)
+
+    @spanned("gc", lambda report, *_, **__: _collected(report))
     def gc(
         self,
         *,
@@ -379,6 +437,7 @@ class Repository(Core):
 
         return bundle_import.load(self, file, prefix=prefix, progress=progress)
 
+    @spanned("push", lambda report, *_, **__: _sent(report))
     def push(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -395,8 +454,8 @@ class Repository(Core):
 
         `store` is a store, the name of a remote, a path or URL (a new one only with `create`), or None for
         the remote `origin`. The cost depends on the difference between the stores. `tags` sends all tags
-        too, and `delete` deletes branches there. A branch that is new there keeps its merge policies. Safe
-        beside `gc` and writers there. Call an interrupted push again, and it continues.
+        too, and `delete` deletes branches there. A branch that is new there keeps its policies and labels.
+        Safe beside `gc` and writers there. Call an interrupted push again, and it continues.
 
         Raises Diverged, before anything is sent, if a branch there has commits that the branch here lacks.
         `force` moves it anyway, and its reflog there keeps the old commit. Diverged is also raised if
@@ -418,6 +477,7 @@ class Repository(Core):
             progress=progress,
         )
 
+    @spanned("fetch", lambda report, *_, **__: _sent(report))
     def fetch(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -437,6 +497,25 @@ class Repository(Core):
         from vstate.repo.exchange import sync
 
         return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
+
+
+# The attributes of spans
+
+
+def _merged(result: MergeResult) -> Attributes:
+    return {
+        "strategy": result.strategy,
+        "keys": len(result.merged_keys),
+        "conflicts": len(result.conflicts),
+    }
+
+
+def _collected(report: GcReport) -> Attributes:
+    return {"live": report.live, "removed": report.removed, "bytes": report.removed_bytes}
+
+
+def _sent(report: SyncReport) -> Attributes:
+    return {"refs": len(report.refs), "objects": report.objects, "bytes": report.bytes}
 
 
 __all__ = ["Repository", "Revision"]

@@ -1,11 +1,12 @@
-"""Writing: a commit made of values that are handed over, without a working tree."""
+"""Writing: commits made of values that are handed over, without a working tree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 from vstate.arguments import check_key
 from vstate.errors import InvalidInput, Unpicklable
@@ -13,54 +14,116 @@ from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry, split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
-from vstate.repo.core import Core, Guard
+from vstate.repo.core import Advance, Core, Guard
 from vstate.repo.names.dates import ttl_microseconds
 from vstate.repo.names.refs import HEADS, check_ref_name
+from vstate.repo.rules.labels import Label, label_rows
+from vstate.spans import Attributes, spanned
 from vstate.values.culprits import culprit, own_error
 from vstate.values.entry import encode_value
 
 Expected = Commit | Literal["anywhere"] | None
 """The commit that a branch must be at, None for a branch that must not exist, or any."""
 
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
-def commit(
-    repo: Core,
-    branch: str,
-    values: Mapping[str, Any],
-    deleted: Iterable[str],
-    events: Iterable[Event],
-    *,
-    expect: Expected,
-    expire: Mapping[str, float | timedelta],
-    message: str,
-    info: Mapping[str, Any],
-    guard: Guard | None,
-) -> Commit | None:
-    """As `Repository.commit` promises."""
-    ref, events = HEADS + check_ref_name(branch), tuple(events)
-    changes, objects = _encode(values, expire)
-    for key in deleted:
-        if key in changes:
-            raise InvalidInput(f"{key!r} is both set and deleted: choose one")
-        changes[check_key(key)] = None
-    while True:
-        head = repo.newest(branch)
-        if expect != "anywhere" and head != expect:
-            raise repo.ref_moved(ref, expect.oid if isinstance(expect, Commit) else None)
+
+class BranchChanges:
+    """Changes of one branch, for `Repository.commit_many`; the arguments are those of `commit`.
+
+    The values are pickled here, once, however often the commit loses a race. Raises Unpicklable, which names
+    each value that cannot be stored.
+    """
+
+    __slots__ = (
+        "_changes",
+        "_events",
+        "_expect",
+        "_expire",
+        "_info",
+        "_labels",
+        "_message",
+        "_objects",
+        "branch",
+        "ref",
+    )
+
+    def __init__(
+        self,
+        branch: str,
+        *,
+        set: Mapping[str, Any] = _NOTHING,
+        delete: Iterable[str] = (),
+        events: Iterable[Event] = (),
+        expire: Mapping[str, float | timedelta] = _NOTHING,
+        expect: Expected = "anywhere",
+        labels: Mapping[str, Label] | None = None,
+        message: str = "",
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.branch = check_ref_name(branch)
+        self.ref = HEADS + branch
+        self._expect, self._expire, self._message, self._info = expect, expire, message, info
+        if expect is not None and expect != "anywhere" and not isinstance(expect, Commit):
+            raise TypeError(f'expect is a Commit, None or "anywhere", not {type(expect).__name__}')
+        self._events = tuple(events)
+        self._labels = None if labels is None else label_rows(branch, labels)
+        self._changes, self._objects = _encode(set, expire)
+        for key in delete:
+            if key in self._changes:
+                raise InvalidInput(f"{key!r} is both set and deleted: choose one")
+            self._changes[check_key(key)] = None
+
+    def on(self, repo: Core, oid: ObjectId | None) -> Advance | None:
+        """The changes as a commit on top of this commit, None if they change nothing; RefMoved."""
+        expect = self._expect
+        if expect != "anywhere" and oid != (expected := None if expect is None else expect.oid):
+            raise repo.ref_moved(self.ref, expected)
+        head = None if oid is None else repo.objects.commit(oid)
         if head is not None:
             repo.require_trusted(head)
-        before, expected = (None, None) if head is None else (head.root, head.oid)
-        root, nodes_made, nodes = tree.update(
-            repo.objects.node, before, _with_sliding(repo, before, changes, expire)
-        )
-        if root == before and not events:
+        before = None if head is None else head.root
+        entries = _with_sliding(repo, before, self._changes, self._expire)
+        root, nodes_made, nodes = tree.update(repo.objects.node, before, entries)
+        if root == before and not self._events and self._labels is None:
             return None
-        made = repo.build_commit(
-            root, () if head is None else (head,), message=message, info=info, events=events
-        )
-        new, action = objects | nodes_made, reflog_action("commit", made)
-        if repo.publish(branch, [made], new, nodes, expected=expected, action=action, guard=guard):
-            return made
+        parents = () if head is None else (head,)
+        made = repo.build_commit(root, parents, message=self._message, info=self._info, events=self._events)
+        action = reflog_action("commit", made)
+        objects = self._objects | nodes_made
+        return Advance(self.branch, (made,), objects, tuple(nodes), oid, action, self._labels or {})
+
+
+def told_of(made: list[Commit | None], *_: Any, **__: Any) -> Attributes:
+    """The attributes of the span of commits."""
+    commits = [commit for commit in made if commit is not None]
+    events = sum(len(commit.events) for commit in commits)
+    return {"commits": [commit.id for commit in commits], "events": events}
+
+
+@spanned("commit", told_of)
+def commit_many(
+    repo: Core, changes: Iterable[BranchChanges], guard: Guard | None = None
+) -> list[Commit | None]:
+    """As `Repository.commit_many` promises."""
+    changes = list(changes)
+    refs = [each.ref for each in changes]
+    if len(refs) > 1 and len(set(refs)) < len(refs):
+        twice = next(each.branch for each in changes if refs.count(each.ref) > 1)
+        raise InvalidInput(f"branch {twice!r} is there twice: give all of its changes at once")
+    while True:
+        heads = repo.refs.read_many(refs)
+        made = [each.on(repo, head) for each, head in zip(changes, heads, strict=True)]
+        advances = [advance for advance in made if advance]
+        still = dict[str, bytes | None]()
+        if len(advances) < len(made):
+            for ref, head, advance in zip(refs, heads, made, strict=True):
+                if advance is None and advances:
+                    # The others land only while this branch is as it was found.
+                    repo.refs.drop_expired(ref, {})
+                    still.update(repo.refs.condition(ref, head))
+        if not advances or repo.publish_all(advances, expecting=still, guard=guard):
+            return [None if advance is None else advance.commits[-1] for advance in made]
 
 
 def _encode(
@@ -109,5 +172,7 @@ def _with_sliding(
 
 def reflog_action(operation: str, commit: Commit) -> str:
     """The text of a line of the reflog: the operation and the first line of the commit's message."""
+    if not commit.message:
+        return operation
     summary = commit.message.strip().split("\n", 1)[0][:80]
     return f"{operation}: {summary}" if summary else operation

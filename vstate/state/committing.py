@@ -22,7 +22,8 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import HEADS
-from vstate.repo.writing import reflog_action
+from vstate.repo.writing import reflog_action, told_of
+from vstate.spans import spanned
 from vstate.state.handle import KEEP_BYTES, KEEP_BYTES_EACH, Handle
 from vstate.state.plan import Plan
 from vstate.state.position import NO_VALUES, SETTLED, Chain, Landing, Pending, Position, Unsettled, is_live
@@ -48,6 +49,7 @@ def commit(
     return handle.alone(commit_now, handle, message, info, guard, None, on_race)
 
 
+@spanned("commit", lambda commit, *_: told_of([commit]))
 def commit_now(
     handle: Handle,
     message: str,

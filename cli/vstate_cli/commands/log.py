@@ -50,7 +50,12 @@ from vstate_cli.suggestions import complete_key, complete_revision
 @click.option("--all", "all_refs", is_flag=True, help="Begin at all branches, tags and remote branches.")
 @click.option("--since", "--after", metavar="TIME", help="Show commits of this time and later.")
 @click.option("--until", "--before", metavar="TIME", help="Show commits of this time and earlier.")
-@click.option("--grep", metavar="REGEX", multiple=True, help="Show commits whose message matches.")
+@click.option(
+    "--grep",
+    metavar="REGEX",
+    multiple=True,
+    help="Show commits whose message matches, or an item of whose info does, as NAME:VALUE.",
+)
 @click.option("-i", "--ignore-case", is_flag=True, help="Let --grep ignore case.")
 @click.option(
     "--info", metavar="NAME[=VALUE]", multiple=True, help="Show commits whose info has NAME, with that value."

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -35,6 +36,8 @@ HEAD = "HEAD"
 DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
 LIFETIME = "expiry/"
+LABELS = "r/labels/"
+"""The row `r/labels/heads/<branch>` ends with its branch. Only a commit to the branch writes it."""
 EXPIRED = "branch: expired"
 CHECK_DIGITS = 8
 SWEEP = "gc"
@@ -90,7 +93,7 @@ def check_ref_name(name: str, kind: str = "branch") -> str:
             f"{name[:20]!r}… is not a {kind} name: it has {len(name):,} characters, "
             f"and {_LONGEST_NAME} are the most"
         )
-    if _FORBIDDEN.search(name) or name == HEAD or not _is_utf8(name):
+    if not _is_allowed(name):
         raise InvalidInput(
             f"{name!r} is not a {kind} name: as in git, no spaces, control characters, '~^:?*[\\', '..', "
             "'@{', no '/' or '.' at an end, no part that begins with '.' or ends in '.lock', not 'HEAD'"
@@ -98,12 +101,13 @@ def check_ref_name(name: str, kind: str = "branch") -> str:
     return name
 
 
-def _is_utf8(name: str) -> bool:
+@lru_cache(1024)  # a program commits to the same branches again and again
+def _is_allowed(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
         return False
-    return True
+    return not _FORBIDDEN.search(name) and name != HEAD
 
 
 def line_check(key: str, value: bytes) -> str:
@@ -128,6 +132,21 @@ class ReflogEntry(NamedTuple):
     new: ObjectId | None
     time: datetime
     action: str
+
+
+class Move(NamedTuple):
+    """A ref goes from `expected` to `new` (None: absent), with a line of the reflog that says the action.
+
+    With `through`, the ref moves to these ids first, each with its action: each move has its line. The lines
+    are dated `not_before` that time, whatever the clock says.
+    """
+
+    ref: str
+    expected: ObjectId | None
+    new: ObjectId | None
+    action: str
+    not_before: datetime | None = None
+    through: Sequence[tuple[ObjectId, str]] = ()
 
 
 class Sweep(NamedTuple):
@@ -297,6 +316,10 @@ class Refs:
         names = [key.removeprefix(REF) for key in self._store.keys(REF + prefix + begin)]
         return sorted(name.removeprefix(prefix) for name in names if name not in expired)
 
+    def condition(self, ref: str, value: ObjectId | None) -> Mapping[str, bytes | None]:
+        """The row of a ref that has this value, None for absent: a condition of a transaction."""
+        return {REF + ref: _value(value)}
+
     def all(self) -> dict[str, ObjectId]:
         """Every ref by its full name, such as `heads/<branch>`, and HEAD if it is detached."""
         found = {}
@@ -327,55 +350,68 @@ class Refs:
         expected: ObjectId | None,
         new: ObjectId | None,
         action: str,
-        not_before: datetime | None = None,
         sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
-        through: Sequence[tuple[ObjectId, str]] = (),
     ) -> bool:
-        """Write the rows and move the ref, in one `transact`; False, with no move, if it was elsewhere.
+        """As `publish_all`, for one ref."""
+        return self.publish_all([Move(ref, expected, new, action)], rows, sweep=sweep, expecting=expecting)
 
-        With `through`, the ref moves to these ids first, each with its action: each move has its line.
+    def publish_all(
+        self,
+        moves: Sequence[Move],
+        rows: Mapping[str, bytes | None],
+        *,
+        sweep: Sweep | None = None,
+        expecting: Mapping[str, bytes | None] = MappingProxyType({}),
+    ) -> bool:
+        """Write the rows and move the refs, in one `transact`; False, with no move, if one was elsewhere.
 
         False also if `sweep` is given and another sweep came since, or a row differs from its value in
-        `expecting`. An expired branch counts as absent; a sliding lifetime begins again. The reflog line is
-        dated `not_before` that time, whatever the clock says. The line of a deletion is dated after all
-        others of the ref: `fsck` takes an absent ref for lost unless its last line is a deletion.
+        `expecting`. An expired branch counts as absent; a sliding lifetime begins again. The line of a
+        deletion is dated after all others of the ref: `fsck` takes an absent ref for lost unless its last
+        line is a deletion. More than one move takes a store with transactions.
         """
-        earliest = 0 if not_before is None else microseconds(not_before) * 1000
-        if new is None:
-            earliest = max(earliest, self._last_move(ref) + 1)
-        before, after = _value(expected), _value(new)
-        lived = dict[str, bytes | None]()
-        is_branch = ref.startswith(HEADS)
-        row = self.lifetimes.row(ref, before) if is_branch else None
-        if row is not None or ref in self.lifetimes.wanted:  # most branches never expire
-            life = read_lifetime(row)
-            if expected is None and row is not None:
-                # The expired branch ends first, so that the new one does not inherit its reflog.
-                self.drop_expired(ref, {})
-                row = self._store.get(LIFETIME + ref) or row
-                # At least 1, so that the row is overwritten, not deleted: a store without transactions
-                # deletes after the swap, or not at all, and the new branch would expire at the old time.
-                life = Lifetime(None, max(read_lifetime(row).since, 1))
-            elif life.is_over:
-                return False
-            earliest = max(earliest, life.since * 1000)
-            now = None if new is None else self.lifetimes.after_move(ref, life).encode()
-            if now != row:
-                lived[LIFETIME + ref] = now
-        lines, old = {}, expected
-        for oid, its_action in through:
-            line, lines[line] = self._reflog_line(ref, old, oid, its_action, earliest)
-            old = oid
-        line, lines[line] = self._reflog_line(ref, old, new, action, earliest)
-        writes = {**lived, **rows, **lines, REF + ref: after}
-        conditions = {REF + ref: before, **expecting}
+        writes, conditions = dict(rows), dict(expecting)
+        lived: list[bytes | None] = []
+        for ref, expected, new, action, not_before, through in moves:
+            earliest = 0 if not_before is None else microseconds(not_before) * 1000
+            if new is None:
+                earliest = max(earliest, self._last_move(ref) + 1)
+            before, row = _value(expected), None
+            if ref.startswith(HEADS):
+                row = self.lifetimes.row(ref, before)
+                if row is not None or ref in self.lifetimes.wanted:  # most branches never expire
+                    life = read_lifetime(row)
+                    if expected is None and row is not None:
+                        # The expired branch ends first, so that the new one does not inherit its reflog.
+                        self.drop_expired(ref, {})
+                        row = self._store.get(LIFETIME + ref) or row
+                        # At least 1, so that the row is overwritten, not deleted: a store without
+                        # transactions deletes after the swap, or not at all, and the new branch would expire
+                        # at the old time.
+                        life = Lifetime(None, max(read_lifetime(row).since, 1))
+                    elif life.is_over:
+                        return False
+                    earliest = max(earliest, life.since * 1000)
+                    now = None if new is None else self.lifetimes.after_move(ref, life).encode()
+                    if now != row:
+                        writes.setdefault(LIFETIME + ref, now)  # `rows` has that of a renamed branch
+            lived.append(row)
+            for oid, its_action in through:
+                line, writes[line] = self._reflog_line(ref, expected, oid, its_action, earliest)
+                expected = oid
+            line, writes[line] = self._reflog_line(ref, expected, new, action, earliest)
+            writes[REF + ref], conditions[REF + ref] = _value(new), before
+            if new is None and ref.startswith(HEADS):
+                writes[LABELS + ref] = None
         if sweep is not None:
             conditions[SWEEP] = sweep.mark
         done = self._transact(writes, conditions)
-        if done and is_branch:
-            # `rows` may hold a lifetime too: that of a renamed branch.
-            self.lifetimes.note(ref, after, writes.get(LIFETIME + ref, row))
+        if done:
+            for move, row in zip(moves, lived, strict=True):
+                if move.ref.startswith(HEADS):
+                    life_row = writes.get(LIFETIME + move.ref, row)
+                    self.lifetimes.note(move.ref, writes[REF + move.ref], life_row)
         return done
 
     def _transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:
@@ -388,24 +424,35 @@ class Refs:
         return done
 
     def drop_expired(self, ref: str, rows: Mapping[str, bytes | None]) -> bool:
-        """Delete an expired branch, and write the rows; False if it has not expired, or has moved.
+        """`end` an expired branch; False if it has not expired, or has moved."""
+        found = self._store.get_many([REF + ref, LIFETIME + ref])
+        value = found.get(REF + ref)
+        is_over = value is not None and read_lifetime(found.get(LIFETIME + ref)).is_over
+        return is_over and self.end(ref, rows, expected=self._parse(ref, value), action=EXPIRED)
+
+    def end(
+        self, ref: str, rows: Mapping[str, bytes | None], *, expected: ObjectId | None, action: str
+    ) -> bool:
+        """Delete a branch for good, and write the rows; False if it is not at `expected`.
 
         From then on its reflog keeps nothing alive. A HEAD on it counts as one on a new branch.
         """
-        found = self._store.get_many([REF + ref, LIFETIME + ref, REF + HEAD])
-        value = found.get(REF + ref)
-        if value is None or not read_lifetime(found.get(LIFETIME + ref)).is_over:
-            return False
-        line, text = self._reflog_line(ref, self._parse(ref, value), None, EXPIRED, self._last_move(ref) + 1)
-        writes: dict[str, bytes | None] = {**rows, line: text, REF + ref: None}
+        before = _value(expected)
+        line, text = self._reflog_line(ref, expected, None, action, self._last_move(ref) + 1)
+        writes: dict[str, bytes | None] = {**rows, line: text, REF + ref: None, LABELS + ref: None}
         life = {LIFETIME + ref: Lifetime(None, self._latest // 1000 + 1).encode()}
-        if found.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
-            line, text = self._reflog_line(HEAD, None, None, EXPIRED)
+        if self._store.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
+            line, text = self._reflog_line(HEAD, None, None, action)
             writes[line] = text
         if self._store.transactional:
-            return self._transact({**writes, **life}, {REF + ref: value})
+            return self._transact({**writes, **life}, {REF + ref: before})
         # The lifetime changes last: the other way round, an interruption would revive the branch.
-        return self._transact(writes, {REF + ref: value}) and self._store.transact(life, {})
+        return self._transact(writes, {REF + ref: before}) and self._store.transact(life, {})
+
+    def lines(self, ref: str) -> dict[str, ReflogEntry]:
+        """The lines of the ref's reflog by key, oldest first."""
+        rows = dict(self._store.items(f"{REFLOG}{ref}:"))
+        return {key: self.parse_line(key, rows[key]) for key in sorted(rows)}
 
     def _last_move(self, ref: str) -> int:
         """The time of the ref's last move by its reflog, in nanoseconds; perhaps by a clock that is ahead."""

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import chain, islice, takewhile
-from typing import TypeVar
+from itertools import islice, takewhile
 
 from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.plural import counted
@@ -39,13 +38,12 @@ from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.upkeep.reach import Reach
 
-_T = TypeVar("_T")
-
 KEEP_REFLOG = "30d"
 GRACE = "1h"
 
 _READ = 256
-_DELETE = 1000  # objects in a transaction, for which others wait some 10 ms
+MOST_DELETED = 1000
+"""Objects that are deleted in one transaction, for which others wait some 10 ms."""
 
 UpkeepProgress = Callable[[str, int], None]
 """Called now and then with the name of the step, and the number of objects so far."""
@@ -109,10 +107,18 @@ def collect(
     """As `Repository.gc` promises."""
     began = time.monotonic()
     now = datetime.now(UTC)
-    collector = _Collector(repo, now - parse_age(keep_reflog), progress or (lambda step, count: None))
-    collector.end_branches(dry_run=dry_run)
-    shallow = {} if cut is None else collector.cut(cut, now)
-    collector.mark()
+    while True:
+        sweep = repo.refs.sweep()
+        collector = Collector(repo, now - parse_age(keep_reflog), progress)
+        try:
+            collector.end_branches(dry_run=dry_run)
+            shallow = {} if cut is None else collector.cut(cut, now)
+            collector.mark()
+            break
+        except CorruptObject:
+            if repo.refs.sweep() == sweep:
+                raise
+            # Another process has just forgotten a branch that this one was looking at.
     if dry_run:
         collector.find_garbage()
     else:
@@ -134,16 +140,28 @@ def collect(
     )
 
 
-class _Collector:
+class Collector:
     """One run of gc: `mark` walks from all that stays, `sweep` removes the rest."""
 
-    def __init__(self, repo: Core, oldest: datetime, progress: UpkeepProgress) -> None:
+    def __init__(
+        self,
+        repo: Core,
+        oldest: datetime,
+        progress: UpkeepProgress | None = None,
+        *,
+        without: str | None = None,
+    ) -> None:
         self._repo = repo
         self._store = repo.store
         self._oldest = oldest
-        self._progress = progress
-        self._history = History(repo.objects, repo.history.trail)
-        self.reach = Reach(repo.objects, self._history, _known_to_be_lost(repo.store))
+        self._progress = progress or (lambda step, count: None)
+        self.history = History(repo.objects, repo.history.trail)
+        self.lost = _known_to_be_lost(repo.store)
+        self.reach = Reach(repo.objects, self.history, self.lost)
+        self._exclusive = True  # until the store proves unable to keep others out
+        self.without = without
+        """A ref that keeps nothing, nor does its reflog. `mark` leaves the lines of HEAD out then."""
+        self.lines_of_head: dict[str, ReflogEntry] = {}
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that this run has read
         self._ends: dict[str, bytes] = {}  # the rows with the ends of histories
@@ -188,7 +206,7 @@ class _Collector:
         heads = {HEADS + name: self._repo.branch(name) for name in cut.branches}
         kept: dict[ObjectId, Commit] = {}
         for ref, head in heads.items():
-            commits = self._history.ancestors(head.oid)
+            commits = self.history.ancestors(head.oid)
             if cut.keep_last is not None:
                 *_, oldest = islice(commits, cut.keep_last)
             else:
@@ -198,18 +216,18 @@ class _Collector:
             starts = [head.oid]
             for line in self._repo.refs.reflog(ref):
                 starts += self._kept(ref, line) or ()
-            kept |= {c.oid: c for c in _until(oldest.time, self._history.ancestors(*starts))}
-        for commit in self._history.ancestors(*(head.oid for head in heads.values())):
+            kept |= {c.oid: c for c in _until(oldest.time, self.history.ancestors(*starts))}
+        for commit in self.history.ancestors(*(head.oid for head in heads.values())):
             if commit.oid not in kept:
                 self._cut_off.add(commit.oid)
         shared = self._shared(kept, heads)
         shallow = {}
         for oid, commit in kept.items():
-            before = self._history.parents(commit)
+            before = self.history.parents(commit)
             left = tuple(parent for parent in before if parent in kept)
             if left != before and oid not in shared:
                 shallow[oid] = left
-        self._history.cut_off(shallow)
+        self.history.cut_off(shallow)
         return dict(shallow_row(oid, left) for oid, left in shallow.items())
 
     def shorten(self, shallow: Mapping[str, bytes]) -> None:
@@ -228,7 +246,7 @@ class _Collector:
         begin = min(commit.time for commit in kept.values())
         for ref, oid in self._repo.refs.all().items():
             if ref not in heads and not ref.startswith((TAGS, REMOTES)):
-                above = _until(begin, self._history.ancestors(oid))
+                above = _until(begin, self.history.ancestors(oid))
                 found = {commit.oid for commit in above if commit.oid in kept}
                 if found:
                     self.kept_by.append(ref.removeprefix(HEADS))
@@ -243,9 +261,15 @@ class _Collector:
         logged: list[ObjectId] = []
         deletions: list[str] = []
         for key, value in self._store.items(REFLOG):
+            ref = _ref_of(key)
+            if ref == self.without:
+                continue
             self._lines.add(_line_id(key))
             line = self._repo.refs.parse_line(key, value)
-            kept = self._kept(key.removeprefix(REFLOG).rpartition(":")[0], line)
+            if self.without is not None and ref == HEAD:
+                self.lines_of_head[key] = line
+                continue
+            kept = self._kept(ref, line)
             if kept is not None:
                 logged += kept
             elif line.new is not None:
@@ -254,9 +278,20 @@ class _Collector:
                 deletions.append(key)
         # Lines of deletions go last: fsck takes a deleted ref without such a line for a lost one.
         self.expired += deletions
-        self._refs = self._repo.refs.all()
+        self._refs = self._all_refs()
         self._extend(self._refs.values())
-        self._extend_where_present(logged)
+        self.extend_where_present(logged)
+
+    def leave_out(self, lines: Iterable[str]) -> None:
+        """Let these lines of reflogs keep nothing."""
+        for key in lines:
+            self._lines.add(_line_id(key))
+
+    def _all_refs(self) -> dict[str, ObjectId]:
+        refs = self._repo.refs.all()
+        if self.without is not None:
+            refs.pop(self.without, None)
+        return refs
 
     def _kept(self, ref: str, line: ReflogEntry) -> list[ObjectId] | None:
         """The commits that a line of the reflog keeps; None if the line goes."""
@@ -273,7 +308,7 @@ class _Collector:
         late = [commit.oid for commit in found if commit is not None and commit.time >= begin]
         return late if line.new is None or line.new in late else None
 
-    def _extend_where_present(self, commits: Iterable[ObjectId]) -> None:
+    def extend_where_present(self, commits: Iterable[ObjectId]) -> None:
         """Walk from those of the commits that are still there: a gc may have removed the others long ago."""
         unknown = [oid for oid in commits if oid not in self.reach]
         self._extend(
@@ -284,14 +319,16 @@ class _Collector:
         for _ in self.reach.extend(roots):
             self._progress("marking", len(self.reach))
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Walk from all commits that refs have been at since the last look.
 
         Reads all new lines, also those of refs that stand still: a ref may have gone and come back.
         """
-        refs = self._repo.refs.all()
+        refs = self._all_refs()
         logged: list[ObjectId] = []
         for key in self._store.keys(REFLOG):
+            if self.without is not None and _ref_of(key) == self.without:
+                continue
             value = self._store.get(key) if self._lines.add(_line_id(key)) else None
             if value is not None:
                 line = self._repo.refs.parse_line(key, value)
@@ -300,18 +337,18 @@ class _Collector:
         self._follow_histories()
         self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
         self._refs = refs
-        self._extend_where_present(logged)
+        self.extend_where_present(logged)
 
     def _follow_histories(self) -> None:
         """Read the ends of histories again, and walk on where an import has continued a history."""
         ends = dict(self._store.items(SHALLOW))
         before, self._ends = self._ends, ends
         if ends != before:
-            self._history.reload()
+            self.history.reload()
         for key, row in before.items():
             oid = ObjectId.parse(key.removeprefix(SHALLOW))
             if ends.get(key) != row and oid in self.reach:
-                self._extend_where_present(self._history.parents(self._repo.objects.commit(oid)))
+                self.extend_where_present(self.history.parents(self._repo.objects.commit(oid)))
 
     # Sweeping
 
@@ -320,23 +357,27 @@ class _Collector:
 
         So a commit that is there has all its objects.
         """
-        for lines in _batches(self.expired, _DELETE):
+        for lines in batches(self.expired, MOST_DELETED):
             self._store.delete_many(lines)
         commits = self.find_garbage()
         found = self.removed > 0
         self.removed = self.removed_bytes = 0
-        exclusive = True
         newest_first = (oid for _, oid in sorted(commits, reverse=True))
         garbage = self._garbage() if found else ()
-        for ids in chain(_batches(newest_first, _DELETE), _batches(garbage, _DELETE)):
-            exclusive = exclusive and self._remove(ids)
-            if not exclusive:
-                self._set_aside(ids)
+        self.remove(newest_first)
+        self.remove(garbage)
         self._see_to_trash(grace)
         self._forget_rows()
         self._forget_lifetimes()
         self._forget_segments()
-        self._history.index([*self._refs.values()])
+        self.history.index([*self._refs.values()])
+
+    def remove(self, ids: Iterable[ObjectId]) -> None:
+        """Remove those that are still unreachable, a thousand at a time."""
+        for some in batches(ids, MOST_DELETED):
+            self._exclusive = self._exclusive and self._remove(some)
+            if not self._exclusive:
+                self._set_aside(some)
 
     def _garbage(self) -> Iterator[ObjectId]:
         for oid in map(object_id, self._store.keys(OBJECT_PREFIX)):
@@ -346,7 +387,7 @@ class _Collector:
     def find_garbage(self) -> list[tuple[datetime, ObjectId]]:
         """Count the unreachable objects; the commits among them, with their times."""
         commits = []
-        for ids in _batches(self._garbage(), _READ):
+        for ids in batches(self._garbage(), _READ):
             self._progress("finding garbage", self.removed)
             for key, value in self._store.get_many([OBJECT_PREFIX + oid.hex() for oid in ids]).items():
                 self.removed += 1
@@ -361,15 +402,15 @@ class _Collector:
         except CorruptObject:  # nothing leads to it, so its damage does not matter
             return datetime.min.replace(tzinfo=UTC), oid
 
-    def _remove(self, ids: tuple[ObjectId, ...]) -> bool:
+    def _remove(self, ids: Sequence[ObjectId]) -> bool:
         """Delete those that are still unreachable, while nobody else writes; False if the store cannot."""
         sizes: dict[str, int] = {}
 
         def plan() -> Mapping[str, bytes | None]:
-            self._catch_up()
+            self.catch_up()
             keys = [OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self.reach]
             sizes.update({key: len(value) for key, value in self._store.get_many(keys).items()})
-            return {SWEEP: _new_mark(), **dict.fromkeys(keys)}
+            return {SWEEP: new_mark(), **dict.fromkeys(keys)}
 
         if not self._store.exclusively(plan):
             return False
@@ -378,9 +419,9 @@ class _Collector:
         self._progress("removing", self.removed)
         return True
 
-    def _set_aside(self, ids: tuple[ObjectId, ...]) -> None:
+    def _set_aside(self, ids: Sequence[ObjectId]) -> None:
         """Move garbage to the trash, where readers still find it, in a store with other writers."""
-        self._catch_up()
+        self.catch_up()
         self._mark_sweep()
         wanted = [OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self.reach]
         found = self._store.get_many(wanted)
@@ -389,7 +430,7 @@ class _Collector:
         )
         self._store.delete_many(list(found))
         # A writer may have found one of them before the look, and moved a ref to it afterwards.
-        self._catch_up()
+        self.catch_up()
         back = {
             key: value
             for key, value in found.items()
@@ -399,16 +440,16 @@ class _Collector:
         self._store.delete_many([TRASH + key.removeprefix(OBJECT_PREFIX) for key in back])
 
     def _mark_sweep(self) -> None:
-        self._store.set(SWEEP, _new_mark())
+        self._store.set(SWEEP, new_mark())
 
     def _see_to_trash(self, grace: timedelta) -> None:
         """Put back the objects that a ref leads to again, and delete those whose grace period is over."""
         limit = time.time() - grace.total_seconds()
-        for batch in _batches(self._store.items(TRASH), _READ):
+        for batch in batches(self._store.items(TRASH), _READ):
             if any(_waits_since(value) <= limit for _, value in batch):
                 # Before the look: a writer that then moves a ref to an object in the trash sees the mark.
                 self._mark_sweep()
-            self._catch_up()
+            self.catch_up()
             back, gone = {}, []
             for key, value in batch:
                 digits = key.removeprefix(TRASH)
@@ -456,7 +497,7 @@ class _Collector:
             if len(self._store.present(objects)) < len(objects):
                 stale.append(key)
         self._store.delete_many(stale)
-        self._history.reload()
+        self.history.reload()
 
 
 def _known_to_be_lost(store: KVStore) -> IdSet:
@@ -478,18 +519,17 @@ def _until(begin: datetime, newest_first: Iterable[Commit]) -> Iterator[Commit]:
     return takewhile(lambda commit: commit.time >= begin, newest_first)
 
 
-def _batches(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
-    iterator = iter(items)
-    while batch := tuple(islice(iterator, size)):
-        yield batch
-
-
-def _new_mark() -> bytes:
+def new_mark() -> bytes:
+    """A value for the key `SWEEP` that it never had."""
     return os.urandom(8).hex().encode()
 
 
 def _waits_since(trash: bytes) -> int:
     return int.from_bytes(trash[:8], "big")
+
+
+def _ref_of(line: str) -> str:
+    return line.removeprefix(REFLOG).rpartition(":")[0]
 
 
 def _line_id(key: str) -> bytes:

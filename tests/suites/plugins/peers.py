@@ -1,6 +1,6 @@
 """The names of each peer, as modules of vstate: a plugin for pytest in the peer's environment.
 
-`VSTATE_PEER` names the peer. The modules stand in `sys.modules` before the peer's tests import them.
+`VSTATE_SUITE` names the peer. The modules stand in `sys.modules` before the peer's tests import them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _runtime() -> None:
     import redis
     import redis.asyncio
 
-    url = os.environ["VSTATE_PEER_REDIS"]
+    url = os.environ["VSTATE_SUITE_STORE"]
 
     def real(**options: Any) -> redis.asyncio.Redis:
         redis.Redis.from_url(url).flushall()
@@ -181,7 +181,7 @@ class _AgexVersioned(_AgexMapping):
 
 def _agex() -> None:
     """agex with vstate's states and stores; its namespaces, scopes and events are its own, on top of them."""
-    sys.path.insert(0, os.environ["VSTATE_PEER_SOURCE"])
+    sys.path.insert(0, os.environ["VSTATE_SUITE_SOURCE"])
     _module("agex.state.versioned", Versioned=_AgexVersioned, SnapshotResult=SimpleNamespace)
     _module("agex.state.live", Live=_AgexLive)
     _module(
@@ -195,8 +195,8 @@ def _agex() -> None:
 
 PEERS = {"agentscope": _agentscope, "agentscope-runtime": _runtime, "agex": _agex}
 
-if "VSTATE_PEER" in os.environ:
-    PEERS[os.environ["VSTATE_PEER"]]()
+if "VSTATE_SUITE" in os.environ:
+    PEERS[os.environ["VSTATE_SUITE"]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,255 @@
+"""Run the tests of other projects on vstate: `python tests/suites/run.py [--page PAGE] [SUITE …]`.
+
+`table.py` names the suites. The sources of a suite come from pip, as an sdist with a pinned hash or at a
+pinned commit, and are unpacked without a build. Its packages go into an environment of their own. Both stay
+in a cache outside of the repository: `vstate-suites` in `XDG_CACHE_HOME`, or the directory `VSTATE_SUITES`. A
+suite that cannot be fetched is skipped, and the output says so. The run fails if another test than the listed
+ones fails, or if another number of tests passes or is skipped. It writes the counts into PAGE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from table import SUITES, Suite
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+CACHE = Path(
+    os.environ.get("VSTATE_SUITES")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "vstate-suites")
+)
+SECONDS = 1800
+"""The time that one run of a suite may take."""
+
+MARKS = re.compile(r"(<!-- suites -->\n).*(<!-- /suites -->)", re.DOTALL)
+HEAD = "| suite | tests of | on | pass | fail | skipped |\n|---|---|---|---|---|---|\n"
+
+
+class Unreachable(Exception):
+    """A suite's sources or packages cannot be fetched."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The tests of one run: how many pass, why each of the others fails, and how many are skipped."""
+
+    passed: int
+    failed: dict[str, str]
+    skipped: int
+
+    def problems(self, suite: Suite) -> list[str]:
+        """One line for each difference to the outcome that the table expects."""
+        lines = [
+            f"{test}: NEW: {reason}" for test, reason in self.failed.items() if test not in suite.failing
+        ]
+        lines += [f"{test}: it passes now" for test in suite.failing if test not in self.failed]
+        for name, found, expected in [
+            ("pass", self.passed, suite.passed),
+            ("are skipped", self.skipped, suite.skipped),
+        ]:
+            if found != expected:
+                lines.append(f"{found} {name}, and {expected} are expected")
+        return lines
+
+
+def source_of(suite: Suite) -> Path:
+    """The directory with the sources of a suite."""
+    return CACHE / "sources" / re.sub(r"[^\w.-]+", "-", suite.source)
+
+
+def python_of(suite: Suite) -> Path:
+    """The interpreter for a suite. Suites with the same packages share one."""
+    packages = hashlib.sha256("\n".join(packages_of(suite)).encode()).hexdigest()[:12]
+    return CACHE / "environments" / packages / "bin" / "python"
+
+
+def mark_of(suite: Suite) -> Path:
+    """The file that says that the environment of a suite has all its packages."""
+    return python_of(suite).parents[1] / "complete"
+
+
+def packages_of(suite: Suite) -> list[str]:
+    """The packages of a suite, and those that vstate needs."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    return [
+        *suite.packages,
+        *project["dependencies"],
+        *extras["agents"],
+        *extras["redis"],
+        *extras["postgres"],
+    ]
+
+
+def is_fetched(suite: Suite) -> bool:
+    """Are the sources and the packages of the suite in the cache?"""
+    return source_of(suite).is_dir() and mark_of(suite).exists()
+
+
+def fetch(suite: Suite) -> None:
+    """Bring the sources and the packages of a suite into the cache. Raises Unreachable."""
+    place = source_of(suite)
+    if not place.is_dir():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent) as directory:
+            wanted = Path(directory, "wanted.txt")
+            wanted.write_text(
+                f"{suite.source} --hash=sha256:{suite.sha256}" if suite.sha256 else suite.source
+            )
+            unbuilt = ["--no-binary", suite.source.partition("==")[0]] if suite.sha256 else []
+            downloads = Path(directory, "downloads")
+            pip(
+                sys.executable, "download", "--no-deps", *unbuilt, "--dest", str(downloads), "-r", str(wanted)
+            )
+            (archive,) = downloads.iterdir()
+            options = {} if archive.suffix == ".zip" else {"filter": "data"}
+            shutil.unpack_archive(archive, Path(directory, "unpacked"), **options)
+            (unpacked,) = Path(directory, "unpacked").iterdir()
+            unpacked.rename(place)
+    if not mark_of(suite).exists():
+        venv.create(mark_of(suite).parent, clear=True, with_pip=True)
+        pip(str(python_of(suite)), "install", *packages_of(suite))
+        mark_of(suite).touch()
+
+
+def pip(python: str, *arguments: str) -> None:
+    """Run pip. Raises Unreachable with the line in which pip says why it failed."""
+    command = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        lines = [line.strip() for line in ended.stderr.splitlines()]
+        told = (line for line in lines if line.lower().startswith(("fatal:", "error:")))
+        raise Unreachable(next(told, "pip failed"))
+
+
+@contextmanager
+def store_urls(store: str, directory: Path) -> Iterator[str]:
+    """A URL for the block, with `{}` in the place of a name: each name is another empty store."""
+    sys.path.append(str(HERE.parent))  # the modules of the servers
+    if store == "memory":
+        yield "memory:"
+    elif store == "disk":
+        yield f"disk:{directory}/{{}}"
+    elif store == "redis":
+        from redis_server import RedisServer
+
+        redis = RedisServer(directory / "redis")
+        try:
+            yield redis.url
+        finally:
+            redis.stop()
+    else:
+        from postgres_server import PostgresServer
+
+        server = PostgresServer(directory / "template")
+        try:
+            yield f"{server.dsn}?table=t{{}}"
+        finally:
+            server.stop()
+
+
+def run(suite: Suite, store: str, python: Path, source: Path) -> Outcome:
+    """Run the tests of a suite on one kind of store."""
+    with tempfile.TemporaryDirectory(prefix="vstate-suite-") as directory:
+        report = Path(directory, "report.xml")
+        # In a directory of its own: some tests write files where they run.
+        command = [python, "-m", "pytest", "-q", "-p", suite.plugin, "-p", "no:cacheprovider"]
+        command += ["-c", os.devnull, f"--rootdir={source}", f"--junitxml={report}", *suite.options]
+        command += [str(source / test) for test in suite.tests]
+        with store_urls(store, Path(directory)) as url:
+            variables = {
+                **os.environ,
+                "VSTATE_SUITE": suite.name,
+                "VSTATE_SUITE_SOURCE": str(source),
+                "VSTATE_SUITE_STORE": url,
+                "PYTHONPATH": os.pathsep.join(map(str, [REPOSITORY, HERE / "plugins", source])),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            }
+            ended = subprocess.run(
+                command, cwd=directory, env=variables, capture_output=True, text=True, timeout=SECONDS
+            )
+        if not report.exists():
+            sys.exit(f"{suite.name}: pytest wrote no report:\n{ended.stdout}{ended.stderr}")
+        failed: dict[str, str] = {}
+        passed = skipped = 0
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            told = {child.tag: child.attrib.get("message", "").partition("\n")[0] for child in case}
+            if reason := told.get("failure", told.get("error")):
+                failed[case.attrib["name"]] = reason
+            elif "skipped" in told:
+                skipped += 1
+            else:
+                passed += 1
+        return Outcome(passed, failed, skipped)
+
+
+def check(suite: Suite) -> bool | None:
+    """Run a suite on each of its stores and print the outcomes.
+
+    Returns whether they are as expected, and None if the suite cannot be fetched.
+    """
+    try:
+        fetch(suite)
+    except Unreachable as error:
+        print(f"{suite.name}: skipped, because it cannot be fetched: {error}")
+        return None
+    right = True
+    for store in suite.stores:
+        found = run(suite, store, python_of(suite), source_of(suite))
+        problems = found.problems(suite)
+        right = right and not problems
+        counts = f"{found.passed} pass, {len(found.failed)} fail, {found.skipped} are skipped"
+        print(f"{suite.name} on {store}: {counts}")
+        for line in [*(f"{test}: {reason}" for test, reason in suite.failing.items()), *problems]:
+            print(f"    {line}", flush=True)
+    return right
+
+
+def write_counts(page: Path, suites: list[Suite]) -> None:
+    """Put the rows of these suites into the table of the page. Rows of other suites stay as they are."""
+    text = page.read_text(encoding="utf-8")
+    marks = MARKS.search(text)
+    if marks is None:
+        sys.exit(f"{page} has no <!-- suites --> … <!-- /suites -->")
+    rows = {line.split("|")[1].strip(): line for line in marks[0].splitlines() if line.startswith("|")}
+    for suite in suites:
+        counts = [suite.passed, len(suite.failing), suite.skipped]
+        cells = [suite.name, suite.title, ", ".join(suite.stores), *map(str, counts)]
+        rows[suite.name] = f"| {' | '.join(cells)} |"
+    body = "".join(f"{rows[name]}\n" for name in SUITES if name in rows)
+    page.write_text(f"{text[: marks.start()]}{marks[1]}{HEAD}{body}{text[marks.start(2) :]}", "utf-8")
+
+
+def main() -> int:
+    """Run the suites that the arguments name, or all."""
+    parser = argparse.ArgumentParser(description="Run the tests of other projects on vstate.")
+    parser.add_argument("--page", type=Path, help="the page with the table of counts")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
+    given = parser.parse_args()
+    names = given.suites or list(SUITES)
+    for name in names:
+        if name not in SUITES:
+            parser.error(f"there is no suite {name!r}; there are: {', '.join(SUITES)}")
+    outcomes = {name: check(SUITES[name]) for name in names}
+    if given.page:
+        write_counts(given.page, [SUITES[name] for name, right in outcomes.items() if right])
+    return 1 if False in outcomes.values() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

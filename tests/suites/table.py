@@ -1,0 +1,154 @@
+"""The suites of other projects: where each comes from, and which of its tests pass on vstate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PRIVATE = "it reads a private name"
+NEEDS_TABLESTORE = "it needs the client of a cloud service; it fails on AgentScope alone too"
+
+PYTEST = ("pytest==9.2.0", "pytest-asyncio==1.5.0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """The tests of another project, and their outcome: the same on each of the stores."""
+
+    name: str
+    title: str
+    """For the table of `docs/integrations.md`: which tests, of which version."""
+    source: str
+    """`NAME==VERSION` of an sdist, with its hash in `sha256`; or `git+URL@COMMIT`."""
+    sha256: str = ""
+    tests: tuple[str, ...]
+    """Paths in the sources."""
+    packages: tuple[str, ...]
+    plugin: str
+    """A module in `plugins/`, which puts vstate's classes under the names that the tests import."""
+    options: tuple[str, ...] = ()
+    """For pytest. It reads no settings of the project."""
+    stores: tuple[str, ...] = ("memory", "disk")
+    """The suite runs once on each: `memory`, `disk`, `redis` or `postgres`."""
+    passed: int
+    skipped: int = 0
+    failing: dict[str, str] = field(default_factory=dict)
+    """Tests that fail, each with its reason."""
+    is_quick: bool = False
+    """Does `make test` run the suite too, on the first of its stores? It takes seconds then."""
+
+
+LANGGRAPH = (
+    "langgraph==1.2.22",
+    "langgraph-checkpoint==4.3.2",
+    "langgraph-checkpoint-conformance==0.0.2",
+    "langgraph-checkpoint-sqlite==3.1.2",
+    "numpy",
+    "pytest-mock",
+    "pytest-retry==1.7.0",
+    *PYTEST,
+)
+
+ALL = [
+    # The package on the registry has no tests, so the sources are those of its tag v1.0.21.
+    Suite(
+        name="agentscope",
+        title="sessions, memory and plans of AgentScope 1.0.21",
+        source="git+https://github.com/agentscope-ai/agentscope@278696c38c7d1e36d031a4ba1dbe04e707218fb8",
+        tests=tuple(f"tests/{name}_test.py" for name in ("session", "memory", "plan", "tablestore_session")),
+        # Newer releases of mcp and pydantic lack names that this AgentScope imports.
+        packages=(
+            "agentscope==1.0.21",
+            "mcp<2",
+            "pydantic<2.13",
+            "greenlet",
+            "tqdm",
+            "fakeredis",
+            "aiosqlite",
+            *PYTEST,
+        ),
+        plugin="peers",
+        stores=("disk",),
+        passed=33,
+        failing=dict.fromkeys(
+            [
+                "test_empty_user_id_defaults_to_default",
+                "test_save_and_load_with_memory_module",
+                "test_save_session_state",
+                "test_save_session_state_existing_session",
+            ],
+            NEEDS_TABLESTORE,
+        ),
+    ),
+    # The last version with tests of its state services, v1.0.5.post1.
+    Suite(
+        name="agentscope-runtime",
+        title="state services of agentscope-runtime 1.0.5",
+        source="git+https://github.com/agentscope-ai/agentscope-runtime@593555d9f39e40de3491448609559a3fb1afa80a",
+        tests=("tests/unit/test_redis_state_service.py", "tests/unit/test_state_service_factory.py"),
+        packages=PYTEST,
+        plugin="peers",
+        stores=("redis",),
+        passed=16,
+        failing=dict.fromkeys(
+            [
+                "test_ttl_expiration",
+                "test_ttl_refresh_on_write",
+                "test_ttl_refresh_on_read",
+                "test_ttl_disabled",
+                "test_load_env_kwargs",
+                "test_load_env_kwargs_empty",
+            ],
+            PRIVATE,
+        ),
+    ),
+    # The last version with tests of a state of its own, v0.1.2.
+    Suite(
+        name="agex",
+        title="states and stores of agex 0.1.2",
+        source="git+https://github.com/ashenfad/agex@0e68bb57d1da8076d4194001d742d35530a7c4f4",
+        tests=("tests/agex/state",),
+        packages=("tiktoken", "xxhash", "diskcache", "pydantic", "pygments", "numpy", *PYTEST),
+        plugin="peers",
+        stores=("memory",),
+        passed=50,
+        failing={
+            "test_cache_hit_vs_miss": "it reads the dict inside a Cache",
+            "test_cache_get_with_default": "it reads the dict inside a Cache",
+            "test_cache_eviction_basic": "it reads the dict inside a Cache",
+            "test_disk_type_validation": "vstate's message for a value that is no bytes has other words",
+            "test_versioned_snapshot": "it reads the keys of agex' own layout in the store",
+            "test_snapshot_creates_diff_keys": "it reads a key of agex' own layout in the state",
+        },
+    ),
+    Suite(
+        name="langgraph store",
+        title="stores, of langgraph-checkpoint-sqlite 3.1.2",
+        source="langgraph-checkpoint-sqlite==3.1.2",
+        sha256="4e3f376fa6f192d6ad2a1a4643b039986f1593552ef870e9e45281575de6fbf2",
+        tests=("tests/test_store.py", "tests/test_async_store.py", "tests/test_ttl.py"),
+        packages=LANGGRAPH,
+        plugin="langgraph_store",
+        is_quick=True,
+        # These tests call functions that make SQL, so they say nothing of another store.
+        options=(
+            "-o",
+            "asyncio_mode=auto",
+            "-k",
+            "not nonnull_migrations and not glob_literal and not match_pattern and not indexable_condition",
+        ),
+        passed=144,
+        failing={
+            "test_vector_store_initialization": "it reads the tables of SQLite",
+            **dict.fromkeys(
+                [f"test_sql_injection_vulnerability[{kind}]" for kind in ("memory", "file")],
+                "it expects that a field's name with quotes is refused; here any text is a name",
+            ),
+            **dict.fromkeys(
+                [f"test_no_running_loop[{kind}]" for kind in ("memory", "file")],
+                "the methods without await work beside a running loop too",
+            ),
+        },
+    ),
+]
+
+SUITES = {suite.name: suite for suite in ALL}

@@ -1,0 +1,150 @@
+"""Forgetting: a branch goes at once, with its reflog and every object that nothing else leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import chain
+
+from vstate.errors import CorruptObject, InvalidInput
+from vstate.kv.base import OBJECT_PREFIX, batches
+from vstate.objects.commit import Commit, microseconds
+from vstate.objects.ids import COMMIT, ObjectId
+from vstate.repo.core import EXPIRY_FORMAT, Core
+from vstate.repo.graph import GRAPH
+from vstate.repo.history import SHALLOW
+from vstate.repo.idset import IdList
+from vstate.repo.names.refs import HEADS, LABELS, LIFETIME, REF, SWEEP, read_lifetime
+from vstate.repo.upkeep.gc import MOST_DELETED, Collector, new_mark
+from vstate.repo.upkeep.reach import Reach
+
+FORGOTTEN = "branch: forgotten"
+
+_EVER = datetime.min.replace(tzinfo=UTC)
+
+
+def forget(repo: Core, name: str) -> Commit:
+    """As `Repository.delete_branch` promises with `forget`."""
+    while True:
+        sweep = repo.refs.sweep()
+        try:
+            head = repo.branch(name)
+            work = _Forgetting(repo, name)
+            work.look()
+            break
+        except CorruptObject:
+            if repo.refs.sweep() == sweep:
+                raise
+            # Another process has just removed a branch that this one was looking at.
+    work.remove()
+    return head
+
+
+class _Forgetting:
+    """One branch to forget. `_own` are the objects that the branch leads to, and nothing else does."""
+
+    def __init__(self, repo: Core, name: str) -> None:
+        self._repo = repo
+        self._store = repo.store
+        self._name = name
+        self._ref = HEADS + name
+        self._collector = collector = Collector(repo, _EVER, without=self._ref)
+        self._own = Reach(repo.objects, collector.history, collector.lost, but=collector.reach)
+        self._commits: dict[ObjectId, datetime] = {}
+        self._others = IdList()
+        self._lines: list[str] = []
+        self._lines_of_head: list[str] = []
+
+    def look(self) -> None:
+        """Find what stays, and what goes. Writes nothing."""
+        self._require_not_head()
+        self._collector.mark()
+        self._walk()
+        self._read_lines_of_head()
+
+    def remove(self) -> None:
+        """Forget the branch: in one transaction if the store has transactions and the objects are few."""
+        few = len(self._commits) + len(self._others) <= MOST_DELETED
+        if not (few and self._store.exclusively(self._all_at_once)):
+            self._in_steps()
+        self._repo.refs.lifetimes.note(self._ref, None, None)
+        self._repo.objects.drop(chain(self._commits, self._others))
+        self._repo.history.reload()
+
+    def _require_not_head(self) -> None:
+        if self._repo.refs.head().branch == self._name:
+            raise InvalidInput(
+                f"HEAD is on branch {self._name!r}; switch to another branch before deleting it"
+            )
+
+    # What goes
+
+    def _walk(self, until: int | None = None) -> None:
+        """Find the objects of the branch and of its reflog, or of the lines before `until`."""
+        roots = [self._repo.refs.read(self._ref)] if until is None else []
+        self._lines = []
+        for key, line in self._repo.refs.lines(self._ref).items():
+            if until is None or microseconds(line.time) < until:
+                self._lines.append(key)
+                roots += [line.old, line.new]
+        keys = {OBJECT_PREFIX + oid.hex(): oid for oid in roots if oid is not None}
+        there = self._store.uncached().present(keys)
+        for kind, ids in self._own.extend(oid for key, oid in keys.items() if key in there):
+            if kind is COMMIT:
+                self._commits |= {commit.oid: commit.time for commit in self._repo.objects.commits(ids)}
+            else:
+                for oid in ids:
+                    self._others.add(oid)
+
+    def _read_lines_of_head(self) -> None:
+        """A line of HEAD that names commits of this branch alone goes. The others keep their commits."""
+        for key, line in self._collector.lines_of_head.items():
+            named = [oid for oid in (line.old, line.new) if oid is not None]
+            left = [oid for oid in named if oid not in self._own]
+            if named and not left:
+                self._lines_of_head.append(key)
+            self._collector.extend_where_present(left)
+
+    def _newest_first(self) -> list[ObjectId]:
+        return sorted(self._commits, key=self._commits.__getitem__, reverse=True)
+
+    def _rows(self) -> Iterator[str]:
+        """The keys of the rows that go, besides the objects."""
+        yield from self._lines
+        yield from self._lines_of_head
+        gone = [oid.hex() for oid in self._commits if oid not in self._collector.reach]
+        ends = [prefix + digits for prefix in (SHALLOW, GRAPH) for digits in gone]
+        yield from self._store.present(ends)
+
+    # Removing
+
+    def _all_at_once(self) -> Mapping[str, bytes | None]:
+        """The rows to delete, while nobody else writes."""
+        self._require_not_head()
+        self._walk()  # the branch may have moved
+        self._collector.catch_up()
+        gone = (oid for oid in chain(self._commits, self._others) if oid not in self._collector.reach)
+        return {
+            SWEEP: new_mark(),
+            **dict.fromkeys([REF + self._ref, LIFETIME + self._ref, LABELS + self._ref]),
+            **self._repo.policies.rows_without(self._name),
+            **dict.fromkeys(self._rows()),
+            **dict.fromkeys(OBJECT_PREFIX + oid.hex() for oid in gone),
+        }
+
+    def _in_steps(self) -> None:
+        """Delete the branch so that its reflog keeps nothing, then the rest. `gc` can do the rest too."""
+        self._repo.require_format(EXPIRY_FORMAT)
+        while (now := self._repo.refs.read(self._ref)) is not None:
+            policies = self._repo.policies.rows_without(self._name)
+            if self._repo.refs.end(self._ref, policies, expected=now, action=FORGOTTEN):
+                break
+        ended = self._store.get(LIFETIME + self._ref)
+        self._walk(read_lifetime(ended).since)
+        self._collector.without = None  # a new branch may have the name by now
+        self._collector.leave_out(self._lines)
+        self._collector.remove(self._newest_first())
+        self._collector.remove(self._others)
+        for rows in batches(self._rows(), MOST_DELETED):
+            self._store.delete_many(rows)
+        self._store.compare_and_swap(LIFETIME + self._ref, ended, None)
