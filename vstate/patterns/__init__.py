@@ -1,6 +1,7 @@
 """Patterns of agents' state, on any state mapping: typed records, event streams, life cycles, bounds, scopes.
 
-- The patterns store nothing themselves: all writes go to the mapping, and its commit keeps them.
+- The patterns store nothing themselves: all writes go to the mapping, and its commit keeps them. A `Journal`
+  alone has no mapping: it commits to a branch.
 - Put each read-modify-write into `state.update(function)`, which runs it again if others were faster.
 - `join_path` makes keys of ids. Each tuple of texts has a key of its own.
 """
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vstate.patterns.bounds import bound
 from vstate.patterns.events import EventStream
+from vstate.patterns.journal import Journal
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import join_path, scope, split_path
 from vstate.patterns.sequence import Sequence
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EventStream",
+    "Journal",
     "Lifecycle",
     "Records",
     "Sequence",

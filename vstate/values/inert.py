@@ -25,6 +25,7 @@ from vstate.values.hashtable import CROWDED, HashTable, add_members, make_frozen
 from vstate.values.instance import Global, Instance, preview, printable
 from vstate.values.opcodes import OPCODES, STOP
 from vstate.values.plain import plain
+from vstate.values.serialized import KINDS, read_serialized
 
 __all__ = [
     "Array",
@@ -533,6 +534,9 @@ class Machine:
     def op_tuple2(self) -> None:
         self.budget.take_bytes(_LIST_BYTES)
         second, first = self.pop(), self.pop()
+        if type(first) is str and first in KINDS and type(second) is bytes:
+            self.stack.append(read_serialized(first, second, self.budget))
+            return
         self.stack.append((first, second))
 
     def op_tuple3(self) -> None:

@@ -1,0 +1,236 @@
+"""Journals: records of plain data on a branch, through writers, refusals and the verbs of the branch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from agent_stores import AgentStore
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from running import RunPython
+
+from vstate import Versioned
+from vstate.errors import CannotLoad, InvalidInput, LeaseLost
+from vstate.kv import Disk, Memory
+from vstate.patterns.journal import SEGMENT_BYTES, Journal
+from vstate.repo import Repository
+
+PLAIN = [
+    None,
+    True,
+    2**80,
+    float("inf"),
+    -0.0,
+    "text \ud800",
+    b"\0\xff",
+    ("tuple", ["list", ()]),
+    {"z": 1, "a": {3: (), None: 4, "b": 2.5}},
+]
+
+
+def test_records_come_back_with_types_and_order(agent_store: AgentStore) -> None:
+    """Every kind of plain data comes back as it was, in the order of its keys, on any store."""
+    Journal(Repository(agent_store()), "t").append(lambda index: PLAIN)
+    again = Journal(Repository(agent_store()), "t").refresh()
+    assert repr(again) == repr(PLAIN)
+
+
+def test_a_record_that_is_no_plain_data_is_refused() -> None:
+    """A set, an object and a function are refused by name, and nothing is committed."""
+    journal = Journal(Repository(Memory()), "t")
+    for record in ({1}, Path("/"), len, lambda: None):
+        with pytest.raises(InvalidInput, match="plain data"):
+            journal.append(lambda index, record=record: [1, record])  # type: ignore[misc]
+    assert journal.append(lambda index: []) is None
+    assert journal.repo.newest("t") is None
+
+
+LOADED: list[str] = []
+
+
+class Forged:
+    """Notes each time that it is loaded."""
+
+    def __reduce__(self) -> Any:
+        return LOADED.append, ("loaded",)
+
+
+@pytest.mark.parametrize("value", [[Forged()], [Path("/")], b"no list", ("no", "list"), [np.arange(9000)]])
+def test_reading_runs_no_code_of_a_forged_segment(value: Any) -> None:
+    """A segment that is no list of plain data is refused by its key, and nothing in it is loaded."""
+    repo = Repository(Memory())
+    repo.commit("t", set={"journal/000000000000": value})
+    LOADED.clear()  # a commit proves that a new class loads
+    with pytest.raises(CannotLoad, match="journal/000000000000"):
+        Journal(repo, "t").refresh()
+    assert not LOADED
+
+
+def test_an_append_writes_one_segment_and_long_records_one_of_their_own() -> None:
+    """Records share a segment up to its size; a new one and a longer record begin another."""
+    journal = Journal(Repository(Memory()), "t")
+    for number in range(40):
+        journal.append(lambda index, number=number: [(number, "x" * 1000)])  # type: ignore[misc]
+    journal.append(lambda index: [b"y" * 3 * SEGMENT_BYTES])
+    journal.append(lambda index: ["last"])
+    commit = journal.head
+    assert commit is not None
+    keys = [key for key, _ in journal.repo.entries(commit.root)]
+    assert keys == [f"journal/{number:012}" for number in (0, 15, 30, 40, 41)]
+    assert list(journal.repo.changes(commit)) == ["journal/000000000041"]
+    assert len(Journal(journal.repo, "t").refresh()) == 42
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1),
+            st.sampled_from(["append", "append", "append", "drop", "back", "clear"]),
+            st.integers(0, 6000),
+        ),
+        max_size=25,
+    )
+)
+def test_two_writers_agree_with_a_list(steps: list[tuple[int, str, int]]) -> None:
+    """Appends, rewrites and rollbacks by two journals leave the records of a plain list with both."""
+    repo = Repository(Memory())
+    journals = [Journal(repo, "t"), Journal(repo, "t")]
+    model: list[Any] = []
+    for who, what, number in steps:
+        journal = journals[who]
+        if what == "append":
+            records = [(number, "x" * number), number]
+            journal.append(lambda index, records=records: records)  # type: ignore[misc]
+            model = [*model, *records]
+        elif what == "drop":
+            journal.rewrite(lambda index: index[1::2])
+            model = model[1::2]
+        elif what == "clear":
+            journal.rewrite(lambda index: [])
+            model = []
+        elif (newest := repo.newest("t")) is not None and newest.parent_ids:
+            repo.rollback("t", newest.parent_ids[0])
+            model = list(Journal(repo, "t").refresh())
+    assert [list(journal.refresh()) for journal in journals] == [model, model]
+
+
+def test_a_plan_that_lost_a_race_is_made_again() -> None:
+    """A removal by another writer stays one: the plan runs again with the index that lacks the records."""
+    repo = Repository(Memory())
+    stale, other = Journal(repo, "t"), Journal(repo, "t")
+    stale.append(lambda index: ["a", "b"])
+    other.rewrite(lambda index: ["b"])
+    seen: list[list[str]] = []
+
+    def plan(index: list[str]) -> list[str]:
+        seen.append(list(index))
+        return [f"c after {len(index)}"]
+
+    stale.append(plan)
+    assert seen == [["a", "b"], ["b"]]
+    assert other.refresh() == ["b", "c after 1"]
+    repo.delete_branch("t")
+    stale.append(lambda index: ["anew"])
+    assert other.refresh() == ["anew"]
+
+
+def test_a_history_that_is_cut_off_keeps_the_journal() -> None:
+    """Each commit holds all records, so gc may cut the history off, and a snapshot reads them."""
+    repo = Repository(Memory())
+    journal = Journal(repo, "t")
+    for number in range(10):
+        journal.append(lambda index, number=number: [number])  # type: ignore[misc]
+    repo.gc(branch="t", keep_last=1, keep_reflog="0s")
+    assert Journal(repo, "t").refresh() == list(range(10))
+    repo.create_branch("copy", "t")
+    assert Journal(repo, "copy").refresh() == list(range(10))
+
+
+def test_a_lost_lease_refuses_appends() -> None:
+    """With a lease as guard, an append after the lease was lost raises LeaseLost and adds nothing."""
+    store = Memory()
+    with Versioned(store).lease("turn", ttl=30) as lease:
+        journal = Journal(Repository(store), "t", guard=lease)
+        journal.append(lambda index: [1])
+    with pytest.raises(LeaseLost):
+        journal.append(lambda index: [2])
+    assert Journal(Repository(store), "t").refresh() == [1]
+
+
+def test_a_journal_shows_without_loading() -> None:
+    """A diff names the new records, and serialized data in them is shown as the text or objects it holds."""
+    repo = Repository(Memory())
+    journal = Journal(repo, "t")
+    content = msgpack.packb(["app", "Human", {"content": "hello"}, "model_validate_json"])
+    message = msgpack.packb(msgpack.ExtType(5, content))
+    journal.append(lambda index: [("put", {"step": 1, "text": ("utf-8", b"hi")})])
+    journal.append(lambda index: [("put", {"messages": ("msgpack", message * 2)}, ("msgpack", b"\xdd\xff"))])
+    assert journal.head is not None
+    changes = repo.changes(journal.head)
+    (key,) = changes
+    assert [str(detail)[:50] for detail in changes.details(key)] == [
+        "+ [1]: ('put', {'messages': [app.Human(…), app.Hum"
+    ]
+    entry = repo.entry(journal.head.root, key)
+    assert entry is not None
+    assert repr(repo.inspect(key, entry.raw)) == (
+        "[('put', {'step': 1, 'text': 'hi'}), "
+        "('put', {'messages': [app.Human(content='hello'), app.Human(content='hello')]}, b'\\xdd\\xff')]"
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xdd\xff\xff\xff\xff" * 1000,  # arrays that claim four billion items each
+        b"\x91" * 5000,  # nested deep
+        b"\x81\x90\x01" * 1000,  # a list as a key
+    ],
+    ids=["claims", "depth", "a list as a key"],
+)
+def test_hostile_serialized_data_costs_little(data: bytes) -> None:
+    """Serialized data that claims or costs too much is shown as bytes, at once."""
+    repo = Repository(Memory())
+    journal = Journal(repo, "t")
+    journal.append(lambda index: [("msgpack", data)])
+    assert journal.head is not None
+    (key,) = repo.changes(journal.head)
+    entry = repo.entry(journal.head.root, key)
+    assert entry is not None
+    began = time.process_time()
+    assert repo.inspect(key, entry.raw) == [data]
+    assert time.process_time() - began < 2
+
+
+APPENDING = """
+import sys
+from vstate.kv import Disk
+from vstate.patterns.journal import Journal
+from vstate.repo import Repository
+
+journal = Journal(Repository(Disk(sys.argv[1])), "t")
+for number in range(50):
+    journal.append(lambda index: [(sys.argv[2], number, len(index))])
+"""
+
+
+@pytest.mark.slow
+def test_processes_append_to_one_journal(tmp_path: Path, run_python: RunPython) -> None:
+    """Records that four processes append at once are each there once, planned on all records before."""
+    store = Disk(tmp_path / "s")
+    threads = [threading.Thread(target=run_python, args=(APPENDING, tmp_path / "s", name)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = Journal(Repository(store), "t").refresh()
+    assert [place for _, _, place in records] == list(range(200))
+    for name in "abcd":
+        assert [number for who, number, _ in records if who == name] == list(range(50))

@@ -1,0 +1,283 @@
+"""Journal: records that are only appended, many in one key, and the index that a program makes of them."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, takewhile
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from vstate.errors import CannotLoad, InvalidInput, RefMoved
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.objects.stream import BLOB_BYTES
+from vstate.patterns.paths import Id, path_of
+from vstate.repo.core import Guard
+from vstate.repo.repository import Repository
+from vstate.values.entry import PICKLE, read_parts
+from vstate.values.pickling import is_plain, load_plain
+
+SEGMENT_BYTES = BLOB_BYTES - 256
+"""A segment takes records up to this size, and then is one object. A longer record has a segment alone."""
+
+_DIGITS = 12  # of the number of a segment's first record
+
+
+class Index(Protocol):
+    """A program's own view of a journal, such as a dict of its records by name."""
+
+    def add(self, record: Any) -> None:
+        """Take the next record. The index keeps no later change of it."""
+
+
+class Records(list[Any]):
+    """The index that is a list of all records."""
+
+    add = list.append
+
+
+I = TypeVar("I", bound=Index)  # noqa: E741  # the index
+
+
+class _Segment(NamedTuple):
+    """The records under one key, their size in bytes, and the entry of the key in the tree."""
+
+    key: str
+    entry: bytes
+    size: int
+    records: tuple[Any, ...]
+
+
+class Journal(Generic[I]):
+    """Records of plain data in order, on a branch, without a working tree.
+
+    - `append` makes one small commit, which writes the last segment anew: as a difference on stores that
+      keep deltas, and at most 16 KB on others. `refresh` reads only the segments that changed.
+    - Every commit holds the whole journal, so each verb of the branch works: rollback, merge, gc, push, diff.
+    - A function makes the records out of the index. If another writer was faster, it is called again with
+      the new index. So records that another writer removed stay removed.
+    - Records are None, bool, int, float, str, bytes, and lists, tuples and dicts of these. They come back
+      with their types and the order of their keys, and reading one runs no code.
+
+    Threads may share a journal. Records and the index that come out must not be changed.
+    """
+
+    def __init__(
+        self,
+        repo: Repository,
+        branch: str,
+        make_index: Callable[[], I] = Records,  # type: ignore[assignment]  # I is Records then
+        *,
+        name: Id = "journal",
+        guard: Guard | None = None,
+    ) -> None:
+        """The journal under the keys `name/…` of a branch, which need not exist yet. Reads nothing.
+
+        `make_index` makes an empty index. With a lease as `guard`, writes raise LeaseLost once it is lost.
+        """
+        self.repo = repo
+        self.branch = branch
+        self.guard = guard
+        self.lock = threading.RLock()
+        """Held during each call. Hold it while you read an index that other threads may add to."""
+        self._prefix = path_of(name) + "/"
+        self._make_index = make_index
+        self._head: Commit | None = None
+        self._segments: tuple[_Segment, ...] = ()
+        self._index = make_index()
+
+    @property
+    def head(self) -> Commit | None:
+        """The commit that the index is of; None before the first one."""
+        return self._head
+
+    @property
+    def index(self) -> I:
+        """The index as the last call left it."""
+        return self._index
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the records take in memory."""
+        return sum(segment.size for segment in self._segments)
+
+    def refresh(self) -> I:
+        """The index of the newest commit of the branch; an empty one if the branch does not exist.
+
+        Raises CorruptObject for damage, and CannotLoad for a record that is no plain data.
+        """
+        with self.lock:
+            head = self.repo.newest(self.branch)
+            if head != self._head:
+                self._move(head)
+            return self._index
+
+    def append(
+        self, plan: Callable[[I], Iterable[Any]], *, message: str = "", fresh: bool = False
+    ) -> Commit | None:
+        """Commit the records that `plan` makes out of the index; None, and no commit, if it makes none.
+
+        `plan` gets the index as this process knows it, or with `fresh` that of the newest commit. If the
+        branch has moved meanwhile, it is called again with the new one. Raises InvalidInput for a record
+        that is no plain data.
+        """
+
+        def changes(index: I) -> tuple[_Segment, ...] | None:
+            records = list(plan(index))
+            return self._appended(records) if records else None
+
+        return self._change(changes, message, fresh)
+
+    def rewrite(self, plan: Callable[[I], Iterable[Any] | None], *, message: str = "") -> Commit | None:
+        """Replace all records by those that `plan` makes out of the newest index; None keeps them all.
+
+        Segments with equal records stay as they are. History keeps the old records until it is squashed.
+        """
+
+        def changes(index: I) -> tuple[_Segment, ...] | None:
+            records = plan(index)
+            return None if records is None else self._cut(0, list(records))
+
+        return self._change(changes, message, fresh=True)
+
+    # Writing
+
+    def _change(
+        self, changes: Callable[[I], tuple[_Segment, ...] | None], message: str, fresh: bool
+    ) -> Commit | None:
+        with self.lock:
+            if fresh:
+                self.refresh()
+            while True:
+                segments = changes(self._index)
+                if segments is None:
+                    return None
+                same = {segment.key: segment for segment in self._segments}
+                made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
+                try:
+                    commit = self.repo.commit(
+                        self.branch,
+                        set=made,
+                        delete=same,
+                        expect=self._head,
+                        message=message,
+                        guard=self.guard,
+                    )
+                except RefMoved:
+                    self.refresh()
+                    continue
+                if commit is not None:
+                    self._land(commit, segments)
+                return commit
+
+    def _appended(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
+        *before, last = self._segments or [_Segment("", b"", SEGMENT_BYTES, ())]
+        sizes = [_size(record) for record in records]
+        fitting = bisect_right(list(accumulate(sizes)), SEGMENT_BYTES - last.size)
+        if fitting:
+            size = last.size + sum(sizes[:fitting])
+            last = last._replace(entry=b"", size=size, records=(*last.records, *records[:fitting]))
+        number = sum(len(segment.records) for segment in (*before, last))
+        kept = (*before, last) if last.key else ()
+        return (*kept, *self._cut(number, records[fitting:]))
+
+    def _cut(self, number: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
+        """Records as segments; the first one is record `number` of the journal."""
+        segments: list[_Segment] = []
+        size = SEGMENT_BYTES
+        for place, record in enumerate(records, number):
+            own = _size(record)
+            if size + own > SEGMENT_BYTES:
+                segments.append(_Segment(f"{self._prefix}{place:0{_DIGITS}}", b"", 0, ()))
+                size = 0
+            size += own
+            segments[-1] = segments[-1]._replace(size=size, records=(*segments[-1].records, record))
+        known = {segment.key: segment for segment in self._segments}
+        return tuple(
+            known[new.key] if new.key in known and known[new.key].records == new.records else new
+            for new in segments
+        )
+
+    # Reading
+
+    def _land(self, commit: Commit, segments: Sequence[_Segment]) -> None:
+        """This journal has committed these segments."""
+        node = self.repo.objects.node
+        found = [
+            s if s.entry else s._replace(entry=tree.lookup(node, commit.root, s.key) or b"") for s in segments
+        ]
+        self._take(commit, found)
+
+    def _move(self, head: Commit | None) -> None:
+        if head is None:
+            self._take(None, ())
+            return
+        self.repo.require_trusted(head)
+        known = {segment.key: segment for segment in self._segments}
+        objects = self.repo.objects
+        rows = list(tree.scan(objects.nodes, head.root, self._prefix))
+        changed = [(key, data) for key, data in rows if key not in known or known[key].entry != data]
+        known.update((segment.key, segment) for segment in self._read(changed))
+        self._take(head, [known[key] for key, _ in rows])
+
+    def _read(self, rows: Sequence[tuple[str, bytes]]) -> Iterable[_Segment]:
+        entries = [(key, data, self.repo.parse_entry(key, data)) for key, data in rows]
+        links = {link.id: link.length for _, _, entry in entries for link in entry.links}
+        single = {oid: length for oid, length in links.items() if length <= BLOB_BYTES}
+        reader = _Read(self.repo.objects, self.repo.objects.blobs(single))
+        for key, data, entry in entries:
+            parts, _ = read_parts(entry, reader)
+            if entry.codec != PICKLE or len(parts) != 1 or not is_plain(bytes(parts[0])):
+                raise CannotLoad(key, "a journal holds plain data only", key=key)
+            records = load_plain(parts[0])
+            if type(records) is not list:
+                raise CannotLoad(key, "a segment of a journal is a list", key=key)
+            yield _Segment(key, data, entry.size, tuple(records))
+
+    def _take(self, head: Commit | None, segments: Sequence[_Segment]) -> None:
+        """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
+        pairs = zip(self._segments, segments, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0].entry == pair[1].entry, pairs))
+        before = [record for segment in self._segments[same:] for record in segment.records]
+        after = [record for segment in segments[same:] for record in segment.records]
+        if after[: len(before)] == before:
+            index, new = self._index, after[len(before) :]
+        else:
+            index, new = self._make_index(), [record for segment in segments for record in segment.records]
+        # Until the last line, an exception leaves an index that the next call makes anew.
+        self._index, self._segments, self._head = self._make_index(), (), None
+        for record in new:
+            index.add(record)
+        self._index, self._segments, self._head = index, tuple(segments), head
+
+
+class _Read:
+    """A reader with the blobs that were read at once."""
+
+    def __init__(self, objects: Any, bodies: Any) -> None:
+        self._bodies = bodies
+        self.blobs = objects.blobs
+        self.indexes = objects.indexes
+        self._blob = objects.blob
+
+    def blob(self, oid: Any) -> bytes:
+        body = self._bodies.get(oid)
+        return self._blob(oid) if body is None else bytes(body)
+
+
+def _size(record: Any) -> int:
+    """The bytes of a record by itself; InvalidInput if it is no plain data."""
+    try:
+        data = pickle.dumps(record, 5)
+    except Exception as error:  # the pickling of any class may raise anything
+        raise InvalidInput(
+            f"a record of a journal is plain data; this one cannot be pickled: {error}"
+        ) from error
+    if not is_plain(data):
+        raise InvalidInput(
+            f"a record of a journal is plain data: None, bool, int, float, str, bytes, and lists, tuples and "
+            f"dicts of these; not {record!r:.80}"
+        )
+    return len(data)

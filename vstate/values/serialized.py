@@ -1,0 +1,77 @@
+"""Serialized: the bytes of another serializer inside a value, read for display.
+
+A pair `("msgpack", data)` or `("utf-8", data)` is data that a program got from the serializer of its
+framework, and gives back to it. For display, the data is read here; no code of a class runs. An extension
+whose content is `[module, name, content, …]` stands for an object, and is shown as a record.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgpack
+
+from vstate.values.budget import Budget, InertError
+from vstate.values.instance import Instance
+
+__all__ = ["KINDS", "read_serialized"]
+
+KINDS: Final = frozenset({"msgpack", "utf-8"})
+_BYTES_OF_ONE: Final = 64  # of memory that one byte of MessagePack can take: an empty dict
+_DEEPEST: Final = 20  # extensions inside each other
+
+
+def read_serialized(kind: str, data: bytes, budget: Budget) -> object:
+    """The text or the value in the data, a list if there are several values.
+
+    The data itself if it is malformed, or would cost more than the budget has.
+    """
+    if len(data) * _BYTES_OF_ONE > budget.bytes or 2 * len(data) > budget.nodes:
+        return data
+    budget.take_bytes(len(data) * _BYTES_OF_ONE)
+    budget.take_nodes(2 * len(data))
+    try:
+        if kind == "utf-8":
+            return data.decode()
+        values = _values(data, budget, 0)
+    except (ValueError, TypeError, RecursionError, InertError, msgpack.UnpackException):
+        return data
+    return values[0] if len(values) == 1 else values
+
+
+def _values(data: bytes, budget: Budget, depth: int) -> list[object]:
+    if depth > _DEEPEST:
+        raise ValueError("extensions are nested too deep")
+
+    def entries(pairs: list[tuple[object, object]]) -> dict[object, object]:
+        hashes: dict[str, int] = {}
+        found: dict[object, object] = {}
+        for key, value in pairs:
+            budget.take_key(key, hashes)
+            found[key] = value
+        return found
+
+    def extension(code: int, content: bytes) -> object:
+        inside = _values(content, budget, depth + 1)
+        if len(inside) == 1:
+            match inside[0]:
+                case [str(module), str(name), dict(fields), *_] if all(type(key) is str for key in fields):
+                    return Instance(f"{module}.{name}", fields={str(key): fields[key] for key in fields})
+                case [str(module), str(name), list(args), *_]:
+                    return Instance(f"{module}.{name}", args=tuple(args))
+                case [str(module), str(name), argument, *_]:
+                    return Instance(f"{module}.{name}", args=(argument,))
+        return Instance("msgpack.ExtType", args=(code, *inside))
+
+    # First without making anything: an array allocates room for as many items as it claims.
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data))
+    unpacker.feed(data)
+    count = 0
+    while unpacker.tell() < len(data):
+        unpacker.skip()
+        count += 1
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=len(data), strict_map_key=False, object_pairs_hook=entries, ext_hook=extension
+    )
+    unpacker.feed(data)
+    return [unpacker.unpack() for _ in range(count)]
