@@ -174,6 +174,12 @@ def test_gc_takes_few_round_trips(store: Remote) -> None:
     assert store.during(repo.gc) <= 60
 
 
+def test_fsck_takes_few_round_trips(store: Remote) -> None:
+    """fsck reads commits ahead, too, and checks the trees of many commits together."""
+    repo = Repository(store)
+    assert store.during(lambda: repo.fsck().ok) <= 60
+
+
 COMPARED: dict[str, Callable[[Versioned], object]] = {
     "a key": lambda state: list(state.log(key="i")),
     "a key that is absent": lambda state: list(state.log(key="nope")),
