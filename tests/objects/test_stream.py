@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import pytest
 from blake3 import blake3
@@ -14,8 +16,8 @@ from hypothesis import strategies as st
 from vstate.objects.ids import BLOB, INDEX, Link, NewObjects, Object, ObjectId
 from vstate.objects.stream import (
     BLOB_BYTES,
+    BLOCK_BYTES,
     CHUNK_SIZES,
-    GROUP,
     LARGEST,
     MIB,
     SMALLEST,
@@ -120,13 +122,14 @@ def test_truncation_anywhere_cuts_as_anew(cut: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", [*range(GROUP - 3, GROUP + 2), *range(2 * GROUP - 2, 2 * GROUP + 1)])
+@pytest.mark.parametrize("chunk", range(-5, 6))
 @pytest.mark.parametrize("into", [-200, -1, 0, 1, 200])
-def test_an_end_close_to_that_of_a_group(chunk: int, into: int) -> None:
-    """A stream that ends at, or near, the end of a group does not prove how a longer one is cut there."""
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_an_end_close_to_that_of_a_block(blocks: int, chunk: int, into: int) -> None:
+    """A stream that ends at, or near, the end of a block does not prove how a longer one is cut there."""
     data = noise(300_000)
-    lengths = split(data)[1].lengths
-    cut = sum(lengths[:chunk]) + into
+    ends = list(accumulate(split(data)[1].lengths))
+    cut = ends[bisect_left(ends, blocks * BLOCK_BYTES) + chunk] + into
     for before, after in ((data[:cut], data), (data, data[:cut]), (data[:cut], data[: cut + 50])):
         previous = split(before, split(before)[1])[1]
         link, chunks, _ = split(after, previous)
@@ -156,6 +159,24 @@ def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
 
 
 @pytest.mark.slow
+def test_an_edit_right_behind_a_block_that_ends_with_a_chunk() -> None:
+    """A block does not prove a chunk that ends with the block: the byte behind may move that end."""
+    long = noise(200_000)
+    moved = 0
+    for end in accumulate(split(long)[1].lengths):
+        data = long[max(end - BLOCK_BYTES, 0) :]
+        first = split(data, split(data)[1])[1]
+        if BLOCK_BYTES not in accumulate(first.lengths):
+            continue
+        for byte in (b"a", b"b", b"c"):
+            after = data[:BLOCK_BYTES] + byte + data[BLOCK_BYTES + 1 :]
+            full = split(after)[1]
+            assert split(after, first)[1] == full
+            moved += BLOCK_BYTES not in accumulate(full.lengths)
+    assert moved
+
+
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 299_999)), min_size=1, max_size=6))
 def test_many_versions_of_a_long_stream(steps: list[tuple[bool, int]]) -> None:
@@ -176,7 +197,7 @@ def test_many_versions_of_a_long_stream(steps: list[tuple[bool, int]]) -> None:
 
 
 def test_what_can_be_written_to_has_no_prints() -> None:
-    """The hash of a group of chunks is kept only for immutable bytes: other buffers may change after it."""
+    """The hash of a block is kept only for immutable bytes: other buffers may change after it."""
     data = noise(200_000)
     first = split(data)[1]
     assert first.prints == ()
@@ -184,7 +205,7 @@ def test_what_can_be_written_to_has_no_prints() -> None:
         split(bytearray(data), first)[1].prints == split(memoryview(bytearray(data)), first)[1].prints == ()
     )
     prints = split(data, first)[1].prints
-    assert len(prints) == len(first.ids) // GROUP > 1
+    assert len(prints) == len(data) // BLOCK_BYTES > 1
     # Nor where chunks are long: a hash of each costs no more than one of all.
     longer = noise(9 * 1024 * 1024)
     assert split(longer, split(longer)[1])[1].prints == ()

@@ -56,7 +56,7 @@ class Writer:
 
     def run(self, end: float) -> Counter[str]:
         actions = [self.commit] * 4 + [self.count] * 2 + [self.reset, self.rollback, self.undo]
-        actions += [self.what_if, self.tag, self.look]
+        actions += [self.what_if, self.tag, self.look, self.squash]
         while time.monotonic() < end:
             action = self.chance.choice(actions)
             action()
@@ -111,6 +111,12 @@ class Writer:
             if self.state.head != before:
                 self.states.append({**self.states[-1], "what-if": noise})
         self.state.delete_branch(name, forget=self.chance.random() < 0.5)
+
+    def squash(self) -> None:
+        keep = self.chance.randrange(3)
+        self.state.repo.squash(str(self.state.branch), keep=keep)
+        self.state.refresh()
+        self.states = self.states[-keep - 1 :]
 
     def tag(self) -> None:
         name = f"tag-{self.number}"

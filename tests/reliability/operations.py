@@ -275,6 +275,7 @@ OPERATIONS: dict[str, Operation] = {
     "create a branch": Operation(lambda state: state.create_branch("made", "v0")),
     "delete a branch": Operation(lambda state: state.delete_branch("side")),
     "forget a branch": Operation(lambda state: state.delete_branch("side", forget=True), keeps=False),
+    "squash": Operation(lambda state: state.repo.squash("main")),
     "rename a branch": Operation(lambda state: state.repo.rename_branch("side", "renamed"), steps=2),
     "rename the branch of HEAD": Operation(lambda state: state.repo.rename_branch("main", "master"), steps=3),
     "fork": Operation(lambda state: state.fork("forked")),

@@ -1,0 +1,202 @@
+"""Squashing: older history becomes one commit, in one move, and stays gone beside stale writers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from vstate import Disk, Memory, Versioned
+from vstate.errors import InvalidInput, ReadOnly, RefMoved, UntrustedCommit
+from vstate.objects.commit import Event
+from vstate.repo import Repository
+from vstate.repo.rules.security import Security
+from vstate.repo.rules.signing import SigningKey
+
+
+def told(store: Memory | Disk, count: int = 6, branch: str = "main") -> Versioned:
+    state = Versioned(store, branch=branch)
+    for number in range(count):
+        state[f"k{number}"] = number
+        state.commit(f"c{number}", by=number)
+    return state
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3])
+def test_the_newest_commits_stay(keep: int) -> None:
+    """One root with the values of its time, then the newest commits as they were, with new ids."""
+    store = Memory()
+    told(store)
+    repo = Repository(store)
+    repo.commit("main", set={"e": 1}, events=[Event.now("said", {"n": 1})], message="c6", info={"by": 6})
+    before = list(repo.log("main"))
+    head = repo.squash("main", keep=keep)
+    after = list(repo.log("main"))
+    assert after[0] == head == repo.branch("main")
+    *newest, root = after
+    for new, old in zip(newest, before, strict=False):
+        assert (new.root, new.time, new.message, new.info) == (old.root, old.time, old.message, old.info)
+        assert [(e.kind, e.data, e.commit) for e in new.events] == [
+            (e.kind, e.data, new.id) for e in old.events
+        ]
+    assert len(newest) == keep
+    folded = before[keep]
+    assert (root.root, root.time, root.parent_ids, root.events) == (folded.root, folded.time, (), ())
+    assert root.info == {"squashed": folded.id}
+    assert repo.squash("main", keep=keep) == head  # short enough
+    repo.undo("main")
+    assert list(repo.log("main")) == before
+
+
+def test_histories_that_were_merged_in_go_too() -> None:
+    """The history is one line afterwards, also if no more than `keep` commits lie on it."""
+    state = told(Memory(), 2)
+    side = state.fork("side")
+    side["side"] = 1
+    side.commit("side")
+    state["main"] = 1
+    state.commit("more")
+    state.merge("side")
+    for keep in (3, 2):
+        state.repo.squash("main", keep=keep)
+        log = list(state.repo.log("main"))
+        assert len(log) == keep + 1
+        assert all(len(commit.parents) < 2 for commit in log)
+    state.refresh()
+    assert (state["side"], state["main"]) == (1, 1)
+
+
+def test_the_rest_goes_with_gc(tmp_path: Path) -> None:
+    """Once the reflog lets go of the old history, gc removes it, and a handle goes on."""
+    store = Disk(tmp_path)
+    state = told(store)
+    state.repo.squash("main", keep=1, message="pruned")
+    state.repo.gc(keep_reflog="0s")
+    assert [commit.message for commit in state.repo.log("main")] == ["c5", "pruned"]
+    state.refresh()
+    state["more"] = 1
+    state.commit("more")
+    assert Repository(store).fsck().ok
+    assert dict(Versioned(store)) == {**{f"k{n}": n for n in range(6)}, "more": 1}
+
+
+@pytest.mark.parametrize("rewrite", ["squash", "squash to one", "forget", "forget and begin anew", "prune"])
+def test_a_stale_writer_brings_nothing_back(rewrite: str) -> None:
+    """A commit, an update, a lease's commit and a merge by a policy: nothing that was pruned comes back."""
+    store = Memory()
+    told(store, branch="thread").set_policy("k", "theirs")
+    stale, racing, updating = (Versioned(store, branch="thread") for _ in range(3))
+    repo = Repository(store)
+    old = {commit.id for commit in repo.log("thread")}
+    for handle in (stale, racing):
+        handle["k0"] = "stale"
+        del handle["k1"]
+    if rewrite == "squash":
+        repo.squash("thread", keep=2)
+    elif rewrite == "squash to one":
+        repo.squash("thread")
+    elif rewrite == "prune":
+        repo.commit("thread", delete=[f"k{n}" for n in range(6)])
+        repo.squash("thread")
+    else:
+        repo.delete_branch("thread", forget=True)
+    if rewrite == "forget and begin anew":
+        repo.commit("thread", set={"new": 1})
+    for commit in (stale.commit, lambda: racing.commit(on_race="raise")):
+        with pytest.raises(RefMoved) as raised:
+            commit()
+        assert raised.value.ref == "heads/thread"
+    with stale.lease("turn") as lease, pytest.raises(RefMoved):
+        lease.commit()
+    if rewrite != "forget":
+        updating.update(lambda now: now.update(mine=1))  # begins from the newest state
+        assert updating["mine"] == 1
+        assert not old & {commit.id for commit in repo.log("thread")}
+        assert ("k3" in updating) == rewrite.startswith("squash")
+    stale.discard()
+    racing.discard()
+
+
+def test_a_commit_meanwhile_is_one_of_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `seen`, a branch that moves is squashed where it is then; with `seen`, RefMoved."""
+    store = Memory()
+    state = told(store)
+    repo = Repository(store)
+    seen = repo.branch("main")
+    publish, late = repo.publish, [7, 8]
+
+    def beside(*arguments: object, **options: object) -> bool:
+        if late:
+            state["late"] = late.pop()
+            state.commit("late")
+        return publish(*arguments, **options)  # type: ignore[arg-type]  # handed through
+
+    monkeypatch.setattr(repo, "publish", beside)
+    repo.squash("main", keep=1)
+    assert next(commit.message for commit in repo.log("main")) == "late"
+    assert len(list(repo.log("main"))) == 2
+    assert Versioned(store)["late"] == 7
+    with pytest.raises(RefMoved):
+        repo.squash("main", keep=0, seen=seen)
+
+
+def test_writers_beside_squashes(tmp_path: Path) -> None:
+    """Writers that count lose no step, while another thread squashes again and again."""
+    store = Disk(tmp_path, durability="process")
+    told(store, 1)
+    done: list[int] = []
+
+    def count() -> None:
+        state = Versioned(store)
+        for _ in range(30):
+            state.update(lambda now: now.update(k0=now["k0"] + 1), attempts=1000)
+        done.append(1)
+
+    threads = [Thread(target=count) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    repo = Repository(store)
+    while len(done) < 2:
+        repo.squash("main", keep=1)
+    for thread in threads:
+        thread.join()
+    assert Versioned(store)["k0"] == 60
+    repo.squash("main", keep=1)
+    assert len(list(repo.log("main"))) == 2
+
+
+def test_a_watch_goes_on(tmp_path: Path) -> None:
+    """A squash changes no value, so a watch reports none, and goes on with the next commit."""
+    state = told(Memory())
+    watch = state.watch()
+    state.repo.squash("main", keep=1)
+    state.refresh()
+    state["next"] = 1
+    state.commit("next")
+    key, change, _ = next(watch)
+    assert (key, change.new) == ("next", 1)
+
+
+def test_signs_anew_what_it_trusts() -> None:
+    """Nothing is signed that this program does not trust, and without a key nothing is made."""
+    store = Memory()
+    key, stranger = SigningKey.generate(), SigningKey.generate()
+    ours = Repository(store, Security(sign=key, trust=[]))
+    for number in range(3):
+        ours.commit("main", set={"n": number})
+    ours.squash("main", keep=1)
+    assert all(commit.signature is not None for commit in ours.log("main"))
+    with pytest.raises(ReadOnly):
+        Repository(store, Security(trust=[key.public])).squash("main")
+    theirs = Repository(store, Security(sign=stranger))
+    theirs.commit("main", set={"n": 9})
+    with pytest.raises(UntrustedCommit):
+        ours.squash("main")
+
+
+def test_refuses_a_wrong_number() -> None:
+    """`keep` is a number of commits from 0 on."""
+    repo: Repository = told(Memory()).repo
+    with pytest.raises(InvalidInput, match="keep"):
+        repo.squash("main", keep=-1)
