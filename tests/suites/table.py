@@ -11,6 +11,18 @@ NEEDS_TABLESTORE = "it needs the client of a cloud service; it fails on AgentSco
 PYTEST = ("pytest==9.2.0", "pytest-asyncio==1.5.0")
 
 
+def listed(name: str) -> dict[str, str]:
+    """The tests of `failing/NAME.txt`, each with its reason: the line above it that ends with a colon."""
+    reasons: dict[str, str] = {}
+    reason = ""
+    for line in (Path(__file__).parent / "failing" / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if line.endswith(":"):
+            reason = line[:-1]
+        elif line:
+            reasons[line] = reason
+    return reasons
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """The tests of another project, and their outcome: the same on each of the stores."""
@@ -56,6 +68,18 @@ LANGGRAPH_TESTS = (
     "pycryptodome",
     "redis",
     "syrupy",
+)
+
+OPENAI_AGENTS = (
+    "openai-agents==0.24.0",
+    "aiosqlite",
+    "cryptography",
+    "greenlet",
+    "inline-snapshot",
+    "pytest-mock",
+    "rich",
+    "sqlalchemy",
+    *PYTEST,
 )
 
 ALL = [
@@ -220,6 +244,26 @@ ALL = [
                 "the methods without await work beside a running loop too",
             ),
         },
+    ),
+    Suite(
+        name="openai sessions",
+        title="sessions of openai-agents 0.24.0",
+        source="openai-agents==0.24.0",
+        sha256="4b4b285f4fed81fdf1b4ac426a9101658d9cd29b4fb1aaeee18f639b77e704e3",
+        tests=(
+            "tests/memory/test_session.py",
+            "tests/memory/test_session_limit.py",
+            "tests/memory/test_session_context_wrapper.py",
+            "tests/extensions/memory/test_advanced_sqlite_session.py",
+            "tests/extensions/memory/test_async_sqlite_session.py",
+            "tests/extensions/memory/test_encrypt_session.py",
+        ),
+        packages=OPENAI_AGENTS,
+        plugin="openai_sessions",
+        options=("-o", "asyncio_mode=auto"),
+        passed=226,
+        skipped=1,
+        failing=listed("openai_sessions"),
     ),
 ]
 
