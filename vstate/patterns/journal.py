@@ -153,7 +153,11 @@ class Journal(Generic[I]):
             while True:
                 segments = changes(self._index)
                 if segments is None:
-                    return None
+                    head = self._head
+                    self.refresh()
+                    if self._head == head:
+                        return None
+                    continue
                 same = {segment.key: segment for segment in self._segments}
                 made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
                 try:
