@@ -5,6 +5,7 @@ import re
 import pytest
 
 from vstate import Disk, Versioned
+from vstate.repo import Repository
 
 
 def test_checkout_of_a_branch_is_followed_by_programs(vstate, store):
@@ -93,8 +94,8 @@ def test_branch_json(vstate):
     assert set(vstate.json("branch", "new")) == {"name", "commit", "head"}
 
 
-def test_a_page_of_branches(vstate):
-    """--prefix, --after, --reverse and -n choose branches, in text and in JSON."""
+def test_a_page_of_branches(vstate, store):
+    """--prefix, --label, --after, --reverse and -n choose branches, in text and in JSON."""
     for name in ("chat/1", "chat/2", "chat/3"):
         vstate("branch", name)
     names = [line.split()[0] for line in vstate("branch", "--prefix", "chat/", "-n2").splitlines()]
@@ -104,7 +105,12 @@ def test_a_page_of_branches(vstate):
     assert page[0]["commit"] == vstate.json("branch")[0]["commit"]
     vstate("checkout", "HEAD~1")
     assert vstate("branch", "--prefix", "none") == ""
-    for wrong in (["-n", "1", "x"], ["--prefix", "a", "--all"], ["-n", "-1"]):
+    with Disk(store) as disk:
+        Repository(disk).commit("chat/2", labels={"user": "ann", "turns": [1, 2]})
+    found = vstate.json("branch", "--label", "user=ann", "--label", "turns=2")
+    assert [branch["name"] for branch in found] == ["chat/2"]
+    assert vstate("branch", "--label", 'turns="2"') == ""
+    for wrong in (["-n", "1", "x"], ["--prefix", "a", "--all"], ["-n", "-1"], ["--label", "user"]):
         assert vstate.run("branch", *wrong).exit_code == 2
 
 

@@ -22,6 +22,7 @@ from vstate.objects.expiry import Expiry, with_expiry
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Object, ObjectId
 from vstate.objects.segment import Segment, encode_segment
 from vstate.objects.stream import split
+from vstate.repo import Repository
 from vstate.repo.objects import Objects
 from vstate.values.definitions import MAGIC
 from vstate.values.entry import encode_value
@@ -380,3 +381,11 @@ def test_what_a_store_holds() -> None:
     )
     assert store.get("format") == b"1"
     assert store.get("r/heads/main") == commit.id.encode()
+
+
+def test_the_row_of_labels() -> None:
+    """A canonical map, and the first bytes of its hash."""
+    store = Memory()
+    Repository(store).commit("a", set={"k": 1}, labels={"user": "ann", "tags": [1, True, None, 0.5]})
+    row = b"\x82\xa4tags\x94\x01\xc3\xc0\xcb\x3f\xe0\0\0\0\0\0\0\xa4user\xa3ann"
+    assert store.get("r/labels/heads/a") == row + blake3(row).digest(4)

@@ -6,22 +6,28 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from random import Random
+from threading import Lock
+from typing import TypeVar
 
 import pytest
 from damaged_stores import LONG, TEXT, check_clean, copy, damaged, fill, lost, states, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import SOAK
+from sync_stores import Counted
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, CorruptStore, VStateError
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo import Repository
+from vstate.repo.upkeep import fsck
 from vstate.repo.upkeep.inspection import LISTED
 from vstate.testing import Faulty
+
+T = TypeVar("T")
 
 # Whole stores
 
@@ -478,6 +484,89 @@ def test_what_gc_removes_meanwhile_is_not_missing() -> None:
     report = Repository(store).fsck()
     assert done
     assert report.ok, str(report)
+
+
+class Beside(Counted):
+    """Calls `meanwhile` before each call of the store."""
+
+    def __init__(self, store: KVStore, meanwhile: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._meanwhile = meanwhile
+        self._turn = Lock()
+
+    def _call(self, name: str, call: Callable[[], T]) -> T:
+        with self._turn:
+            self._meanwhile()
+        return super()._call(name, call)
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("full", [True, False])
+def test_gc_between_any_two_calls_makes_no_damage(
+    full: bool, atomic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While gc cuts a history and removes a branch before one call of fsck, whichever, nothing is missing."""
+    monkeypatch.setattr(fsck, "_ATTEMPTS", 1)
+    memory, random = Memory(), Random(1)
+    with Versioned(memory) as state:
+        for i in range(20):
+            state[f"{i % 7}"] = random.randbytes(20_000 if i % 9 == 0 else 300)
+            state.commit()
+        with state.fork("side") as side:
+            for i in range(4):
+                side[f"{i % 5}"] = random.randbytes(20_000 if i % 3 == 0 else 300)
+                side.commit()
+    rows, calls = dict(memory.items()), 0
+
+    def check(call_of_gc: int) -> None:
+        nonlocal calls
+        store, calls = Faulty(copy(rows), atomic=atomic), 0
+
+        def meanwhile() -> None:
+            nonlocal calls
+            calls += 1
+            if calls == call_of_gc:
+                repo = Repository(store)
+                repo.delete_branch("side")
+                repo.gc(branch="main", keep_last=8, keep_reflog="0d", grace="0s")
+
+        report = Repository(Beside(store, meanwhile)).fsck(full=full)
+        assert report.ok, f"{call_of_gc}: {report}"
+        assert not report.damaged, f"{call_of_gc}: {report}"
+
+    check(0)
+    assert calls > 20
+    for call_of_gc in range(1, calls + 1):
+        check(call_of_gc)
+
+
+def test_gc_beside_each_call_hides_no_damage() -> None:
+    """A blob that is missing is told, although gc removes other commits all the time."""
+    memory, random = Memory(), Random(1)
+    with Versioned(memory) as state:
+        state["blob"] = random.randbytes(300)
+        for i in range(40):
+            state["i"] = i
+            state.commit()
+            state.fork(f"side-{i}").close()
+        for i in range(40):
+            with Versioned(memory, branch=f"side-{i}") as side:
+                side["mine"] = i
+                side.commit()
+    (blob,) = (key for key, value in memory.items() if key.startswith("o/") and len(value) > 300)
+    sides = list(Repository(memory).branches())
+    sides.remove("main")
+
+    def meanwhile() -> None:
+        if sides:
+            Repository(memory).delete_branch(sides.pop())
+            Repository(memory).gc(keep_reflog="0d")
+
+    repo = Repository(Beside(memory, meanwhile))
+    memory.delete(blob)
+    report = repo.fsck()
+    assert [damage.id for damage in report.damage] == [blob.removeprefix("o/")]
+    assert not report.ok
 
 
 def test_what_is_committed_meanwhile_is_no_orphan() -> None:

@@ -123,6 +123,20 @@ def test_the_commits_since_a_commit_come_in_one_batch(
         assert store.commits <= new + 3
 
 
+def test_the_commits_since_a_commit_that_no_reflog_names() -> None:
+    """A history that was fetched has one line for all commits: looks into the reflog become rare."""
+    here, there = Memory(), Remote()
+    history(here, 200)
+    with Versioned(here) as state:
+        state.push(there, create=True)
+        expected, since = ids(state)[:150], ids(state)[150]
+    with Versioned(there) as state:
+        at = state.checkout(since).commit
+        found: list[str] = []
+        assert there.during(lambda: found.extend(commit.id for commit in state.log(since=at))) <= 200
+        assert found == expected
+
+
 def test_the_commits_since_the_head_of_another_branch_come_in_few_trips() -> None:
     """A log since a commit that is no ancestor ends at the commits that both have."""
     store = Remote()
@@ -172,6 +186,12 @@ def test_gc_takes_few_round_trips(store: Remote) -> None:
     """gc reads commits ahead, and the trees of many commits together."""
     repo = Repository(store)
     assert store.during(repo.gc) <= 60
+
+
+def test_fsck_takes_few_round_trips(store: Remote) -> None:
+    """fsck reads commits ahead, too, and checks the trees of many commits together."""
+    repo = Repository(store)
+    assert store.during(lambda: repo.fsck().ok) <= 60
 
 
 COMPARED: dict[str, Callable[[Versioned], object]] = {

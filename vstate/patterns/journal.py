@@ -17,7 +17,7 @@ from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Guard
 from vstate.repo.repository import Repository
 from vstate.values.entry import PICKLE, read_parts
-from vstate.values.pickling import is_plain, load_plain
+from vstate.values.pickling import load_only_plain
 
 SEGMENT_BYTES = BLOB_BYTES - 256
 """A segment takes records up to this size, and then is one object. A longer record has a segment alone."""
@@ -58,8 +58,8 @@ class Journal(Generic[I]):
     - Every commit holds the whole journal, so each verb of the branch works: rollback, merge, gc, push, diff.
     - A function makes the records out of the index. If another writer was faster, it is called again with
       the new index. So records that another writer removed stay removed.
-    - Records are None, bool, int, float, str, bytes, and lists, tuples and dicts of these. They come back
-      with their types and the order of their keys, and reading one runs no code.
+    - Records are None, bool, int, float, str, bytes, and lists, tuples, dicts and sets of these. They
+      come back with their types and the order of their keys, and reading one runs no code.
 
     Threads may share a journal. Records and the index that come out must not be changed.
     """
@@ -229,9 +229,12 @@ class Journal(Generic[I]):
         reader = _Read(self.repo.objects, self.repo.objects.blobs(single))
         for key, data, entry in entries:
             parts, _ = read_parts(entry, reader)
-            if entry.codec != PICKLE or len(parts) != 1 or not is_plain(bytes(parts[0])):
-                raise CannotLoad(key, "a journal holds plain data only", key=key)
-            records = load_plain(parts[0])
+            if entry.codec != PICKLE or len(parts) != 1:
+                raise CannotLoad(key, "a segment of a journal is one pickle", key=key)
+            try:
+                records = load_only_plain(parts[0])
+            except CannotLoad as error:
+                raise CannotLoad(error.name, error.reason, key=key) from error
             if type(records) is not list:
                 raise CannotLoad(key, "a segment of a journal is a list", key=key)
             yield _Segment(key, data, entry.size, tuple(records))
@@ -271,13 +274,10 @@ def _size(record: Any) -> int:
     """The bytes of a record by itself; InvalidInput if it is no plain data."""
     try:
         data = pickle.dumps(record, 5)
+        load_only_plain(data)
     except Exception as error:  # the pickling of any class may raise anything
         raise InvalidInput(
-            f"a record of a journal is plain data; this one cannot be pickled: {error}"
+            "a record of a journal is plain data: None, bool, int, float, str, bytes, and lists, tuples, "
+            f"dicts and sets of these; not {record!r:.80}"
         ) from error
-    if not is_plain(data):
-        raise InvalidInput(
-            f"a record of a journal is plain data: None, bool, int, float, str, bytes, and lists, tuples and "
-            f"dicts of these; not {record!r:.80}"
-        )
     return len(data)

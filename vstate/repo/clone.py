@@ -18,7 +18,7 @@ from vstate.repo.exchange.sync import (
     Wanted,
     checked_refs,
     is_ref_name,
-    policy_rows,
+    rows_beside,
     tracking_ref,
 )
 from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS, Refs
@@ -39,7 +39,7 @@ def clone(
     remote: str = ORIGIN,
     progress: TransferProgress | None = None,
 ) -> SyncReport:
-    """Copy a store: all branches with their merge policies, all tags, and HEAD, with their history.
+    """Copy a store: all branches with their policies and labels, all tags, and HEAD, with their history.
 
     A source given as a path or URL becomes the remote `origin` of the new store, so that `push`, `pull` and
     `fetch` go there. Its URL must not hold a password, see `Remotes.add`. Call an interrupted clone again,
@@ -76,7 +76,7 @@ def _opened(place: KVStore | str | PathLike[str], *, create: bool) -> Iterator[R
 
 def _wanted(original: Repository, remote: str | None) -> Iterator[Wanted]:
     for name, oid in checked_refs(original, HEADS).items():
-        rows = policy_rows(original, name)
+        rows = rows_beside(original, name)
         yield Wanted(HEADS + name, oid, force=True, rows=rows, branch=HEADS + name)
         if remote is not None:
             yield Wanted(tracking_ref(remote, name), oid, force=True)

@@ -42,6 +42,7 @@ from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_r
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.predecessors import Predecessors
+from vstate.repo.rules.labels import Atom, Label, Labels
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
@@ -72,6 +73,7 @@ Revision = str | Commit | ObjectId
 
 _NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
 _NO_ROWS = nullcontext(_NOTHING)
+_NO_LABELS: Mapping[str, Atom] = MappingProxyType({})
 
 
 class Guard(Protocol):
@@ -100,6 +102,8 @@ class Advance(NamedTuple):
     nodes: Sequence[tuple[ObjectId, Node]]
     expected: ObjectId | None
     action: str
+    rows: Mapping[str, bytes | None] = _NOTHING
+    """Rows of the branch that change with it."""
 
 
 def format_of(*, shallow: bool, signed: bool, expiring: bool) -> int:
@@ -129,6 +133,7 @@ class Core:
         self.history = History(self.objects, Trail(self.objects, self.refs) if store.remote else None)
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
+        self._labels = Labels(store)
         self.leases = Leases(store)
         self._predecessors = Predecessors()
         self._format = self._read_format()
@@ -348,11 +353,12 @@ class Core:
                 "use a store such as Disk, PostgreSQL or Redis"
             )
         rows: dict[str, bytes] = {}
-        moves = []
-        for branch, commits, objects, nodes, expected, action in advances:
+        moves, others = [], dict[str, bytes | None]()
+        for branch, commits, objects, nodes, expected, action, its_rows in advances:
             rows |= self.rows_of(branch, commits, objects, nodes)
+            others |= its_rows
             moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].time))
-        if not self._publish_moves(rows, moves, expecting, needs, guard):
+        if not self._publish_moves(rows, others, moves, expecting, needs, guard):
             return False
         for advance in advances:
             self.remember(advance.nodes, advance.commits)
@@ -409,12 +415,13 @@ class Core:
         last, action = moves[-1]
         through = [(commit.oid, its_action) for commit, its_action in moves[:-1]]
         move = Move(HEADS + branch, expected, last.oid, action, last.time, through)
-        return self._publish_moves(rows, [move], _NOTHING, (), None)
+        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None)
 
     @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))
     def _publish_moves(
         self,
-        rows: Mapping[str, bytes],
+        objects: Mapping[str, bytes],
+        others: Mapping[str, bytes | None],
         moves: Sequence[Move],
         expecting: Mapping[str, bytes | None],
         needs: Sequence[ObjectId],
@@ -422,8 +429,9 @@ class Core:
     ) -> bool:
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
-            self.store.set_many(rows)
-            rows = {}
+            self.store.set_many(objects)
+            objects = {}
+        rows = {**objects, **others} if others else objects
 
         def move(sweep: Sweep | None) -> bool:
             with guard.rows() if guard is not None else _NO_ROWS as guarded:
@@ -572,16 +580,26 @@ class Core:
         return {name: oid for name, oid in zip(asked, found, strict=True) if oid is not None}
 
     def branch_names(
-        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+        self,
+        prefix: str = "",
+        *,
+        labels: Mapping[str, Atom] = _NO_LABELS,
+        after: str | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
     ) -> list[str]:
         """The names of the branches that begin with `prefix`, sorted; reads neither refs nor commits.
 
-        At most `limit` names, from the last one back if `reverse`. `after` is the last name of the page
-        before, and need not exist. With `branches(names)` or `branch_ids(names)` a page gets its commits.
+        Only those that have all of `labels`. At most `limit` names, from the last one back if `reverse`.
+        `after` is the last name of the page before, and need not exist. With `branches(names)` or
+        `branch_ids(names)` a page gets its commits.
         """
         check_flag("reverse", reverse)
         most = check_limit(limit)
         names = self.refs.names(HEADS, check_text("prefix", prefix))
+        if labels:
+            found = self._labels.find(labels, prefix)
+            names = [name for name in names if name in found]
         if after is None:
             first, last = 0, len(names)
         elif reverse:
@@ -591,15 +609,27 @@ class Core:
         page = names[first:last]
         return list(page[::-1] if reverse else page)[:most]
 
+    def labels(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Label]]:
+        """The labels of all branches, or of those of `names`; of those that have some, by name.
+
+        `commit(branch, labels={...})` sets them, and `branch_names(labels={...})` finds branches by them.
+        """
+        there = self._ids(names) if names is not None else self.refs.names(HEADS)
+        return self._labels.read(there)
+
     def create_branch(
         self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None
     ) -> Commit:
-        """A new branch at a revision, with the merge policies of the branch `like`; AlreadyExists."""
+        """A new branch at a revision, with the policies and labels of the branch `like`; AlreadyExists."""
         commit = self.resolve(at, head=head)
         check_ref_name(name)
-        rows = {} if like is None else self.policies.rows_for(name, like)
+        rows = {} if like is None else self.rows_like(name, like)
         self._create_branch(name, commit, at if isinstance(at, str) else commit.short, rows)
         return commit
+
+    def rows_like(self, new: str, like: str) -> dict[str, bytes | None]:
+        """The rows that give the branch `new` the merge policies and labels of the branch `like`."""
+        return self.policies.rows_for(new, like) | self._labels.rows_for(new, like)
 
     def _create_branch(
         self, name: str, commit: Commit, origin: str, rows: Mapping[str, bytes | None]
@@ -629,7 +659,7 @@ class Core:
         was cut short, or whose answer was lost, goes on where it was when it is called again.
         """
         commit = self.branch(old)
-        rows = self.policies.rows_for(check_ref_name(new), old)
+        rows = self.rows_like(check_ref_name(new), old)
         rows |= self.refs.lifetimes.rows_for(HEADS + new, HEADS + old)
         created = f"branch: renamed from {old}"
         if not self._move(HEADS + new, expected=None, to=commit.oid, action=created, rows=rows):

@@ -13,6 +13,7 @@ from vstate.arguments import check_flag
 from vstate.objects.commit import Commit, Event
 from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
+from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges, commit_many
 from vstate.spans import Attributes, spanned
 
@@ -133,6 +134,7 @@ class Repository(Core):
         events: Iterable[Event] = (),
         expire: Mapping[str, float | timedelta] = _NOTHING,
         expect: Commit | Literal["anywhere"] | None = "anywhere",
+        labels: Mapping[str, Label] | None = None,
         message: str = "",
         info: Mapping[str, Any] | None = None,
         guard: Guard | None = None,
@@ -148,6 +150,11 @@ class Repository(Core):
         nothing is merged: a key that another writer changed gets the value from `set`. With a lease as
         `guard` the commit lands only while the lease is held, or else raises LeaseLost.
 
+        `labels` replaces the labels of the branch, by which `branch_names` finds it: a few texts and numbers
+        by name, or lists of these. They belong to the branch, not to its history: a reset leaves them. A
+        commit with labels is made even if nothing else changes. A store without transactions writes them
+        right before the branch moves, so a commit that fails there may have changed them.
+
         Raises Unpicklable, which names each value that cannot be stored. After StoreUnavailable with
         `outcome_unknown`, a commit that was made with `expect` may be made again: it never lands twice.
         """
@@ -158,6 +165,7 @@ class Repository(Core):
             events=events,
             expire=expire,
             expect=expect,
+            labels=labels,
             message=message,
             info=info,
         )
@@ -446,8 +454,8 @@ class Repository(Core):
 
         `store` is a store, the name of a remote, a path or URL (a new one only with `create`), or None for
         the remote `origin`. The cost depends on the difference between the stores. `tags` sends all tags
-        too, and `delete` deletes branches there. A branch that is new there keeps its merge policies. Safe
-        beside `gc` and writers there. Call an interrupted push again, and it continues.
+        too, and `delete` deletes branches there. A branch that is new there keeps its policies and labels.
+        Safe beside `gc` and writers there. Call an interrupted push again, and it continues.
 
         Raises Diverged, before anything is sent, if a branch there has commits that the branch here lacks.
         `force` moves it anyway, and its reflog there keeps the old commit. Diverged is also raised if

@@ -17,6 +17,7 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.repo.core import Advance, Core, Guard
 from vstate.repo.names.dates import ttl_microseconds
 from vstate.repo.names.refs import HEADS, check_ref_name
+from vstate.repo.rules.labels import Label, label_rows
 from vstate.spans import Attributes, spanned
 from vstate.values.culprits import culprit, own_error
 from vstate.values.entry import encode_value
@@ -34,7 +35,18 @@ class BranchChanges:
     each value that cannot be stored.
     """
 
-    __slots__ = "_changes", "_events", "_expect", "_expire", "_info", "_message", "_objects", "branch", "ref"
+    __slots__ = (
+        "_changes",
+        "_events",
+        "_expect",
+        "_expire",
+        "_info",
+        "_labels",
+        "_message",
+        "_objects",
+        "branch",
+        "ref",
+    )
 
     def __init__(
         self,
@@ -45,6 +57,7 @@ class BranchChanges:
         events: Iterable[Event] = (),
         expire: Mapping[str, float | timedelta] = _NOTHING,
         expect: Expected = "anywhere",
+        labels: Mapping[str, Label] | None = None,
         message: str = "",
         info: Mapping[str, Any] | None = None,
     ) -> None:
@@ -54,6 +67,7 @@ class BranchChanges:
         if expect is not None and expect != "anywhere" and not isinstance(expect, Commit):
             raise TypeError(f'expect is a Commit, None or "anywhere", not {type(expect).__name__}')
         self._events = tuple(events)
+        self._labels = None if labels is None else label_rows(branch, labels)
         self._changes, self._objects = _encode(set, expire)
         for key in delete:
             if key in self._changes:
@@ -71,12 +85,13 @@ class BranchChanges:
         before = None if head is None else head.root
         entries = _with_sliding(repo, before, self._changes, self._expire)
         root, nodes_made, nodes = tree.update(repo.objects.node, before, entries)
-        if root == before and not self._events:
+        if root == before and not self._events and self._labels is None:
             return None
         parents = () if head is None else (head,)
         made = repo.build_commit(root, parents, message=self._message, info=self._info, events=self._events)
         action = reflog_action("commit", made)
-        return Advance(self.branch, (made,), self._objects | nodes_made, tuple(nodes), oid, action)
+        objects = self._objects | nodes_made
+        return Advance(self.branch, (made,), objects, tuple(nodes), oid, action, self._labels or {})
 
 
 def told_of(made: list[Commit | None], *_: Any, **__: Any) -> Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 from functools import wraps
@@ -28,6 +28,7 @@ from vstate.repo.history import Log
 from vstate.repo.names.dates import parse_ttl, ttl_microseconds
 from vstate.repo.names.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository
+from vstate.repo.rules.labels import Atom
 from vstate.repo.rules.policies import Policy
 from vstate.repo.rules.security import Security
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
@@ -696,7 +697,7 @@ class Versioned(State):
     def create_branch(self, name: str, at: Revision = "HEAD") -> Commit:
         """Make a branch at a revision, without going there; AlreadyExists if the name is taken.
 
-        It gets this branch's merge policies.
+        It gets this branch's merge policies and labels.
         """
         return self.repo.create_branch(name, at, head=self._handle.own_head(), like=self._handle.branch)
 
@@ -765,14 +766,20 @@ class Versioned(State):
         return self.repo.branches(names)
 
     def branch_names(
-        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+        self,
+        prefix: str = "",
+        *,
+        labels: Mapping[str, Atom] | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
     ) -> list[str]:
         """The names of the branches that begin with `prefix`, sorted; reads no commits.
 
-        At most `limit` names, from the last one back if `reverse`. `after` is the last name of the page
-        before, and need not exist.
+        Only those that have all of `labels`. At most `limit` names, from the last one back if `reverse`.
+        `after` is the last name of the page before, and need not exist.
         """
-        return self.repo.branch_names(prefix, after=after, limit=limit, reverse=reverse)
+        return self.repo.branch_names(prefix, labels=labels or {}, after=after, limit=limit, reverse=reverse)
 
     def delete_branch(self, name: str, *, forget: bool = False) -> Commit:
         """Delete a branch, whose reflog keeps its newest commit; not the branch that this handle is on.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+
 import click
 
 from vstate.repo.names.refs import REMOTES
+from vstate.repo.rules.labels import Atom
 from vstate_cli import commits
 from vstate_cli.changes import name_width
 from vstate_cli.output import Document, padded, safe
@@ -18,6 +22,7 @@ from vstate_cli.suggestions import complete_branch, complete_revision
         "vstate branch",
         "vstate branch --all",
         "vstate branch --prefix chat/ -n 20",
+        "vstate branch --label user=ann",
         "vstate branch what-if HEAD~3",
         "vstate branch -m what-if plan-b",
         "vstate branch -d plan-b",
@@ -33,6 +38,13 @@ from vstate_cli.suggestions import complete_branch, complete_revision
 @click.option("-m", "--move", is_flag=True, help="Rename the branch NAME to AT, or HEAD's branch to NAME.")
 @click.option("-a", "--all", "everything", is_flag=True, help="List the branches of remotes too.")
 @click.option("--prefix", default="", help="List only the branches whose names begin with PREFIX.")
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="List only the branches with this label. VALUE is JSON, as 3 or true, or else text. Repeatable.",
+)
 @click.option("--after", metavar="BRANCH", help="List only the branches behind BRANCH in the list.")
 @click.option("--reverse", is_flag=True, help="List the last name first.")
 @click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="List at most N branches.")
@@ -46,6 +58,7 @@ def branch(
     move: bool,
     everything: bool,
     prefix: str,
+    labels: tuple[str, ...],
     after: str | None,
     reverse: bool,
     limit: int | None,
@@ -65,19 +78,16 @@ def branch(
         raise click.UsageError("--forget goes with -d.")
     if (everything or current) and (name is not None or everything is current):
         raise click.UsageError("--all and --show-current go without NAME, and one at a time.")
-    paged = bool(prefix or reverse) or after is not None or limit is not None
+    paged = bool(prefix or reverse or labels) or after is not None or limit is not None
     if paged and (name is not None or everything or current):
-        raise click.UsageError(
-            "--prefix, --after, --reverse and -n go without NAME, --all and --show-current."
-        )
+        raise click.UsageError("Options that choose branches go without NAME, --all and --show-current.")
     if current:
         _show_current(session)
         return
     if name is None:
-        names = (
-            session.repo.branch_names(prefix, after=after, limit=limit, reverse=reverse) if paged else None
-        )
-        _list(session, names, everything)
+        wanted = dict(map(_label, labels))
+        chosen = partial(session.repo.branch_names, prefix, labels=wanted, after=after, limit=limit)
+        _list(session, chosen(reverse=reverse) if paged else None, everything)
         return
     repo = session.repo
     if delete:
@@ -92,6 +102,17 @@ def branch(
         session.out.json(_document(name, commit.id, repo.refs.head().branch))
     else:
         session.out.line(f"{safe(done)} ", *commits.summary(commit))
+
+
+def _label(text: str) -> tuple[str, Atom]:
+    """The name and the value of a label as the command line has it."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"--label {text!r} is no NAME=VALUE.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def _show_current(session: Session) -> None:

@@ -120,7 +120,7 @@ def push(
 
         def wanted() -> list[Wanted]:
             found = [
-                Wanted(HEADS + name, repo.branch(name).oid, force=force, rows=policy_rows(repo, name))
+                Wanted(HEADS + name, repo.branch(name).oid, force=force, rows=rows_beside(repo, name))
                 for name in names
             ]
             if tags:
@@ -210,7 +210,7 @@ def pull(
         repo.require_trusted(repo.objects.commit(oid))
         if repo.refs.read(HEADS + branch) is None:
             work = Sync(other, repo, near=repo, action="pull: created", progress=progress)
-            rows = policy_rows(other, branch)
+            rows = rows_beside(other, branch)
             work.run(lambda: [Wanted(HEADS + branch, oid, unless_there=True, rows=rows)])
             if work.done[HEADS + branch].status == "created":
                 commit = repo.objects.commit(oid)
@@ -403,10 +403,11 @@ def check_remote_name(name: str) -> str:
     return name
 
 
-def policy_rows(repo: Core, branch: str) -> Mapping[str, bytes | None]:
-    """The rows that give a new branch the merge policies of this one."""
+def rows_beside(repo: Core, branch: str) -> Mapping[str, bytes | None]:
+    """The rows that give a new branch the merge policies and labels of this one."""
     repo.policies.read(branch)  # raises for damaged rows, which are not copied
-    return {key: row for key, row in repo.policies.rows_for(branch, branch).items() if row is not None}
+    repo.labels([branch])
+    return {key: row for key, row in repo.rows_like(branch, branch).items() if row is not None}
 
 
 def _heads(repo: Core, names: Sequence[str] | None) -> dict[str, ObjectId]:

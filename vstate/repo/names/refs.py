@@ -36,6 +36,8 @@ HEAD = "HEAD"
 DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
 LIFETIME = "expiry/"
+LABELS = "r/labels/"
+"""The row `r/labels/heads/<branch>` ends with its branch. Only a commit to the branch writes it."""
 EXPIRED = "branch: expired"
 CHECK_DIGITS = 8
 SWEEP = "gc"
@@ -400,6 +402,8 @@ class Refs:
                 expected = oid
             line, writes[line] = self._reflog_line(ref, expected, new, action, earliest)
             writes[REF + ref], conditions[REF + ref] = _value(new), before
+            if new is None and ref.startswith(HEADS):
+                writes[LABELS + ref] = None
         if sweep is not None:
             conditions[SWEEP] = sweep.mark
         done = self._transact(writes, conditions)
@@ -435,7 +439,7 @@ class Refs:
         """
         before = _value(expected)
         line, text = self._reflog_line(ref, expected, None, action, self._last_move(ref) + 1)
-        writes: dict[str, bytes | None] = {**rows, line: text, REF + ref: None}
+        writes: dict[str, bytes | None] = {**rows, line: text, REF + ref: None, LABELS + ref: None}
         life = {LIFETIME + ref: Lifetime(None, self._latest // 1000 + 1).encode()}
         if self._store.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
             line, text = self._reflog_line(HEAD, None, None, action)

@@ -14,7 +14,7 @@ from vstate.repo.core import EXPIRY_FORMAT, Core
 from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
-from vstate.repo.names.refs import HEADS, LIFETIME, REF, SWEEP, read_lifetime
+from vstate.repo.names.refs import HEADS, LABELS, LIFETIME, REF, SWEEP, read_lifetime
 from vstate.repo.upkeep.gc import MOST_DELETED, Collector, new_mark
 from vstate.repo.upkeep.reach import Reach
 
@@ -126,7 +126,7 @@ class _Forgetting:
         gone = (oid for oid in chain(self._commits, self._others) if oid not in self._collector.reach)
         return {
             SWEEP: new_mark(),
-            **dict.fromkeys([REF + self._ref, LIFETIME + self._ref]),
+            **dict.fromkeys([REF + self._ref, LIFETIME + self._ref, LABELS + self._ref]),
             **self._repo.policies.rows_without(self._name),
             **dict.fromkeys(self._rows()),
             **dict.fromkeys(OBJECT_PREFIX + oid.hex() for oid in gone),

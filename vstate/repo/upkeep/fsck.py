@@ -140,8 +140,8 @@ def _inspected(repo: Core, full: bool, progress: UpkeepProgress | None) -> Inspe
         sweep = _sweep(repo)
         inspection = Inspection(repo, full, progress or (lambda step, count: None))
         inspection.run()
-        if inspection.ok or _sweep(repo) == sweep:
-            break  # otherwise gc may have removed the missing objects meanwhile
+        if (inspection.ok and not inspection.verifier.skipped) or _sweep(repo) == sweep:
+            break  # otherwise gc may have removed objects meanwhile
     return inspection
 
 

@@ -17,6 +17,7 @@ from vstate.repo.upkeep.gc import UpkeepProgress
 from vstate.repo.upkeep.metadata import Metadata, is_foreign, object_id
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
+from vstate.repo.walk import BATCH
 
 LISTED = 1000
 """How many damages, and how many losses, a report lists. It counts the others."""
@@ -31,6 +32,7 @@ class Inspection:
     def __init__(self, repo: Core, full: bool, progress: UpkeepProgress) -> None:
         self.full = full
         self._progress = progress
+        self._history = repo.history
         self.salvage = Salvage(repo.store)
         self._store = self.salvage.store
         self.metadata = Metadata(self.salvage, self._found)
@@ -61,6 +63,8 @@ class Inspection:
                 whole_blobs=self.full,
                 readers=threads,
                 progress=lambda count: self._progress("checking", count),
+                next_commits=self._next_commits,
+                read_ends=self.metadata.read_ends,
             )
             self.metadata.read()
             self.verifier.extend((REF + name, oid) for name, oid in self.metadata.refs.items())
@@ -80,6 +84,10 @@ class Inspection:
             refs = self.metadata.refs
             self.broken += [name for name, oid in refs.items() if not self.loss.is_whole(oid)]
             self.lost, self.lost_in_all = self.loss.below([*refs.items(), *self._logged_commits()], LISTED)
+
+    def _next_commits(self, oid: ObjectId) -> Sequence[ObjectId]:
+        """The commits before this one, to read with it from a store that is far away."""
+        return self._history.names_before(oid, BATCH) if self._store.remote else ()
 
     def is_outdated(self) -> bool:
         """Whether an object that was missing or damaged is whole by now."""

@@ -19,6 +19,7 @@ from vstate.repo.names.refs import (
     CHECK_DIGITS,
     HEAD,
     HEADS,
+    LABELS,
     LIFETIME,
     REF,
     REFLOG,
@@ -33,6 +34,7 @@ from vstate.repo.names.refs import (
 )
 from vstate.repo.names.remotes import REMOTE, parse_remote
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
+from vstate.repo.rules.labels import parse_labels
 from vstate.repo.rules.leases import LEASE, parse_lease
 from vstate.repo.rules.policies import POLICY, parse_policies
 from vstate.repo.upkeep.damage import Damage
@@ -54,6 +56,7 @@ _PREFIXES = (
     TRASH,
     DAMAGED,
     POLICY,
+    LABELS,
     LEASE,
     LIFETIME,
     GRAPH,
@@ -65,6 +68,7 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     LIFETIME: ("expiry", lambda _, row: parse_lifetime(row)),
     LEASE: ("lease", lambda _, row: parse_lease(row)),
     POLICY: ("policy", lambda _, row: parse_policies(row)),
+    LABELS: ("labels", lambda _, row: parse_labels(row)),
     GRAPH: ("graph", read_segment),
 }
 """By prefix, the kind of the rows, and the function that parses one with its key."""

@@ -116,11 +116,12 @@ class Salvage:
 
     def are_there(self, ids: Iterable[ObjectId]) -> set[ObjectId]:
         """Those of the objects that have a row, here or in the trash of `gc`, even a damaged one."""
-        keys = {OBJECT_PREFIX + oid.hex(): oid for oid in ids}
-        there = set(self.present(keys))
-        there |= {key for key, oid in keys.items() if key not in there and self._is_in_trash(oid)}
-        return {oid for key, oid in keys.items() if key in there}
-
-    def _is_in_trash(self, oid: ObjectId) -> bool:
-        """Whether the object is in the trash of `gc`, or `gc` has put it back by now."""
-        return bool(self.present([TRASH + oid.hex()]) or self.present([OBJECT_PREFIX + oid.hex()]))
+        left = set(ids)
+        there: set[ObjectId] = set()
+        # An object may be in neither place because gc has put it back between the two looks.
+        for prefix in (OBJECT_PREFIX, TRASH, OBJECT_PREFIX):
+            keys = {prefix + oid.hex(): oid for oid in left}
+            found = {keys[key] for key in self.present(keys)} if keys else set()
+            there |= found
+            left -= found
+        return there

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from datetime import datetime
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 from blake3 import blake3
 
@@ -23,7 +23,7 @@ from vstate.repo.idset import IdList, IdSet
 from vstate.repo.upkeep.conformance import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.upkeep.damage import Damage, link_key, node_link_key
 from vstate.repo.upkeep.salvage import Lengths, Row, Salvage
-from vstate.repo.walk import Batch, Below, Entries, batches, depth_first
+from vstate.repo.walk import BATCH, Batch, Below, Entries, batches, depth_first
 from vstate.values.entry import Entry
 
 READ_BYTES = 1024 * 1024
@@ -52,10 +52,19 @@ class _CommitLink(NamedTuple):
     source: _Source
     child: Commit | None
 
+    @property
+    def commit(self) -> ObjectId | None:
+        """The commit that the link stands in."""
+        return None if self.child is None else self.child.oid
+
 
 class _NodeLink(NamedTuple):
-    """A tree node to check, and the fields that the node above it gives; None where a root is free."""
+    """A tree node to check, and the fields that the node above it gives; None where a root is free.
 
+    Like any object below a commit, it is checked for the first `commit` that leads to it.
+    """
+
+    commit: ObjectId
     oid: ObjectId
     source: _Source
     height: int | None
@@ -71,12 +80,16 @@ class _StreamLink(NamedTuple):
     `height` is 0 for a blob, and None for the root of a stream.
     """
 
+    commit: ObjectId
     oid: ObjectId
     kind: Kind
     source: _Source
     length: int
     height: int | None
     last: bool
+
+
+_Link = TypeVar("_Link", bound=_CommitLink | _NodeLink | _StreamLink)
 
 
 class Verifier:
@@ -89,6 +102,9 @@ class Verifier:
     - `bad_links`: links that differ from the object that they lead to;
     - `inconsistent`: objects that can be read, and that have bad links or fields that cannot be true;
     - `cut`: the lost parents, by commit.
+
+    With `read_ends`, which reads the ends of histories again, `gc` may run meanwhile. An object that it
+    removes is no damage. Then `skipped` is true: objects below that one may not have been checked.
 
     With `whole_blobs=False` it checks only whether blobs are present. Links to blobs that are `known`, in the
     form of `link_key`, need no check. Takes a few batches of memory and some 30 bytes an object.
@@ -104,8 +120,15 @@ class Verifier:
         readers: Executor,
         progress: Callable[[int], None],
         known: IdSet | None = None,
+        next_commits: Callable[[ObjectId], Sequence[ObjectId]] = lambda oid: (),
+        read_ends: Callable[[], None] | None = None,
     ) -> None:
         self._salvage = salvage
+        self._read_ends = read_ends
+        self.skipped = False
+        self._next_commits = next_commits
+        self._ahead: Mapping[str, Row] = {}  # commits that come next
+        self._roots: list[_NodeLink] = []  # of trees, still to be read
         self._known = IdSet() if known is None else known
         self._parents = parents
         self._found = found
@@ -225,15 +248,56 @@ class Verifier:
             reason = f"{oid}, which it names, is no {kind.name} but a {other.name}"
             self._found(Damage(str(source.name), source.kind, reason))
 
+    # Objects that gc removes meanwhile
+
+    def _read_linked(self, links: list[_Link]) -> tuple[list[_Link], Mapping[str, Row]]:
+        """The rows of linked objects, and the links that are left by `_without_removed`."""
+        rows = self._read({link.oid for link in links if link.oid not in self.bad})
+        there = {link.oid for link in links if OBJECT_PREFIX + link.oid.hex() in rows}
+        return self._without_removed(links, there), rows
+
+    def _without_removed(self, links: list[_Link], there: set[ObjectId]) -> list[_Link]:
+        """The links, without those to objects that `gc` has removed since the link was read.
+
+        `gc` removes a commit before the commit's objects. So an object is lost if it is missing while its
+        commit is there, before the look and after it. Objects that are back join those that are `there`.
+        """
+        missing = [link for link in links if link.oid not in there and link.oid not in self.bad]
+        if not missing or self._read_ends is None:
+            return links
+        needed = self._needed(missing)
+        there |= self._salvage.are_there(link.oid for link in needed)
+        lost = set(map(id, self._needed([link for link in needed if link.oid not in there])))
+        left = [link for link in links if link.oid in there or link.oid in self.bad or id(link) in lost]
+        self.skipped = self.skipped or len(left) < len(links)
+        return left
+
+    def _needed(self, links: Sequence[_Link]) -> list[_Link]:
+        """Those of the links that refs still lead to, as far as commits and the ends of histories tell."""
+        commits = self._salvage.are_there(link.commit for link in links if link.commit is not None)
+        refs = self._salvage.rows([str(link.source.name) for link in links if link.commit is None])
+        if self._read_ends is not None and any(isinstance(link, _CommitLink) for link in links):
+            self._read_ends()
+
+        def is_needed(link: _Link) -> bool:
+            if link.commit is None:
+                row = refs.get(str(link.source.name))
+                return row == str(link.oid).encode() if isinstance(row, bytes) else row is not None
+            child = link.child if isinstance(link, _CommitLink) else None
+            return link.commit in commits and (child is None or link.oid in self._parents(child))
+
+        return [link for link in links if is_needed(link)]
+
     # Commits
 
     def _commits(self, links: list[_CommitLink]) -> list[Batch]:
         parents: list[_CommitLink] = []
-        roots: list[_NodeLink] = []
         # Not by `reached`: an object of another kind may be stored under the id of a commit.
         new = {link.oid: link for link in links if self._links.add(link.oid + COMMIT.code.encode())}
-        rows = self._read(new)
-        for oid, link in new.items():
+        rows = self._read_commits(list(new))
+        found = [link for link in links if link.oid in new]
+        left = self._without_removed(found, {oid for oid in new if OBJECT_PREFIX + oid.hex() in rows})
+        for oid, link in {link.oid: link for link in left}.items():
             body = self._body(COMMIT, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.source)
             commit = None if body is None else self._commit(oid, bytes(body))
             if commit is not None:
@@ -241,11 +305,23 @@ class Verifier:
                 parents += [_CommitLink(parent, above, commit) for parent in self._parents(commit)]
                 checks_tree = link.child is None or not self._trusting
                 if checks_tree and commit.root is not None and self._is_unchecked((commit.root,)):
-                    roots.append(_NodeLink(commit.root, above, None, None, None, None, None))
-        for link in links:
+                    self._roots.append(_NodeLink(oid, commit.root, above, None, None, None, None, None))
+        for link in [*left, *(link for link in links if link.oid not in new)]:
             if link.child is not None:
-                self._check_parent(link.oid, link.child)
+                self._check_parent(link, link.child)
+        # Mostly a commit has one parent: the trees of many commits are read together.
+        if parents and len(self._roots) < BATCH:
+            return [(COMMIT, parents)]
+        roots, self._roots = self._roots, []
         return [(COMMIT, parents), (TREE, roots)]
+
+    def _read_commits(self, ids: Sequence[ObjectId]) -> Mapping[str, Row]:
+        """The rows of these commits. If they are not there yet, the next commits are read with them."""
+        if any(OBJECT_PREFIX + oid.hex() not in self._ahead for oid in ids):
+            self._ahead = self._read(
+                dict.fromkeys([*ids, *chain.from_iterable(map(self._next_commits, ids))])
+            )
+        return self._ahead
 
     def _commit(self, oid: ObjectId, body: bytes) -> Commit | None:
         try:
@@ -261,13 +337,16 @@ class Verifier:
         self.signed = self.signed or commit.signature is not None
         return commit
 
-    def _check_parent(self, oid: ObjectId, child: Commit) -> None:
+    def _check_parent(self, link: _CommitLink, child: Commit) -> None:
+        oid = link.oid
         time = self._times.get(oid)
         if time is None:
             row = None if oid in self.bad else self._salvage.row(OBJECT_PREFIX + oid.hex())
             try:
                 time = Commit.decode(oid, bytes(self._salvage.body(COMMIT, oid, row))).time
             except (CorruptObject, ValueError):
+                if row is None and not self._without_removed([link], set()):
+                    return
                 self.cut.setdefault(child.oid, []).append(oid)
                 return
         if time >= child.time:
@@ -276,7 +355,7 @@ class Verifier:
     # Trees
 
     def _nodes(self, links: list[_NodeLink]) -> list[Batch]:
-        rows = self._read({link.oid for link in links if link.oid not in self.bad})
+        links, rows = self._read_linked(links)
         nodes: dict[ObjectId, Node | None] = {}
         children: list[_NodeLink] = []
         parts: list[_StreamLink] = []
@@ -291,9 +370,9 @@ class Verifier:
             node = nodes[oid]
             if node is not None:
                 # Also if the link is bad: reading a key goes through it.
-                children += self._below(oid, node, link.before if self._fits(link, node) else None)
+                children += self._below(link, node, link.before if self._fits(link, node) else None)
                 if not node.height:
-                    parts += self._linked(oid, node)
+                    parts += self._linked(link, node)
         return [*_by_kind(parts), (TREE, children)]
 
     def _node(self, oid: ObjectId, body: bytes, *, check: bool) -> Node | None:
@@ -355,20 +434,21 @@ class Verifier:
             self._note_fault(TREE, _id(link.source), reason)
         return not wrong
 
-    def _below(self, oid: ObjectId, node: Node, before: str | None) -> Iterator[_NodeLink]:
+    def _below(self, link: _NodeLink, node: Node, before: str | None) -> Iterator[_NodeLink]:
         if not node.height:
             return
-        above = _Source(TREE.name, oid)
+        commit, above = link.commit, _Source(TREE.name, link.oid)
         recent = self._recent
         ends = [*node.keys[1:], before]
         below = (node.height - 1,) * len(ends)
         due = node.expiries or (None,) * len(ends)
-        for link in zip(node.items, below, node.keys, ends, node.counts, due, strict=True):
-            if link not in recent and self._is_unchecked(link):
-                item, *says = link
-                yield _NodeLink(ObjectId(item), above, *says)
+        for fields in zip(node.items, below, node.keys, ends, node.counts, due, strict=True):
+            if fields not in recent and self._is_unchecked(fields):
+                item, *says = fields
+                yield _NodeLink(commit, ObjectId(item), above, *says)
 
-    def _linked(self, oid: ObjectId, leaf: Node) -> Iterator[_StreamLink]:
+    def _linked(self, link: _NodeLink, leaf: Node) -> Iterator[_StreamLink]:
+        oid = link.oid
         above = _Source(TREE.name, oid)
         for key, item in self._entries.new_items(leaf):
             try:
@@ -378,25 +458,32 @@ class Verifier:
                 continue
             if fault := entry_fault(entry, item):
                 self._note_fault(TREE, oid, f"the entry of {key!r} {fault}")
-            for link in entry.links:
-                yield from self._parts(above, [link], 0 if is_single(link) else None, last=True)
+            for part in entry.links:
+                height = 0 if is_single(part) else None
+                yield from self._parts(link.commit, above, [part], height, last=True)
 
     # Streams
 
     def _parts(
-        self, source: _Source, links: Sequence[tuple[ObjectId, int]], height: int | None, *, last: bool
+        self,
+        commit: ObjectId,
+        source: _Source,
+        links: Sequence[tuple[ObjectId, int]],
+        height: int | None,
+        *,
+        last: bool,
     ) -> Iterator[_StreamLink]:
         end = len(links) - 1
         for i, (oid, length) in enumerate(links):
             if height == 0:
                 link = link_key(oid, length)
                 if link not in self._known and self._links.add(link):
-                    yield _StreamLink(oid, BLOB, source, length, 0, False)
+                    yield _StreamLink(commit, oid, BLOB, source, length, 0, False)
             elif self._is_unchecked((oid, length, height, last and i == end)):
-                yield _StreamLink(oid, INDEX, source, length, height, last and i == end)
+                yield _StreamLink(commit, oid, INDEX, source, length, height, last and i == end)
 
     def _indexes(self, links: list[_StreamLink]) -> list[Batch]:
-        rows = self._read({link.oid for link in links if link.oid not in self.bad})
+        links, rows = self._read_linked(links)
         parts: list[_StreamLink] = []
         for link in links:
             oid = link.oid
@@ -428,7 +515,7 @@ class Verifier:
             self._note_fault(INDEX, oid, "it ends before its last item would end it")
         if link.height is None and len(items) == 1:
             self._note_fault(INDEX, oid, "it is the root of a stream, and has one item only")
-        yield from self._parts(_Source(INDEX.name, oid), items, height - 1, last=link.last)
+        yield from self._parts(link.commit, _Source(INDEX.name, oid), items, height - 1, last=link.last)
 
     def _wrong_length(self, link: _StreamLink, actual: int) -> None:
         """Report an object that is whole and has another length than the link to it says."""
@@ -459,6 +546,11 @@ class Verifier:
 
     def _finish_reading(self, batch: list[_StreamLink], lengths: Future[Lengths]) -> None:
         found = lengths.result()
+        if bad := [link for link in batch if not isinstance(found[link.oid], int)]:
+            left, _ = self._read_linked(bad)
+            found |= self._lengths(left)  # again: a writer may have brought one back
+            removed = {link.oid for link in bad} - {link.oid for link in left}
+            batch = [link for link in batch if link.oid not in removed]
         for link in batch:
             oid = link.oid
             if oid in self.bad:
@@ -477,7 +569,7 @@ class Verifier:
 
     def _look_for(self, links: list[_StreamLink]) -> None:
         there = self._salvage.are_there(link.oid for link in links)
-        for link in links:
+        for link in self._without_removed(links, there):
             if self.reached.add(link.oid):
                 if link.oid in there:
                     self.counts[BLOB] += 1
