@@ -396,7 +396,11 @@ class Core:
             root = self.objects.commit(parents[0]).root
             before = self._predecessors.of(self.objects.node, root, nodes)
         rows = self.objects.stored(made, before)
-        return {**rows, **self._segment(commits[0])} if self.history.is_tip(commits[0].oid) else rows
+        for commit in commits:
+            if self.history.is_tip(commit.oid):
+                self.objects.remember((), commits[:-1])  # those below a merge, for its segment
+                rows |= self._segment(commit)
+        return rows
 
     def publish_rows(
         self,
