@@ -56,6 +56,7 @@ COMMANDS = (
     "import",
     "verify",
     "key",
+    "mcp",
     "completion",
 )
 """The commands in the order of the help, frequent ones first. `commands/NAME.py` holds each as `NAME`."""

@@ -66,16 +66,18 @@ class _Console(Console):
 
 
 class Output:
-    """Standard output. A terminal has colours, a width and a pager; elsewhere the text is plain and uncut.
+    """Standard output, or another stream. A terminal has colours, a width and a pager; elsewhere the text is
+    plain and uncut.
 
     FORCE_COLOR asks for colours elsewhere too, and NO_COLOR for none anywhere.
     """
 
-    def __init__(self, *, paged: bool = False) -> None:
-        self.is_terminal = sys.stdout.isatty()
+    def __init__(self, *, paged: bool = False, stream: TextIO | None = None) -> None:
+        self._own_stream = stream
+        self.is_terminal = stream is None and sys.stdout.isatty()
         self._pager = Pager() if paged and self.is_terminal else None
         coloured: Literal["auto", "standard"] | None = "auto" if self.is_terminal else None
-        if os.environ.get("FORCE_COLOR") and coloured is None:
+        if os.environ.get("FORCE_COLOR") and coloured is None and stream is None:
             coloured = "standard"
         if os.environ.get("NO_COLOR"):
             coloured = None
@@ -104,6 +106,8 @@ class Output:
 
     @property
     def _stream(self) -> TextIO:
+        if self._own_stream is not None:
+            return self._own_stream
         # Opened at the first text: an error, or a progress bar before the text, needs no pager.
         return sys.stdout if self._pager is None else self._pager.stream()
 

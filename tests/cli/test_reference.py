@@ -15,6 +15,7 @@ API = {"log", "show", "diff", "checkout", "ls", "branch", "tag", "rollback", "st
     "verify",
     "check-classes",
     "key",
+    "mcp",
     "undo",
     "reflog",
     "blame",

@@ -90,7 +90,11 @@ def _blame(session: Session, commit: Commit, key: str, path: str | None, bar: Pr
 
 def _lines(session: Session, found: list[Blamed]) -> Iterator[Line]:
     names = [safe(str(each.line) if each.line is not None else each.path) for each in found]
-    messages = [safe(commits.subject(each.commit), _WIDEST_MESSAGE) for each in found]
+    # Once for each commit: its message may be long, and the lines many.
+    subjects = {
+        commit: safe(commits.subject(commit), _WIDEST_MESSAGE) for commit in {e.commit for e in found}
+    }
+    messages = [subjects[each.commit] for each in found]
     width = min(max(map(cell_len, names)), _WIDEST_PATH)
     message_width = max(map(cell_len, messages))
     length = _length(found)

@@ -1,0 +1,202 @@
+"""The tools that `vstate mcp` gives to agents, and the search for a text."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Plan
+from vstate_cli.tools import LONGEST, ToolFailure, Tools
+
+from vstate import Disk, Memory, Versioned
+from vstate.errors import InvalidInput
+from vstate.repo import Repository
+from vstate.repo.search import texts
+from vstate.repo.search.texts import find_text
+
+
+class Evil:
+    """Makes a directory when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.fixture
+def state() -> Versioned:
+    state = Versioned(Memory())
+    state["plan"] = Plan("Find the needle", ["look", "dig"])
+    state["chat/1"] = [{"role": "user", "content": "Where is the NEEDLE?"}]
+    state.commit("begin", trace="4bf92f3577b34da6a3ce929d0e0e4736")
+    state["chat/1"].append({"role": "assistant", "content": "In the haystack."})
+    state.commit("answered")
+    return state
+
+
+def test_the_tools_print_what_the_commands_print(state: Versioned) -> None:
+    """Each tool gives the text of the command of its name."""
+    tools = Tools(state.repo)
+    first, last = (commit.short for commit in [*state.log()][::-1])
+    assert tools.log(limit=1).startswith(f"{last} (HEAD -> main) answered")
+    assert tools.log(grep="TRACE:4bf9").startswith(f"{first} begin")
+    assert tools.log(grep="(").strip() == "nothing"
+    assert tools.log(key="plan", patch=True).startswith(f"{first} begin")
+    assert "In the haystack." in tools.diff(key="chat/1")
+    assert "begin" in tools.show(rev="HEAD~1")
+    assert tools.show(key="plan", path=".goal") == "'Find the needle'\n"
+    assert f"{last}" in tools.blame("chat/1")
+    assert tools.search("needle") == (
+        "chat/1 [0].content: Where is the NEEDLE?\nplan .goal: Find the needle\n2 places in 2 keys\n"
+    )
+
+
+def test_writing_tools_make_and_move_branches(state: Versioned) -> None:
+    """fork makes a branch, and undo moves one back."""
+    tools = Tools(state.repo)
+    assert tools.fork("what-if", "HEAD~1").startswith("Created branch what-if at")
+    assert state.branches()["what-if"] == state.checkout("HEAD~1").commit
+    assert tools.undo().startswith("main is at")
+    assert state.branches()["main"] == state.branches()["what-if"]
+    with pytest.raises(ToolFailure, match="did not exist before"):
+        tools.undo("what-if", 5)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tools: tools.log("--all"),
+        lambda tools: tools.log("-5"),
+        lambda tools: tools.show("--json"),
+        lambda tools: tools.diff("--stat", "HEAD"),
+        lambda tools: tools.blame("--json"),
+        lambda tools: tools.fork("--delete", "main"),
+        lambda tools: tools.fork("main"),
+        lambda tools: tools.search(""),
+        lambda tools: tools.show(path="[0]"),
+        lambda tools: tools.show(key="plan\x1b[31m"),
+    ],
+)
+def test_an_argument_is_never_an_option(state: Versioned, call: Callable[[Tools], str]) -> None:
+    """A text that looks like an option is a revision, a key or a name; the failure is one printable line."""
+    with pytest.raises(ToolFailure) as failure:
+        call(Tools(state.repo))
+    assert str(failure.value).isprintable()
+
+
+def test_hostile_values_are_bounded(tmp_path: Path) -> None:
+    """Nothing is unpickled, a long result ends at the limit, and control characters are escaped."""
+    mark = tmp_path / "mark"
+    state = Versioned(Memory())
+    state["long"] = "\x1b[31m" + "lines\n" * 100_000
+    state["many"] = {f"key {i}": "needle" for i in range(10_000)}
+    shared: list[Any] = ["needle"]
+    for _ in range(60):
+        shared = [shared, shared]
+    state["wide"] = shared
+    state["evil"] = Evil(mark)
+    state.commit("x" * 200_000)
+    mark.rmdir()  # made by the commit, which tries the value
+    tools = Tools(state.repo)
+    results = [
+        tools.log(),
+        tools.log(patch=True),
+        tools.diff("HEAD", "HEAD"),
+        tools.show(),
+        tools.search("line"),
+    ]
+    results += [tools.show(key=key) for key in state] + [tools.blame(key) for key in state]
+    results += [tools.search("needle", limit=10_000)]
+    assert max(map(len, results)) > LONGEST
+    assert max(map(len, results)) < LONGEST + 100
+    assert not any("\x1b" in result for result in results)
+    assert not mark.exists()
+
+
+# Search
+
+
+def test_a_search_says_how_far_it_came(state: Versioned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends after a number of places or seconds, and counts the values that it could not read."""
+    assert state.head is not None
+    found = find_text(state.repo, state.head, "needle", most=1)
+    assert (len(found.places), found.is_complete) == (1, False)
+    assert not find_text(state.repo, state.head, "needle", seconds=-1).is_complete
+    assert [place.key for place in find_text(state.repo, state.head, "NEEDLE", "p").places] == ["plan"]
+    found = find_text(state.repo, state.head, "chat")
+    assert [(place.path, place.excerpt) for place in found.places] == [(None, "chat/1")]
+    with pytest.raises(InvalidInput):
+        find_text(state.repo, state.head, "")
+    monkeypatch.setattr(texts, "MOST_PARTS", 2)
+    assert find_text(state.repo, state.head, "absent").unread == 2
+
+
+def test_a_search_finds_texts_in_all_kinds_of_parts() -> None:
+    """Names of fields and keys, members, and parts of nested values are found by their paths."""
+    state = Versioned(Memory())
+    state["v"] = {"aim": 1, "in": {("t", 1): {"deep AIM"}}, "long": "x" * 500 + "aim" + "y" * 500}
+    commit = state.commit()
+    assert commit is not None
+    first, deep, long = find_text(state.repo, commit, "aim").places
+    assert (first.path, first.excerpt) == (".aim", "aim")
+    assert deep.excerpt == "deep AIM"
+    assert long.path == ".long"
+    assert long.excerpt == "…" + "x" * 60 + "aim" + "y" * 60 + "…"
+
+
+# Over the protocol
+
+
+@pytest.mark.slow
+def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
+    """The client of the package mcp calls the tools of a real server, which writes only if it may."""
+    mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
+    store = tmp_path / "store"
+    with Versioned(store) as state:
+        state["plan"] = Plan("Find the needle", ["look"])
+        state.commit("begin")
+
+    async def session(*options: str) -> tuple[set[str], list[Any]]:
+        command = ["-m", "vstate_cli", "-s", str(store), "mcp", *options]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        server = mcp.StdioServerParameters(command=sys.executable, args=command, env=environment)
+        async with mcp.Client(server, read_timeout_seconds=60) as client:
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            calls = [("log", {}), ("search", {"text": "needle"}), ("show", {"key": "nope"})]
+            calls += [("fork", {"name": "what-if"}), ("undo", {"branch": "what-if"})]
+            results = [await client.call_tool(name, arguments) for name, arguments in calls if name in names]
+            return names, [(result.is_error, result.content[0].text) for result in results]
+
+    names, results = asyncio.run(session())
+    assert names == {"log", "diff", "show", "blame", "search"}
+    assert "begin" in results[0][1]
+    assert results[1] == (False, "plan .goal: Find the needle\n1 place in 1 key\n")
+    assert results[2][0]
+    assert "no key 'nope'" in results[2][1]
+    with Disk(store) as disk:
+        before = dict(disk.items())
+    names, results = asyncio.run(session("--allow-write"))
+    assert names == {"log", "diff", "show", "blame", "search", "fork", "undo"}
+    assert results[3][1].startswith("Created branch what-if")
+    assert results[4][0], "the branch has no move before its creation"
+    with Disk(store) as disk:
+        assert set(Repository(disk).branches()) == {"main", "what-if"}
+        assert dict(disk.items()).items() >= before.items()
+
+
+def test_without_the_package_the_command_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`vstate mcp` fails with the name of the extra."""
+    from conftest import Command
+
+    Versioned(tmp_path).close()
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    assert 'pip install "vstate[mcp]"' in Command(tmp_path).fails("mcp")

@@ -1,0 +1,109 @@
+"""Texts: the keys and the texts inside values that hold a text, without unpickling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+
+from vstate.errors import InvalidInput
+from vstate.objects import expiry, tree
+from vstate.objects.commit import Commit
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import parts_of
+from vstate.repo.core import Core
+from vstate.values.budget import InertError
+from vstate.values.inert import Array
+
+MOST_PARTS = 200_000
+"""So many parts of one value are searched."""
+
+_DEEPEST = 100
+_NAMED = frozenset({"entries", "fields", "kwargs", "columns"})  # groups of parts with names
+_AROUND = 60  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A text that was found: its key, its path inside the value, and the text around it.
+
+    `path` is None if the key itself holds the text.
+    """
+
+    key: str
+    path: str | None
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTexts:
+    """The places of a text, by key. `keys` counts the keys that were searched, and `unread` the values among
+    them that cannot be read, or not to their end. `is_complete` tells whether no key is left.
+    """
+
+    places: tuple[Place, ...]
+    keys: int
+    unread: int
+    is_complete: bool
+
+
+def find_text(
+    core: Core, commit: Commit, text: str, prefix: str = "", *, most: int = 50, seconds: float = 10.0
+) -> FoundTexts:
+    """Search the keys that begin with `prefix`, and their values, for a text, in upper or lower case.
+
+    Ends after `most` places, and begins no further value after so many seconds. Expired keys are left out.
+    """
+    if not text:
+        raise InvalidInput("the text to search for is empty")
+    wanted, end = text.lower(), monotonic() + seconds
+    places: list[Place] = []
+    keys = unread = 0
+    for key, data in tree.scan(core.objects.nodes, commit.root, prefix, at=expiry.now()):
+        if len(places) >= most or monotonic() > end:
+            return FoundTexts(tuple(places[:most]), keys, unread, False)
+        keys += 1
+        if wanted in key.lower():
+            places.append(Place(key, None, _around(key, wanted)))
+        try:
+            for path, found in _texts(core.inspect(key, data)):
+                if wanted in found.lower():
+                    places.append(Place(key, path, _around(found, wanted)))
+                    if len(places) > most:
+                        break
+        except (InertError, InvalidInput):
+            unread += 1
+    return FoundTexts(tuple(places[:most]), keys, unread, len(places) <= most)
+
+
+def _texts(value: object) -> Iterator[tuple[str, str]]:
+    """The texts in a value with their paths, and the steps that are names."""
+    prints = Fingerprints()
+    stack = [(value, "", 0)]
+    parts = 0
+    while stack:
+        value, path, depth = stack.pop()
+        if isinstance(value, str):
+            yield path, value
+            continue
+        if isinstance(value, Array):
+            continue  # numbers
+        if depth > _DEEPEST:
+            raise InvalidInput("the value is nested too deep to be searched")
+        below = []
+        for part in parts_of(value, prints):
+            parts += 1
+            if parts > MOST_PARTS:
+                raise InvalidInput("the value has too many parts to be searched")
+            where = path + part.step
+            if part.group in _NAMED and isinstance(part.place, str):
+                yield where, part.place
+            below.append((part.value, where, depth + 1))
+        stack += reversed(below)
+
+
+def _around(text: str, wanted: str) -> str:
+    """The text around the first place of the wanted one."""
+    at = max(text.lower().find(wanted), 0)
+    begin, end = max(at - _AROUND, 0), at + len(wanted) + _AROUND
+    return ("…" if begin else "") + text[begin:end] + ("…" if end < len(text) else "")
