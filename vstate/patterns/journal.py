@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, takewhile
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from vstate.errors import CannotLoad, InvalidInput, RefMoved
@@ -16,6 +17,7 @@ from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Guard
 from vstate.repo.repository import Repository
+from vstate.repo.writing import BranchChanges
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.pickling import load_only_plain
 
@@ -115,9 +117,19 @@ class Journal(Generic[I]):
             return self._index
 
     def append(
-        self, plan: Callable[[I], Iterable[Any]], *, message: str = "", fresh: bool = False
+        self,
+        plan: Callable[[I], Iterable[Any]],
+        *,
+        message: str = "",
+        fresh: bool = False,
+        beside: Mapping[str, Any] = MappingProxyType({}),
+        others: Iterable[BranchChanges] = (),
+        info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
         """Commit the records that `plan` makes out of the index; None, and no commit, if it makes none.
+
+        The same transaction sets the keys `beside` the journal, and makes the changes of `others`: see
+        `Repository.commit_many`.
 
         `plan` gets the index as this process knows it, or with `fresh` that of the newest commit. If the
         branch has moved meanwhile, it is called again with the new one. Raises InvalidInput for a record
@@ -128,7 +140,7 @@ class Journal(Generic[I]):
             records = list(plan(index))
             return self._appended(records) if records else None
 
-        return self._change(changes, message, fresh)
+        return self._change(changes, message, fresh, beside=beside, others=others, info=info)
 
     def rewrite(self, plan: Callable[[I], Iterable[Any] | None], *, message: str = "") -> Commit | None:
         """Replace all records by those that `plan` makes out of the newest index; None keeps them all.
@@ -145,26 +157,39 @@ class Journal(Generic[I]):
     # Writing
 
     def _change(
-        self, changes: Callable[[I], tuple[_Segment, ...] | None], message: str, fresh: bool
+        self,
+        changes: Callable[[I], tuple[_Segment, ...] | None],
+        message: str,
+        fresh: bool,
+        *,
+        beside: Mapping[str, Any] = MappingProxyType({}),
+        others: Iterable[BranchChanges] = (),
+        info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
+        others = tuple(others)
         with self.lock:
             if fresh:
                 self.refresh()
             while True:
                 segments = changes(self._index)
                 if segments is None:
-                    return None
+                    head = self._head
+                    self.refresh()
+                    if self._head == head:
+                        return None
+                    continue
                 same = {segment.key: segment for segment in self._segments}
                 made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
                 try:
-                    commit = self.repo.commit(
+                    own = BranchChanges(
                         self.branch,
-                        set=made,
+                        set={**beside, **made},
                         delete=same,
                         expect=self._head,
                         message=message,
-                        guard=self.guard,
+                        info=info,
                     )
+                    commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
                 except RefMoved:
                     self.refresh()
                     continue

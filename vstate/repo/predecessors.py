@@ -77,8 +77,7 @@ def _values(before: Node, leaf: Node) -> Iterable[tuple[ObjectId, bytes]]:
     """The ids of the new values of a leaf, each with the id of an earlier version."""
     known = set(before.items)
     for key, item in zip(leaf.keys, leaf.items, strict=True):
-        place = bisect_right(before.keys, key) - 1
-        if item not in known and place >= 0:
+        if item not in known and (place := bisect_right(before.keys, key) - 1) >= 0:
             for old, new in zip(_blobs(before.items[place]), _blobs(item), strict=False):
                 if new.length >= FROM_BYTES:
                     yield new.id, old.id
