@@ -169,6 +169,35 @@ def test_what_was_removed_stays_removed_beside_a_stale_writer() -> None:
     assert ids(other) == ["00000023", "00000021"]
 
 
+class Refusing:
+    """A guard that refuses everything."""
+
+    def rows(self) -> Any:
+        raise LeaseLost("lease", fence=1, reason="it is refused here")
+
+    def check(self) -> None:
+        self.rows()
+
+
+def test_a_step_that_did_not_land_leaves_nothing_behind() -> None:
+    """A step is refused, another saver puts one of equal length, and the next step has the right values."""
+    store = Memory()
+    saver, other = VstateSaver(store), VstateSaver(store)
+    first = ["the first message " * 9]
+    step(saver, 1, {"messages": first})
+    saver._journal("t").guard = Refusing()
+    with pytest.raises(LeaseLost):
+        step(saver, 2, {"messages": [*first, "lost " * 9]}, named(id="00000001"))
+    saver._journal("t").guard = None
+    config = step(other, 3, {"messages": [*first, "kept " * 9]}, named(id="00000001"))
+    saver.get_tuple(config)
+    step(saver, 4, {"messages": [*first, "lost " * 9, "new " * 9]}, config)
+    for reader in (saver, other):
+        found = reader.get_tuple(named())
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == [*first, "lost " * 9, "new " * 9]
+
+
 def test_a_copy_of_a_thread_is_one_ref_and_grows_alone(saver: VstateSaver) -> None:
     """A copy has the same checkpoints without a new object; copied onto a thread, it adds to that."""
     config = named()

@@ -98,6 +98,12 @@ def test_a_thousand_commits_in_twenty_trips(store: Remote, walk: Callable[[Versi
         assert store.during(lambda: walk(state)) <= 20
 
 
+@pytest.mark.parametrize("branch", [None, "main", "new"])
+def test_a_state_is_open_after_two_trips(store: Remote, branch: str | None) -> None:
+    """The format and the branch come at once, and then the commit."""
+    assert store.during(lambda: Versioned(store, branch=branch)) <= 2
+
+
 def test_the_newest_commits_are_read_alone(store: Remote) -> None:
     """A look at a few commits reads these alone, and no reflog."""
     with Versioned(store) as state:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from vstate.arguments import check_count, check_flag, check_limit, check_text
 from vstate.backoff import Backoff
@@ -38,7 +38,7 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
-from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_ref_name
+from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_ref_name, rows_of_head
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.predecessors import Predecessors
@@ -119,7 +119,10 @@ class Core:
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
 
-    def __init__(self, store: KVStore, security: Security | None = None) -> None:
+    def __init__(
+        self, store: KVStore, security: Security | None = None, *, stamp: bytes | None = None
+    ) -> None:
+        """`stamp` is the row of the format, if it has been read."""
         if not isinstance(store, KVStore):
             raise InvalidInput(
                 f"a {type(self).__name__} is over a KVStore, not over a {type(store).__name__}: open the "
@@ -136,14 +139,21 @@ class Core:
         self._labels = Labels(store)
         self.leases = Leases(store)
         self._predecessors = Predecessors()
-        self._format = self._read_format()
+        self._format = self._read_format(stamp)
+
+    @classmethod
+    def opened(cls, store: KVStore, security: Security, branch: str | None) -> tuple[Self, Head]:
+        """The repository, and the position of a branch, or of HEAD, in one round trip."""
+        rows = rows_of_head(store, branch, FORMAT_KEY)
+        core = cls(store, security, stamp=rows.get(FORMAT_KEY))
+        return core, core.refs.head_in(rows, branch)
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise no_copy(self, "open another one, over a store at the same path or URL")
 
-    def _read_format(self) -> int:
+    def _read_format(self, stamp: bytes | None = None) -> int:
         """The store's format; 0 for a new one."""
-        stamp = self.store.get(FORMAT_KEY)
+        stamp = stamp or self.store.get(FORMAT_KEY)
         if stamp is None:
             if self.store.get(ENCRYPTION_MARK) is not None:
                 raise InvalidInput(
@@ -392,11 +402,20 @@ class Core:
         self.require_format(needed)
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids
-        if self.store.keeps_deltas and parents and self.objects.is_in_memory(parents[0]):
+        if (
+            self.store.keeps_deltas
+            and self._predecessors.are_near(nodes)
+            and parents
+            and self.objects.is_in_memory(parents[0])
+        ):
             root = self.objects.commit(parents[0]).root
             before = self._predecessors.of(self.objects.node, root, nodes)
         rows = self.objects.stored(made, before)
-        return {**rows, **self._segment(commits[0])} if self.history.is_tip(commits[0].oid) else rows
+        for commit in commits:
+            if self.history.is_tip(commit.oid):
+                self.objects.remember((), commits[:-1])  # those below a merge, for its segment
+                rows |= self._segment(commit)
+        return rows
 
     def publish_rows(
         self,

@@ -57,6 +57,9 @@ class Thread:
         self._newest: dict[str, str] = {}
         self._writes: dict[tuple[str, str], dict[tuple[str, int], Write]] = {}
         self._last: dict[tuple[str, str], tuple[Grown, bytes]] = {}
+        """The bytes of the last value of each channel, to compare the next one with."""
+        self._planned: tuple[Record, dict[tuple[str, str], tuple[Grown, bytes]]] = ((), {})
+        """The last record that `record` made, and the values in it. It may never land."""
 
     def add(self, record: tuple[Any, ...]) -> None:
         """Take the next record."""
@@ -72,6 +75,8 @@ class Thread:
             self._newest[ns] = max(id, self._newest.get(ns, id))
             for _, data in grown:
                 self.heap.add(data)
+            if record is self._planned[0]:
+                self._last |= self._planned[1]
         elif kind == WRITES:
             own = self._writes.setdefault((ns, id), {})
             for place, channel, value in fields["writes"]:
@@ -136,6 +141,7 @@ class Thread:
         known = self.find(ns, parent) if parent else None
         before = known or self.find(ns, None)
         maker = _Maker(len(self.heap))
+        new: dict[tuple[str, str], tuple[Grown, bytes]] = {}
         for channel, version in versions.items():
             same = known.values.get(channel) if known and channel not in changed else None
             if same is not None and same.version == version:
@@ -145,8 +151,9 @@ class Thread:
             last = self._last.get((ns, channel))
             if old is not None and (last is None or last[0] != old.grown):
                 last = old.grown, self.heap.value(old.grown)
-            self._last[ns, channel] = maker.add(channel, version, dump(channel), last if old else None)
-        return maker.record(ns, id, parent, checkpoint, metadata)
+            new[ns, channel] = maker.add(channel, version, dump(channel), last if old else None)
+        self._planned = maker.record(ns, id, parent, checkpoint, metadata), new
+        return self._planned[0]
 
     def copies(self, kept: Iterable[Saved], heap_size: int = 0) -> list[Record]:
         """The records of these checkpoints, and of their writes, for a heap of this size."""

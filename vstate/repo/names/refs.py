@@ -256,6 +256,22 @@ class Lifetimes:
         return [ref for ref, (_, life) in self.all(begin).items() if life.is_over]
 
 
+def _rows(store: KVStore, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
+    """The rows of the refs, of their lifetimes, and others, read at once."""
+    keys = [REF + ref for ref in refs]
+    # After the refs: if the store reads one row after another, a lifetime is at least as new as its ref.
+    keys += [LIFETIME + ref for ref in refs if ref.startswith(HEADS)]
+    return store.get_many([*others, *keys])
+
+
+def rows_of_head(store: KVStore, branch: str | None, *others: str) -> Mapping[str, bytes]:
+    """The rows that `Refs.head_in` needs for a branch, or for HEAD, and others, read at once."""
+    if branch is not None:
+        return _rows(store, [HEADS + branch], *others)
+    # HEAD is mostly on the default branch: one round trip reads both.
+    return _rows(store, [HEADS + DEFAULT_BRANCH], *others, REF + HEAD)
+
+
 class Refs:
     """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`; never cached."""
 
@@ -276,19 +292,12 @@ class Refs:
 
     def read(self, ref: str) -> ObjectId | None:
         """The commit that the ref names, None if there is no such ref, or the branch has expired."""
-        return self._commit_of(ref, self._rows([ref]))
+        return self._commit_of(ref, _rows(self._store, [ref]))
 
     def read_many(self, refs: Sequence[str]) -> Sequence[ObjectId | None]:
         """The commits that the refs name, None for each absent ref, read at once."""
-        rows = self._rows(refs)
+        rows = _rows(self._store, refs)
         return [self._commit_of(ref, rows) for ref in refs]
-
-    def _rows(self, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
-        """The rows of the refs, of their lifetimes, and others, read at once."""
-        keys = [REF + ref for ref in refs]
-        # After the refs: if the store reads one row after another, a lifetime is at least as new as its ref.
-        keys += [LIFETIME + ref for ref in refs if ref.startswith(HEADS)]
-        return self._store.get_many([*others, *keys])
 
     def _commit_of(self, ref: str, rows: Mapping[str, bytes]) -> ObjectId | None:
         value = rows.get(REF + ref)
@@ -462,8 +471,12 @@ class Refs:
 
     def head(self) -> Head:
         """The position of HEAD; on the branch `main` in a new store."""
-        # HEAD is mostly on the default branch: one round trip reads both.
-        rows = self._rows([HEADS + DEFAULT_BRANCH], REF + HEAD)
+        return self.head_in(rows_of_head(self._store, None))
+
+    def head_in(self, rows: Mapping[str, bytes], branch: str | None = None) -> Head:
+        """The position of a branch, or of HEAD, by the rows that `rows_of_head` read."""
+        if branch is not None:
+            return Head(branch, self._commit_of(HEADS + branch, rows))
         value = rows.get(REF + HEAD)
         if value is None:
             return Head(DEFAULT_BRANCH, self._commit_of(HEADS + DEFAULT_BRANCH, rows))
