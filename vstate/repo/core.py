@@ -402,7 +402,12 @@ class Core:
         self.require_format(needed)
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids
-        if self.store.keeps_deltas and parents and self.objects.is_in_memory(parents[0]):
+        if (
+            self.store.keeps_deltas
+            and self._predecessors.are_near(nodes)
+            and parents
+            and self.objects.is_in_memory(parents[0])
+        ):
             root = self.objects.commit(parents[0]).root
             before = self._predecessors.of(self.objects.node, root, nodes)
         rows = self.objects.stored(made, before)
