@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from vstate_cli.app import cli
 
 pytest.importorskip("langgraph.checkpoint.base", reason="langgraph-checkpoint is not installed")
 
@@ -175,6 +177,26 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(InvalidInput, match="SQLite savers"):
         intake.take_sqlite(repo, tmp_path / "empty")
+
+
+def test_the_command_moves_threads(source: Source, tmp_path: Path) -> None:
+    """`vstate import langgraph-sqlite` tells the counts, names those left out, and takes a prefix."""
+    source.add("ann", 3)
+    source.row("bad", "1", None, "pickle", b"N.", "{}")
+
+    def run(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(cli, ["-s", str(tmp_path / "store"), "import", *words])
+        return result.exit_code, result.stdout
+
+    code, text = run("langgraph-sqlite", str(source.file), "--prefix", "chats/")
+    assert code == 1
+    assert text.startswith("imported 2 threads with 3 checkpoints, 3 of them new\n  left out bad 1: ")
+    with VstateSaver(tmp_path / "store", prefix="chats/") as saver:
+        assert len(read(saver, "ann")) == 3
+    again = run("langgraph-sqlite", str(source.file), "--prefix", "chats/", "--json")[1]
+    assert json.loads(again)["written"] == 0
+    assert run("langgraph-sqlite", "none")[0] == 1
+    assert run("langgraph-sqlite", str(source.file), "--branch", "main")[0] == 2
 
 
 def test_each_thread_is_read_back(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
