@@ -205,9 +205,10 @@ class Journal(Generic[I]):
         if fitting:
             size = last.size + sum(sizes[:fitting])
             last = last._replace(entry=b"", size=size, records=(*last.records, *records[:fitting]))
-        number = sum(len(segment.records) for segment in (*before, last))
-        kept = (*before, last) if last.key else ()
-        return (*kept, *self._cut(number, records[fitting:]))
+        if not last.key:
+            return self._cut(0, records)
+        number = int(last.key[-_DIGITS:]) + len(last.records)
+        return (*before, last, *self._cut(number, records[fitting:]))
 
     def _cut(self, number: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """Records as segments; the first one is record `number` of the journal."""

@@ -402,11 +402,20 @@ class Core:
         self.require_format(needed)
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids
-        if self.store.keeps_deltas and parents and self.objects.is_in_memory(parents[0]):
+        if (
+            self.store.keeps_deltas
+            and self._predecessors.are_near(nodes)
+            and parents
+            and self.objects.is_in_memory(parents[0])
+        ):
             root = self.objects.commit(parents[0]).root
             before = self._predecessors.of(self.objects.node, root, nodes)
         rows = self.objects.stored(made, before)
-        return {**rows, **self._segment(commits[0])} if self.history.is_tip(commits[0].oid) else rows
+        for commit in commits:
+            if self.history.is_tip(commit.oid):
+                self.objects.remember((), commits[:-1])  # those below a merge, for its segment
+                rows |= self._segment(commit)
+        return rows
 
     def publish_rows(
         self,

@@ -389,7 +389,7 @@ class Objects:
                     rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
                     continue
             misses[kind] = missed + 1
-            rows[OBJECT_PREFIX + oid.hex()] = _plain(raw, body)
+            rows[OBJECT_PREFIX + oid.hex()] = raw + body if type(body) is bytes else _plain(raw, body)
         return rows
 
 

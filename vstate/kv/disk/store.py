@@ -48,14 +48,19 @@ _ITEMS = f"SELECT key, value, base FROM kv {_RANGE}"
 
 
 def _split(writes: Mapping[str, bytes | None]) -> Rows:
-    """The rows to set and the keys to delete; a `Revised` value stays one only where it can be packed."""
+    """The rows to set, the keys to delete, and the objects to pack as deltas."""
     sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
-    for i, (key, value) in enumerate(sets):
-        if type(value) is Revised and not (
-            key.startswith(OBJECT_MARK) and len(value) <= deltas.LONGEST_VALUE
-        ):
-            sets[i] = key, bytes(value)
-    return sets, deletes
+    if Revised not in map(type, writes.values()):
+        return Rows(sets, deletes)
+    plain, revised = [], []
+    for key, value in sets:
+        if type(value) is not Revised:
+            plain.append((key, value))
+        elif key.startswith(OBJECT_MARK) and len(value) <= deltas.LONGEST_VALUE:
+            revised.append((key, value))
+        else:
+            plain.append((key, bytes(value)))
+    return Rows(plain, deletes, revised)
 
 
 class Disk(TransactionalStore, ForkAware):
@@ -76,6 +81,7 @@ class Disk(TransactionalStore, ForkAware):
 
     remote = False
     ordered = True
+    keeps_deltas = True
 
     def __init__(
         self,
@@ -114,10 +120,6 @@ class Disk(TransactionalStore, ForkAware):
         self._query("SELECT 1", ())
         # A file that is missing from now on was removed. An empty store in its place would hide that.
         self._database.create = False
-
-    @property
-    def keeps_deltas(self) -> bool:
-        return True
 
     # Reading
 
@@ -291,7 +293,7 @@ class Disk(TransactionalStore, ForkAware):
 
     def _write(self, write: Write) -> bool:
         """If every expectation holds, write the rows; return whether it did."""
-        if self._waiting.is_written(write):
+        if write.shared and self._waiting.is_written(write):
             return bool(write.done)
         backoff: Backoff | None = None
         try:
@@ -334,14 +336,15 @@ class Disk(TransactionalStore, ForkAware):
         try:
             if connection.in_transaction:
                 connection.rollback()  # an interruption kept the last call from undoing it
-            self._checkpoints.resume(self._writer)  # an interruption may have kept the last call from it
+            if self._checkpoints.is_put_off:  # an interruption may have kept the last call from it
+                self._checkpoints.resume(self._writer)
             connection.execute("BEGIN IMMEDIATE")
             self._turnstile.leave()
             agreed = []
             known, self._writer.known = self._writer.known, None
             packer = deltas.Packer(connection, known)
             # The writes that come while others are applied go with them too.
-            for write in self._waiting.take(first):
+            for write in self._waiting.take(first) if first.shared else (first,):
                 group.append(write)
                 if self._apply(connection, packer, write):
                     agreed.append(write)
@@ -392,20 +395,18 @@ class Disk(TransactionalStore, ForkAware):
         for key, value in write.expected:
             if not packer.holds(key, value):
                 return False
-        sets, deletes = write.plan()
+        sets, deletes, revised = write.plan()
         if deletes:
             packer.forget()
             self._database.limit_pages(connection, spare=database.SPARE_PAGES)
             connection.executemany(_DELETE, zip(deletes))
             self._database.limit_pages(connection)
-        plain = [row for row in sets if type(row[1]) is not Revised]
-        if len(plain) < len(sets):
-            for key, value in sets:
-                if type(value) is Revised:
-                    packer.write(key, value)
-        if plain:
-            packer.forget_if_known([key for key, _ in plain])
-            connection.executemany(_SET, plain)
+        for key, value in revised:
+            packer.write(key, value)
+        if sets:
+            if packer.known is not None:
+                packer.forget_if_known([key for key, _ in sets])
+            connection.executemany(_SET, sets)
         return True
 
     def _unknown(self, reason: object) -> StoreUnavailable:

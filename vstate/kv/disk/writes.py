@@ -7,13 +7,28 @@ their rows are written, or until it is their turn to lead. Nobody waits for comp
 
 from __future__ import annotations
 
+from _thread import LockType
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Lock, get_ident, main_thread
+from typing import NamedTuple
 
-Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
-"""The rows that a transaction sets, and the stored keys that it deletes."""
+from vstate.kv.base import Revised
+
+
+class Rows(NamedTuple):
+    """The rows that a transaction sets, the stored keys that it deletes, and the rows to pack as deltas."""
+
+    sets: list[tuple[bytes, bytes]]
+    deletes: list[bytes]
+    revised: Sequence[tuple[bytes, Revised]] = ()
+
+    @property
+    def total(self) -> int:
+        """The number of rows."""
+        return len(self.sets) + len(self.deletes) + len(self.revised)
+
 
 MOST_ROWS = 1000
 """A transaction with more rows than this goes alone: its fsync is little beside its writing."""
@@ -46,20 +61,27 @@ class Write:
         self.committing = False
         self.done: bool | None = None
         self.long = False
+        self._bell: LockType | None = None
+
+    def share(self) -> None:
+        """Let another thread write the rows."""
         self._bell = Lock()
         self._bell.acquire()
+        self.shared = True
 
     def wait(self) -> None:
         """Sleep until `wake`.
 
         `wake` is a hint. An exception may keep it from being called, so a sleeper also wakes by itself.
         """
-        self._bell.acquire(timeout=_LOOK_AGAIN_SECONDS)
+        if self._bell is not None:
+            self._bell.acquire(timeout=_LOOK_AGAIN_SECONDS)
 
     def wake(self) -> None:
         """Let the thread that waits with this write look."""
-        with suppress(RuntimeError):  # it is awake
-            self._bell.release()
+        if self._bell is not None:
+            with suppress(RuntimeError):  # it is awake
+                self._bell.release()
 
 
 class Waiting:
@@ -79,8 +101,8 @@ class Waiting:
         Not in the main thread: a signal could end its call at any line, while another thread goes on to write
         the rows of a caller that has gone.
         """
-        if get_ident() != main_thread().ident and _count(rows) <= MOST_ROWS:
-            write.shared = True
+        if get_ident() != main_thread().ident and rows.total <= MOST_ROWS:
+            write.share()
             self._writes.append(write)
 
     def is_written(self, write: Write) -> bool:
@@ -107,7 +129,7 @@ class Waiting:
             while self._writes and rows <= MOST_ROWS:
                 write = self._writes.popleft()
                 if write.shared and write.done is None and write is not first:
-                    rows += _count(write.plan())
+                    rows += write.plan().total
                     yield write
 
     def pass_on(self, write: Write) -> None:
@@ -136,10 +158,5 @@ class Waiting:
 
 def is_long(rows: Rows) -> bool:
     """Whether these rows make a long transaction, by the rows that it sets."""
-    sets, _ = rows
+    sets = rows.sets
     return len(sets) > LONG_BYTES // _LONGEST_CHUNK and sum(len(value) for _, value in sets) > LONG_BYTES
-
-
-def _count(rows: Rows) -> int:
-    sets, deletes = rows
-    return len(sets) + len(deletes)
