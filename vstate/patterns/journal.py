@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, takewhile
 from types import MappingProxyType
@@ -301,6 +302,30 @@ class Journal(Generic[I]):
         for record in new:
             index.add(record)
         self._index, self._segments, self._head = index, tuple(segments), head
+
+
+class Journals(Generic[I]):
+    """The journals of many branches of one store: those that were used last stay in memory."""
+
+    def __init__(self, make: Callable[[str], Journal[I]], *, most: int = 64) -> None:
+        """`make` makes the journal of a branch. At most so many stay in memory."""
+        self._make = make
+        self._most = most
+        self._lock = threading.Lock()
+        self._used: OrderedDict[str, Journal[I]] = OrderedDict()
+
+    def __getitem__(self, branch: str) -> Journal[I]:
+        with self._lock:
+            journal = self._used.pop(branch, None) or self._make(branch)
+            self._used[branch] = journal
+            if len(self._used) > self._most:
+                self._used.popitem(last=False)
+            return journal
+
+    def drop(self, branch: str) -> None:
+        """Free the memory of the branch's journal."""
+        with self._lock:
+            self._used.pop(branch, None)
 
 
 class _Read:
