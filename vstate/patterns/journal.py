@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, takewhile
 from types import MappingProxyType
@@ -154,7 +155,29 @@ class Journal(Generic[I]):
 
         return self._change(changes, message, fresh=True)
 
+    def fork(self, branch: str, plan: Callable[[I], Iterable[Any]], *, message: str = "") -> Commit:
+        """Begin another branch with the records that `plan` makes out of the newest index, as one commit.
+
+        The commit goes on top of this journal's newest one. Segments with equal records are shared. Raises
+        RefMoved if the branch exists.
+        """
+        with self.lock:
+            made, gone = self._difference(self._cut(0, list(plan(self.refresh()))))
+            changes = BranchChanges(
+                branch, set=made, delete=gone, expect=None, base=self._head, message=message
+            )
+            (commit,) = self.repo.commit_many([changes], guard=self.guard)
+            if commit is None:
+                raise InvalidInput(f"branch {branch!r} would begin with no record and no history")
+            return commit
+
     # Writing
+
+    def _difference(self, segments: Iterable[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
+        """The keys to set, and the keys to delete, that make the journal these segments."""
+        same = {segment.key: segment for segment in self._segments}
+        made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
+        return made, same
 
     def _change(
         self,
@@ -178,13 +201,12 @@ class Journal(Generic[I]):
                     if self._head == head:
                         return None
                     continue
-                same = {segment.key: segment for segment in self._segments}
-                made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
+                made, gone = self._difference(segments)
                 try:
                     own = BranchChanges(
                         self.branch,
                         set={**beside, **made},
-                        delete=same,
+                        delete=gone,
                         expect=self._head,
                         message=message,
                         info=info,
@@ -204,9 +226,10 @@ class Journal(Generic[I]):
         if fitting:
             size = last.size + sum(sizes[:fitting])
             last = last._replace(entry=b"", size=size, records=(*last.records, *records[:fitting]))
-        number = sum(len(segment.records) for segment in (*before, last))
-        kept = (*before, last) if last.key else ()
-        return (*kept, *self._cut(number, records[fitting:]))
+        if not last.key:
+            return self._cut(0, records)
+        number = int(last.key[-_DIGITS:]) + len(last.records)
+        return (*before, last, *self._cut(number, records[fitting:]))
 
     def _cut(self, number: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """Records as segments; the first one is record `number` of the journal."""
@@ -279,6 +302,30 @@ class Journal(Generic[I]):
         for record in new:
             index.add(record)
         self._index, self._segments, self._head = index, tuple(segments), head
+
+
+class Journals(Generic[I]):
+    """The journals of many branches of one store: those that were used last stay in memory."""
+
+    def __init__(self, make: Callable[[str], Journal[I]], *, most: int = 64) -> None:
+        """`make` makes the journal of a branch. At most so many stay in memory."""
+        self._make = make
+        self._most = most
+        self._lock = threading.Lock()
+        self._used: OrderedDict[str, Journal[I]] = OrderedDict()
+
+    def __getitem__(self, branch: str) -> Journal[I]:
+        with self._lock:
+            journal = self._used.pop(branch, None) or self._make(branch)
+            self._used[branch] = journal
+            if len(self._used) > self._most:
+                self._used.popitem(last=False)
+            return journal
+
+    def drop(self, branch: str) -> None:
+        """Free the memory of the branch's journal."""
+        with self._lock:
+            self._used.pop(branch, None)
 
 
 class _Read:
