@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from running import RunPython
 
 from vstate import Versioned
-from vstate.errors import CannotLoad, InvalidInput, LeaseLost
+from vstate.errors import CannotLoad, InvalidInput, LeaseLost, RefMoved
 from vstate.kv import Disk, Memory
 from vstate.patterns.journal import SEGMENT_BYTES, Journal
 from vstate.repo import Repository
@@ -314,3 +314,22 @@ def test_threads_of_two_journals_race() -> None:
     assert [place for _, _, place in records[0]] == list(range(120))
     for name in range(8):
         assert [number for who, number, _ in records[0] if who == name] == list(range(15))
+
+
+def test_a_fork_shares_the_segments_before_its_end() -> None:
+    """A fork has the records that its function makes, on top of the newest commit, and goes on alone."""
+    repo = Repository(Memory())
+    journal = Journal(repo, "main")
+    journal.append(lambda index: [f"{number} " + "x" * 400 for number in range(200)])
+    made = journal.fork("side", lambda index: index[:150], message="fork")
+    assert made.parents == (repo.branch("main").id,)
+    side = Journal(repo, "side")
+    side.append(lambda index: ["new"], fresh=True)
+    assert side.refresh() == [*journal.refresh()[:150], "new"]
+    assert len(journal.index) == 200
+    shared = repo.diff(repo.branch("main").root, made.root)
+    assert len(shared.modified) == 1
+    with pytest.raises(RefMoved):
+        journal.fork("side", lambda index: index)
+    with pytest.raises(InvalidInput, match="no record"):
+        Journal(repo, "empty").fork("other", lambda index: index)

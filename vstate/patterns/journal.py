@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, takewhile
@@ -186,6 +186,22 @@ class Journal(Generic[I]):
 
         return self._change(changes, message, fresh=True)
 
+    def fork(self, branch: str, plan: Callable[[I], Iterable[Any]], *, message: str = "") -> Commit:
+        """Begin another branch with the records that `plan` makes out of the newest index, as one commit.
+
+        The commit goes on top of this journal's newest one. Segments with equal records are shared. Raises
+        RefMoved if the branch exists.
+        """
+        with self.lock:
+            made, gone = self._difference(self._cut(0, list(plan(self.refresh()))))
+            changes = BranchChanges(
+                branch, set=made, delete=gone, expect=None, base=self._head, message=message
+            )
+            (commit,) = self.repo.commit_many([changes], guard=self.guard)
+            if commit is None:
+                raise InvalidInput(f"branch {branch!r} would begin with no record and no history")
+            return commit
+
     # Writing
 
     def _append_together(self, own: _Call[I]) -> None:
@@ -261,18 +277,23 @@ class Journal(Generic[I]):
         info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
         """Commit these segments on top of the known ones; RefMoved."""
-        same = {segment.key: segment for segment in self._segments}
-        made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
+        made, gone = self._difference(segments)
         own = BranchChanges(
             self.branch,
             set={**beside, **made},
-            delete=same,
+            delete=gone,
             expect=self._head,
             message=message,
             info=info,
         )
         commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
         return commit
+
+    def _difference(self, segments: Iterable[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
+        """The keys to set, and the keys to delete, that make the journal these segments."""
+        same = {segment.key: segment for segment in self._segments}
+        made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
+        return made, same
 
     def _change(
         self,
@@ -390,6 +411,40 @@ class Journal(Generic[I]):
             index.add(record)
         self._index, self._segments, self._head = index, tuple(segments), head
         self._added = False
+
+
+class Journals(Generic[I]):
+    """The journals of many branches of one store: those that were used last stay in memory."""
+
+    def __init__(
+        self, make: Callable[[str], Journal[I]], *, most: int = 64, most_bytes: int = 128 * 1024 * 1024
+    ) -> None:
+        """`make` makes the journal of a branch. So many stay in memory, with so many bytes of records.
+
+        The journal that was used last always stays.
+        """
+        self._make = make
+        self._most = most
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._used: OrderedDict[str, Journal[I]] = OrderedDict()
+
+    def __getitem__(self, branch: str) -> Journal[I]:
+        with self._lock:
+            journal = self._used.get(branch)
+            if journal is None:
+                journal = self._used[branch] = self._make(branch)
+                sizes = [other.size for other in self._used.values()]
+                while len(sizes) > self._most or (len(sizes) > 1 and sum(sizes) > self._most_bytes):
+                    self._used.popitem(last=False)
+                    sizes.pop(0)
+            self._used.move_to_end(branch)
+            return journal
+
+    def drop(self, branch: str) -> None:
+        """Free the memory of the branch's journal."""
+        with self._lock:
+            self._used.pop(branch, None)
 
 
 class _Read:
