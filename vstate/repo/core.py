@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -72,7 +72,6 @@ _MICROSECOND = timedelta(microseconds=1)
 Revision = str | Commit | ObjectId
 
 _NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
-_NO_ROWS = nullcontext(_NOTHING)
 _NO_LABELS: Mapping[str, Atom] = MappingProxyType({})
 
 
@@ -448,7 +447,9 @@ class Core:
         rows = {**objects, **others} if others else objects
 
         def move(sweep: Sweep | None) -> bool:
-            with guard.rows() if guard is not None else _NO_ROWS as guarded:
+            if guard is None:
+                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=expecting)
+            with guard.rows() as guarded:
                 conditions = {**expecting, **guarded} if expecting else guarded
                 return self.refs.publish_all(moves, rows, sweep=sweep, expecting=conditions)
 
