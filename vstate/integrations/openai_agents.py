@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from itertools import count
+from functools import partial
+from itertools import chain, count
 from os import PathLike
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -241,10 +242,10 @@ class VstateSession:
         if branch_name is not None and not branch_name.strip():
             raise InvalidInput("Branch name cannot be empty")
 
-        name = base = branch_name or f"branch_from_turn_{turn_number}_{int(time.time())}"
+        base = f"branch_from_turn_{turn_number}_{int(time.time())}"
         current = self._branch
 
-        def fork(journal: Journal[_History]) -> None:
+        def fork(journal: Journal[_History], name: str) -> None:
             def plan(history: _History) -> Iterable[Any]:
                 _require_present(history)
                 if turn_number < 1 or history.first_at(turn_number) is None:
@@ -257,19 +258,18 @@ class VstateSession:
             journal.fork(self._ref(name), plan, message=f"branch from turn {turn_number}")
 
         def begin() -> str:
-            nonlocal name
-            for number in count(2):
+            while True:
+                name = branch_name or self._unused(base)
                 try:
-                    self._change(current, fork)
-                    break
+                    self._change(current, partial(fork, name=name))
                 except RefMoved:
                     if branch_name is not None:
                         raise InvalidInput(
                             f"Branch {name!r} has already been used in this session: choose another name"
                         ) from None
-                    name = f"{base}_{number}"
-            self._branch = name
-            return name
+                else:
+                    self._branch = name
+                    return name
 
         return await self._in_order(begin)
 
@@ -445,6 +445,11 @@ class VstateSession:
         """The names of the branches of the session, those that are gone too."""
         names = self.repo.branch_names(self._prefix)
         return [split_path(unquote_ref(name.removeprefix(self._prefix)))[0] for name in names]
+
+    def _unused(self, name: str) -> str:
+        """The name, or the name with a number, that no branch of the session has or had."""
+        taken = set(self._branches())
+        return next(free for free in chain([name], (f"{name}_{n}" for n in count(2))) if free not in taken)
 
     def _journal(self, branch: str) -> Journal[_History]:
         self._require_open()
