@@ -100,21 +100,24 @@ def take_postgres(
 
     They are read in one transaction, as they are at its beginning. `dsn` is what psycopg connects to.
     """
-    import psycopg  # late: it needs a library of PostgreSQL
-    from psycopg.conninfo import conninfo_to_dict
+    # Late: these need a library of PostgreSQL.
+    import psycopg
 
+    from vstate.kv.postgres.address import Address
+
+    address = Address(dsn)
     try:
-        conninfo_to_dict(dsn)
-    except psycopg.Error:  # whose message may hold the password
-        raise InvalidInput("the address of PostgreSQL is malformed: write it as postgresql://…") from None
-    try:
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(address.dsn) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             return _take(repo, _Postgres(connection), prefix, progress)
     except psycopg.Error as error:
         reason = str(error).strip().split("\n")[0]
-        raise InvalidInput(f"the tables of LangGraph's PostgreSQL savers cannot be read: {reason}") from None
+    if address.is_shown_by(reason):
+        reason = "the reason holds a secret, so it is not shown"
+    raise InvalidInput(
+        f"the tables of LangGraph's PostgreSQL savers at {address} cannot be read: {reason}"
+    ) from None
 
 
 def _take(repo: Repository, source: _Source, prefix: str, progress: Progress) -> ThreadsReport:
