@@ -70,6 +70,19 @@ class Revised(bytes):
         return made
 
 
+class Accounted(dict[str, bytes | None]):
+    """Writes of `transact` that keep account of the objects to which more than one ref leads.
+
+    If they are `alone`, the ref that they move leads to their objects, and no other ref does, unless somebody
+    writes these objects again. A store whose `keeps_account` is true keeps that in mind. For any other store
+    they are writes like others.
+    """
+
+    def __init__(self, writes: Mapping[str, bytes | None], *, alone: bool) -> None:
+        super().__init__(writes)
+        self.alone = alone
+
+
 class KVStore(AbstractContextManager["KVStore"], ABC):
     """Bytes by key.
 
@@ -100,6 +113,11 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     @property
     def keeps_deltas(self) -> bool:
         """Whether a `Revised` value under the key of an object takes the room of its difference only."""
+        return False
+
+    @property
+    def keeps_account(self) -> bool:
+        """Whether `unshared` knows the objects of `Accounted` transactions."""
         return False
 
     @abstractmethod
@@ -161,6 +179,14 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     def present(self, keys: Iterable[str]) -> Set[str]:
         """Those of the keys that are present. A store that can do so answers without reading the values."""
         return {key for key in keys if key in self}
+
+    def unshared(self, keys: Iterable[str]) -> Set[str]:
+        """Those of the keys of objects that one ref alone leads to. Empty if `keeps_account` is false.
+
+        An `Accounted` transaction that was `alone` has set them. No call has set them since then, even to an
+        equal value, and no transaction that was not `Accounted` has set a ref, a key under "r/".
+        """
+        return frozenset()
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """If every key of `expected` has that value, carry out `writes` and return True. Otherwise swap

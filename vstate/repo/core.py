@@ -26,7 +26,7 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.forks import no_copy
-from vstate.kv.base import KVStore
+from vstate.kv.base import Accounted, KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
@@ -358,7 +358,10 @@ class Core:
             rows |= self.rows_of(branch, commits, objects, nodes)
             others |= its_rows
             moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].time))
-        if not self._publish_moves(rows, others, moves, expecting, needs, guard):
+        # Only if it stands on nothing but the branch: then its objects are new, or this branch has them.
+        before = () if advances[0].expected is None else (advances[0].expected,)
+        alone = len(moves) == 1 and not needs and [c.parent_ids for c in advances[0].commits] == [before]
+        if not self._publish_moves(rows, others, moves, expecting, needs, guard, alone):
             return False
         for advance in advances:
             self.remember(advance.nodes, advance.commits)
@@ -410,7 +413,7 @@ class Core:
         last, action = moves[-1]
         through = [(commit.oid, its_action) for commit, its_action in moves[:-1]]
         move = Move(HEADS + branch, expected, last.oid, action, last.time, through)
-        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None)
+        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None, False)
 
     @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))
     def _publish_moves(
@@ -421,12 +424,14 @@ class Core:
         expecting: Mapping[str, bytes | None],
         needs: Sequence[ObjectId],
         guard: Guard | None,
+        alone: bool,
     ) -> bool:
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(objects)
             objects = {}
-        rows = {**objects, **others} if others else objects
+        touched = self.refs.touched(needs) if needs else {}
+        rows = Accounted({**objects, **others, **touched} if others or touched else objects, alone=alone)
 
         def move(sweep: Sweep | None) -> bool:
             with guard.rows() if guard is not None else _NO_ROWS as guarded:
@@ -505,9 +510,12 @@ class Core:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
         if ref in self.refs.lifetimes.wanted:
             self.require_format(EXPIRY_FORMAT)
+        writes = Accounted({**rows, **self.refs.touched([to])}, alone=False)
         return self._keeping(
             [to],
-            lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),
+            lambda sweep: self.refs.publish(
+                ref, writes, expected=expected, new=to, action=action, sweep=sweep
+            ),
         )
 
     def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:

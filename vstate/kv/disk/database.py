@@ -29,7 +29,7 @@ FILE_NAME = "vstate.db"
 
 _INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
-FORMAT = 2
+FORMAT = 3
 SPARE_PAGES = 256  # a longer key may split a page of the index: deleting has to work in a full file too
 LOG_BYTES = 4 * 1024 * 1024
 
@@ -61,6 +61,20 @@ _ADD_BASES = (
         UPDATE kv SET base = last_insert_rowid() WHERE base = old.rowid AND base > 0;
         UPDATE kv SET base = NULL WHERE rowid = old.rowid;
         {_RELEASE}
+    END""",
+)
+
+# The column `once` is NULL in a row that was set by a transaction which keeps no account of shared objects,
+# and 0 in a row that was set again. Otherwise it is the number that the table `sharing` had then. While that
+# number stays, one ref alone leads to the object. A ref that is moved without account, by an import or by a
+# program of before, may lead to any object: so it changes the number.
+_ADD_SHARING = (
+    "ALTER TABLE kv ADD COLUMN once INTEGER",
+    "CREATE TABLE sharing (number INTEGER NOT NULL)",
+    "INSERT INTO sharing (number) VALUES (1)",
+    """CREATE TRIGGER kv_ref BEFORE INSERT ON kv
+        WHEN new.once IS NULL AND new.key >= x'722f' AND new.key < x'7230' BEGIN
+        UPDATE sharing SET number = number + 1;
     END""",
 )
 
@@ -228,7 +242,7 @@ class Database:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:  # another process may have been faster
             connection.execute(_CREATE)
-            _add_bases(connection)
+            _add_columns(connection, 0)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute("COMMIT")
 
@@ -369,15 +383,15 @@ def _upgrade(connection: sqlite3.Connection) -> None:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version < FORMAT:
-            _add_bases(connection)
+            _add_columns(connection, version)
         connection.execute("COMMIT")
     except BaseException:
         connection.rollback()
         raise
 
 
-def _add_bases(connection: sqlite3.Connection) -> None:
-    for statement in _ADD_BASES:
+def _add_columns(connection: sqlite3.Connection, version: int) -> None:
+    for statement in (*(_ADD_BASES if version < 2 else ()), *_ADD_SHARING):
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version={FORMAT}")
 

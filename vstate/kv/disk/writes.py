@@ -35,9 +35,10 @@ class Write:
       thread has the lock, its outcome is unknown.
     - `done`: whether the rows were written; False if an expectation failed; None before.
     - `long`: the rows have many bytes, so the transaction commits without a checkpoint.
+    - `alone`: whether one ref alone leads to the objects among the rows. None if that is not accounted for.
     """
 
-    __slots__ = ("_bell", "committing", "done", "expected", "long", "plan", "shared")
+    __slots__ = ("_bell", "alone", "committing", "done", "expected", "long", "plan", "shared")
 
     def __init__(self, plan: Callable[[], Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> None:
         self.plan = plan
@@ -46,6 +47,7 @@ class Write:
         self.committing = False
         self.done: bool | None = None
         self.long = False
+        self.alone: bool | None = None
         self._bell = Lock()
         self._bell.acquire()
 

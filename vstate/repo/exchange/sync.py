@@ -18,7 +18,7 @@ from vstate.errors import (
     StorageError,
     StoreUnavailable,
 )
-from vstate.kv.base import OBJECT_PREFIX, KVStore
+from vstate.kv.base import OBJECT_PREFIX, Accounted, KVStore
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
@@ -387,7 +387,8 @@ def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None, action: s
         sweep = repo.refs.sweep()
         if oid is not None and not repo.objects.is_stored(oid):
             return  # the branch has moved on here, and gc has removed the commit
-        if repo.refs.publish(ref, {}, expected=old, new=oid, action=f"{action}: to {remote}", sweep=sweep):
+        rows = Accounted(repo.refs.touched([] if oid is None else [oid]), alone=False)
+        if repo.refs.publish(ref, rows, expected=old, new=oid, action=f"{action}: to {remote}", sweep=sweep):
             return
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from vstate.arguments import check_text
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput
-from vstate.kv.base import KVStore
+from vstate.kv.base import OBJECT_PREFIX, Accounted, KVStore
 from vstate.objects import expiry
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import microseconds, moment
@@ -371,7 +371,8 @@ class Refs:
         deletion is dated after all others of the ref: `fsck` takes an absent ref for lost unless its last
         line is a deletion. More than one move takes a store with transactions.
         """
-        writes, conditions = dict(rows), dict(expecting)
+        writes = Accounted(rows, alone=rows.alone) if type(rows) is Accounted else dict(rows)
+        conditions = dict(expecting)
         lived: list[bytes | None] = []
         for ref, expected, new, action, not_before, through in moves:
             earliest = 0 if not_before is None else microseconds(not_before) * 1000
@@ -449,6 +450,18 @@ class Refs:
         # The lifetime changes last: the other way round, an interruption would revive the branch.
         return self._transact(writes, {REF + ref: before}) and self._store.transact(life, {})
 
+    def touched(self, commits: Iterable[ObjectId]) -> dict[str, bytes]:
+        """Rows to write when a ref comes to lead to commits that are stored: so their store knows of it.
+
+        None if the store keeps no account of that; see `Accounted`.
+        """
+        rows: dict[str, bytes] = {}
+        for oid in commits if self._store.keeps_account else ():
+            row = self._store.get(OBJECT_PREFIX + oid.hex())
+            if row is not None:
+                rows[OBJECT_PREFIX + oid.hex()] = row
+        return rows
+
     def lines(self, ref: str) -> dict[str, ReflogEntry]:
         """The lines of the ref's reflog by key, oldest first."""
         rows = dict(self._store.items(f"{REFLOG}{ref}:"))
@@ -498,7 +511,8 @@ class Refs:
             conditions = {REF + HEAD: before}
             if sweep is not None:
                 conditions[SWEEP] = sweep.mark
-            if self._transact({line: text, REF + HEAD: value}, conditions):
+            writes = {line: text, REF + HEAD: value, **self.touched([] if commit is None else [commit])}
+            if self._transact(Accounted(writes, alone=False), conditions):
                 return True
         return False
 
