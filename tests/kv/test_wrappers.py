@@ -1,6 +1,6 @@
 """Stores in front of stores pass on every call of the contract, and every call that it gets later."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -97,8 +97,8 @@ class Behind(Memory):
     def keeps_account(self) -> bool:
         return True
 
-    def unshared(self, keys: Iterable[str]) -> Set[str]:
-        return set(keys)
+    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
+        return dict.fromkeys(keys, 1)
 
     @property
     def location(self) -> str:

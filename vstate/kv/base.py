@@ -73,14 +73,17 @@ class Revised(bytes):
 class Accounted(dict[str, bytes | None]):
     """Writes of `transact` that keep account of the objects to which more than one ref leads.
 
-    If they are `alone`, the ref that they move leads to their objects, and no other ref does, unless somebody
-    writes these objects again. A store whose `keeps_account` is true keeps that in mind. For any other store
-    they are writes like others.
+    If they are `alone`, their objects belong to one line of commits, which one ref moves along. The line goes
+    on from the commit with the key `after`; None begins a line. A store whose `keeps_account` is true keeps
+    that in mind. For any other store they are writes like others.
     """
 
-    def __init__(self, writes: Mapping[str, bytes | None], *, alone: bool) -> None:
+    def __init__(
+        self, writes: Mapping[str, bytes | None], *, alone: bool = False, after: str | None = None
+    ) -> None:
         super().__init__(writes)
         self.alone = alone
+        self.after = after
 
 
 class KVStore(AbstractContextManager["KVStore"], ABC):
@@ -180,13 +183,15 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         """Those of the keys that are present. A store that can do so answers without reading the values."""
         return {key for key in keys if key in self}
 
-    def unshared(self, keys: Iterable[str]) -> Set[str]:
-        """Those of the keys of objects that one ref alone leads to. Empty if `keeps_account` is false.
+    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
+        """Those of the keys of objects that belong to one line of commits, each with the number of the line.
+        Empty if `keeps_account` is false.
 
-        An `Accounted` transaction that was `alone` has set them. No call has set them since then, even to an
-        equal value, and no transaction that was not `Accounted` has set a ref, a key under "r/".
+        Since an `Accounted` transaction that was `alone` set the key, no transaction outside of the line has
+        set the key, even to an equal value. And since then no transaction that was not `Accounted` has set a
+        ref, a key under "r/". A line goes on as long as its last commit is such a key.
         """
-        return frozenset()
+        return {}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """If every key of `expected` has that value, carry out `writes` and return True. Otherwise swap

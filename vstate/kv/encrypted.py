@@ -188,8 +188,8 @@ class Encrypted(Front):
             return expected is None
         return self._store.compare_and_swap(name, old, row)
 
-    def unshared(self, keys: Iterable[str]) -> Set[str]:
-        return frozenset()
+    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
+        return {}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As the store does it."""

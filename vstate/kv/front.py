@@ -76,7 +76,7 @@ class Front(KVStore):
     def keeps_deltas(self) -> bool:
         return self._store.keeps_deltas
 
-    def unshared(self, keys: Iterable[str]) -> Set[str]:
+    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
         return self._store.unshared(keys)
 
     @property

@@ -86,8 +86,8 @@ class Prefixed(Front):
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
         return self._store.compare_and_swap(self._outer(key), expected, new)
 
-    def unshared(self, keys: Iterable[str]) -> Set[str]:
-        return frozenset()
+    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
+        return {}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As the store does it, if it has transactions; otherwise step by step, as promised by KVStore."""

@@ -26,7 +26,7 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.forks import no_copy
-from vstate.kv.base import Accounted, KVStore
+from vstate.kv.base import OBJECT_PREFIX, Accounted, KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
@@ -358,9 +358,7 @@ class Core:
             rows |= self.rows_of(branch, commits, objects, nodes)
             others |= its_rows
             moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].time))
-        # Only if it stands on nothing but the branch: then its objects are new, or this branch has them.
-        before = () if advances[0].expected is None else (advances[0].expected,)
-        alone = len(moves) == 1 and not needs and [c.parent_ids for c in advances[0].commits] == [before]
+        alone = len(moves) == 1 and not needs and _is_line(advances[0].commits, advances[0].expected)
         if not self._publish_moves(rows, others, moves, expecting, needs, guard, alone):
             return False
         for advance in advances:
@@ -413,7 +411,8 @@ class Core:
         last, action = moves[-1]
         through = [(commit.oid, its_action) for commit, its_action in moves[:-1]]
         move = Move(HEADS + branch, expected, last.oid, action, last.time, through)
-        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None, False)
+        alone = _is_line([commit for commit, _ in moves], expected)
+        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None, alone)
 
     @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))
     def _publish_moves(
@@ -431,7 +430,12 @@ class Core:
             self.store.set_many(objects)
             objects = {}
         touched = self.refs.touched(needs) if needs else {}
-        rows = Accounted({**objects, **others, **touched} if others or touched else objects, alone=alone)
+        before = moves[0].expected
+        rows = Accounted(
+            {**objects, **others, **touched} if others or touched else objects,
+            alone=alone,
+            after=None if before is None else OBJECT_PREFIX + before.hex(),
+        )
 
         def move(sweep: Sweep | None) -> bool:
             with guard.rows() if guard is not None else _NO_ROWS as guarded:
@@ -510,7 +514,7 @@ class Core:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
         if ref in self.refs.lifetimes.wanted:
             self.require_format(EXPIRY_FORMAT)
-        writes = Accounted({**rows, **self.refs.touched([to])}, alone=False)
+        writes = Accounted({**rows, **self.refs.touched([to])})
         return self._keeping(
             [to],
             lambda sweep: self.refs.publish(
@@ -774,6 +778,15 @@ class Core:
 def _told_of(done: bool, rows: Mapping[str, bytes], moves: Sequence[Move]) -> Attributes:
     size = sum(map(len, rows.values()))
     return {"done": done, "branches": len(moves), "rows": len(rows), "bytes": size}
+
+
+def _is_line(commits: Sequence[Commit], expected: ObjectId | None) -> bool:
+    """Whether each commit has one parent, the commit before it, and the first one has `expected`."""
+    for commit in commits:
+        if commit.parent_ids != (() if expected is None else (expected,)):
+            return False
+        expected = commit.oid
+    return True
 
 
 def _rollback_message(target: Commit) -> str:

@@ -82,7 +82,7 @@ class Faulty(KVStore):
     def present(self, keys: Iterable[str]) -> Set[str]:
         return self._call("present", lambda: self.store.present(keys))
 
-    def unshared(self, keys: Iterable[str]) -> Set[str]:
+    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
         return self._call("unshared", lambda: self.store.unshared(keys))
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:

@@ -64,17 +64,16 @@ _ADD_BASES = (
     END""",
 )
 
-# The column `once` is NULL in a row that was set by a transaction which keeps no account of shared objects,
-# and 0 in a row that was set again. Otherwise it is the number that the table `sharing` had then. While that
-# number stays, one ref alone leads to the object. A ref that is moved without account, by an import or by a
-# program of before, may lead to any object: so it changes the number.
-_ADD_SHARING = (
-    "ALTER TABLE kv ADD COLUMN once INTEGER",
-    "CREATE TABLE sharing (number INTEGER NOT NULL)",
-    "INSERT INTO sharing (number) VALUES (1)",
+# The column `line` has the number of the line of commits that an object belongs to (`KVStore.unshared`). 0 is
+# for an object of several lines, NULL for a row of a transaction without account. Such a transaction, of an
+# import or of an older program, may move a ref to any object: then all lines up to now are shared.
+_ADD_LINES = (
+    "ALTER TABLE kv ADD COLUMN line INTEGER",
+    "CREATE TABLE lines (latest INTEGER NOT NULL, shared INTEGER NOT NULL)",
+    "INSERT INTO lines (latest, shared) VALUES (0, 0)",
     """CREATE TRIGGER kv_ref BEFORE INSERT ON kv
-        WHEN new.once IS NULL AND new.key >= x'722f' AND new.key < x'7230' BEGIN
-        UPDATE sharing SET number = number + 1;
+        WHEN new.line IS NULL AND new.key >= x'722f' AND new.key < x'7230' BEGIN
+        UPDATE lines SET shared = latest;
     END""",
 )
 
@@ -391,7 +390,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 
 def _add_columns(connection: sqlite3.Connection, version: int) -> None:
-    for statement in (*(_ADD_BASES if version < 2 else ()), *_ADD_SHARING):
+    for statement in (*(_ADD_BASES if version < 2 else ()), *_ADD_LINES):
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version={FORMAT}")
 

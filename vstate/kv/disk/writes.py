@@ -35,10 +35,21 @@ class Write:
       thread has the lock, its outcome is unknown.
     - `done`: whether the rows were written; False if an expectation failed; None before.
     - `long`: the rows have many bytes, so the transaction commits without a checkpoint.
-    - `alone`: whether one ref alone leads to the objects among the rows. None if that is not accounted for.
+    - `accounted`: whether the writer keeps account of shared objects. If one line of commits has the objects
+      alone, `line_after` is the stored key of the commit that the line goes on from, empty for a new line.
     """
 
-    __slots__ = ("_bell", "alone", "committing", "done", "expected", "long", "plan", "shared")
+    __slots__ = (
+        "_bell",
+        "accounted",
+        "committing",
+        "done",
+        "expected",
+        "line_after",
+        "long",
+        "plan",
+        "shared",
+    )
 
     def __init__(self, plan: Callable[[], Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> None:
         self.plan = plan
@@ -47,7 +58,8 @@ class Write:
         self.committing = False
         self.done: bool | None = None
         self.long = False
-        self.alone: bool | None = None
+        self.accounted = False
+        self.line_after: bytes | None = None
         self._bell = Lock()
         self._bell.acquire()
 

@@ -387,7 +387,7 @@ def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None, action: s
         sweep = repo.refs.sweep()
         if oid is not None and not repo.objects.is_stored(oid):
             return  # the branch has moved on here, and gc has removed the commit
-        rows = Accounted(repo.refs.touched([] if oid is None else [oid]), alone=False)
+        rows = Accounted(repo.refs.touched([] if oid is None else [oid]))
         if repo.refs.publish(ref, rows, expected=old, new=oid, action=f"{action}: to {remote}", sweep=sweep):
             return
 

@@ -371,7 +371,9 @@ class Refs:
         deletion is dated after all others of the ref: `fsck` takes an absent ref for lost unless its last
         line is a deletion. More than one move takes a store with transactions.
         """
-        writes = Accounted(rows, alone=rows.alone) if type(rows) is Accounted else dict(rows)
+        writes = (
+            Accounted(rows, alone=rows.alone, after=rows.after) if type(rows) is Accounted else dict(rows)
+        )
         conditions = dict(expecting)
         lived: list[bytes | None] = []
         for ref, expected, new, action, not_before, through in moves:
@@ -512,7 +514,7 @@ class Refs:
             if sweep is not None:
                 conditions[SWEEP] = sweep.mark
             writes = {line: text, REF + HEAD: value, **self.touched([] if commit is None else [commit])}
-            if self._transact(Accounted(writes, alone=False), conditions):
+            if self._transact(Accounted(writes), conditions):
                 return True
         return False
 

@@ -159,18 +159,21 @@ class _Forgetting:
             seen.update(roots)
             alone = self._unshared(roots)
             found += [oid for oid in roots if oid not in alone]
+            # Also those that were cut off: another branch may stand on them.
             parents = [p for commit in self._repo.objects.commits(list(alone)) for p in commit.parent_ids]
             roots = [oid for oid in dict.fromkeys(parents) if oid not in seen]
         return found
 
     def _doubts(self) -> list[ObjectId]:
+        """The objects that perhaps do not belong to the lines of the branch's own commits."""
         gone = self._gone()
-        alone = self._unshared(gone)
-        return [oid for oid in gone if oid not in alone]
+        lines = self._unshared(gone)
+        own = {lines.get(oid) for oid in gone if oid in self._commits}
+        return [oid for oid in gone if oid not in lines or lines[oid] not in own]
 
-    def _unshared(self, ids: Sequence[ObjectId]) -> set[ObjectId]:
+    def _unshared(self, ids: Sequence[ObjectId]) -> dict[ObjectId, int]:
         keys = {_key(oid): oid for oid in ids}
-        return {keys[key] for key in self._store.unshared(keys)}
+        return {keys[key]: line for key, line in self._store.unshared(keys).items()}
 
     def _are_kept(self, ids: Iterable[ObjectId], others: Iterator[None]) -> bool:
         """Whether other refs lead to all of these; looks at as many as it takes."""
