@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vstate import Disk, Memory, MergeConflict, Versioned, aio, spans
+from vstate import Commit, Disk, Memory, MergeConflict, Versioned, aio, spans
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="opentelemetry-sdk is not installed")
 trace = pytest.importorskip("opentelemetry.trace")
@@ -120,7 +120,19 @@ def test_a_commit_names_its_trace(exported: Any) -> None:
             assert state.head is not None
             assert state.head.info == {"trace": f"{span.get_span_context().trace_id:032x}"}
 
+    async def add(state: aio.Versioned, key: str) -> tuple[str, Commit]:
+        with tracer.start_as_current_span("request") as span:
+            commit = await state.update(lambda state: state.update({key: 1}))
+            assert commit is not None
+            return f"{span.get_span_context().trace_id:032x}", commit
+
+    async def together() -> None:
+        async with aio.Versioned(Memory()) as state:
+            made = await asyncio.gather(*(add(state, f"{i}") for i in range(8)))
+            assert [commit.info["trace"] for _, commit in made] == [trace for trace, _ in made]
+
     asyncio.run(program())
+    asyncio.run(together())
 
 
 def test_without_a_span_no_commit_names_a_trace() -> None:

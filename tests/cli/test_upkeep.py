@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shelve
 import subprocess
 import sys
 
@@ -455,3 +456,24 @@ def test_no_bar_elsewhere(monkeypatch):
     with progress.ProgressBar() as bar:
         bar("checking", 5, 10)
     assert file.getvalue() == terminal.getvalue() == ""
+
+
+def test_values_come_from_shelve_and_json(vstate, tmp_path):
+    """`import shelve` and `import json` commit values to a branch, and name those that they leave out."""
+    with shelve.open(str(tmp_path / "old")) as shelf:
+        shelf["plan"] = {"goal": "x"}
+        shelf.dict[b"bad"] = b"no pickle"
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "limits.json").write_text('{"most": 3}')
+    vstate = type(vstate)(tmp_path / "store")
+    result = vstate.run("import", "shelve", str(tmp_path / "old"), "--branch", "cache", "--prefix", "old/")
+    assert result.exit_code == 1
+    assert "imported 1 key into cache, 1 of them new or changed\n  left out bad: " in result.stdout
+    assert vstate("show", "cache", "old/plan") == "{'goal': 'x'}\n"
+    document = vstate.json("import", "json", str(tmp_path / "json"))
+    assert (document["branch"], document["keys"], document["written"]) == ("main", 1, 1)
+    assert vstate("import", "json", str(tmp_path / "json")).startswith("imported 1 key into main, 0 of them")
+    assert "no shelve file" in vstate.fails("import", "shelve", "none")
+    assert "no directory" in vstate.fails("import", "json", "none")
+    assert vstate.run("import", "one", "two").exit_code == 2
+    assert vstate.run("import", "x.bundle", "--branch", "b").exit_code == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vstate import Disk
-from vstate.kv.base import Accounted, Revised
+from vstate.kv.base import Account, Accounted, Revised
 
 ONE, TWO, THREE = (f"o/{digit * 64}" for digit in "123")
 KEYS = [ONE, TWO, THREE]
@@ -24,11 +24,11 @@ def store(tmp_path: Path) -> Iterator[Disk]:
 
 def publish(store: Disk, ref: str, *keys: str, alone: bool = True, after: str | None = None) -> None:
     writes = {**dict.fromkeys(keys, VALUE), f"r/heads/{ref}": b"1"}
-    store.transact(Accounted(writes, alone=alone, after=after), {})
+    store.transact(Accounted(writes, Account(alone, after)), {})
 
 
 def version(store: Disk, key: str, value: bytes, before: str, *, after: str | None = None) -> None:
-    store.transact(Accounted({key: Revised(value, before)}, alone=True, after=after), {})
+    store.transact(Accounted({key: Revised(value, before)}, Account(True, after)), {})
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ PLAIN = [
     b"\0\xff",
     ("tuple", ["list", ()]),
     {"z": 1, "a": {3: (), None: 4, "b": 2.5}},
+    {7},
 ]
 
 
@@ -42,9 +43,9 @@ def test_records_come_back_with_types_and_order(agent_store: AgentStore) -> None
 
 
 def test_a_record_that_is_no_plain_data_is_refused() -> None:
-    """A set, an object and a function are refused by name, and nothing is committed."""
+    """A complex number, an object and a function are refused by name, and nothing is committed."""
     journal = Journal(Repository(Memory()), "t")
-    for record in ({1}, Path("/"), len, lambda: None):
+    for record in (1j, Path("/"), len, lambda: None):
         with pytest.raises(InvalidInput, match="plain data"):
             journal.append(lambda index, record=record: [1, record])  # type: ignore[misc]
     assert journal.append(lambda index: []) is None

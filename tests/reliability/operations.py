@@ -119,11 +119,12 @@ def update(state: Versioned) -> None:
 
 
 def together(state: Versioned, *updates: Update) -> None:
-    """Carry out the updates in one turn, as tasks that wait do."""
-    turn = Turn()
-    with turn.bell, turn.held:
-        state._handle.turns.take(turn)
-        run_updates(state._handle, updates, turn)
+    """Carry out the updates in one turn, as waiting tasks do. A slow machine leaves some for another turn."""
+    while left := [update for update in updates if not update.done]:
+        turn = Turn()
+        with turn.bell, turn.held:
+            state._handle.turns.take(turn)
+            run_updates(state._handle, left, turn)
     for update in updates:
         update.result()
 

@@ -98,6 +98,12 @@ def test_a_thousand_commits_in_twenty_trips(store: Remote, walk: Callable[[Versi
         assert store.during(lambda: walk(state)) <= 20
 
 
+@pytest.mark.parametrize("branch", [None, "main", "new"])
+def test_a_state_is_open_after_two_trips(store: Remote, branch: str | None) -> None:
+    """The format and the branch come at once, and then the commit."""
+    assert store.during(lambda: Versioned(store, branch=branch)) <= 2
+
+
 def test_the_newest_commits_are_read_alone(store: Remote) -> None:
     """A look at a few commits reads these alone, and no reflog."""
     with Versioned(store) as state:
@@ -121,6 +127,20 @@ def test_the_commits_since_a_commit_come_in_one_batch(
         assert found == expected
         assert trips <= most_trips, trips
         assert store.commits <= new + 3
+
+
+def test_the_commits_since_a_commit_that_no_reflog_names() -> None:
+    """A history that was fetched has one line for all commits: looks into the reflog become rare."""
+    here, there = Memory(), Remote()
+    history(here, 200)
+    with Versioned(here) as state:
+        state.push(there, create=True)
+        expected, since = ids(state)[:150], ids(state)[150]
+    with Versioned(there) as state:
+        at = state.checkout(since).commit
+        found: list[str] = []
+        assert there.during(lambda: found.extend(commit.id for commit in state.log(since=at))) <= 200
+        assert found == expected
 
 
 def test_the_commits_since_the_head_of_another_branch_come_in_few_trips() -> None:

@@ -13,6 +13,7 @@ from vstate.errors import InvalidInput, LeaseLost, RefMoved, Unpicklable
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Event
 from vstate.repo.repository import Repository
+from vstate.testing import Faulty
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -134,3 +135,36 @@ def test_a_lease_guards_the_commit(store: KVStore) -> None:
     with pytest.raises(LeaseLost):
         repo.commit("main", set={"n": 2}, guard=lease)
     assert repo.newest("main") == made
+
+
+def test_a_branch_that_is_where_it_is_expected_is_not_read() -> None:
+    """With the newest commit as `expect`, a commit is one call of the store; without it, there are reads."""
+    store = Faulty(Memory())
+    repo = Repository(store)
+    made = repo.commit("main", set={"n": 0}, expect=None)
+    store.calls.clear()
+    made = repo.commit("main", set={"n": 1}, expect=made)
+    assert store.calls == ["transact"]
+    repo.commit("main", set={"n": 2})
+    assert len(store.calls) > 2
+    with pytest.raises(RefMoved):
+        repo.commit("main", set={"n": 3}, expect=made)
+    with pytest.raises(RefMoved):
+        repo.commit("main", set={"n": 1}, expect=made)  # it would change nothing there
+
+
+def test_an_expected_commit_whose_tree_is_gone_has_moved() -> None:
+    """If the branch was rewritten, and gc removed the tree that is expected, the commit raises RefMoved."""
+    store = Memory()
+    values = {f"{n}": "x" * 200 for n in range(2000)}
+    repo = Repository(store)
+    old = repo.commit("main", set=values, expect=None)
+    other = Repository(store)
+    other.commit("main", delete=[f"{n}" for n in range(1, 2000)])
+    other.gc(branch="main", keep_last=1, keep_reflog="0s")
+    assert old is not None
+    stale = Repository(store)
+    stale.objects.remember([], [old])  # the commit alone, not the nodes of its tree
+    for key in ("0", "1000"):
+        with pytest.raises(RefMoved):
+            stale.commit("main", set={key: "y"}, expect=old)

@@ -146,6 +146,18 @@ def test_a_log_is_read_many_commits_at_a_time(branch: str, still: None, commit_g
     assert len(list(store.keys(GRAPH))) < len(rows) / 2
 
 
+def test_a_log_of_writers_that_raced_is_read_many_commits_at_a_time(still: None, commit_graph: None) -> None:
+    """A merge may end a segment, although the commit below it is not stored before the merge."""
+    store = Rounds()
+    handles = [Versioned(store), Versioned(store)]
+    for i in range(COMMITS // 4):
+        for number, handle in enumerate(handles):
+            handle[f"{number}"] = 0, i  # with 0, such commits end segments
+            handle.commit()
+    with Versioned(store) as state:
+        assert store.during(lambda: list(state.log())) <= 30
+
+
 def test_s3_sends_so_many_requests_at_a_time(s3_place: S3Place) -> None:
     """On a real S3 all keys take one request each, and no more than `AT_ONCE` are under way."""
     with s3_place.open() as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 PRIVATE = "it reads a private name"
 NEEDS_TABLESTORE = "it needs the client of a cloud service; it fails on AgentScope alone too"
@@ -46,6 +47,15 @@ LANGGRAPH = (
     "pytest-mock",
     "pytest-retry==1.7.0",
     *PYTEST,
+)
+
+LANGGRAPH_TESTS = (
+    "httpx",
+    "langgraph-checkpoint-postgres",
+    "psycopg[binary,pool]",
+    "pycryptodome",
+    "redis",
+    "syrupy",
 )
 
 ALL = [
@@ -118,6 +128,68 @@ ALL = [
             "test_disk_type_validation": "vstate's message for a value that is no bytes has other words",
             "test_versioned_snapshot": "it reads the keys of agex' own layout in the store",
             "test_snapshot_creates_diff_keys": "it reads a key of agex' own layout in the state",
+        },
+    ),
+    # The package on the registry has no tests. The sources are those of a commit after the tag v1.4.2.
+    Suite(
+        name="google adk",
+        title="session services of ADK 1.4.2, with ADK 2.13.0",
+        source="git+https://github.com/google/adk-python@7c670f638bc17374ceb08740bdd057e55c9c2e12",
+        tests=("tests/unittests/sessions/test_session_service.py",),
+        packages=("google-adk==2.13.0", *PYTEST),
+        plugin="adk_sessions",
+        passed=24,
+        failing={
+            f"{test}[{api}-SessionServiceType.{service}]": "it expects no temporary state; ADK 2 keeps it"
+            for test in ("test_session_state", "test_create_new_session_will_merge_states")
+            for api in ("GOOGLE_AI", "VERTEX")
+            for service in ("IN_MEMORY", "DATABASE")
+        },
+    ),
+    # The package has the tests as functions, and no file that pytest collects.
+    Suite(
+        name="langgraph conformance",
+        title="checkpointers, of langgraph-checkpoint-conformance 0.0.2",
+        source="langgraph-checkpoint-conformance==0.0.2",
+        sha256="6718e00937bf2f04cdfd2cdfabea23e1dabb79a534ff4c127f305f6b40dad4e0",
+        tests=(str(Path(__file__).with_name("conformance_langgraph.py")),),
+        packages=LANGGRAPH,
+        plugin="places",
+        options=("--noconftest",),  # that of vstate's own tests
+        stores=("memory", "disk", "postgres"),
+        is_quick=True,
+        passed=81,
+    ),
+    Suite(
+        name="langgraph",
+        title="LangGraph 1.2.22: those that take a checkpointer, plain and encrypted",
+        source="langgraph==1.2.22",
+        sha256="32700dc34b5cf9ebb397258c2e56392f017d4dbc51c9591339225c3c1b7b5126",
+        tests=("tests",),
+        packages=(*LANGGRAPH, *LANGGRAPH_TESTS),
+        plugin="langgraph_saver",
+        options=("-o", "asyncio_mode=auto"),
+        passed=1034,
+        skipped=1,
+    ),
+    Suite(
+        name="langgraph savers",
+        title="checkpointers, of langgraph-checkpoint-sqlite 3.1.2",
+        source="langgraph-checkpoint-sqlite==3.1.2",
+        sha256="4e3f376fa6f192d6ad2a1a4643b039986f1593552ef870e9e45281575de6fbf2",
+        tests=tuple(
+            f"tests/test_{name}.py"
+            for name in ("sqlite", "aiosqlite", "delta_channel_migration", "get_delta_channel_history")
+        ),
+        packages=(*LANGGRAPH, *LANGGRAPH_TESTS),
+        plugin="langgraph_saver",
+        options=("-o", "asyncio_mode=auto"),
+        passed=20,
+        failing={
+            "test_informative_async_errors": "the async methods of a VstateSaver work",
+            "test_checkpoint_search_sql_injection_prevention": (
+                "it expects that a field's name with quotes is refused; here any text is a name"
+            ),
         },
     ),
     Suite(

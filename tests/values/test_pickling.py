@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import pickle
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ from typing import Any
 import pytest
 
 from vstate import Unpicklable, Versioned
+from vstate.errors import CannotLoad
 from vstate.values import pickling
 from vstate.values.entry import encode_value
-from vstate.values.pickling import LONG_BYTEARRAY
+from vstate.values.pickling import LONG_BYTEARRAY, load_only_plain
 
 SCRIPT = """
 import enum, sys
@@ -201,3 +204,53 @@ def test_a_long_bytearray_in_its_earlier_form(monkeypatch: pytest.MonkeyPatch) -
         tracemalloc.stop()
     other["value"][3] = 0
     assert other.commit() is not None
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_only_plain_data_is_loaded(protocol: int) -> None:
+    """Whatever the protocol, a pickle that names a class or function is refused, and nothing is called."""
+    plain = [None, 1.5, {"a": (1, [b"\x93\x8f", {2}])}] if protocol > 3 else [None, 1.5, {"a": (1, ["b"])}]
+    assert load_only_plain(pickle.dumps(plain, protocol)) == plain
+    for value in (Noted(), Noted, 1j, [Path("/")]):
+        with pytest.raises(CannotLoad):
+            load_only_plain(pickle.dumps(value, protocol))
+    assert not NOTED
+
+
+def test_a_class_with_a_short_code_is_no_plain_data() -> None:
+    """Not even a class that this process has registered with a short code, and loaded before, is loaded."""
+    copyreg.add_extension(__name__, "note", 0xEE)
+    try:
+        data = pickle.dumps(Noted(), 5)
+        pickle.loads(data)
+        NOTED.clear()
+        assert b"\x82\xee" in data
+        with pytest.raises(CannotLoad):
+            load_only_plain(data)
+        assert not NOTED
+    finally:
+        copyreg.remove_extension(__name__, "note", 0xEE)
+        copyreg.clear_extension_cache()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x80\x05", b"\x80\x05K", b"\x80\x05h\x07.", b"garbage", b"\x80\x05a.", b"(u."]
+)
+def test_damaged_plain_data_is_told(data: bytes) -> None:
+    """A damaged pickle of plain data raises CannotLoad."""
+    with pytest.raises(CannotLoad):
+        load_only_plain(data)
+
+
+NOTED: list[str] = []
+
+
+def note() -> None:
+    NOTED.append("called")
+
+
+class Noted:
+    """Notes each time that it is loaded."""
+
+    def __reduce__(self) -> Any:
+        return note, ()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from vstate.errors import InvalidInput
 
@@ -70,20 +70,25 @@ class Revised(bytes):
         return made
 
 
-class Accounted(dict[str, bytes | None]):
-    """Writes of `transact` that keep account of the objects to which more than one ref leads.
+class Account(NamedTuple):
+    """How far the objects that a transaction writes are shared: more than one ref may lead to an object.
 
-    If they are `alone`, their objects belong to one line of commits, which one ref moves along. The line goes
-    on from the commit with the key `after`; None begins a line. A store whose `keeps_account` is true keeps
-    that in mind. For any other store they are writes like others.
+    If they are `alone`, they belong to one line of commits, which one ref moves along. The line goes on from
+    the commit with the key `after`; None begins a line.
     """
 
-    def __init__(
-        self, writes: Mapping[str, bytes | None], *, alone: bool = False, after: str | None = None
-    ) -> None:
+    alone: bool = False
+    after: str | None = None
+
+
+class Accounted(dict[str, bytes | None]):
+    """Writes of `transact` with an account, which a store whose `keeps_account` is true keeps in mind."""
+
+    __slots__ = ("account",)
+
+    def __init__(self, writes: Mapping[str, bytes | None], account: Account) -> None:
         super().__init__(writes)
-        self.alone = alone
-        self.after = after
+        self.account = account
 
 
 class KVStore(AbstractContextManager["KVStore"], ABC):

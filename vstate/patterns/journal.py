@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, takewhile
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from vstate.errors import CannotLoad, InvalidInput, RefMoved
@@ -16,8 +17,9 @@ from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Guard
 from vstate.repo.repository import Repository
+from vstate.repo.writing import BranchChanges
 from vstate.values.entry import PICKLE, read_parts
-from vstate.values.pickling import is_plain, load_plain
+from vstate.values.pickling import load_only_plain
 
 SEGMENT_BYTES = BLOB_BYTES - 256
 """A segment takes records up to this size, and then is one object. A longer record has a segment alone."""
@@ -58,8 +60,8 @@ class Journal(Generic[I]):
     - Every commit holds the whole journal, so each verb of the branch works: rollback, merge, gc, push, diff.
     - A function makes the records out of the index. If another writer was faster, it is called again with
       the new index. So records that another writer removed stay removed.
-    - Records are None, bool, int, float, str, bytes, and lists, tuples and dicts of these. They come back
-      with their types and the order of their keys, and reading one runs no code.
+    - Records are None, bool, int, float, str, bytes, and lists, tuples, dicts and sets of these. They
+      come back with their types and the order of their keys, and reading one runs no code.
 
     Threads may share a journal. Records and the index that come out must not be changed.
     """
@@ -115,9 +117,19 @@ class Journal(Generic[I]):
             return self._index
 
     def append(
-        self, plan: Callable[[I], Iterable[Any]], *, message: str = "", fresh: bool = False
+        self,
+        plan: Callable[[I], Iterable[Any]],
+        *,
+        message: str = "",
+        fresh: bool = False,
+        beside: Mapping[str, Any] = MappingProxyType({}),
+        others: Iterable[BranchChanges] = (),
+        info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
         """Commit the records that `plan` makes out of the index; None, and no commit, if it makes none.
+
+        The same transaction sets the keys `beside` the journal, and makes the changes of `others`: see
+        `Repository.commit_many`.
 
         `plan` gets the index as this process knows it, or with `fresh` that of the newest commit. If the
         branch has moved meanwhile, it is called again with the new one. Raises InvalidInput for a record
@@ -128,7 +140,7 @@ class Journal(Generic[I]):
             records = list(plan(index))
             return self._appended(records) if records else None
 
-        return self._change(changes, message, fresh)
+        return self._change(changes, message, fresh, beside=beside, others=others, info=info)
 
     def rewrite(self, plan: Callable[[I], Iterable[Any] | None], *, message: str = "") -> Commit | None:
         """Replace all records by those that `plan` makes out of the newest index; None keeps them all.
@@ -145,26 +157,39 @@ class Journal(Generic[I]):
     # Writing
 
     def _change(
-        self, changes: Callable[[I], tuple[_Segment, ...] | None], message: str, fresh: bool
+        self,
+        changes: Callable[[I], tuple[_Segment, ...] | None],
+        message: str,
+        fresh: bool,
+        *,
+        beside: Mapping[str, Any] = MappingProxyType({}),
+        others: Iterable[BranchChanges] = (),
+        info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
+        others = tuple(others)
         with self.lock:
             if fresh:
                 self.refresh()
             while True:
                 segments = changes(self._index)
                 if segments is None:
-                    return None
+                    head = self._head
+                    self.refresh()
+                    if self._head == head:
+                        return None
+                    continue
                 same = {segment.key: segment for segment in self._segments}
                 made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
                 try:
-                    commit = self.repo.commit(
+                    own = BranchChanges(
                         self.branch,
-                        set=made,
+                        set={**beside, **made},
                         delete=same,
                         expect=self._head,
                         message=message,
-                        guard=self.guard,
+                        info=info,
                     )
+                    commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
                 except RefMoved:
                     self.refresh()
                     continue
@@ -229,9 +254,12 @@ class Journal(Generic[I]):
         reader = _Read(self.repo.objects, self.repo.objects.blobs(single))
         for key, data, entry in entries:
             parts, _ = read_parts(entry, reader)
-            if entry.codec != PICKLE or len(parts) != 1 or not is_plain(bytes(parts[0])):
-                raise CannotLoad(key, "a journal holds plain data only", key=key)
-            records = load_plain(parts[0])
+            if entry.codec != PICKLE or len(parts) != 1:
+                raise CannotLoad(key, "a segment of a journal is one pickle", key=key)
+            try:
+                records = load_only_plain(parts[0])
+            except CannotLoad as error:
+                raise CannotLoad(error.name, error.reason, key=key) from error
             if type(records) is not list:
                 raise CannotLoad(key, "a segment of a journal is a list", key=key)
             yield _Segment(key, data, entry.size, tuple(records))
@@ -271,13 +299,10 @@ def _size(record: Any) -> int:
     """The bytes of a record by itself; InvalidInput if it is no plain data."""
     try:
         data = pickle.dumps(record, 5)
+        load_only_plain(data)
     except Exception as error:  # the pickling of any class may raise anything
         raise InvalidInput(
-            f"a record of a journal is plain data; this one cannot be pickled: {error}"
+            "a record of a journal is plain data: None, bool, int, float, str, bytes, and lists, tuples, "
+            f"dicts and sets of these; not {record!r:.80}"
         ) from error
-    if not is_plain(data):
-        raise InvalidInput(
-            f"a record of a journal is plain data: None, bool, int, float, str, bytes, and lists, tuples and "
-            f"dicts of these; not {record!r:.80}"
-        )
     return len(data)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from vstate.arguments import check_count, check_flag, check_limit, check_text
 from vstate.backoff import Backoff
@@ -26,7 +26,7 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.forks import no_copy
-from vstate.kv.base import OBJECT_PREFIX, Accounted, KVStore
+from vstate.kv.base import OBJECT_PREFIX, Account, KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
@@ -38,7 +38,7 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
 from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
-from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_ref_name
+from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_ref_name, rows_of_head
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.predecessors import Predecessors
@@ -119,7 +119,10 @@ class Core:
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
 
-    def __init__(self, store: KVStore, security: Security | None = None) -> None:
+    def __init__(
+        self, store: KVStore, security: Security | None = None, *, stamp: bytes | None = None
+    ) -> None:
+        """`stamp` is the row of the format, if it has been read."""
         if not isinstance(store, KVStore):
             raise InvalidInput(
                 f"a {type(self).__name__} is over a KVStore, not over a {type(store).__name__}: open the "
@@ -136,14 +139,21 @@ class Core:
         self._labels = Labels(store)
         self.leases = Leases(store)
         self._predecessors = Predecessors()
-        self._format = self._read_format()
+        self._format = self._read_format(stamp)
+
+    @classmethod
+    def opened(cls, store: KVStore, security: Security, branch: str | None) -> tuple[Self, Head]:
+        """The repository, and the position of a branch, or of HEAD, in one round trip."""
+        rows = rows_of_head(store, branch, FORMAT_KEY)
+        core = cls(store, security, stamp=rows.get(FORMAT_KEY))
+        return core, core.refs.head_in(rows, branch)
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise no_copy(self, "open another one, over a store at the same path or URL")
 
-    def _read_format(self) -> int:
+    def _read_format(self, stamp: bytes | None = None) -> int:
         """The store's format; 0 for a new one."""
-        stamp = self.store.get(FORMAT_KEY)
+        stamp = stamp or self.store.get(FORMAT_KEY)
         if stamp is None:
             if self.store.get(ENCRYPTION_MARK) is not None:
                 raise InvalidInput(
@@ -393,11 +403,20 @@ class Core:
         self.require_format(needed)
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids
-        if self.store.keeps_deltas and parents and self.objects.is_in_memory(parents[0]):
+        if (
+            self.store.keeps_deltas
+            and self._predecessors.are_near(nodes)
+            and parents
+            and self.objects.is_in_memory(parents[0])
+        ):
             root = self.objects.commit(parents[0]).root
             before = self._predecessors.of(self.objects.node, root, nodes)
         rows = self.objects.stored(made, before)
-        return {**rows, **self._segment(commits[0])} if self.history.is_tip(commits[0].oid) else rows
+        for commit in commits:
+            if self.history.is_tip(commit.oid):
+                self.objects.remember((), commits[:-1])  # those below a merge, for its segment
+                rows |= self._segment(commit)
+        return rows
 
     def publish_rows(
         self,
@@ -429,18 +448,17 @@ class Core:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(objects)
             objects = {}
-        touched = self.refs.touched(needs) if needs else {}
+        rows = {**objects, **others} if others else objects
         before = moves[0].expected
-        rows = Accounted(
-            {**objects, **others, **touched} if others or touched else objects,
-            alone=alone,
-            after=None if before is None else OBJECT_PREFIX + before.hex(),
-        )
+        account = Account(alone, None if before is None else OBJECT_PREFIX + before.hex())
 
-        def move(sweep: Sweep | None) -> bool:
+        def move(sweep: Sweep | None, kept: Mapping[str, bytes]) -> bool:
+            writes = {**rows, **kept} if kept else rows
             with guard.rows() if guard is not None else _NO_ROWS as guarded:
                 conditions = {**expecting, **guarded} if expecting else guarded
-                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=conditions)
+                return self.refs.publish_all(
+                    moves, writes, sweep=sweep, expecting=conditions, account=account
+                )
 
         try:
             done = self._keeping(needs, move)
@@ -514,43 +532,55 @@ class Core:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
         if ref in self.refs.lifetimes.wanted:
             self.require_format(EXPIRY_FORMAT)
-        writes = Accounted({**rows, **self.refs.touched([to])})
         return self._keeping(
             [to],
-            lambda sweep: self.refs.publish(
-                ref, writes, expected=expected, new=to, action=action, sweep=sweep
+            lambda sweep, kept: self.refs.publish(
+                ref,
+                {**rows, **kept},
+                expected=expected,
+                new=to,
+                action=action,
+                sweep=sweep,
+                account=Account(),
             ),
         )
 
-    def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
+    def _keeping(
+        self, needs: Sequence[ObjectId], move: Callable[[Sweep | None, Mapping[str, bytes]], bool]
+    ) -> bool:
         """Move a ref only if `gc` has removed nothing that the commits `needs` hold.
+
+        `move` gets the rows of `needs`, to write again, if the store keeps account of shared objects.
 
         No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before
         the commit's contents. So if the commit is stored, and no sweep comes in between, its contents are
         stored too.
         """
         if not needs:
-            return move(None)
+            return move(None, {})
         while True:
-            sweep = self.refs.sweep()
+            sweep, kept = self.refs.sweep(), {}
             for oid in needs:
-                if not self._is_kept(oid):
+                row = self._kept(oid)
+                if row is None:
                     raise NotFound(f"no commit {oid}: gc has removed it", name=str(oid))
-            if move(sweep):
+                if self.store.keeps_account:
+                    kept[OBJECT_PREFIX + oid.hex()] = row
+            if move(sweep, kept):
                 return True
             if self.refs.sweep() == sweep:
                 return False
 
-    def _is_kept(self, oid: ObjectId) -> bool:
-        """Whether the store has the commit.
+    def _kept(self, oid: ObjectId) -> bytes | None:
+        """The row of the commit, None if the store has none.
 
         Waits a moment if `gc`, having met a ref to it, may bring it back.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=_PATIENCE)
-        while not self.objects.is_stored(oid):
+        while (row := self.objects.row(oid)) is None:
             if TRASH + oid.hex() not in self.store or not backoff.pause():
-                return self.objects.is_stored(oid)  # gc may have brought it back in between
-        return True
+                return self.objects.row(oid)  # gc may have brought it back in between
+        return row
 
     # Branches
 
@@ -770,7 +800,10 @@ class Core:
             commit = self.resolve(target)
             action = f"checkout: to {commit.short}"
             self._keeping(
-                [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
+                [commit.oid],
+                lambda sweep, kept: self.refs.set_head(
+                    commit=commit.oid, action=action, sweep=sweep, rows=kept
+                ),
             )
         return self.refs.head()
 

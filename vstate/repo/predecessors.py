@@ -24,7 +24,7 @@ MOST_NODES = 32
 """A commit with more new nodes gets no hints: it changes thousands of keys, and deltas would cost it time."""
 
 
-RECENT_LEAVES = 8
+RECENT_LEAVES = 4
 """A leaf gets a hint if one of the last leaves was in its place.
 
 Deltas take time: a commit of one of 10,000 keys, at random, takes 340 µs of the processor with them, and 190
@@ -44,19 +44,23 @@ class Predecessors:
             places = [node.keys[0] for _, node in nodes if not node.height]
             self._recent = (*places, *self._recent)[:RECENT_LEAVES]
 
+    def are_near(self, nodes: Sequence[tuple[ObjectId, Node]]) -> bool:
+        """Whether these new nodes get hints: they are few, and one of the last leaves was in their place."""
+        if len(nodes) <= MOST_NODES:
+            recent = self._recent
+            for _, node in nodes:
+                if not node.height and node.keys[0] in recent:
+                    return True
+        return False
+
     def of(
         self, read: ReadNode, root: ObjectId | None, nodes: Sequence[tuple[ObjectId, Node]]
     ) -> dict[ObjectId, bytes]:
         """The ids of earlier versions of new nodes and of the values in them, by the new ids.
 
-        `root` is the tree before. Empty if the last commits changed other places.
+        `root` is the tree before.
         """
         found: dict[ObjectId, bytes] = {}
-        if len(nodes) > MOST_NODES:
-            return found
-        recent = self._recent
-        if not any(not node.height and node.keys[0] in recent for _, node in nodes):
-            return found
         try:
             for oid, node in nodes:
                 before = tree.counterpart(read, root, node)
@@ -73,8 +77,7 @@ def _values(before: Node, leaf: Node) -> Iterable[tuple[ObjectId, bytes]]:
     """The ids of the new values of a leaf, each with the id of an earlier version."""
     known = set(before.items)
     for key, item in zip(leaf.keys, leaf.items, strict=True):
-        place = bisect_right(before.keys, key) - 1
-        if item not in known and place >= 0:
+        if item not in known and (place := bisect_right(before.keys, key) - 1) >= 0:
             for old, new in zip(_blobs(before.items[place]), _blobs(item), strict=False):
                 if new.length >= FROM_BYTES:
                     yield new.id, old.id

@@ -96,7 +96,8 @@ class Trail:
 
     def expect(self, start: Commit, since: Commit) -> None:
         """A walk from `start` goes back to the time of `since`: its commits come in one batch if they can."""
-        walk = _Walk(0)
+        # An unordered store lists all reflogs: not for a few commits.
+        walk = _Walk(1 if self._objects.store.ordered else ALONE_BEFORE_SCAN)
         walk.batch = LONGEST_BATCH
         walk.since = microseconds(since.time) * 1000
         length = microseconds(start.time) * 1000 + _SLACK - walk.since

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from vstate.arguments import check_key
-from vstate.errors import InvalidInput, Unpicklable
+from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry, split_expiry, with_expiry
@@ -74,6 +74,11 @@ class BranchChanges:
                 raise InvalidInput(f"{key!r} is both set and deleted: choose one")
             self._changes[check_key(key)] = None
 
+    @property
+    def expected(self) -> Commit | None:
+        """The commit that the branch must be at; None if it may be anywhere, or must not exist."""
+        return self._expect if isinstance(self._expect, Commit) else None
+
     def on(self, repo: Core, oid: ObjectId | None) -> Advance | None:
         """The changes as a commit on top of this commit, None if they change nothing; RefMoved."""
         expect = self._expect
@@ -111,6 +116,15 @@ def commit_many(
     if len(refs) > 1 and len(set(refs)) < len(refs):
         twice = next(each.branch for each in changes if refs.count(each.ref) > 1)
         raise InvalidInput(f"branch {twice!r} is there twice: give all of its changes at once")
+    # One branch is mostly where it is expected. The transaction tests it, so it is not read first.
+    expected = changes[0].expected if len(changes) == 1 else None
+    if expected is not None and repo.objects.is_in_memory(expected.oid):
+        try:
+            advance = changes[0].on(repo, expected.oid)
+            if advance is not None and repo.publish_all([advance], guard=guard):
+                return [advance.commits[-1]]
+        except CorruptObject:
+            pass  # gc may have removed the tree of a commit that the branch has left
     while True:
         heads = repo.refs.read_many(refs)
         made = [each.on(repo, head) for each, head in zip(changes, heads, strict=True)]

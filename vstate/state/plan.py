@@ -132,7 +132,7 @@ def _plan_value(
         if data is not None and (data[:1] not in EXPIRING or not slot.hides(data)):
             base = _read_base(repo, key, data, slot)
     try:
-        encoded = _encoded(value, base)
+        encoded = encode_value(value) if base is None else _encoded(value, base)
     except Exception as error:  # pickling runs the classes' own code, which may raise anything
         if slot.dirty or base is None or not _only_caches_differ(repo, key, value, base):
             plan.unpicklable[key] = own_error(partial(encode_value, value), error)

@@ -172,7 +172,8 @@ class Update:
         self._error, self._trace, self.done = error, error.__traceback__, True
 
     def result(self) -> Commit | None:
-        """The commit, None if nothing changed. Raises the exception that ended the update."""
+        """The commit, None if nothing changed. Raises the exception that ended the update. It is done."""
+        assert self.done  # else None would say that nothing changed
         if self._error is not None:
             # Several updates may have met one error. Its traceback names the caller of this one alone.
             raise self._error.with_traceback(self._trace)

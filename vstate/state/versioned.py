@@ -117,7 +117,10 @@ class Versioned(State):
         opened = open_store(store)
         try:
             in_memory = opened is not store and isinstance(opened, Memory)
-            self._open(Repository(opened, security), branch, autocommit=autocommit, in_memory=in_memory)
+            if branch is not None:
+                check_ref_name(branch)
+            repo, head = Repository.opened(opened, security, branch)
+            self._open(repo, head, branch is None, autocommit=autocommit, in_memory=in_memory)
         except BaseException:
             if opened is not store:
                 opened.close()
@@ -126,13 +129,10 @@ class Versioned(State):
         if length is not None:
             self.repo.refs.lifetimes.want(f"{HEADS}{branch}", length, sliding=sliding)
 
-    def _open(self, repo: Repository, branch: str | None, *, autocommit: bool, in_memory: bool) -> None:
-        if branch is None:
-            head = repo.refs.head()
-        else:
-            check_ref_name(branch)
-            head = Head(branch, repo.refs.read(HEADS + branch))
-        self._handle = Handle(repo, head, follows_head=branch is None)
+    def _open(
+        self, repo: Repository, head: Head, follows_head: bool, *, autocommit: bool, in_memory: bool
+    ) -> None:
+        self._handle = Handle(repo, head, follows_head=follows_head)
         self._leftovers = Leftovers(self._handle, autocommit=autocommit, in_memory=in_memory)
         self._leftovers.watch(self)
 
@@ -797,7 +797,8 @@ class Versioned(State):
         forked = Versioned.__new__(Versioned)
         ends = self._leftovers
         # With the same repository: a merge finds in memory all that the fork has committed.
-        forked._open(self.repo, name, autocommit=ends.autocommit, in_memory=ends.in_memory)
+        head = Head(name, self.repo.refs.read(HEADS + name))
+        forked._open(self.repo, head, False, autocommit=ends.autocommit, in_memory=ends.in_memory)
         forked._owned = False
         return forked
 

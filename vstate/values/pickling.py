@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import sys
@@ -38,6 +39,9 @@ _NAMES = 0x93
 
 EMPTY_SET, FROZENSET = 0x8F, 0x91
 """The opcodes before the items of a set, and behind those of a frozenset."""
+
+_EXTENSIONS = 0x82, 0x83, 0x84
+"""The opcodes for classes with a short code, which an unpickler remembers and does not look for again."""
 
 _SHORT = 4096  # bytes; a Loader of a pickle up to here takes less time than a look for names
 
@@ -285,6 +289,26 @@ def load_plain(data: bytes | bytearray | memoryview) -> Any:
     except Exception as error:  # a damaged pickle may raise anything
         explain(error, partial(_tracer, data, ()))
         raise
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Loads nothing that has a name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise CannotLoad(f"{module}.{name}", "only plain data is loaded here")
+
+
+def load_only_plain(data: bytes | bytearray) -> Any:
+    """The value of any pickle of plain data. CannotLoad, and no code has run, if it names something else.
+
+    It takes less time than a look for names, because data may have the bytes of one.
+    """
+    if getattr(copyreg, "_inverted_registry", None) and may_hold(bytes(data), *_EXTENSIONS):
+        raise CannotLoad("copyreg", "only plain data is loaded here")
+    try:
+        return _PlainUnpickler(io.BytesIO(framed(bytes(data)))).load()
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CannotLoad("its pickle", f"{type(error).__name__}: {error}") from error
 
 
 def _tracer(data: bytes | bytearray | memoryview, buffers: Sequence[bytearray | memoryview]) -> Tracer:

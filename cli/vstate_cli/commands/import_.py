@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import dbm
 import os
 import sys
 
@@ -10,8 +11,11 @@ import click
 
 from vstate.errors import Conflict, InvalidInput, NotFound
 from vstate.plural import counted
+from vstate.repo.exchange import intake
 from vstate.values.inspection import size_text
+from vstate_cli.merging import note_unsigned
 from vstate_cli.moved_refs import ref_line
+from vstate_cli.output import safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 
@@ -22,22 +26,43 @@ from vstate_cli.session import Session, command
         "vstate import agent.bundle",
         "vstate import agent.bundle --prefix theirs",
         "vstate -s restored import agent.bundle",
+        "vstate import shelve cache.db --branch cache",
+        "vstate import json settings/ --prefix settings/",
     ],
     json="{refs: [{name, commit, outcome, old}], objects, written, bytes, file_bytes, prerequisites: "
     '[commit], seconds}. outcome is "created", "moved", "unchanged", "ahead" or "diverged"; old is the '
     "commit of the ref before, or null; written counts the objects that were new to the store; bytes is "
-    "the size of all objects, file_bytes the size of the bundle.",
+    "the size of all objects, file_bytes the size of the bundle. Of shelve or JSON files: {branch, commit, "
+    "keys, written, left_out: [{key, reason}]}; written counts the keys that were new or changed.",
 )
-@click.argument("file", metavar="FILE")
-@click.option("--prefix", default="", metavar="NAME", help="Import the branch main as NAME/main, and so on.")
-def import_(session: Session, file: str, prefix: str) -> None:
-    """Read a bundle into the store. Create the store if there is none.
+@click.argument("words", metavar="[shelve|json] FILE", nargs=-1, required=True)
+@click.option(
+    "--prefix", default="", metavar="NAME",
+    help="Import the branch main as NAME/main, and so on; of shelve or JSON, put NAME in front of the keys.",
+)  # fmt: skip
+@click.option("--branch", metavar="BRANCH", help="Of shelve or JSON: the branch. Default: HEAD's branch.")
+def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str | None) -> None:
+    """Read a bundle, a shelve file or JSON files into the store. Create the store if there is none.
 
     FILE is a bundle that `vstate export` wrote, or - for standard input. Every object is checked. New
     branches are created, and branches without commits of their own are fast-forwarded. A branch that has
     diverged and a tag at another commit stay as they are, and the exit code is 1. To continue an
     interrupted import, run the command again.
+
+    `shelve FILE` commits the values of a file of Python's shelve under their keys. No class is imported and
+    nothing is unpickled: objects are moved as they are stored. `json DIR` commits the files *.json in a
+    directory and below; a/b.json has the key a/b. A key that is there already gets the new value, and its
+    history stays. Each value is read back and compared. Values that cannot be taken are left out and named,
+    and the exit code is 1.
     """
+    *form, file = words
+    if form not in ([], ["shelve"], ["json"]):
+        raise click.UsageError("give one FILE, or the word shelve or json and one FILE.")
+    if form:
+        _take(session, form[0], file, prefix, branch)
+        return
+    if branch is not None:
+        raise click.UsageError("--branch goes with shelve and json: a bundle has branches of its own.")
     if file != "-" and not os.path.exists(file):
         raise NotFound(f"no file {file}", name=file)  # before the store is created
     if os.path.isdir(file):
@@ -69,3 +94,33 @@ def import_(session: Session, file: str, prefix: str) -> None:
             f"{names} diverged from the bundle and did not move; import the bundle with --prefix theirs, "
             "look at its commits there, and merge them: vstate merge theirs/main"
         )
+
+
+def _take(session: Session, form: str, path: str, prefix: str, branch: str | None) -> None:
+    """Commit the values of a shelve file, or of JSON files."""
+    if form == "json" and not os.path.isdir(path):
+        raise NotFound(f"no directory {path}", name=path)  # before the store is created
+    if form == "shelve" and not dbm.whichdb(path):
+        raise NotFound(f"no shelve file {path}: name it as the program that wrote it does", name=path)
+    session.create_store()
+    repo, out = session.repo, session.out
+    branch = branch or session.branch()
+    before = repo.newest(branch)
+    source = intake.shelve_file(path) if form == "shelve" else intake.json_files(path)
+    with ProgressBar() as bar:
+        report = intake.take(
+            repo, branch, source, name=form, prefix=prefix, progress=lambda keys: bar("importing keys", keys)
+        )
+    if session.json:
+        left_out = [{"key": key, "reason": reason} for key, reason in report.left_out]
+        commit = None if report.commit is None else report.commit.id
+        counts = {"keys": report.keys, "written": report.written}
+        out.json({"branch": branch, "commit": commit, **counts, "left_out": left_out})
+    else:
+        taken = counted(report.keys - len(report.left_out), "key")
+        out.line(f"imported {taken} into {safe(branch)}, {report.written:,} of them new or changed")
+        for key, reason in report.left_out:
+            out.line((f"  left out {safe(key)}: {safe(reason)}", "yellow"))
+    note_unsigned(session, before, report.commit)
+    if report.left_out:
+        raise InvalidInput(f"{counted(len(report.left_out), 'key')} left out; the others are imported")

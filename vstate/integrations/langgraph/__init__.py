@@ -1,5 +1,6 @@
-"""LangGraph on vstate: `VstateStore`, its long-term memory."""
+"""LangGraph on vstate: `VstateSaver`, its checkpoints, and `VstateStore`, its long-term memory."""
 
+from vstate.integrations.langgraph.saver import VstateSaver
 from vstate.integrations.langgraph.store import VstateStore
 
-__all__ = ["VstateStore"]
+__all__ = ["VstateSaver", "VstateStore"]

@@ -399,16 +399,17 @@ def _fits(namespace: _Namespace, condition: MatchCondition) -> bool:
 
 def _matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Does a value have these fields? A dot in a name leads into a dict, if no field has the whole name."""
-    return all(_is_like(_field(value, name), like) for name, like in wanted.items())
+    return all(_is_like(field_of(value, name), like) for name, like in wanted.items())
 
 
-def _field(value: Any, name: str) -> Any:
+def field_of(value: Any, name: str) -> Any:
+    """The field of a dict, None if absent. A dot in a name leads into a dict, if no field has that name."""
     if not isinstance(value, Mapping):
         return None
     if name in value:
         return value[name]
     first, dot, rest = name.partition(".")
-    return _field(value.get(first), rest) if dot else None
+    return field_of(value.get(first), rest) if dot else None
 
 
 def _is_like(found: Any, wanted: Any) -> bool:

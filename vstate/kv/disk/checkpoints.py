@@ -24,20 +24,20 @@ class Checkpoints:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._put_off = False
+        self.is_put_off = False
         self._thread: Thread | None = None
 
     def put_off(self, writer: Handle) -> None:
         """Let the transaction that is open commit without a checkpoint."""
         assert writer.connection is not None  # it has a transaction
-        self._put_off = True  # first: an interruption may come before the next line, or after it
+        self.is_put_off = True  # first: an interruption may come before the next line, or after it
         writer.connection.execute("PRAGMA wal_autocheckpoint=0")
 
     def resume(self, writer: Handle) -> None:
         """Let the transactions that follow make checkpoints again, if one was put off."""
-        if self._put_off and writer.connection is not None:
+        if self.is_put_off and writer.connection is not None:
             writer.connection.execute(f"PRAGMA wal_autocheckpoint={USUAL_PAGES}")
-            self._put_off = False
+            self.is_put_off = False
 
     def start(self) -> None:
         """Make a checkpoint, unless one is under way."""

@@ -151,13 +151,9 @@ class Unpacker:
 
     def __init__(self, connection: sqlite3.Connection, known: Known | None) -> None:
         self._connection = connection
-        self._known = known
-        self._checked = False
-
-    @property
-    def known(self) -> Known | None:
+        self.known = known
         """The rows that the next reader, or the next transaction if this one is committed, may rely on."""
-        return self._known
+        self._checked = False
 
     def value(self, rowid: int) -> bytes:
         """The value of a packed row. Raises Damaged, perhaps for a good row if another connection writes."""
@@ -165,19 +161,19 @@ class Unpacker:
 
     def is_current(self) -> bool:
         """Whether no other connection has written since the first packed row was read."""
-        return self._known is None or self._known.data_version == self._data_version()
+        return self.known is None or self.known.data_version == self._data_version()
 
     def _data_version(self) -> int:
         ((number,),) = self._connection.execute("PRAGMA data_version").fetchall()
         return int(number)
 
     def _rows(self) -> Known:
-        if self._known is None or not self._checked:
+        if self.known is None or not self._checked:
             data_version = self._data_version()
-            if self._known is None or self._known.data_version != data_version:
-                self._known = Known(data_version)
+            if self.known is None or self.known.data_version != data_version:
+                self.known = Known(data_version)
             self._checked = True
-        return self._known
+        return self.known
 
     def _version(self, rowid: int) -> Version:
         """A packed row. Raises Damaged."""
@@ -202,11 +198,11 @@ class Packer(Unpacker):
 
     def forget(self) -> None:
         """Rows are deleted or replaced: rely on none."""
-        self._known = None
+        self.known = None
 
     def forget_if_known(self, keys: Sequence[bytes]) -> None:
         """These keys are set plainly: rely on no row if one of them is known."""
-        if self._known is not None and not self._known.rowids.keys().isdisjoint(keys):
+        if self.known is not None and not self.known.rowids.keys().isdisjoint(keys):
             self.forget()
 
     def holds(self, key: bytes, value: bytes | None) -> bool:

@@ -42,6 +42,7 @@ _SET = (
     "line = CASE line WHEN excluded.line THEN line ELSE 0 END "
     "WHERE value IS NOT excluded.value OR base IS NOT NULL OR (line > 0 AND line IS NOT excluded.line)"
 )
+_MARK = OBJECT_MARK[0]
 _UNSHARED = "line > (SELECT shared FROM lines)"
 _LINE = f"SELECT line FROM kv WHERE key = ? AND {_UNSHARED}"
 _NEW_LINE = "UPDATE lines SET latest = latest + 1"
@@ -53,14 +54,19 @@ _ITEMS = f"SELECT key, value, base FROM kv {_RANGE}"
 
 
 def _split(writes: Mapping[str, bytes | None]) -> Rows:
-    """The rows to set and the keys to delete; a `Revised` value stays one only where it can be packed."""
+    """The rows to set, the keys to delete, and the objects to pack as deltas."""
     sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
-    for i, (key, value) in enumerate(sets):
-        if type(value) is Revised and not (
-            key.startswith(OBJECT_MARK) and len(value) <= deltas.LONGEST_VALUE
-        ):
-            sets[i] = key, bytes(value)
-    return sets, deletes
+    if Revised not in map(type, writes.values()):
+        return Rows(sets, deletes)
+    plain, revised = [], []
+    for key, value in sets:
+        if type(value) is not Revised:
+            plain.append((key, value))
+        elif key.startswith(OBJECT_MARK) and len(value) <= deltas.LONGEST_VALUE:
+            revised.append((key, value))
+        else:
+            plain.append((key, bytes(value)))
+    return Rows(plain, deletes, revised)
 
 
 class Disk(TransactionalStore, ForkAware):
@@ -81,6 +87,8 @@ class Disk(TransactionalStore, ForkAware):
 
     remote = False
     ordered = True
+    keeps_deltas = True
+    keeps_account = True
 
     def __init__(
         self,
@@ -119,14 +127,6 @@ class Disk(TransactionalStore, ForkAware):
         self._query("SELECT 1", ())
         # A file that is missing from now on was removed. An empty store in its place would hide that.
         self._database.create = False
-
-    @property
-    def keeps_deltas(self) -> bool:
-        return True
-
-    @property
-    def keeps_account(self) -> bool:
-        return True
 
     # Reading
 
@@ -286,10 +286,7 @@ class Disk(TransactionalStore, ForkAware):
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         rows = _split(writes)
         write = Write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
-        if type(writes) is Accounted:
-            write.accounted = True
-            if writes.alone:
-                write.line_after = b"" if writes.after is None else pack(writes.after)
+        write.account = writes.account if type(writes) is Accounted else None
         if is_long(rows):
             write.long = True
             self._checkpoints.wait()  # then SQLite writes the log anew from its start, and it does not grow
@@ -309,7 +306,7 @@ class Disk(TransactionalStore, ForkAware):
 
     def _write(self, write: Write) -> bool:
         """If every expectation holds, write the rows; return whether it did."""
-        if self._waiting.is_written(write):
+        if write.shared and self._waiting.is_written(write):
             return bool(write.done)
         backoff: Backoff | None = None
         try:
@@ -352,14 +349,15 @@ class Disk(TransactionalStore, ForkAware):
         try:
             if connection.in_transaction:
                 connection.rollback()  # an interruption kept the last call from undoing it
-            self._checkpoints.resume(self._writer)  # an interruption may have kept the last call from it
+            if self._checkpoints.is_put_off:  # an interruption may have kept the last call from it
+                self._checkpoints.resume(self._writer)
             connection.execute("BEGIN IMMEDIATE")
             self._turnstile.leave()
             agreed = []
             known, self._writer.known = self._writer.known, None
             packer = deltas.Packer(connection, known)
             # The writes that come while others are applied go with them too.
-            for write in self._waiting.take(first):
+            for write in self._waiting.take(first) if first.shared else (first,):
                 group.append(write)
                 if self._apply(connection, packer, write):
                     agreed.append(write)
@@ -410,31 +408,31 @@ class Disk(TransactionalStore, ForkAware):
         for key, value in write.expected:
             if not packer.holds(key, value):
                 return False
-        sets, deletes = write.plan()
+        sets, deletes, revised = write.plan()
         if deletes:
             packer.forget()
             self._database.limit_pages(connection, spare=database.SPARE_PAGES)
             connection.executemany(_DELETE, zip(deletes))
             self._database.limit_pages(connection)
         line = self._line(connection, write)
-        plain = [row for row in sets if type(row[1]) is not Revised]
-        if len(plain) < len(sets):
-            for key, value in sets:
-                if type(value) is Revised:
-                    packer.write(key, value, line)
-        if plain:
-            packer.forget_if_known([key for key, _ in plain])
-            other = 0 if write.accounted else None
-            rows = [(key, value, line if key[:1] == OBJECT_MARK else other) for key, value in plain]
+        for key, value in revised:
+            packer.write(key, value, line)
+        if sets:
+            if packer.known is not None:
+                packer.forget_if_known([key for key, _ in sets])
+            other = None if write.account is None else 0
+            rows = [(key, value, line if key[0] == _MARK else other) for key, value in sets]
             connection.executemany(_SET, rows)
         return True
 
     def _line(self, connection: sqlite3.Connection, write: Write) -> int | None:
         """The number of the line of commits that the objects belong to; see `database.py`."""
-        if write.line_after is None:
-            return 0 if write.accounted else None
-        for (line,) in connection.execute(_LINE, (write.line_after,)) if write.line_after else ():
-            return int(line)
+        account = write.account
+        if account is None or not account.alone:
+            return None if account is None else 0
+        if account.after is not None:
+            for (line,) in connection.execute(_LINE, (pack(account.after),)).fetchall():
+                return int(line)
         connection.execute(_NEW_LINE)
         ((line,),) = connection.execute(_LATEST_LINE)
         return int(line)

@@ -7,13 +7,28 @@ their rows are written, or until it is their turn to lead. Nobody waits for comp
 
 from __future__ import annotations
 
+from _thread import LockType
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Lock, get_ident, main_thread
+from typing import NamedTuple
 
-Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
-"""The rows that a transaction sets, and the stored keys that it deletes."""
+from vstate.kv.base import Account, Revised
+
+
+class Rows(NamedTuple):
+    """The rows that a transaction sets, the stored keys that it deletes, and the rows to pack as deltas."""
+
+    sets: list[tuple[bytes, bytes]]
+    deletes: list[bytes]
+    revised: Sequence[tuple[bytes, Revised]] = ()
+
+    @property
+    def total(self) -> int:
+        """The number of rows."""
+        return len(self.sets) + len(self.deletes) + len(self.revised)
+
 
 MOST_ROWS = 1000
 """A transaction with more rows than this goes alone: its fsync is little beside its writing."""
@@ -35,21 +50,10 @@ class Write:
       thread has the lock, its outcome is unknown.
     - `done`: whether the rows were written; False if an expectation failed; None before.
     - `long`: the rows have many bytes, so the transaction commits without a checkpoint.
-    - `accounted`: whether the writer keeps account of shared objects. If one line of commits has the objects
-      alone, `line_after` is the stored key of the commit that the line goes on from, empty for a new line.
+    - `account`: the line of commits that the objects belong to. None if the writer keeps no account.
     """
 
-    __slots__ = (
-        "_bell",
-        "accounted",
-        "committing",
-        "done",
-        "expected",
-        "line_after",
-        "long",
-        "plan",
-        "shared",
-    )
+    __slots__ = ("_bell", "account", "committing", "done", "expected", "long", "plan", "shared")
 
     def __init__(self, plan: Callable[[], Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> None:
         self.plan = plan
@@ -58,22 +62,28 @@ class Write:
         self.committing = False
         self.done: bool | None = None
         self.long = False
-        self.accounted = False
-        self.line_after: bytes | None = None
+        self.account: Account | None = None
+        self._bell: LockType | None = None
+
+    def share(self) -> None:
+        """Let another thread write the rows."""
         self._bell = Lock()
         self._bell.acquire()
+        self.shared = True
 
     def wait(self) -> None:
         """Sleep until `wake`.
 
         `wake` is a hint. An exception may keep it from being called, so a sleeper also wakes by itself.
         """
-        self._bell.acquire(timeout=_LOOK_AGAIN_SECONDS)
+        if self._bell is not None:
+            self._bell.acquire(timeout=_LOOK_AGAIN_SECONDS)
 
     def wake(self) -> None:
         """Let the thread that waits with this write look."""
-        with suppress(RuntimeError):  # it is awake
-            self._bell.release()
+        if self._bell is not None:
+            with suppress(RuntimeError):  # it is awake
+                self._bell.release()
 
 
 class Waiting:
@@ -93,8 +103,8 @@ class Waiting:
         Not in the main thread: a signal could end its call at any line, while another thread goes on to write
         the rows of a caller that has gone.
         """
-        if get_ident() != main_thread().ident and _count(rows) <= MOST_ROWS:
-            write.shared = True
+        if get_ident() != main_thread().ident and rows.total <= MOST_ROWS:
+            write.share()
             self._writes.append(write)
 
     def is_written(self, write: Write) -> bool:
@@ -121,7 +131,7 @@ class Waiting:
             while self._writes and rows <= MOST_ROWS:
                 write = self._writes.popleft()
                 if write.shared and write.done is None and write is not first:
-                    rows += _count(write.plan())
+                    rows += write.plan().total
                     yield write
 
     def pass_on(self, write: Write) -> None:
@@ -150,10 +160,5 @@ class Waiting:
 
 def is_long(rows: Rows) -> bool:
     """Whether these rows make a long transaction, by the rows that it sets."""
-    sets, _ = rows
+    sets = rows.sets
     return len(sets) > LONG_BYTES // _LONGEST_CHUNK and sum(len(value) for _, value in sets) > LONG_BYTES
-
-
-def _count(rows: Rows) -> int:
-    sets, deletes = rows
-    return len(sets) + len(deletes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from vstate.arguments import check_text
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, Accounted, KVStore
+from vstate.kv.base import Account, Accounted, KVStore
 from vstate.objects import expiry
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import microseconds, moment
@@ -256,6 +256,22 @@ class Lifetimes:
         return [ref for ref, (_, life) in self.all(begin).items() if life.is_over]
 
 
+def _rows(store: KVStore, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
+    """The rows of the refs, of their lifetimes, and others, read at once."""
+    keys = [REF + ref for ref in refs]
+    # After the refs: if the store reads one row after another, a lifetime is at least as new as its ref.
+    keys += [LIFETIME + ref for ref in refs if ref.startswith(HEADS)]
+    return store.get_many([*others, *keys])
+
+
+def rows_of_head(store: KVStore, branch: str | None, *others: str) -> Mapping[str, bytes]:
+    """The rows that `Refs.head_in` needs for a branch, or for HEAD, and others, read at once."""
+    if branch is not None:
+        return _rows(store, [HEADS + branch], *others)
+    # HEAD is mostly on the default branch: one round trip reads both.
+    return _rows(store, [HEADS + DEFAULT_BRANCH], *others, REF + HEAD)
+
+
 class Refs:
     """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`; never cached."""
 
@@ -276,19 +292,12 @@ class Refs:
 
     def read(self, ref: str) -> ObjectId | None:
         """The commit that the ref names, None if there is no such ref, or the branch has expired."""
-        return self._commit_of(ref, self._rows([ref]))
+        return self._commit_of(ref, _rows(self._store, [ref]))
 
     def read_many(self, refs: Sequence[str]) -> Sequence[ObjectId | None]:
         """The commits that the refs name, None for each absent ref, read at once."""
-        rows = self._rows(refs)
+        rows = _rows(self._store, refs)
         return [self._commit_of(ref, rows) for ref in refs]
-
-    def _rows(self, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
-        """The rows of the refs, of their lifetimes, and others, read at once."""
-        keys = [REF + ref for ref in refs]
-        # After the refs: if the store reads one row after another, a lifetime is at least as new as its ref.
-        keys += [LIFETIME + ref for ref in refs if ref.startswith(HEADS)]
-        return self._store.get_many([*others, *keys])
 
     def _commit_of(self, ref: str, rows: Mapping[str, bytes]) -> ObjectId | None:
         value = rows.get(REF + ref)
@@ -352,9 +361,11 @@ class Refs:
         action: str,
         sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
+        account: Account | None = None,
     ) -> bool:
         """As `publish_all`, for one ref."""
-        return self.publish_all([Move(ref, expected, new, action)], rows, sweep=sweep, expecting=expecting)
+        moves = [Move(ref, expected, new, action)]
+        return self.publish_all(moves, rows, sweep=sweep, expecting=expecting, account=account)
 
     def publish_all(
         self,
@@ -363,6 +374,7 @@ class Refs:
         *,
         sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
+        account: Account | None = None,
     ) -> bool:
         """Write the rows and move the refs, in one `transact`; False, with no move, if one was elsewhere.
 
@@ -370,10 +382,10 @@ class Refs:
         `expecting`. An expired branch counts as absent; a sliding lifetime begins again. The line of a
         deletion is dated after all others of the ref: `fsck` takes an absent ref for lost unless its last
         line is a deletion. More than one move takes a store with transactions.
+
+        With an `account`, each commit that a ref comes to lead to is among the rows, new or written again.
         """
-        writes = (
-            Accounted(rows, alone=rows.alone, after=rows.after) if type(rows) is Accounted else dict(rows)
-        )
+        writes = dict(rows) if account is None else Accounted(rows, account)
         conditions = dict(expecting)
         lived: list[bytes | None] = []
         for ref, expected, new, action, not_before, through in moves:
@@ -452,18 +464,6 @@ class Refs:
         # The lifetime changes last: the other way round, an interruption would revive the branch.
         return self._transact(writes, {REF + ref: before}) and self._store.transact(life, {})
 
-    def touched(self, commits: Iterable[ObjectId]) -> dict[str, bytes]:
-        """Rows to write when a ref comes to lead to commits that are stored: so their store knows of it.
-
-        None if the store keeps no account of that; see `Accounted`.
-        """
-        rows: dict[str, bytes] = {}
-        for oid in commits if self._store.keeps_account else ():
-            row = self._store.get(OBJECT_PREFIX + oid.hex())
-            if row is not None:
-                rows[OBJECT_PREFIX + oid.hex()] = row
-        return rows
-
     def lines(self, ref: str) -> dict[str, ReflogEntry]:
         """The lines of the ref's reflog by key, oldest first."""
         rows = dict(self._store.items(f"{REFLOG}{ref}:"))
@@ -477,8 +477,12 @@ class Refs:
 
     def head(self) -> Head:
         """The position of HEAD; on the branch `main` in a new store."""
-        # HEAD is mostly on the default branch: one round trip reads both.
-        rows = self._rows([HEADS + DEFAULT_BRANCH], REF + HEAD)
+        return self.head_in(rows_of_head(self._store, None))
+
+    def head_in(self, rows: Mapping[str, bytes], branch: str | None = None) -> Head:
+        """The position of a branch, or of HEAD, by the rows that `rows_of_head` read."""
+        if branch is not None:
+            return Head(branch, self._commit_of(HEADS + branch, rows))
         value = rows.get(REF + HEAD)
         if value is None:
             return Head(DEFAULT_BRANCH, self._commit_of(HEADS + DEFAULT_BRANCH, rows))
@@ -499,8 +503,9 @@ class Refs:
         commit: ObjectId | None = None,
         action: str,
         sweep: Sweep | None = None,
+        rows: Mapping[str, bytes] = MappingProxyType({}),
     ) -> bool:
-        """Put HEAD on a branch, or detach it at a commit; the last caller wins.
+        """Put HEAD on a branch, or detach it at a commit, whose row is among `rows`; the last caller wins.
 
         False, changing nothing, if `sweep` is given and another sweep came since.
         """
@@ -513,8 +518,8 @@ class Refs:
             conditions = {REF + HEAD: before}
             if sweep is not None:
                 conditions[SWEEP] = sweep.mark
-            writes = {line: text, REF + HEAD: value, **self.touched([] if commit is None else [commit])}
-            if self._transact(Accounted(writes), conditions):
+            writes = {**rows, line: text, REF + HEAD: value}
+            if self._transact(Accounted(writes, Account()), conditions):
                 return True
         return False
 

@@ -1,0 +1,475 @@
+"""VstateSaver: LangGraph's checkpoints. LangGraph's own tests of savers run in `make suites`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import RunPython
+
+pytest.importorskip("langgraph.checkpoint.base", reason="langgraph-checkpoint is not installed")
+
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from vstate import Disk, LeaseLost, Memory, Versioned
+from vstate.integrations.langgraph import VstateSaver
+from vstate.repo import Repository
+
+
+def named(thread: str = "t", ns: str = "", id: str | None = None) -> Any:
+    config = {"thread_id": thread, "checkpoint_ns": ns}
+    return {"configurable": config if id is None else {**config, "checkpoint_id": id}}
+
+
+def step(saver: VstateSaver, number: int, values: dict[str, Any], config: Any = None, **about: Any) -> Any:
+    """Put the checkpoint with the id of this number, on top of the one that the config names."""
+    versions: dict[str, Any] = dict.fromkeys(values, number)
+    checkpoint = {**empty_checkpoint(), "id": f"{number:08}"}
+    checkpoint |= {"channel_values": values, "channel_versions": versions}
+    metadata: Any = {"source": "loop", "step": number, **about}
+    return saver.put(config or named(), checkpoint, metadata, versions)  # type: ignore[arg-type]
+
+
+def ids(saver: VstateSaver, thread: str = "t") -> list[str]:
+    return [found.checkpoint["id"] for found in saver.list({"configurable": {"thread_id": thread}})]
+
+
+@pytest.fixture
+def saver() -> Iterator[VstateSaver]:
+    with VstateSaver(Memory()) as saver:
+        yield saver
+
+
+def same(found: CheckpointTuple | None, other: CheckpointTuple | None) -> bool:
+    return repr(found) == repr(other) and found is not None
+
+
+def test_a_history_of_any_edits_comes_back(tmp_path: Path) -> None:
+    """Each checkpoint of a thread whose messages grow, shrink and change comes back, from disk too."""
+    chance = random.Random(7)
+    messages: list[Any] = []
+    expected: dict[str, Any] = {}
+    config = named()
+    with VstateSaver(tmp_path / "s") as saver:
+        for number in range(60):
+            at = chance.randint(0, len(messages))
+            new: list[Any] = [HumanMessage(f"question {number} " * 20, id=str(number)), AIMessage("yes")]
+            messages = messages[:at] + new + messages[at + chance.randint(0, 3) :]
+            values = {"messages": messages, "count": number, "notes": {"z": "n" * number, "a": [1, (2,)]}}
+            config = step(saver, number, values, config)
+            expected[f"{number:08}"] = [*messages]
+        assert ids(saver) == sorted(expected, reverse=True)
+    with VstateSaver(tmp_path / "s") as again:
+        for found in again.list(named()):
+            values = found.checkpoint["channel_values"]
+            number = int(found.checkpoint["id"])
+            assert values["messages"] == expected[found.checkpoint["id"]]
+            assert list(values) == ["messages", "count", "notes"]
+            assert values["notes"] == {"z": "n" * number, "a": [1, [2]]}
+            assert same(again.get_tuple(found.config), found)
+            assert (found.parent_config is None) == (number == 0)
+
+
+def test_a_chat_takes_little_room(tmp_path: Path) -> None:
+    """A hundred steps of a chat, whose copies are 2.8 MB, take less than 200 KB on disk."""
+    chance = random.Random(1)
+    messages: list[Any] = []
+    config = named()
+    with VstateSaver(tmp_path / "s") as saver:
+        for number in range(100):
+            text = "".join(chance.choices("abcdefghij klmnop", k=250))
+            messages = [*messages, {"role": "user", "content": text}, {"role": "ai", "content": text[::-1]}]
+            config = step(saver, number, {"messages": messages}, config)
+    assert (tmp_path / "s" / "vstate.db").stat().st_size < 200_000
+
+
+def test_forks_of_one_checkpoint_keep_their_own_values(saver: VstateSaver) -> None:
+    """Two checkpoints with the same parent and equal versions have their own values."""
+    first = step(saver, 1, {"a": ["x" * 50], "b": "same"})
+    one = saver.put(first, _child("2", {"a": ["x" * 50, "one"], "b": "same"}), {}, {"a": 2})
+    other = saver.put(first, _child("3", {"a": ["x" * 50, "other"], "b": "same"}), {}, {"a": 2})
+    for config, last in ((one, "one"), (other, "other")):
+        found = saver.get_tuple(config)
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"a": ["x" * 50, last], "b": "same"}
+
+
+def _child(id: str, values: dict[str, Any]) -> Any:
+    versions = {channel: 2 if channel == "a" else 1 for channel in values}
+    return {**empty_checkpoint(), "id": id, "channel_values": values, "channel_versions": versions}
+
+
+def test_the_newest_checkpoint_has_the_greatest_id(saver: VstateSaver) -> None:
+    """A checkpoint that is put late does not become the newest one, nor does another namespace's."""
+    for number in (5, 9, 2):
+        step(saver, number, {"a": number})
+    step(saver, 7, {"a": 7}, named(ns="sub"))
+    newest, inner = saver.get_tuple(named()), saver.get_tuple(named(ns="sub"))
+    assert newest is not None
+    assert inner is not None
+    assert (newest.checkpoint["id"], inner.checkpoint["id"]) == ("00000009", "00000007")
+    assert ids(saver) == ["00000009", "00000007", "00000005", "00000002"]
+    assert [
+        found.checkpoint["id"] for found in saver.list(named(), before=named(id="00000009"), limit=1)
+    ] == ["00000005"]
+
+
+def test_writes_may_come_before_their_checkpoint(saver: VstateSaver) -> None:
+    """Writes are there once their checkpoint is; a second one of a place stays out, but not an error."""
+    config = named(id="00000001")
+    saver.put_writes(config, [("a", 1), ("b", 2)], "task2", "~2")
+    saver.put_writes(config, [("a", 3), ("__error__", "first")], "task1", "~1")
+    assert saver.get_tuple(config) is None
+    saver.put_writes(config, [("a", "late"), ("__error__", "second")], "task1", "~1")
+    step(saver, 1, {})
+    found = saver.get_tuple(config)
+    assert found is not None
+    assert found.pending_writes == [
+        ("task1", "__error__", "second"),
+        ("task1", "a", 3),
+        ("task2", "a", 1),
+        ("task2", "b", 2),
+    ]
+    commits = len(list(saver.repo.log("threads/t")))
+    saver.put_writes(config, [("a", "later")], "task1", "~1")
+    assert len(list(saver.repo.log("threads/t"))) == commits
+
+
+def test_what_was_removed_stays_removed_beside_a_stale_writer() -> None:
+    """After a prune, a deletion and a rollback by another saver, a stale one adds its step alone."""
+    store = Memory()
+    stale, other = VstateSaver(store), VstateSaver(store)
+    for number in range(20):
+        step(stale, number, {"messages": ["m" * 40] * number})
+    other.prune(["t"])
+    step(stale, 20, {"messages": ["m" * 40] * 20})
+    assert ids(other) == ids(stale) == ["00000020", "00000019"]
+    found = other.get_tuple(named(id="00000019"))
+    assert found is not None
+    assert found.checkpoint["channel_values"]["messages"] == ["m" * 40] * 19
+    other.delete_thread("t")
+    assert ids(stale) == []
+    step(stale, 21, {"a": 1})
+    assert ids(other) == ["00000021"]
+    step(other, 22, {"a": 2})
+    other.repo.rollback("threads/t", "threads/t~1")
+    step(stale, 23, {"a": 3})
+    assert ids(other) == ["00000023", "00000021"]
+
+
+class Refusing:
+    """A guard that refuses everything."""
+
+    def rows(self) -> Any:
+        raise LeaseLost("lease", fence=1, reason="it is refused here")
+
+    def check(self) -> None:
+        self.rows()
+
+
+def test_a_step_that_did_not_land_leaves_nothing_behind() -> None:
+    """A step is refused, another saver puts one of equal length, and the next step has the right values."""
+    store = Memory()
+    saver, other = VstateSaver(store), VstateSaver(store)
+    first = ["the first message " * 9]
+    step(saver, 1, {"messages": first})
+    saver._journal("t").guard = Refusing()
+    with pytest.raises(LeaseLost):
+        step(saver, 2, {"messages": [*first, "lost " * 9]}, named(id="00000001"))
+    saver._journal("t").guard = None
+    config = step(other, 3, {"messages": [*first, "kept " * 9]}, named(id="00000001"))
+    saver.get_tuple(config)
+    step(saver, 4, {"messages": [*first, "lost " * 9, "new " * 9]}, config)
+    for reader in (saver, other):
+        found = reader.get_tuple(named())
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == [*first, "lost " * 9, "new " * 9]
+
+
+def test_a_copy_of_a_thread_is_one_ref_and_grows_alone(saver: VstateSaver) -> None:
+    """A copy has the same checkpoints without a new object; copied onto a thread, it adds to that."""
+    config = named()
+    for number in range(5):
+        config = step(saver, number, {"messages": ["x" * 40] * number}, config)
+        saver.put_writes(config, [("a", number)], "task")
+    objects = len(list(saver.repo.store.keys("o/")))
+    saver.copy_thread("t", "u")
+    assert len(list(saver.repo.store.keys("o/"))) == objects
+    step(saver, 9, {"messages": ["new"]}, named("u"))
+    assert (ids(saver)[0], ids(saver, "u")[0]) == ("00000004", "00000009")
+    step(saver, 8, {"messages": ["old" * 30]}, named("v"))
+    saver.copy_thread("t", "v")
+    assert ids(saver, "v") == ["00000008", *ids(saver)]
+    for number in range(5):
+        found = saver.get_tuple(named("v", id=f"{number:08}"))
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == ["x" * 40] * number
+        assert found.pending_writes == [("task", "a", number)]
+    saver.copy_thread("none", "w")
+    assert saver.repo.branch_names("threads/") == ["threads/t", "threads/u", "threads/v"]
+
+
+def test_runs_are_deleted_in_every_thread(saver: VstateSaver) -> None:
+    """The checkpoints of a run go with their writes, in all threads and namespaces; others keep theirs."""
+    for thread in ("t", "odd id / with %"):
+        for number, run in enumerate(["one", "two", "one"]):
+            config = step(saver, number, {"m": ["x" * 40] * number}, named(thread), run_id=run)
+            saver.put_writes(config, [("a", number)], "task")
+    saver.delete_for_runs(["one"])
+    for thread in ("t", "odd id / with %"):
+        (found,) = saver.list(named(thread))
+        assert (found.checkpoint["id"], found.pending_writes) == ("00000001", [("task", "a", 1)])
+        assert saver.get_tuple(named(thread, id="00000002")) is None
+    assert [found.metadata["run_id"] for found in saver.list(None, filter={"source": "loop"})] == ["two"] * 2
+
+
+def test_a_delta_channel_is_rebuilt_after_a_prune(saver: VstateSaver) -> None:
+    """The writes since the last stored value come in order, and a prune keeps the checkpoints they are of."""
+    config = step(saver, 0, {"log": ["seed"]})
+    for number in range(1, 5):
+        saver.put_writes(config, [("log", [number])], "task")
+        config = step(saver, number, {}, config, counters_since_delta_snapshot={"log": [number, number]})
+    before = saver.get_delta_channel_history(config=config, channels=["log", "none"])
+    assert before["log"] == {
+        "seed": ["seed"],
+        "writes": [("task", "log", [number]) for number in range(1, 5)],
+    }
+    assert before["none"] == {"writes": []}
+    step(saver, 100, {"a": 1}, named(ns="old"))
+    step(saver, 101, {"a": 1}, named(ns="old"))
+    saver.prune(["t"])
+    assert len(ids(saver)) == 6
+    assert saver.get_delta_channel_history(config=config, channels=["log", "none"]) == before
+
+
+@dataclass
+class Secretive:
+    """A class of the program."""
+
+    text: str
+
+
+class Secret:
+    """A cipher that flips the bits."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "flip", bytes(255 - byte for byte in plaintext)
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        return bytes(255 - byte for byte in ciphertext)
+
+
+def test_nothing_passes_the_serializer_by(tmp_path: Path) -> None:
+    """With an encrypting serializer no value, metadata or write is in the store in plain text."""
+    with VstateSaver(tmp_path / "s", serde=EncryptedSerializer(Secret())) as saver:
+        config = named()
+        for number in range(3):
+            config = step(saver, number, {"messages": ["topsecret" * 9] * number}, config, user="topsecret")
+            saver.put_writes(config, [("messages", "topsecret")], "task")
+        found = saver.get_tuple(named())
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == ["topsecret" * 9] * 2
+        head = saver.repo.newest(saver.branch("t"))
+        assert head is not None
+        for key, entry in saver.repo.entries(head.root):
+            assert "topsecret" not in repr(saver.repo.inspect(key, entry.raw))
+
+
+def test_langgraphs_allow_list_decides_what_is_loaded() -> None:
+    """A class that the strict serializer does not allow comes back as data, and a clone may allow it."""
+    saver = VstateSaver(Memory(), serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    step(saver, 1, {"path": Secretive("x")})
+    found = saver.get_tuple(named())
+    assert found is not None
+    assert found.checkpoint["channel_values"]["path"] == {"text": "x"}
+    clone = saver.with_allowlist([(Secretive.__module__, "Secretive")])
+    allowed = clone.get_tuple(named())
+    assert allowed is not None
+    assert allowed.checkpoint["channel_values"]["path"] == Secretive("x")
+    again = saver.get_tuple(named())
+    assert again is not None
+    assert again.checkpoint["channel_values"]["path"] == {"text": "x"}
+
+
+@pytest.mark.parametrize("kind", ["dicts", "messages", "nested"])
+def test_a_reader_may_edit_what_it_got(saver: VstateSaver, kind: str) -> None:
+    """Messages, dicts and lists of a checkpoint are the reader's own, however often the same one is read."""
+    messages: list[Any] = [{"role": "user", "content": "x" * 50} for _ in range(99)]
+    if kind == "messages":
+        calls: list[Any] = [{"name": "f", "args": {"a": [1]}, "id": "1"}]
+        messages = [
+            HumanMessage("x" * 50, additional_kwargs={"a": [1]}),
+            AIMessage("", tool_calls=calls),
+        ] * 30
+    elif kind == "nested":
+        messages = [{"role": "user", "content": [{"text": "x" * 50}]} for _ in range(99)]
+    step(saver, 1, {"messages": messages})
+    for _ in range(4):
+        found = saver.get_tuple(named())
+        assert found is not None
+        got = found.checkpoint["channel_values"]["messages"]
+        assert got == messages
+        assert [type(item) for item in got] == [type(item) for item in messages]
+        if kind == "messages":
+            got[0].content = "edited"
+            got[0].additional_kwargs["a"].append(2)
+            got[1].tool_calls[0]["args"].clear()
+        else:
+            got[0]["content"] = "edited"
+            if kind == "nested":
+                got[1]["content"][0]["text"] = "edited"
+        got.pop()
+        found.checkpoint["channel_versions"].clear()
+        found.metadata.clear()
+
+
+def test_a_step_can_be_shown(saver: VstateSaver) -> None:
+    """The log names the steps, and the journal's key shows checkpoints and messages without loading."""
+    step(saver, 3, {"messages": [HumanMessage("what is a journal, in one long sentence?")]})
+    commit = saver.repo.newest("threads/t")
+    assert commit is not None
+    assert commit.message == "loop 3"
+    ((key, entry),) = saver.repo.entries(commit.root)
+    shown = repr(saver.repo.inspect(key, entry.raw))
+    assert "('checkpoint', {'ns': '', 'id': '00000003'" in shown
+    assert "langchain_core.messages.human.HumanMessage(content='what is a journal" in shown
+
+
+def test_versions_go_on_in_their_own_kind(saver: VstateSaver) -> None:
+    """After None and numbers come numbers, and after a text of another saver comes a greater text."""
+    assert saver.get_next_version(None, None) == 1
+    assert saver.get_next_version(7, None) == 8
+    text = f"{9:032}.{0.5:016}"
+    after = saver.get_next_version(text, None)
+    assert after > text
+    assert after.startswith(f"{10:032}.")
+
+
+def test_in_an_event_loop(tmp_path: Path) -> None:
+    """The async methods do the same; many tasks put at once, and each step is there."""
+
+    async def main() -> None:
+        async with VstateSaver(tmp_path / "s") as saver:
+            checkpoints = [{**empty_checkpoint(), "id": f"{number:08}"} for number in range(20)]
+            metadata: Any = {"source": "loop"}
+            await asyncio.gather(
+                *(saver.aput(named(), checkpoint, metadata, {}) for checkpoint in checkpoints)  # type: ignore[arg-type]
+            )
+            config = named(id="00000019")
+            await saver.aput_writes(config, [("a", 1)], "task", task_path="~1")
+            found = await saver.aget_tuple(named())
+            assert found is not None
+            assert found.pending_writes == [("task", "a", 1)]
+            assert len([one async for one in saver.alist(named(), limit=15)]) == 15
+            await saver.acopy_thread("t", "u")
+            await saver.aprune(["t"])
+            assert len([one async for one in saver.alist(None)]) == 21
+            await saver.adelete_thread("u")
+            await saver.adelete_for_runs(["none"])
+            assert len([one async for one in saver.alist(None)]) == 1
+
+    asyncio.run(main())
+
+
+WRITING = """
+import sys
+from langgraph.checkpoint.base import empty_checkpoint
+from vstate.integrations.langgraph import VstateSaver
+store, name = sys.argv[1:]
+with VstateSaver(store) as saver:
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    for number in range(25):
+        values = {"messages": [f"{name} {number} {i} " * 9 for i in range(number)]}
+        checkpoint = {**empty_checkpoint(), "id": f"{number:04}-{name}", "channel_values": values}
+        checkpoint["channel_versions"] = {"messages": number}
+        config = saver.put(config, checkpoint, {"step": number}, {"messages": number})
+        saver.put_writes(config, [("messages", name)], name)
+"""
+
+
+@pytest.mark.slow
+def test_processes_write_one_thread(tmp_path: Path, run_python: RunPython) -> None:
+    """Checkpoints and writes of four processes in one thread are all there, with their values."""
+    Disk(tmp_path / "s").close()
+    threads = [threading.Thread(target=run_python, args=(WRITING, tmp_path / "s", name)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with VstateSaver(tmp_path / "s") as saver:
+        found = list(saver.list(named()))
+        assert len(found) == 100
+        for one in found:
+            number, _, name = one.checkpoint["id"].partition("-")
+            messages = [f"{name} {int(number)} {i} " * 9 for i in range(int(number))]
+            assert one.checkpoint["channel_values"] == {"messages": messages}
+            assert one.pending_writes == [(name, "messages", name)]
+
+
+FENCED = """
+import sys
+from langgraph.checkpoint.base import empty_checkpoint
+from vstate import Disk, LeaseLost, Versioned
+from vstate.integrations.langgraph import VstateSaver
+store = Disk(sys.argv[1])
+config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+with Versioned(store).lease("worker", ttl=0.5) as lease:
+    saver = VstateSaver(store, lease=lease)
+    saver.put(config, {**empty_checkpoint(), "id": "1"}, {}, {})
+    print("ready", flush=True)
+    sys.stdin.readline()
+    newest = {"configurable": {**config["configurable"], "checkpoint_id": "2"}}
+    calls = [
+        lambda: saver.put(config, {**empty_checkpoint(), "id": "3"}, {}, {}),
+        lambda: saver.put_writes(newest, [("a", 1)], "x"),
+        lambda: saver.delete_thread("t"),
+        lambda: saver.copy_thread("t", "u"),
+        lambda: saver.prune(["t"]),
+        lambda: saver.delete_for_runs(["r"]),
+    ]
+    for call in calls:
+        try:
+            call()
+        except LeaseLost:
+            print("refused", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot stop a process")
+def test_a_worker_that_lost_its_turn_changes_nothing(tmp_path: Path) -> None:
+    """A worker is stopped, another one takes the lease over, and the first gets LeaseLost from each write."""
+    store = Disk(tmp_path / "s")
+    command = [sys.executable, "-c", FENCED, str(tmp_path / "s")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+        worker.send_signal(signal.SIGSTOP)
+        try:
+            with Versioned(store).lease("worker", ttl=30) as lease:
+                saver = VstateSaver(store, lease=lease)
+                config = saver.put(named(), _child("2", {"a": 1}), {"run_id": "r"}, {"a": 2})
+                saver.put_writes(config, [("b", 2)], "task")
+                heads = Repository(store).branches()
+                worker.send_signal(signal.SIGCONT)
+                out, _ = worker.communicate("go\n", timeout=60)
+                assert out.split() == ["refused"] * 6
+                assert Repository(store).branches() == heads
+                assert ids(saver) == ["2", "1"]
+        finally:
+            worker.kill()
+    with pytest.raises(LeaseLost):
+        step(saver, 9, {})
+    store.close()

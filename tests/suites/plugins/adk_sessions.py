@@ -1,0 +1,17 @@
+"""The session services of Google's ADK are vstate's: a plugin for pytest."""
+
+from typing import Any
+
+import google.adk.sessions
+from places import store_url
+
+from vstate.integrations.google_adk import VstateSessionService
+
+
+class _Service(VstateSessionService):
+    def __init__(self, url: str = "sqlite:///:memory:", **_: Any) -> None:
+        super().__init__(store_url(url.removeprefix("sqlite:///")))
+
+
+google.adk.sessions.DatabaseSessionService = _Service
+google.adk.sessions.InMemorySessionService = _Service

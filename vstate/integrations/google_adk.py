@@ -1,0 +1,405 @@
+"""VstateSessionService: sessions of Google's Agent Development Kit, each a branch of the store."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from os import PathLike
+from typing import Any, Final, Self
+from uuid import uuid4
+
+from google.adk.errors import StaleSessionError
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events import Event
+from google.adk.platform import time as clock
+from google.adk.sessions import BaseSessionService, Session, State
+from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from vstate.errors import AlreadyExists, NotFound, RefMoved
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.objects.commit import Commit
+from vstate.patterns.journal import Journal
+from vstate.patterns.paths import join_path, split_path
+from vstate.repo.names.refs import quote_ref, unquote_ref
+from vstate.repo.repository import Repository
+from vstate.repo.rules.security import Security
+from vstate.repo.writing import BranchChanges
+from vstate.sessions.shielding import in_thread, shielded
+from vstate.state.snapshot import Snapshot
+
+_log = logging.getLogger("vstate")
+
+_SESSIONS: Final = ("adk", "sessions")
+_USERS: Final = ("adk", "users")
+_APPS: Final = ("adk", "apps")
+_ABOUT: Final = "session"
+_EVENTS: Final = "events"
+_STATE: Final = "state"
+_UPDATED: Final = "updated"  # in the info of a commit: the time of ADK, in seconds
+_MOST_OPEN: Final = 64  # sessions whose events are kept in memory
+_SUMMARY: Final = 80  # characters
+
+
+class _Events:
+    """The index of a session's journal: its events, and where each id is."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.places: dict[str, int] = {}
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.places[record["id"]] = len(self.records)
+        self.records.append(record)
+
+
+class VstateSessionService(BaseSessionService):
+    """ADK's session service on a store: `Runner(session_service=VstateSessionService("./sessions"), ...)`.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
+      `close()`, or at the end of the `async with` block.
+    - A session is the branch `adk/sessions/APP/USER/SESSION`, with its events and its state, and each event
+      is one commit. The states of users and apps are branches too. An event that changes them lands in one
+      transaction with them. On a store without transactions, such as S3, they are written first. A call that
+      is interrupted there may leave them changed without the event.
+    - An event is appended once: the same event, appended again after a lost answer, is not doubled.
+    - A session object that another writer overtook raises StaleSessionError: get the session again.
+    - State and events are stored as JSON, as in ADK's own services, and reading them loads no class.
+    - With `forget`, `delete_session` removes the data at once. Otherwise the reflog keeps them for 30 days.
+
+    Tasks, threads and processes may share the sessions. A cancelled call has ended before the cancellation
+    comes out. Raises StoreUnavailable and the other errors of `vstate`.
+    """
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None = None, *, forget: bool = False) -> None:
+        opened = open_store(store)
+        self._owned = opened if opened is not store else None
+        self._forget = forget
+        self.repo = Repository(opened, Security(allow=()))
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, Journal[_Events]] = OrderedDict()
+
+    async def close(self) -> None:
+        """Close the store if it was opened here."""
+        if self._owned is not None:
+            await in_thread(self._owned.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    # The calls of ADK
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """A new session; AlreadyExistsError if the id is taken. Without an id it gets a random one."""
+        session_id = (session_id or "").strip() or str(uuid4())
+        return await in_thread(lambda: self._create(app_name, user_id, session_id, state or {}))
+
+    async def get_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        config: GetSessionConfig | None = None,
+    ) -> Session | None:
+        """The session with its events, or those that `config` chooses; None if there is no such session."""
+        return await in_thread(lambda: self._get(app_name, user_id, session_id.strip(), config))
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """The sessions of a user, or of all users, without their events; the last updated one is last."""
+        return ListSessionsResponse(sessions=await in_thread(lambda: self._list(app_name, user_id)))
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete the session, if it exists. The states of its user and app stay."""
+        await in_thread(lambda: self._delete(_branch(*_SESSIONS, app_name, user_id, session_id.strip())))
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """The state of the user, without the prefix of its keys."""
+        return await in_thread(lambda: self._state_of(_branch(*_USERS, app_name, user_id)))
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Append the event, and apply its change of state, as one commit.
+
+        Raises SessionNotFoundError, and StaleSessionError if another writer has appended to the session
+        since this object was read. The object is unchanged then.
+        """
+        if event.partial:
+            return event
+
+        async def append() -> Event:
+            await in_thread(lambda: self._append(session, event))
+            session.last_update_time = event.timestamp
+            if any(known.id == event.id for known in session.events):
+                return event  # appended again, after a lost answer
+            return await super(VstateSessionService, self).append_event(session=session, event=event)
+
+        # Shielded as a whole: an event that is stored is in the object too.
+        return await shielded(append())
+
+    # Beyond ADK
+
+    async def fork_session(
+        self, *, app_name: str, user_id: str, session_id: str, new_session_id: str | None = None
+    ) -> Session:
+        """A copy of the session that goes its own way: one more ref, however many events there are.
+
+        Raises SessionNotFoundError, and AlreadyExistsError if the new id is taken.
+        """
+        new = (new_session_id or "").strip() or str(uuid4())
+        return await in_thread(lambda: self._fork(app_name, user_id, session_id.strip(), new))
+
+    # Reading
+
+    def _journal(self, branch: str) -> Journal[_Events]:
+        """The events of a session; the ones used last stay in memory."""
+        with self._lock:
+            journal = self._open.pop(branch, None)
+            if journal is None:
+                journal = Journal(self.repo, branch, _Events, name=_EVENTS)
+            self._open[branch] = journal
+            if len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)
+            return journal
+
+    def _get(self, app: str, user: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
+        journal = self._journal(_branch(*_SESSIONS, app, user, session_id))
+        with journal.lock:
+            records, head = journal.refresh().records, journal.head
+            if head is None:
+                return None
+            if config is not None and config.after_timestamp is not None:
+                records = [record for record in records if record["timestamp"] >= config.after_timestamp]
+            if config is not None and config.num_recent_events is not None:
+                records = records[max(len(records) - config.num_recent_events, 0) :]
+            events = [Event.model_validate(record) for record in records]
+        shared = self._shared(app, user)
+        return self._session(app, user, session_id, head, shared, events)
+
+    def _list(self, app: str, user: str | None) -> list[Session]:
+        parts = (*_SESSIONS, app) if user is None else (*_SESSIONS, app, user)
+        # With one part more, since a name is quoted as a whole.
+        found = self.repo.branches(self.repo.branch_names(_branch(*parts, "x")[:-1]))
+        shared: dict[str, dict[str, Any]] = {}
+        sessions = []
+        for name, head in found.items():
+            *_, owner, session_id = split_path(unquote_ref(name))
+            if owner not in shared:
+                shared[owner] = self._shared(app, owner)
+            sessions.append(self._session(app, owner, session_id, head, shared[owner], []))
+        return sorted(sessions, key=lambda each: (each.last_update_time, each.user_id, each.id))
+
+    def _session(
+        self,
+        app: str,
+        user: str,
+        session_id: str,
+        head: Commit,
+        shared: Mapping[str, Any],
+        events: Sequence[Event],
+    ) -> Session:
+        session = Session(
+            id=session_id,
+            app_name=app,
+            user_id=user,
+            state={**_state_at(self.repo, head), **deepcopy(shared)},
+            events=list(events),
+            last_update_time=_updated(head),
+        )
+        session._storage_update_marker = head.id
+        return session
+
+    def _shared(self, app: str, user: str) -> dict[str, Any]:
+        """The states of the app and of the user, with the prefixes of their keys."""
+        apps, users = (self._state_of(_branch(*parts)) for parts in ((*_APPS, app), (*_USERS, app, user)))
+        return {
+            **{State.APP_PREFIX + key: value for key, value in apps.items()},
+            **{State.USER_PREFIX + key: value for key, value in users.items()},
+        }
+
+    def _state_of(self, branch: str) -> dict[str, Any]:
+        head = self.repo.newest(branch)
+        return {} if head is None else _state_at(self.repo, head)
+
+    # Writing
+
+    def _create(self, app: str, user: str, session_id: str, state: dict[str, Any]) -> Session:
+        now = clock.get_time()
+        own, others = _split(app, user, state)
+        about = {"app_name": app, "user_id": user, "id": session_id, "created": now}
+        branch = _branch(*_SESSIONS, app, user, session_id)
+        created = BranchChanges(
+            branch,
+            set={_ABOUT: about, **own},
+            expect=None,
+            labels={"app": app, "user": user},
+            message="session created",
+            info={_UPDATED: now},
+        )
+        try:
+            if not self.repo.store.transactional and others:
+                if self.repo.newest(branch) is not None:
+                    raise _taken(session_id)
+                self._write_first(others)
+                others = []
+            head, *_ = self.repo.commit_many([created, *others])
+        except RefMoved:
+            raise _taken(session_id) from None
+        assert head is not None  # it has a key
+        return self._session(app, user, session_id, head, self._shared(app, user), [])
+
+    def _append(self, session: Session, event: Event) -> None:
+        branch = _branch(*_SESSIONS, session.app_name, session.user_id, session.id)
+        delta = dict(event.actions.state_delta or {}) if event.actions else {}
+        delta = {key: value for key, value in delta.items() if not key.startswith(State.TEMP_PREFIX)}
+        own, others = _split(session.app_name, session.user_id, delta)
+        record = _record(event, delta)
+        journal = self._journal(branch)
+
+        def plan(events: _Events) -> list[dict[str, Any]]:
+            head = journal.head
+            if head is None:
+                raise SessionNotFoundError(f"Session {session.id} not found.")
+            place = events.places.get(event.id)
+            if place is not None and events.records[place] == record:
+                return []
+            if _is_stale(session, head):
+                raise StaleSessionError(
+                    f"Another writer has appended to session {session.id} since it was read: get it again."
+                )
+            return [record]
+
+        with journal.lock:
+            if journal.head is None or _is_stale(session, journal.head):
+                journal.refresh()  # another process may have been here
+            if not self.repo.store.transactional and others:
+                if not plan(journal.refresh()):
+                    others = []
+                self._write_first(others)
+                others = []
+            commit = journal.append(
+                plan, message=_summary(event), beside=own, others=others, info={_UPDATED: event.timestamp}
+            )
+            head = commit or journal.head
+            assert head is not None  # `plan` raises for a session that does not exist
+            session._storage_update_marker = head.id
+
+    def _write_first(self, others: Iterable[BranchChanges]) -> None:
+        """Write the states of user and app to a store that cannot write them together with the session."""
+        for each in others:
+            self.repo.commit_many([each])
+
+    def _delete(self, branch: str) -> None:
+        while True:
+            try:
+                self.repo.delete_branch(branch, forget=self._forget)
+            except NotFound:
+                return
+            except RefMoved:
+                continue  # an event arrived meanwhile
+            with self._lock:
+                self._open.pop(branch, None)
+
+    def _fork(self, app: str, user: str, session_id: str, new: str) -> Session:
+        source = _branch(*_SESSIONS, app, user, session_id)
+        head = self.repo.newest(source)
+        if head is None:
+            raise SessionNotFoundError(f"Session {session_id} not found.")
+        try:
+            self.repo.create_branch(_branch(*_SESSIONS, app, user, new), head, like=source)
+        except AlreadyExists:
+            raise _taken(new) from None
+        found = self._get(app, user, new, None)
+        if found is None:
+            raise SessionNotFoundError(f"Session {new} was deleted.")
+        return found
+
+
+def _branch(*parts: str) -> str:
+    return quote_ref(join_path(*parts))
+
+
+def _updated(head: Commit) -> float:
+    """When the session was updated: by ADK's clock, or when another program moved the branch."""
+    updated = head.info.get(_UPDATED)
+    return updated if isinstance(updated, float | int) else head.time.timestamp()
+
+
+def _is_stale(session: Session, head: Commit) -> bool:
+    """Whether the object lacks something that the branch has. One that this service did not make has a time
+    only.
+    """
+    marker = session._storage_update_marker
+    return bool(_updated(head) > session.last_update_time if marker is None else marker != head.id)
+
+
+def _state_at(repo: Repository, head: Commit) -> dict[str, Any]:
+    items = Snapshot(repo, head).items(f"{_STATE}/")
+    return {split_path(key)[1]: value for key, value in items}
+
+
+def _split(app: str, user: str, state: Mapping[str, Any]) -> tuple[dict[str, Any], list[BranchChanges]]:
+    """The keys of the session that a change of state sets, and the changes of the user's and app's states."""
+    keys: dict[str, dict[str, Any]] = {"": {}, State.APP_PREFIX: {}, State.USER_PREFIX: {}}
+    for key, value in _as_json(dict(state)).items():
+        if not key.startswith(State.TEMP_PREFIX):
+            prefix = next(
+                (each for each in (State.APP_PREFIX, State.USER_PREFIX) if key.startswith(each)), ""
+            )
+            keys[prefix][join_path(_STATE, key.removeprefix(prefix))] = value
+    branches = {State.APP_PREFIX: (*_APPS, app), State.USER_PREFIX: (*_USERS, app, user)}
+    others = [
+        BranchChanges(_branch(*parts), set=keys[prefix], message=f"state of {' '.join(parts[1:])}")
+        for prefix, parts in branches.items()
+        if keys[prefix]
+    ]
+    return keys[""], others
+
+
+def _as_json(state: dict[str, Any]) -> dict[str, Any]:
+    """The state as JSON; as in ADK's own services, the text of a value that has no such form."""
+    try:
+        made = to_jsonable_python(state)
+    except PydanticSerializationError as error:
+        _log.warning("a value of a session's state is no JSON, and its text is stored: %s", error)
+        made = to_jsonable_python(state, serialize_unknown=True)
+    return dict(made)
+
+
+def _record(event: Event, delta: dict[str, Any]) -> dict[str, Any]:
+    """The event as plain data, with the change of state that is stored."""
+    actions = event.actions.model_copy(update={"state_delta": {}})
+    record = dict(event.model_copy(update={"actions": actions}).model_dump(mode="json", exclude_none=True))
+    # By itself: None in a change removes a key, when a session is rewound.
+    record["actions"]["state_delta"] = _as_json(delta)
+    return record
+
+
+def _summary(event: Event) -> str:
+    """The message of the commit: who says what, or calls which functions."""
+    said = []
+    for part in (event.content.parts if event.content else None) or []:
+        if part.text:
+            said.append(part.text.strip().partition("\n")[0])
+        elif part.function_call:
+            said.append(f"{part.function_call.name}()")
+    text = f"{event.author}: {' '.join(said)}" if said else f"{event.author}: event"
+    return text if len(text) <= _SUMMARY else f"{text[: _SUMMARY - 1]}…"
+
+
+def _taken(session_id: str) -> AlreadyExistsError:
+    return AlreadyExistsError(f"Session with id {session_id} already exists.")

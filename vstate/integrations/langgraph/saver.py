@@ -1,0 +1,469 @@
+"""VstateSaver: LangGraph's checkpoints, each thread a branch, each step one small commit."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from typing import Any, Final, Self, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from vstate.errors import AlreadyExists, InvalidInput, NotFound
+from vstate.integrations.langgraph.loaded import Loaded
+from vstate.integrations.langgraph.store import field_of
+from vstate.integrations.langgraph.threads import Pair, Record, Saved, Thread, Value, writes_record
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.patterns.journal import Journal
+from vstate.repo.core import Guard
+from vstate.repo.names.refs import quote_ref, unquote_ref
+from vstate.repo.repository import Repository
+from vstate.sessions.shielding import in_thread
+
+_T = TypeVar("_T")
+
+_MOST_THREADS: Final = 256
+_MOST_BYTES: Final = 128 * 1024 * 1024
+_BATCH: Final = 64  # checkpoints that `alist` loads without a look at the event loop
+
+
+class _Thread(Thread):
+    """A thread in memory, with the newest values that were loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded = Loaded()
+
+
+class VstateSaver(BaseCheckpointSaver[Any]):
+    """A checkpointer of LangGraph. `builder.compile(checkpointer=VstateSaver("./threads"))`.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
+      `close()`, or at the end of the `with` block.
+    - A thread is the branch `prefix` with the thread's id after it, quoted as `quote_ref` does. A step is one
+      commit, which `put` has synced when it returns. `copy_thread` is one ref.
+    - Each message of a list that grows is stored once, and each step stores the messages that it adds.
+    - `serde` is LangGraph's serializer, with LangGraph's rules for the classes that it may load. All values,
+      checkpoints and metadata go through it, so an `EncryptedSerializer` encrypts all of them.
+    - With a `lease` of vstate, each write lands only while this process holds the lease. A worker that was
+      stopped, and comes back after another one took over, gets LeaseLost and changes nothing.
+    - A deleted or pruned checkpoint stays so, beside writers that began before.
+
+    Threads, tasks and processes may share a thread. The async methods may be cancelled: a write has happened
+    or not when the cancellation comes out. Raises StoreUnavailable and the other errors of `vstate`.
+    """
+
+    def __init__(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        serde: SerializerProtocol | None = None,
+        prefix: str = "threads/",
+        lease: Guard | None = None,
+    ) -> None:
+        super().__init__(serde=serde)
+        opened = open_store(store)
+        self._owned = opened if opened is not store else None
+        self.repo = Repository(opened)
+        self.prefix = prefix
+        self.lease = lease
+        self._lock = threading.Lock()
+        self._journals: OrderedDict[str, Journal[_Thread]] = OrderedDict()
+
+    def close(self) -> None:
+        """Close the store if it was opened here."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        self.close()
+
+    def branch(self, thread_id: object) -> str:
+        """The branch of a thread, for `vstate log`, `diff` and `show`."""
+        return self.prefix + quote_ref(str(thread_id))
+
+    # Writing
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint with the values of its channels, in one commit; the config that names it."""
+        thread_id, ns, parent = _named(config)
+        own: dict[str, Any] = {**checkpoint}
+        values = own.pop("channel_values", {})
+        versions = checkpoint["channel_versions"]
+        pair = self._dump(own)
+        about = get_checkpoint_metadata(config, metadata)
+        described = self._dump(about)
+        dumped: dict[str, Pair] = {}
+
+        def dump(channel: str) -> Pair:
+            if channel not in dumped:
+                dumped[channel] = self._dump(values[channel])
+            return dumped[channel]
+
+        def plan(thread: Thread) -> list[Record]:
+            of_values = {channel: versions.get(channel) for channel in values}
+            return [
+                thread.record(
+                    ns, checkpoint["id"], parent, pair, described, of_values, dump, changed=new_versions
+                )
+            ]
+
+        step = about.get("step")
+        self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
+        return _config(thread_id, ns, checkpoint["id"])
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Store the writes of a task beside a checkpoint, which need not be there yet, in one commit.
+
+        A write that is there already stays; an error, an interrupt or a resume replaces the one before.
+        """
+        thread_id, ns, id = _named(config)
+        if id is None:
+            raise InvalidInput("writes belong to a checkpoint: the config needs its checkpoint_id")
+        found = [
+            (WRITES_IDX_MAP.get(channel, place), channel, self._dump(value))
+            for place, (channel, value) in enumerate(writes)
+        ]
+
+        def plan(thread: Thread) -> list[Record]:
+            new = [write for write in found if not thread.has_write(ns, id, task_id, write[0])]
+            return [writes_record(ns, id, task_path, task_id, new)] if new else []
+
+        channels = ", ".join(dict.fromkeys(channel for channel, _ in writes))
+        self._journal(thread_id).append(plan, message=f"writes {channels}"[:80])
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete the branch of a thread, with all its checkpoints and writes."""
+        branch = self.branch(thread_id)
+        self._check_lease()
+        try:
+            self.repo.delete_branch(branch)
+        except NotFound:
+            return
+        with self._lock:
+            self._journals.pop(branch, None)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints of these runs, with their writes, in every thread."""
+        gone = set(run_ids)
+        for thread_id in self._thread_ids() if gone else ():
+            self._keep(
+                thread_id,
+                lambda thread: [
+                    saved for saved in thread.all() if self._load(saved.metadata).get("run_id") not in gone
+                ],
+                f"delete {len(gone)} runs",
+            )
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread with all its checkpoints and writes. A new thread is one ref, whatever the size."""
+        self._check_lease()
+        source = self._journal(source_thread_id)
+        with source.lock:
+            thread, head = source.refresh(), source.head
+            if head is None:
+                return
+            try:
+                self.repo.create_branch(self.branch(target_thread_id), head)
+                return
+            except AlreadyExists:
+                kept = thread.all()
+
+            def plan(target: Thread) -> list[Record]:
+                return thread.copies(kept, len(target.heap))
+
+            self._journal(target_thread_id).append(plan, message=f"copy of {source_thread_id}"[:80])
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Reduce threads to the newest checkpoint of each namespace, or with "delete" to nothing.
+
+        A thread with delta channels also keeps the checkpoints that the newest one is computed from.
+        """
+        if strategy not in ("keep_latest", "delete"):
+            raise InvalidInput(f"a strategy is 'keep_latest' or 'delete', not {strategy!r}")
+        for thread_id in thread_ids:
+            if strategy == "delete":
+                self.delete_thread(thread_id)
+            else:
+                self._keep(thread_id, self._latest, "prune")
+
+    def _latest(self, thread: Thread) -> list[Saved]:
+        kept: list[Saved] = []
+        for ns in {saved.ns for saved in thread.all()}:
+            newest = thread.find(ns, None)
+            assert newest is not None  # each namespace has a checkpoint
+            kept.append(newest)
+            deltas = set(self._load(newest.metadata).get("counters_since_delta_snapshot") or ())
+            deltas -= newest.values.keys()
+            for before in thread.ancestors(newest):
+                if not deltas:
+                    break
+                kept.append(before)
+                deltas -= before.values.keys()
+        return kept
+
+    def _keep(self, thread_id: str, choose: Callable[[Thread], list[Saved]], message: str) -> None:
+        def plan(thread: Thread) -> list[Record] | None:
+            kept = choose(thread)
+            return None if len(kept) == len(thread.all()) else thread.copies(kept)
+
+        self._journal(thread_id).rewrite(plan, message=message)
+
+    # Reading
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that the config names, or the newest of its namespace: that of the greatest id."""
+        thread_id, ns, id = _named(config)
+        journal = self._journal(thread_id)
+        with journal.lock:
+            thread = journal.refresh()
+            saved = thread.find(ns, id)
+            return None if saved is None else self._tuple(thread_id, thread, saved)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """The checkpoints of a thread, the greatest id first; without a config those of one thread after
+        another. A config without a namespace means all of them.
+        """
+        named = (config or {}).get("configurable", {})
+        ns, id = named.get("checkpoint_ns"), named.get("checkpoint_id")
+        bound = get_checkpoint_id(before) if before else None
+        left = -1 if limit is None else limit
+        for thread_id in [str(named["thread_id"])] if "thread_id" in named else self._thread_ids():
+            journal = self._journal(thread_id)
+            with journal.lock:
+                thread = journal.refresh()
+                found = thread.all(ns)
+            for saved in found:
+                if left == 0:
+                    return
+                if (id and saved.id != id) or (bound and saved.id >= bound):
+                    continue
+                if filter:
+                    metadata = self._load(saved.metadata)
+                    if any(field_of(metadata, name) != value for name, value in filter.items()):
+                        continue
+                left -= 1
+                with journal.lock:
+                    one = self._tuple(thread_id, thread, saved)
+                yield one
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, Any]:
+        """For each channel its writes since the last stored value, oldest first, and that value."""
+        thread_id, ns, id = _named(config)
+        journal = self._journal(thread_id)
+        writes: dict[str, list[Any]] = {channel: [] for channel in channels}
+        seeds: dict[str, Any] = {}
+        with journal.lock:
+            thread = journal.refresh()
+            saved = thread.find(ns, id)
+            for before in thread.ancestors(saved) if saved else ():
+                wanted = writes.keys() - seeds.keys()
+                if not wanted:
+                    break
+                for write in reversed(thread.writes(ns, before.id)):
+                    if write.channel in wanted:
+                        writes[write.channel].append((write.task, write.channel, self._load(write.value)))
+                for channel in wanted & before.values.keys():
+                    seeds[channel] = self._load(thread.pair(before.values[channel]))
+        return {
+            channel: {"writes": found[::-1], **({"seed": seeds[channel]} if channel in seeds else {})}
+            for channel, found in writes.items()
+        }
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """The version after `current`: a number, or a text as LangGraph's own savers give it after a text."""
+        if not isinstance(current, str):
+            return 1 if current is None else current + 1
+        return f"{int(current.split('.')[0]) + 1:032}.{random.random():016}"
+
+    def _tuple(self, thread_id: str, thread: _Thread, saved: Saved) -> CheckpointTuple:
+        # Only the outcome of LangGraph's own serializer is known to depend on the bytes alone.
+        again = type(self.serde) is JsonPlusSerializer and thread.find(saved.ns, None) is saved
+        values: dict[str, Any] = {}
+        for channel, value in saved.values.items():
+            load = partial(self._load_value, thread, value)
+            known = thread.loaded.get(saved.ns, channel, value, self.serde, load) if again else load()
+            values[channel] = known
+        checkpoint = self._load(saved.checkpoint)
+        checkpoint["channel_values"] = values
+        return CheckpointTuple(
+            _config(thread_id, saved.ns, saved.id),
+            checkpoint,
+            self._load(saved.metadata),
+            _config(thread_id, saved.ns, saved.parent) if saved.parent else None,
+            [
+                (write.task, write.channel, self._load(write.value))
+                for write in thread.writes(saved.ns, saved.id)
+            ],
+        )
+
+    # The same in an event loop
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `put`, in a thread."""
+        return await in_thread(lambda: self.put(config, checkpoint, metadata, new_versions))
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """As `put_writes`, in a thread."""
+        await in_thread(lambda: self.put_writes(config, writes, task_id, task_path))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `get_tuple`; without a thread if the store is on this machine."""
+        return await self._read(config, lambda: self.get_tuple(config))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, Any]:
+        """As `get_delta_channel_history`."""
+        return await self._read(
+            config, lambda: self.get_delta_channel_history(config=config, channels=channels)
+        )
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`, some at a time in a thread."""
+        found = self.list(config, filter=filter, before=before, limit=limit)
+        while some := await in_thread(lambda: [one for one, _ in zip(found, range(_BATCH), strict=False)]):
+            for one in some:
+                yield one
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`, in a thread."""
+        await in_thread(lambda: self.delete_thread(thread_id))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `delete_for_runs`, in a thread."""
+        await in_thread(lambda: self.delete_for_runs(run_ids))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `copy_thread`, in a thread."""
+        await in_thread(lambda: self.copy_thread(source_thread_id, target_thread_id))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `prune`, in a thread."""
+        await in_thread(lambda: self.prune(thread_ids, strategy=strategy))
+
+    async def _read(self, config: RunnableConfig, read: Callable[[], _T]) -> _T:
+        """Read at once if nothing makes the event loop wait: no server, and no write of this thread."""
+        lock = self._journal(_named(config)[0]).lock
+        if not self.repo.store.remote and lock.acquire(blocking=False):
+            try:
+                return read()
+            finally:
+                lock.release()
+        return await in_thread(read)
+
+    # Parts
+
+    def _journal(self, thread_id: str) -> Journal[_Thread]:
+        branch = self.branch(thread_id)
+        with self._lock:
+            journal = self._journals.get(branch)
+            if journal is None:
+                journal = Journal(self.repo, branch, _Thread, guard=self.lease)
+                self._journals[branch] = journal
+                self._make_room()
+            self._journals.move_to_end(branch)
+            return journal
+
+    def _make_room(self) -> None:
+        """Let go of the threads that were not used for the longest time; they are read again when needed."""
+        sizes = [journal.size for journal in self._journals.values()]
+        while len(sizes) > _MOST_THREADS or (len(sizes) > 1 and sum(sizes) > _MOST_BYTES):
+            self._journals.popitem(last=False)
+            sizes.pop(0)
+
+    def _thread_ids(self) -> Iterable[str]:
+        for name in self.repo.branch_names(self.prefix):
+            try:
+                yield unquote_ref(name.removeprefix(self.prefix))
+            except InvalidInput:
+                continue  # a branch that another program made
+
+    def _check_lease(self) -> None:
+        if self.lease is not None:
+            self.lease.check()
+
+    def _dump(self, value: Any) -> Pair:
+        form, data = self.serde.dumps_typed(value)
+        return form, bytes(data)
+
+    def _load_value(self, thread: Thread, value: Value) -> Any:
+        return self._load(thread.pair(value))
+
+    def _load(self, pair: Pair) -> Any:
+        return self.serde.loads_typed(pair)
+
+
+def _named(config: RunnableConfig) -> tuple[str, str, str | None]:
+    """The thread, the namespace and the checkpoint that a config names."""
+    named = config["configurable"]
+    return str(named["thread_id"]), named.get("checkpoint_ns", ""), get_checkpoint_id(config)
+
+
+def _config(thread_id: str, ns: str, id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}}
