@@ -10,7 +10,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import agents, arrays, chat, history, keys, large, reading, report, servers, startup, upkeep
+from benchmarks import (
+    agents,
+    arrays,
+    chat,
+    history,
+    keys,
+    langgraph_threads,
+    large,
+    reading,
+    report,
+    servers,
+    startup,
+    upkeep,
+)
 from benchmarks.harness import WORKLOADS, Result, Workload, run
 from benchmarks.peers import missing
 from benchmarks.stores import PEERS
@@ -20,7 +33,19 @@ IN_MEMORY = {"tmpfs", "ramfs"}
 # In the order of the report. Importing these modules registered their workloads.
 MODULES = [
     module.__name__
-    for module in (keys, reading, history, chat, arrays, large, upkeep, agents, servers, startup)
+    for module in (
+        keys,
+        reading,
+        history,
+        chat,
+        arrays,
+        large,
+        upkeep,
+        agents,
+        langgraph_threads,
+        servers,
+        startup,
+    )
 ]
 
 

@@ -27,6 +27,7 @@ PACKAGES = (
     "doltlite",
     "prollytree",
     "langgraph-checkpoint-postgres",
+    "langgraph-checkpoint-sqlite",
     "msgpack",
     "cloudpickle",
     "blake3",

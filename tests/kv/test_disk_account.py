@@ -36,6 +36,7 @@ def version(store: Disk, key: str, value: bytes, before: str, *, after: str | No
     [
         lambda store: store.set(ONE, VALUE),
         lambda store: store.set(ONE, b"other"),
+        lambda store: store.compare_and_swap(ONE, VALUE, b"other"),
         lambda store: publish(store, "b", ONE),
         lambda store: publish(store, "b", ONE, alone=False),
         lambda store: publish(store, "b", ONE, after=THREE),
@@ -81,11 +82,15 @@ def test_a_ref_that_moves_without_account_shares_all(store: Disk) -> None:
     assert store.unshared(KEYS) == {}
     publish(store, "a", THREE, after=ONE)
     assert store.unshared(KEYS) == {THREE: 2}
+    assert store.compare_and_swap("r/heads/c", b"1", b"2")
+    assert store.unshared(KEYS) == {}
+    publish(store, "a", "o/" + "4" * 64, after=THREE)
+    assert store.unshared(["o/" + "4" * 64]) == {"o/" + "4" * 64: 3}
     with sqlite3.connect(Path(store.location) / "vstate.db") as older:
         write = "INSERT INTO kv (key, value) VALUES (?, ?)"
         write += " ON CONFLICT (key) DO UPDATE SET value = excluded.value"
         older.execute(write, (b"r/heads/a", b"2"))
-    assert store.unshared(KEYS) == {}
+    assert store.unshared(["o/" + "4" * 64]) == {}
 
 
 def test_nothing_is_known_of_the_rows_of_format_2(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from agent_stores import AgentStore
 from clock import standing_still
 
 from vstate import BranchChanges, Disk, Memory, Versioned
-from vstate.errors import InvalidInput, LeaseLost, RefMoved, StoreUnavailable, Unpicklable
+from vstate.errors import InvalidInput, LeaseLost, NotFound, RefMoved, StoreUnavailable, Unpicklable
 from vstate.objects.commit import Event
 from vstate.repo.repository import Repository
 from vstate.testing import Faulty
@@ -233,3 +233,24 @@ def test_wrong_arguments_are_refused() -> None:
         put("bad..name", 1)
     assert repo.commit_many([]) == []
     assert repo.branch_names() == []
+
+
+def test_a_branch_begins_at_a_base() -> None:
+    """A branch with a base is one commit on top of it, even without changes; the branch must be new."""
+    repo = Versioned(Memory()).repo
+    base = repo.commit("main", set={"a": 1, "b": 2})
+    assert base is not None
+    side, same = BranchChanges("side", base=base, delete=["b"]), BranchChanges("same", base=base)
+    made = repo.commit_many([side, same])
+    assert [commit.parents for commit in made if commit] == [(base.id,), (base.id,)]
+    assert [list(Versioned(repo.store, branch=name)) for name in ("side", "same")] == [["a"], ["a", "b"]]
+    with pytest.raises(RefMoved):
+        repo.commit_many([BranchChanges("side", base=base, set={"c": 3})])
+    with pytest.raises(InvalidInput, match="must not exist"):
+        BranchChanges("new", base=base, expect=base)
+    other = Versioned(Memory(), branch="other")
+    other["a"] = 1
+    elsewhere = other.commit("elsewhere")
+    with pytest.raises(NotFound):
+        repo.commit_many([BranchChanges("new", base=elsewhere, set={"c": 3})])
+    assert repo.newest("new") is None

@@ -11,6 +11,18 @@ NEEDS_TABLESTORE = "it needs the client of a cloud service; it fails on AgentSco
 PYTEST = ("pytest==9.2.0", "pytest-asyncio==1.5.0")
 
 
+def listed(name: str) -> dict[str, str]:
+    """The tests of `failing/NAME.txt`, each with its reason: the line above it that ends with a colon."""
+    reasons: dict[str, str] = {}
+    reason = ""
+    for line in (Path(__file__).parent / "failing" / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if line.endswith(":"):
+            reason = line[:-1]
+        elif line:
+            reasons[line] = reason
+    return reasons
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """The tests of another project, and their outcome: the same on each of the stores."""
@@ -58,7 +70,34 @@ LANGGRAPH_TESTS = (
     "syrupy",
 )
 
+OPENAI_AGENTS = (
+    "openai-agents==0.24.0",
+    "aiosqlite",
+    "cryptography",
+    "greenlet",
+    "inline-snapshot",
+    "pytest-mock",
+    "rich",
+    "sqlalchemy",
+    *PYTEST,
+)
+
 ALL = [
+    # The package on the registry has no tests, so the sources are those of a commit before its release.
+    Suite(
+        name="agent framework",
+        title="checkpoints of Agent Framework, with agent-framework-core 1.23.0",
+        source="git+https://github.com/microsoft/agent-framework@5eb3eb745e16324ac7bffb1dbe006d8f13c8d993",
+        tests=("python/packages/core/tests/workflow/test_checkpoint.py",),
+        packages=("agent-framework-core==1.23.0", "opentelemetry-sdk", *PYTEST),
+        plugin="agent_framework_checkpoints",
+        options=("-o", "asyncio_mode=auto"),
+        passed=41,
+        failing={
+            f"test_file_checkpoint_storage_{test}": "it reads the files of another storage"
+            for test in ("save_and_load", "delete", "directory_creation", "json_serialization")
+        },
+    ),
     # The package on the registry has no tests, so the sources are those of its tag v1.0.21.
     Suite(
         name="agentscope",
@@ -220,6 +259,26 @@ ALL = [
                 "the methods without await work beside a running loop too",
             ),
         },
+    ),
+    Suite(
+        name="openai sessions",
+        title="sessions of openai-agents 0.24.0",
+        source="openai-agents==0.24.0",
+        sha256="4b4b285f4fed81fdf1b4ac426a9101658d9cd29b4fb1aaeee18f639b77e704e3",
+        tests=(
+            "tests/memory/test_session.py",
+            "tests/memory/test_session_limit.py",
+            "tests/memory/test_session_context_wrapper.py",
+            "tests/extensions/memory/test_advanced_sqlite_session.py",
+            "tests/extensions/memory/test_async_sqlite_session.py",
+            "tests/extensions/memory/test_encrypt_session.py",
+        ),
+        packages=OPENAI_AGENTS,
+        plugin="openai_sessions",
+        options=("-o", "asyncio_mode=auto"),
+        passed=226,
+        skipped=1,
+        failing=listed("openai_sessions"),
     ),
 ]
 

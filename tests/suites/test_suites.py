@@ -27,8 +27,8 @@ SAMPLE = Suite(
 def test_another_outcome_than_the_expected_one_is_told(tmp_path: Path) -> None:
     """A run counts passed, failed and skipped tests, and names each difference to the table."""
     (tmp_path / "test_sample.py").write_text(
-        "import os, pytest\nfrom places import store_url\n"
-        "def test_passes(): assert store_url('a') == store_url('a') != store_url(':memory:')\n"
+        "import os, pytest\nfrom places import place\n"
+        "def test_passes(): assert place('a') == place('a') != place(':memory:')\n"
         "def test_fails(): assert 1 == 2\n"
         "@pytest.mark.skip(reason='sample')\ndef test_is_skipped(): pass\n"
     )

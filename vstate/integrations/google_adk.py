@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from os import PathLike
@@ -24,7 +22,7 @@ from vstate.errors import AlreadyExists, NotFound, RefMoved
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
-from vstate.patterns.journal import Journal
+from vstate.patterns.journal import Journal, Journals
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
@@ -42,7 +40,6 @@ _ABOUT: Final = "session"
 _EVENTS: Final = "events"
 _STATE: Final = "state"
 _UPDATED: Final = "updated"  # in the info of a commit: the time of ADK, in seconds
-_MOST_OPEN: Final = 64  # sessions whose events are kept in memory
 _SUMMARY: Final = 80  # characters
 
 
@@ -81,8 +78,7 @@ class VstateSessionService(BaseSessionService):
         self._owned = opened if opened is not store else None
         self._forget = forget
         self.repo = Repository(opened, Security(allow=()))
-        self._lock = threading.Lock()
-        self._open: OrderedDict[str, Journal[_Events]] = OrderedDict()
+        self._journals = Journals(lambda branch: Journal(self.repo, branch, _Events, name=_EVENTS))
 
     async def close(self) -> None:
         """Close the store if it was opened here."""
@@ -165,19 +161,8 @@ class VstateSessionService(BaseSessionService):
 
     # Reading
 
-    def _journal(self, branch: str) -> Journal[_Events]:
-        """The events of a session; the ones used last stay in memory."""
-        with self._lock:
-            journal = self._open.pop(branch, None)
-            if journal is None:
-                journal = Journal(self.repo, branch, _Events, name=_EVENTS)
-            self._open[branch] = journal
-            if len(self._open) > _MOST_OPEN:
-                self._open.popitem(last=False)
-            return journal
-
     def _get(self, app: str, user: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
-        journal = self._journal(_branch(*_SESSIONS, app, user, session_id))
+        journal = self._journals[_branch(*_SESSIONS, app, user, session_id)]
         with journal.lock:
             records, head = journal.refresh().records, journal.head
             if head is None:
@@ -268,7 +253,7 @@ class VstateSessionService(BaseSessionService):
         delta = {key: value for key, value in delta.items() if not key.startswith(State.TEMP_PREFIX)}
         own, others = _split(session.app_name, session.user_id, delta)
         record = _record(event, delta)
-        journal = self._journal(branch)
+        journal = self._journals[branch]
 
         def plan(events: _Events) -> list[dict[str, Any]]:
             head = journal.head
@@ -311,8 +296,7 @@ class VstateSessionService(BaseSessionService):
                 return
             except RefMoved:
                 continue  # an event arrived meanwhile
-            with self._lock:
-                self._open.pop(branch, None)
+            self._journals.drop(branch)
 
     def _fork(self, app: str, user: str, session_id: str, new: str) -> Session:
         source = _branch(*_SESSIONS, app, user, session_id)

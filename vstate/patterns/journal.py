@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 import threading
 from bisect import bisect_right
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, takewhile
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -16,8 +18,10 @@ from vstate.objects.commit import Commit
 from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Guard
+from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.writing import BranchChanges
+from vstate.values.culprits import own_error
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.pickling import load_only_plain
 
@@ -50,6 +54,23 @@ class _Segment(NamedTuple):
     entry: bytes
     size: int
     records: tuple[Any, ...]
+
+
+class _Call(Generic[I]):
+    """A call of `append` by one thread, which another thread may carry out."""
+
+    def __init__(self, plan: Callable[[I], Iterable[Any]], message: str) -> None:
+        self._plan = plan
+        self.message = message
+        self.is_done = False
+        self.commit: Commit | None = None
+
+    def records(self, index: I) -> list[Any]:
+        """The records that the call makes out of an index; InvalidInput for one that is no plain data."""
+        made = list(self._plan(index))
+        for record in made:
+            _size(record)
+        return made
 
 
 class Journal(Generic[I]):
@@ -89,6 +110,9 @@ class Journal(Generic[I]):
         self._head: Commit | None = None
         self._segments: tuple[_Segment, ...] = ()
         self._index = make_index()
+        self._added = False
+        """Whether the index has records that are not committed."""
+        self._calls: deque[_Call[I]] = deque()
 
     @property
     def head(self) -> Commit | None:
@@ -132,9 +156,17 @@ class Journal(Generic[I]):
         `Repository.commit_many`.
 
         `plan` gets the index as this process knows it, or with `fresh` that of the newest commit. If the
-        branch has moved meanwhile, it is called again with the new one. Raises InvalidInput for a record
-        that is no plain data.
+        branch has moved meanwhile, it is called again with the new one. Threads that append while another
+        one commits go into one commit together. Raises InvalidInput for a record that is no plain data.
         """
+        others = tuple(others)
+        if not (beside or others or info or fresh):
+            call = _Call(plan, message)
+            self._calls.append(call)
+            with self.lock:
+                if not call.is_done:
+                    self._append_together(call)
+                return call.commit
 
         def changes(index: I) -> tuple[_Segment, ...] | None:
             records = list(plan(index))
@@ -154,7 +186,114 @@ class Journal(Generic[I]):
 
         return self._change(changes, message, fresh=True)
 
+    def fork(self, branch: str, plan: Callable[[I], Iterable[Any]], *, message: str = "") -> Commit:
+        """Begin another branch with the records that `plan` makes out of the newest index, as one commit.
+
+        The commit goes on top of this journal's newest one. Segments with equal records are shared. Raises
+        RefMoved if the branch exists.
+        """
+        with self.lock:
+            made, gone = self._difference(self._cut(0, list(plan(self.refresh()))))
+            changes = BranchChanges(
+                branch, set=made, delete=gone, expect=None, base=self._head, message=message
+            )
+            (commit,) = self.repo.commit_many([changes], guard=self.guard)
+            if commit is None:
+                raise InvalidInput(f"branch {branch!r} would begin with no record and no history")
+            return commit
+
     # Writing
+
+    def _append_together(self, own: _Call[I]) -> None:
+        """Commit the records of this call, and of the calls of other threads that wait for it."""
+        calls = [own]
+        while self._calls:
+            call = self._calls.popleft()
+            if call is not own and not call.is_done:
+                calls.append(call)
+        while True:
+            try:
+                planned, records, added = self._planned(calls)
+                if not records:
+                    head = self._head
+                    self.refresh()
+                    if self._head != head:
+                        continue
+                commit, segments = None, self._segments
+                if records:
+                    segments = self._appended(records)
+                    messages = dict.fromkeys(call.message for call in planned)
+                    commit = self._commit(segments, "; ".join(messages))
+                for call in planned:
+                    call.commit, call.is_done = commit, True
+            except RefMoved:
+                self._begin_again()
+                self.refresh()
+                continue
+            except BaseException:
+                self._begin_again()
+                raise
+            if commit is not None:
+                self._land(commit, segments, added)
+            return
+
+    def _planned(self, calls: Sequence[_Call[I]]) -> tuple[list[_Call[I]], list[Any], int]:
+        """The calls whose records can be committed, these records, and how many the index has already.
+
+        Each plan sees the records of the plans before it. The first call raises its own error. Another call
+        that fails is left to its own thread, which raises the error there.
+        """
+        planned: list[_Call[I]] = []
+        records: list[Any] = []
+        added = 0
+        for call in calls:
+            for record in records[added:]:
+                self._added = True
+                self._index.add(record)
+            added = len(records)
+            try:
+                records += call.records(self._index)
+            except Exception as error:  # a plan is code of the program, which may raise anything
+                if not planned:
+                    raise
+                own_error(partial(call.records, self._index), error)
+                continue
+            planned.append(call)
+        return planned, records, added
+
+    def _begin_again(self) -> None:
+        """Forget an index that has records which were not committed: the next call reads all of them."""
+        if self._added:
+            self._index, self._segments, self._head = self._make_index(), (), None
+        self._added = False
+
+    def _commit(
+        self,
+        segments: Sequence[_Segment],
+        message: str,
+        *,
+        beside: Mapping[str, Any] = MappingProxyType({}),
+        others: Sequence[BranchChanges] = (),
+        info: Mapping[str, Any] | None = None,
+    ) -> Commit | None:
+        """Commit these segments on top of the known ones; RefMoved."""
+        made, gone = self._difference(segments)
+        own = BranchChanges(
+            self.branch,
+            set={**beside, **made},
+            delete=gone,
+            expect=self._head,
+            message=message,
+            info=info,
+        )
+        commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
+        return commit
+
+    def _difference(self, segments: Iterable[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
+        """The keys to set, and the keys to delete, that make the journal these segments."""
+        same = {segment.key: segment for segment in self._segments}
+        made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
+        return made, same
 
     def _change(
         self,
@@ -163,10 +302,9 @@ class Journal(Generic[I]):
         fresh: bool,
         *,
         beside: Mapping[str, Any] = MappingProxyType({}),
-        others: Iterable[BranchChanges] = (),
+        others: Sequence[BranchChanges] = (),
         info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
-        others = tuple(others)
         with self.lock:
             if fresh:
                 self.refresh()
@@ -178,19 +316,11 @@ class Journal(Generic[I]):
                     if self._head == head:
                         return None
                     continue
-                same = {segment.key: segment for segment in self._segments}
-                made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
                 try:
-                    own = BranchChanges(
-                        self.branch,
-                        set={**beside, **made},
-                        delete=same,
-                        expect=self._head,
-                        message=message,
-                        info=info,
-                    )
-                    commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
-                except RefMoved:
+                    commit = self._commit(segments, message, beside=beside, others=others, info=info)
+                except RefMoved as error:
+                    if error.ref != HEADS + self.branch:
+                        raise  # one of the others; its changes are not made again
                     self.refresh()
                     continue
                 if commit is not None:
@@ -204,9 +334,10 @@ class Journal(Generic[I]):
         if fitting:
             size = last.size + sum(sizes[:fitting])
             last = last._replace(entry=b"", size=size, records=(*last.records, *records[:fitting]))
-        number = sum(len(segment.records) for segment in (*before, last))
-        kept = (*before, last) if last.key else ()
-        return (*kept, *self._cut(number, records[fitting:]))
+        if not last.key:
+            return self._cut(0, records)
+        number = int(last.key[-_DIGITS:]) + len(last.records)
+        return (*before, last, *self._cut(number, records[fitting:]))
 
     def _cut(self, number: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """Records as segments; the first one is record `number` of the journal."""
@@ -227,13 +358,13 @@ class Journal(Generic[I]):
 
     # Reading
 
-    def _land(self, commit: Commit, segments: Sequence[_Segment]) -> None:
-        """This journal has committed these segments."""
+    def _land(self, commit: Commit, segments: Sequence[_Segment], added: int = 0) -> None:
+        """This journal has committed these segments. The index has the first `added` of the new records."""
         node = self.repo.objects.node
         found = [
             s if s.entry else s._replace(entry=tree.lookup(node, commit.root, s.key) or b"") for s in segments
         ]
-        self._take(commit, found)
+        self._take(commit, found, added)
 
     def _move(self, head: Commit | None) -> None:
         if head is None:
@@ -264,14 +395,14 @@ class Journal(Generic[I]):
                 raise CannotLoad(key, "a segment of a journal is a list", key=key)
             yield _Segment(key, data, entry.size, tuple(records))
 
-    def _take(self, head: Commit | None, segments: Sequence[_Segment]) -> None:
+    def _take(self, head: Commit | None, segments: Sequence[_Segment], added: int = 0) -> None:
         """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
         pairs = zip(self._segments, segments, strict=False)
         same = sum(1 for _ in takewhile(lambda pair: pair[0].entry == pair[1].entry, pairs))
         before = [record for segment in self._segments[same:] for record in segment.records]
         after = [record for segment in segments[same:] for record in segment.records]
         if after[: len(before)] == before:
-            index, new = self._index, after[len(before) :]
+            index, new = self._index, after[len(before) + added :]
         else:
             index, new = self._make_index(), [record for segment in segments for record in segment.records]
         # Until the last line, an exception leaves an index that the next call makes anew.
@@ -279,6 +410,41 @@ class Journal(Generic[I]):
         for record in new:
             index.add(record)
         self._index, self._segments, self._head = index, tuple(segments), head
+        self._added = False
+
+
+class Journals(Generic[I]):
+    """The journals of many branches of one store: those that were used last stay in memory."""
+
+    def __init__(
+        self, make: Callable[[str], Journal[I]], *, most: int = 64, most_bytes: int = 128 * 1024 * 1024
+    ) -> None:
+        """`make` makes the journal of a branch. So many stay in memory, with so many bytes of records.
+
+        The journal that was used last always stays.
+        """
+        self._make = make
+        self._most = most
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._used: OrderedDict[str, Journal[I]] = OrderedDict()
+
+    def __getitem__(self, branch: str) -> Journal[I]:
+        with self._lock:
+            journal = self._used.get(branch)
+            if journal is None:
+                journal = self._used[branch] = self._make(branch)
+                sizes = [other.size for other in self._used.values()]
+                while len(sizes) > self._most or (len(sizes) > 1 and sum(sizes) > self._most_bytes):
+                    self._used.popitem(last=False)
+                    sizes.pop(0)
+            self._used.move_to_end(branch)
+            return journal
+
+    def drop(self, branch: str) -> None:
+        """Free the memory of the branch's journal."""
+        with self._lock:
+            self._used.pop(branch, None)
 
 
 class _Read:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -72,7 +72,6 @@ _MICROSECOND = timedelta(microseconds=1)
 Revision = str | Commit | ObjectId
 
 _NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
-_NO_ROWS = nullcontext(_NOTHING)
 _NO_LABELS: Mapping[str, Atom] = MappingProxyType({})
 
 
@@ -454,11 +453,11 @@ class Core:
 
         def move(sweep: Sweep | None, kept: Mapping[str, bytes]) -> bool:
             writes = {**rows, **kept} if kept else rows
-            with guard.rows() if guard is not None else _NO_ROWS as guarded:
-                conditions = {**expecting, **guarded} if expecting else guarded
-                return self.refs.publish_all(
-                    moves, writes, sweep=sweep, expecting=conditions, account=account
-                )
+            publish = partial(self.refs.publish_all, moves, writes, sweep=sweep, account=account)
+            if guard is None:
+                return publish(expecting=expecting)
+            with guard.rows() as guarded:
+                return publish(expecting={**expecting, **guarded} if expecting else guarded)
 
         try:
             done = self._keeping(needs, move)

@@ -33,6 +33,9 @@ class BranchChanges:
 
     The values are pickled here, once, however often the commit loses a race. Raises Unpicklable, which names
     each value that cannot be stored.
+
+    A new branch begins without history, or with `base` at that commit: one commit on top of it, even if
+    nothing changes. RefMoved if the branch exists, NotFound if gc has removed the base.
     """
 
     __slots__ = (
@@ -44,6 +47,7 @@ class BranchChanges:
         "_labels",
         "_message",
         "_objects",
+        "base",
         "branch",
         "ref",
     )
@@ -57,10 +61,16 @@ class BranchChanges:
         events: Iterable[Event] = (),
         expire: Mapping[str, float | timedelta] = _NOTHING,
         expect: Expected = "anywhere",
+        base: Commit | None = None,
         labels: Mapping[str, Label] | None = None,
         message: str = "",
         info: Mapping[str, Any] | None = None,
     ) -> None:
+        if base is not None:
+            if expect is not None and expect != "anywhere":
+                raise InvalidInput("a branch that begins at a base must not exist: leave `expect` out")
+            expect = None
+        self.base = base
         self.branch = check_ref_name(branch)
         self.ref = HEADS + branch
         self._expect, self._expire, self._message, self._info = expect, expire, message, info
@@ -84,13 +94,13 @@ class BranchChanges:
         expect = self._expect
         if expect != "anywhere" and oid != (expected := None if expect is None else expect.oid):
             raise repo.ref_moved(self.ref, expected)
-        head = None if oid is None else repo.objects.commit(oid)
+        head = self.base if oid is None else repo.objects.commit(oid)
         if head is not None:
             repo.require_trusted(head)
         before = None if head is None else head.root
         entries = _with_sliding(repo, before, self._changes, self._expire)
         root, nodes_made, nodes = tree.update(repo.objects.node, before, entries)
-        if root == before and not self._events and self._labels is None:
+        if root == before and not self._events and self.base is None and self._labels is None:
             return None
         parents = () if head is None else (head,)
         made = repo.build_commit(root, parents, message=self._message, info=self._info, events=self._events)
@@ -113,6 +123,7 @@ def commit_many(
     """As `Repository.commit_many` promises."""
     changes = list(changes)
     refs = [each.ref for each in changes]
+    needs = [each.base.oid for each in changes if each.base is not None]
     if len(refs) > 1 and len(set(refs)) < len(refs):
         twice = next(each.branch for each in changes if refs.count(each.ref) > 1)
         raise InvalidInput(f"branch {twice!r} is there twice: give all of its changes at once")
@@ -136,7 +147,7 @@ def commit_many(
                     # The others land only while this branch is as it was found.
                     repo.refs.drop_expired(ref, {})
                     still.update(repo.refs.condition(ref, head))
-        if not advances or repo.publish_all(advances, expecting=still, guard=guard):
+        if not advances or repo.publish_all(advances, expecting=still, needs=needs, guard=guard):
             return [None if advance is None else advance.commits[-1] for advance in made]
 
 

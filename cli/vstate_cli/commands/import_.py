@@ -6,16 +6,19 @@ import dataclasses
 import dbm
 import os
 import sys
+from functools import partial
+from typing import Protocol
 
 import click
 
 from vstate.errors import Conflict, InvalidInput, NotFound
 from vstate.plural import counted
 from vstate.repo.exchange import intake
+from vstate.repo.names.remotes import expanded
 from vstate.values.inspection import size_text
 from vstate_cli.merging import note_unsigned
 from vstate_cli.moved_refs import ref_line
-from vstate_cli.output import safe
+from vstate_cli.output import Document, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 
@@ -28,14 +31,17 @@ from vstate_cli.session import Session, command
         "vstate -s restored import agent.bundle",
         "vstate import shelve cache.db --branch cache",
         "vstate import json settings/ --prefix settings/",
+        "vstate import langgraph-sqlite checkpoints.sqlite",
+        "vstate import langgraph-postgres 'postgresql://app:${PASSWORD}@db/app'",
     ],
     json="{refs: [{name, commit, outcome, old}], objects, written, bytes, file_bytes, prerequisites: "
     '[commit], seconds}. outcome is "created", "moved", "unchanged", "ahead" or "diverged"; old is the '
     "commit of the ref before, or null; written counts the objects that were new to the store; bytes is "
     "the size of all objects, file_bytes the size of the bundle. Of shelve or JSON files: {branch, commit, "
-    "keys, written, left_out: [{key, reason}]}; written counts the keys that were new or changed.",
+    "keys, written, left_out: [{key, reason}]}; written counts the keys that were new or changed. Of "
+    "threads: {threads, checkpoints, written, left_out}, where the key is a thread and a checkpoint.",
 )
-@click.argument("words", metavar="[shelve|json] FILE", nargs=-1, required=True)
+@click.argument("words", metavar="[FORMAT] FILE", nargs=-1, required=True)
 @click.option(
     "--prefix", default="", metavar="NAME",
     help="Import the branch main as NAME/main, and so on; of shelve or JSON, put NAME in front of the keys.",
@@ -54,15 +60,24 @@ def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str |
     directory and below; a/b.json has the key a/b. A key that is there already gets the new value, and its
     history stays. Each value is read back and compared. Values that cannot be taken are left out and named,
     and the exit code is 1.
+
+    `langgraph-sqlite FILE` and `langgraph-postgres DSN` move the threads of LangGraph's savers to the
+    branches of a VstateSaver, threads/ID, a commit for each checkpoint. NAME stands for threads/ then. In a
+    DSN, ${NAME} is a variable of the environment. This needs vstate[langgraph].
     """
     *form, file = words
-    if form not in ([], ["shelve"], ["json"]):
-        raise click.UsageError("give one FILE, or the word shelve or json and one FILE.")
-    if form:
+    if form not in ([], ["shelve"], ["json"], ["langgraph-sqlite"], ["langgraph-postgres"]):
+        raise click.UsageError(
+            "give one FILE, or one of shelve, json, langgraph-sqlite and langgraph-postgres, and one FILE."
+        )
+    if form in (["shelve"], ["json"]):
         _take(session, form[0], file, prefix, branch)
         return
+    if form and branch is None:
+        _take_threads(session, form[0], file, prefix or "threads/")
+        return
     if branch is not None:
-        raise click.UsageError("--branch goes with shelve and json: a bundle has branches of its own.")
+        raise click.UsageError("--branch goes with shelve and json: others have branches of their own.")
     if file != "-" and not os.path.exists(file):
         raise NotFound(f"no file {file}", name=file)  # before the store is created
     if os.path.isdir(file):
@@ -112,15 +127,55 @@ def _take(session: Session, form: str, path: str, prefix: str, branch: str | Non
             repo, branch, source, name=form, prefix=prefix, progress=lambda keys: bar("importing keys", keys)
         )
     if session.json:
-        left_out = [{"key": key, "reason": reason} for key, reason in report.left_out]
         commit = None if report.commit is None else report.commit.id
         counts = {"keys": report.keys, "written": report.written}
-        out.json({"branch": branch, "commit": commit, **counts, "left_out": left_out})
+        out.json({"branch": branch, "commit": commit, **counts, "left_out": _left_out(report)})
     else:
         taken = counted(report.keys - len(report.left_out), "key")
         out.line(f"imported {taken} into {safe(branch)}, {report.written:,} of them new or changed")
-        for key, reason in report.left_out:
-            out.line((f"  left out {safe(key)}: {safe(reason)}", "yellow"))
     note_unsigned(session, before, report.commit)
-    if report.left_out:
-        raise InvalidInput(f"{counted(len(report.left_out), 'key')} left out; the others are imported")
+    _tell_left_out(session, report, "key")
+
+
+def _take_threads(session: Session, form: str, place: str, prefix: str) -> None:
+    """Move the threads of LangGraph's savers."""
+    if form == "langgraph-sqlite" and not os.path.isfile(place):
+        raise NotFound(f"no file {place}", name=place)  # before the store is created
+    try:
+        from vstate.integrations.langgraph import intake as threads  # late, as every optional package
+    except ImportError as error:
+        raise InvalidInput(f'this needs LangGraph ({error}): pip install "vstate[langgraph]"') from None
+    session.create_store()
+    with ProgressBar() as bar:
+        progress = partial(bar, "importing checkpoints")
+        if form == "langgraph-sqlite":
+            report = threads.take_sqlite(session.repo, place, prefix=prefix, progress=progress)
+        else:
+            report = threads.take_postgres(session.repo, expanded(place), prefix=prefix, progress=progress)
+    if session.json:
+        counts = {"threads": report.threads, "checkpoints": report.checkpoints, "written": report.written}
+        session.out.json({**counts, "left_out": _left_out(report)})
+    else:
+        taken = counted(report.checkpoints - len(report.left_out), "checkpoint")
+        session.out.line(
+            f"imported {counted(report.threads, 'thread')} with {taken}, {report.written:,} of them new"
+        )
+    _tell_left_out(session, report, "checkpoint")
+
+
+class _Report(Protocol):
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]: ...
+
+
+def _left_out(report: _Report) -> list[Document]:
+    return [{"key": key, "reason": reason} for key, reason in report.left_out]
+
+
+def _tell_left_out(session: Session, report: _Report, noun: str) -> None:
+    """Name the parts that were left out, and fail if there are any."""
+    if not report.left_out:
+        return
+    for key, reason in report.left_out if not session.json else ():
+        session.out.line((f"  left out {safe(key)}: {safe(reason)}", "yellow"))
+    raise InvalidInput(f"{counted(len(report.left_out), noun)} left out; the others are imported")

@@ -6,7 +6,7 @@ from typing import Any
 
 import langgraph.store.sqlite
 import langgraph.store.sqlite.aio
-from places import store_url
+from places import place
 
 from vstate.integrations.langgraph import VstateStore
 
@@ -17,7 +17,7 @@ class _Store(VstateStore):
     def from_conn_string(cls, name: str, *, index: Any = None, ttl: Any = None) -> Iterator[Any]:
         if index is not None:
             index = {**index, "fields": index.get("text_fields")}
-        with cls(store_url(name), index=index, ttl=ttl) as store:
+        with cls(place(name), index=index, ttl=ttl) as store:
             yield store
 
     def setup(self) -> None:

@@ -3,10 +3,16 @@
 import os
 from uuid import uuid4
 
-_URLS: dict[str, str] = {}
+from vstate import KVStore, Memory
+
+_PLACES: dict[str, KVStore | str] = {}
 
 
-def store_url(name: str) -> str:
-    """The URL of the store for a name that a test uses, such as a file. ":memory:" is a new one each time."""
-    new = os.environ["VSTATE_SUITE_STORE"].replace("{}", uuid4().hex)
-    return new if name == ":memory:" else _URLS.setdefault(name, new)
+def place(name: str) -> KVStore | str:
+    """The store for a name that a test uses, such as a file: a URL, or an object that is shared in memory.
+
+    ":memory:" is a new one each time.
+    """
+    url = os.environ["VSTATE_SUITE_STORE"].replace("{}", uuid4().hex)
+    new = Memory() if url == "memory:" else url
+    return new if name == ":memory:" else _PLACES.setdefault(name, new)

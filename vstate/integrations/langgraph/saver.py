@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -30,7 +28,7 @@ from vstate.integrations.langgraph.store import field_of
 from vstate.integrations.langgraph.threads import Pair, Record, Saved, Thread, Value, writes_record
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
-from vstate.patterns.journal import Journal
+from vstate.patterns.journal import Journal, Journals
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
@@ -38,8 +36,6 @@ from vstate.sessions.shielding import in_thread
 
 _T = TypeVar("_T")
 
-_MOST_THREADS: Final = 256
-_MOST_BYTES: Final = 128 * 1024 * 1024
 _BATCH: Final = 64  # checkpoints that `alist` loads without a look at the event loop
 
 
@@ -83,8 +79,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         self.repo = Repository(opened)
         self.prefix = prefix
         self.lease = lease
-        self._lock = threading.Lock()
-        self._journals: OrderedDict[str, Journal[_Thread]] = OrderedDict()
+        self._journals = Journals(lambda branch: Journal(self.repo, branch, _Thread, guard=lease), most=256)
 
     def close(self) -> None:
         """Close the store if it was opened here."""
@@ -177,8 +172,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             self.repo.delete_branch(branch)
         except NotFound:
             return
-        with self._lock:
-            self._journals.pop(branch, None)
+        self._journals.drop(branch)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs, with their writes, in every thread."""
@@ -420,22 +414,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
     # Parts
 
     def _journal(self, thread_id: str) -> Journal[_Thread]:
-        branch = self.branch(thread_id)
-        with self._lock:
-            journal = self._journals.get(branch)
-            if journal is None:
-                journal = Journal(self.repo, branch, _Thread, guard=self.lease)
-                self._journals[branch] = journal
-                self._make_room()
-            self._journals.move_to_end(branch)
-            return journal
-
-    def _make_room(self) -> None:
-        """Let go of the threads that were not used for the longest time; they are read again when needed."""
-        sizes = [journal.size for journal in self._journals.values()]
-        while len(sizes) > _MOST_THREADS or (len(sizes) > 1 and sum(sizes) > _MOST_BYTES):
-            self._journals.popitem(last=False)
-            sizes.pop(0)
+        return self._journals[self.branch(thread_id)]
 
     def _thread_ids(self) -> Iterable[str]:
         for name in self.repo.branch_names(self.prefix):

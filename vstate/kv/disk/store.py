@@ -15,7 +15,7 @@ from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import Accounted, Revised, TransactionalStore, batches
 from vstate.kv.disk import deltas
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
-from vstate.kv.disk.writes import Rows, Waiting, Write, is_long
+from vstate.kv.disk.writes import Rows, Swap, Waiting, Write, is_long
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
 
 if TYPE_CHECKING:
@@ -42,20 +42,24 @@ _SET = (
     "line = CASE line WHEN excluded.line THEN line ELSE 0 END "
     "WHERE value IS NOT excluded.value OR base IS NOT NULL OR (line > 0 AND line IS NOT excluded.line)"
 )
-_MARK = OBJECT_MARK[0]
+_MARK, _REF = OBJECT_MARK[0], b"r/"
 _UNSHARED = "line > (SELECT shared FROM lines)"
 _LINE = f"SELECT line FROM kv WHERE key = ? AND {_UNSHARED}"
 _NEW_LINE = "UPDATE lines SET latest = latest + 1"
 _LATEST_LINE = "SELECT latest FROM lines"
+_SHARE_ALL = "UPDATE lines SET shared = latest"
+_SWAP = "UPDATE kv SET value = ?, line = 0 WHERE key = ? AND value = ? AND base IS NULL"
 _DELETE = "DELETE FROM kv WHERE key = ?"
 _RANGE = f"WHERE key >= ? AND key <= ? AND {deltas.LISTED} ORDER BY key LIMIT ?"
 _KEYS = f"SELECT key FROM kv {_RANGE}"
 _ITEMS = f"SELECT key, value, base FROM kv {_RANGE}"
 
 
-def _split(writes: Mapping[str, bytes | None]) -> Rows:
-    """The rows to set, the keys to delete, and the objects to pack as deltas."""
+def _split(writes: Mapping[str, bytes | None], swap: Swap | None = None) -> Rows:
+    """The rows to set but the swapped one, the keys to delete, and the objects to pack as deltas."""
     sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
+    if swap is not None:
+        sets.remove((swap.key, swap.new))
     if Revised not in map(type, writes.values()):
         return Rows(sets, deletes)
     plain, revised = [], []
@@ -284,8 +288,15 @@ class Disk(TransactionalStore, ForkAware):
     # Writing
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        rows = _split(writes)
-        write = Write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
+        swap, others = None, []
+        for key, old in expected.items():
+            new = writes.get(key)
+            if swap is None and old is not None and type(new) is bytes and new != old:
+                swap = Swap(new, pack(key), old)
+            else:
+                others.append((pack(key), old))
+        rows = _split(writes, swap)
+        write = Write(rows, others, swap)
         write.account = writes.account if type(writes) is Accounted else None
         if is_long(rows):
             write.long = True
@@ -296,7 +307,7 @@ class Disk(TransactionalStore, ForkAware):
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, under the write lock."""
-        return self._write(Write(lambda: _split(plan())))
+        return self._write(Write(plan=lambda: _split(plan())))
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """As promised by KVStore, between the processes of this machine."""
@@ -408,7 +419,15 @@ class Disk(TransactionalStore, ForkAware):
         for key, value in write.expected:
             if not packer.holds(key, value):
                 return False
-        sets, deletes, revised = write.plan()
+        swap = write.swap
+        # The last condition: nothing is written before all of them hold.
+        if swap is not None and not connection.execute(_SWAP, swap).rowcount:
+            if not packer.holds(swap.key, swap.old):
+                return False
+            connection.execute(_SET, (swap.key, swap.new, 0))
+        if swap is not None and write.account is None and swap.key.startswith(_REF):
+            connection.execute(_SHARE_ALL)
+        sets, deletes, revised = write.rows or write.planned()
         if deletes:
             packer.forget()
             self._database.limit_pages(connection, spare=database.SPARE_PAGES)

@@ -42,6 +42,14 @@ _LONGEST_CHUNK = 256 * 1024
 _LOOK_AGAIN_SECONDS = 1.0
 
 
+class Swap(NamedTuple):
+    """The new value of a row, its key, and the old value."""
+
+    new: bytes
+    key: bytes
+    old: bytes
+
+
 class Write:
     """One transaction: the rows that it expects in the store, and the rows that it writes.
 
@@ -51,19 +59,46 @@ class Write:
     - `done`: whether the rows were written; False if an expectation failed; None before.
     - `long`: the rows have many bytes, so the transaction commits without a checkpoint.
     - `account`: the line of commits that the objects belong to. None if the writer keeps no account.
+
+    `plan` is called inside the transaction for rows that are not known before. `swap` is a row that gets a
+    new value if it has the old one: mostly a ref.
     """
 
-    __slots__ = ("_bell", "account", "committing", "done", "expected", "long", "plan", "shared")
+    __slots__ = (
+        "_bell",
+        "_plan",
+        "account",
+        "committing",
+        "done",
+        "expected",
+        "long",
+        "rows",
+        "shared",
+        "swap",
+    )
 
-    def __init__(self, plan: Callable[[], Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        rows: Rows | None = None,
+        expected: Sequence[tuple[bytes, bytes | None]] = (),
+        swap: Swap | None = None,
+        plan: Callable[[], Rows] | None = None,
+    ) -> None:
+        self.rows = rows
         self.expected = expected
+        self.swap = swap
+        self._plan = plan
         self.shared = False
         self.committing = False
         self.done: bool | None = None
         self.long = False
         self.account: Account | None = None
         self._bell: LockType | None = None
+
+    def planned(self) -> Rows:
+        """The rows, planned now if they were not known."""
+        assert self._plan is not None
+        return self._plan()
 
     def share(self) -> None:
         """Let another thread write the rows."""
@@ -131,7 +166,7 @@ class Waiting:
             while self._writes and rows <= MOST_ROWS:
                 write = self._writes.popleft()
                 if write.shared and write.done is None and write is not first:
-                    rows += write.plan().total
+                    rows += write.rows.total if write.rows is not None else 0
                     yield write
 
     def pass_on(self, write: Write) -> None:

@@ -1,0 +1,130 @@
+"""Threads of LangGraph: a chat that grows, in vstate's checkpointer and in LangGraph's own for SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from benchmarks.harness import Row, Sides, Target, seconds, workload
+from benchmarks.subjects import size_of
+from benchmarks.values import messages
+from vstate.integrations.langgraph import VstateSaver
+
+PUTS = 500
+LAST = 50
+CHARACTERS = 450
+READS = 20
+
+BYTES = "LangGraph, 500 steps of a chat, disk: bytes"
+PUT = "LangGraph, 500 steps of a chat, disk: a step"
+PUT_LAST = "LangGraph, 500 steps of a chat, disk: one of the last 50 steps"
+GET = "LangGraph, 500 steps of a chat, disk: get the newest again"
+GET_FIRST = "LangGraph, 500 steps of a chat, disk: the first get after opening"
+LIST = "LangGraph, 500 steps of a chat, disk: list all"
+GET_OBJECTS = "LangGraph, 500 messages of LangChain, disk: get the newest again"
+
+CONFIG: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
+
+Saver = BaseCheckpointSaver[Any]
+
+
+def step(saver: Saver, config: Any, number: int, chat: list[Any]) -> Any:
+    """Save a checkpoint with one channel, as a graph does after each step."""
+    checkpoint = empty_checkpoint()
+    checkpoint["id"] = f"{number:036}"
+    checkpoint["channel_values"] = {"messages": chat}
+    checkpoint["channel_versions"] = {"messages": number}
+    metadata: Any = {"source": "loop", "step": number, "parents": {}}
+    return saver.put(config, checkpoint, metadata, {"messages": number})
+
+
+def talk(saver: Saver, make: Callable[[dict[str, str]], Any]) -> list[float]:
+    """The seconds of each step of a chat that gets one message a step."""
+    chat: list[Any] = []
+    samples: list[float] = []
+    config = CONFIG
+
+    def once() -> None:
+        nonlocal config
+        config = step(saver, config, len(chat), chat)
+
+    for message in islice(messages(length=CHARACTERS), PUTS):
+        chat = [*chat, make(message)]
+        samples.append(seconds(once))
+    return samples
+
+
+def as_object(message: dict[str, str]) -> Any:
+    """A message as LangChain has it."""
+    return (HumanMessage if message["role"] == "user" else AIMessage)(message["content"])
+
+
+def in_sqlite(directory: Path) -> SqliteSaver:
+    """LangGraph's saver for SQLite, which syncs each commit, as vstate does."""
+    directory.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(directory / "checkpoints.db", check_same_thread=False)
+    saver = SqliteSaver(connection)
+    saver.setup()
+    connection.execute("PRAGMA synchronous = FULL")
+    return saver
+
+
+def close(saver: Any) -> None:
+    """Close a saver, so that no log counts as bytes."""
+    saver.close() if isinstance(saver, VstateSaver) else saver.conn.close()
+
+
+def read_again(saver: Saver) -> float:
+    """The median seconds of a read of the newest checkpoint, of many in one program."""
+    saver.get_tuple(CONFIG)
+    return statistics.median(seconds(partial(saver.get_tuple, CONFIG)) for _ in range(READS))
+
+
+@workload(
+    Row(BYTES, "bytes", (Target(0.7e6),)),
+    Row(PUT, "seconds", (Target(0.8, side="langgraph"),)),
+    Row(PUT_LAST, "seconds", (Target(0.6, side="langgraph"),)),
+    Row(GET, "seconds", (Target(0.9, side="langgraph"),)),
+    Row(GET_FIRST, "seconds", (Target(2.0, side="langgraph"),)),
+    Row(LIST, "seconds", (Target(1.0, side="langgraph"),)),
+    Row(GET_OBJECTS, "seconds", (Target(0.3, side="langgraph"),)),
+    rounds=2,
+)
+def threads(scratch: Path) -> Iterator[Sides]:
+    rounds = iter(range(1000))
+
+    def on(make: Callable[[Path], Any]) -> dict[str, float]:
+        directory = scratch / str(next(rounds))
+        saver = make(directory)
+        samples = talk(saver, dict)
+        again, listed = read_again(saver), seconds(lambda: sum(1 for _ in saver.list(CONFIG)))
+        close(saver)
+        size = size_of(directory)
+        saver = make(directory)
+        saver.get_tuple({"configurable": {"thread_id": "another", "checkpoint_ns": ""}})
+        first = seconds(partial(saver.get_tuple, CONFIG))
+        close(saver)
+        saver = make(scratch / str(next(rounds)))
+        talk(saver, as_object)
+        objects = read_again(saver)
+        close(saver)
+        return {
+            BYTES: float(size),
+            PUT: statistics.median(samples),
+            PUT_LAST: statistics.median(samples[-LAST:]),
+            GET: again,
+            GET_FIRST: first,
+            LIST: listed,
+            GET_OBJECTS: objects,
+        }
+
+    yield {"vstate": lambda: on(VstateSaver), "langgraph": lambda: on(in_sqlite)}

@@ -1,0 +1,273 @@
+"""Workflows and chats of Microsoft's Agent Framework on vstate: round trips, races, kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Disk, Memory, Versioned
+
+pytest.importorskip("agent_framework", reason="agent-framework-core is not installed")
+
+from agent_framework import (
+    AgentResponse,
+    AgentSession,
+    Message,
+    SessionContext,
+    WorkflowCheckpoint,
+    WorkflowCheckpointException,
+)
+
+from vstate.integrations.agent_framework import VstateCheckpointStorage, VstateHistoryProvider
+
+
+@dataclass
+class Order:
+    """A class of the program."""
+
+    lines: list[str]
+
+
+ORDER = f"{Order.__module__}:{Order.__qualname__}"
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+def checkpoint(id: str, second: int = 0, **fields: Any) -> WorkflowCheckpoint:
+    at = datetime(2026, 1, 1, 12, 0, second, tzinfo=UTC).isoformat()
+    options = {"workflow_name": "ship it/now", "graph_signature_hash": "hash", "timestamp": at}
+    return WorkflowCheckpoint(checkpoint_id=id, **{**options, **fields})
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Values of any allowed class, in the order of the state; a second save takes the place of the first."""
+
+    async def check() -> None:
+        state = {"z": 1, "a": [Order(["tea"]), {1, 2}], "": None, "_executor_state": {"x/y": b"\0"}}
+        saved = checkpoint("one/1", state=state, iteration_count=3, metadata={"k": [1.5]})
+        async with VstateCheckpointStorage(tmp_path / "s", allowed_checkpoint_types=[ORDER]) as storage:
+            assert await storage.save(saved) == "one/1"
+            state["z"] = 2  # the storage has a copy
+        async with VstateCheckpointStorage(tmp_path / "s", allowed_checkpoint_types=[ORDER]) as storage:
+            found = await storage.load("one/1")
+            assert found == checkpoint(
+                "one/1", state={**state, "z": 1}, iteration_count=3, metadata={"k": [1.5]}
+            )
+            assert list(found.state) == list(state)
+            await storage.save(checkpoint("one/1", state={"a": 0}))
+            assert (await storage.load("one/1")).state == {"a": 0}
+            assert await storage.delete("one/1") is True
+            assert await storage.delete("one/1") is False
+            with pytest.raises(WorkflowCheckpointException):
+                await storage.load("one/1")
+
+    run(check())
+
+
+def test_a_class_that_is_not_allowed_is_neither_saved_nor_loaded() -> None:
+    """The framework's rules hold: a save is refused, and a list leaves the checkpoint out."""
+
+    async def check() -> None:
+        store = Memory()
+        await VstateCheckpointStorage(store, allowed_checkpoint_types=[ORDER]).save(
+            checkpoint("a", state={"order": Order([])})
+        )
+        strict = VstateCheckpointStorage(store)
+        await strict.save(checkpoint("b"))
+        with pytest.raises(WorkflowCheckpointException):
+            await strict.save(checkpoint("c", state={"order": Order([])}))
+        with pytest.raises(WorkflowCheckpointException):
+            await strict.load("a")
+        assert await strict.list_checkpoint_ids(workflow_name="ship it/now") == ["b"]
+
+    run(check())
+
+
+def test_lists_are_of_one_workflow_by_time() -> None:
+    """The latest is the newest by its time, whatever the order of the saves."""
+
+    async def check() -> None:
+        storage = VstateCheckpointStorage()
+        assert await storage.get_latest(workflow_name="ship it/now") is None
+        for id, second in (("a", 3), ("a-b", 1), ("c", 2)):
+            await storage.save(checkpoint(id, second, state={"id": id}))
+        await storage.save(checkpoint("other", 9, workflow_name="ship it"))
+        assert await storage.list_checkpoint_ids(workflow_name="ship it/now") == ["a-b", "c", "a"]
+        latest = await storage.get_latest(workflow_name="ship it/now")
+        assert (latest.checkpoint_id, latest.state) == ("a", {"id": "a"})
+        await storage.delete("a")
+        assert (await storage.get_latest(workflow_name="ship it/now")).checkpoint_id == "c"
+
+    run(check())
+
+
+def test_a_long_part_that_did_not_change_is_stored_once(tmp_path: Path) -> None:
+    """Twenty checkpoints over 1 MB of state take little more than one."""
+    document = os.urandom(500_000).hex()
+
+    async def check() -> None:
+        async with VstateCheckpointStorage(tmp_path / "s") as storage:
+            for n in range(20):
+                await storage.save(checkpoint(f"c{n}", n, state={"document": document, "step": n}))
+
+    run(check())
+    with Disk(tmp_path / "s") as disk:
+        assert disk.size() < 2_500_000 + 4_200_000  # and the log
+
+
+def test_runs_of_one_workflow_lose_no_checkpoint(tmp_path: Path) -> None:
+    """Two programs' storages save at once, and delete; each checkpoint is there, or deleted once."""
+
+    async def check() -> None:
+        storages = [VstateCheckpointStorage(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
+        ids = [f"run {n}" for n in range(24)]
+        await asyncio.gather(*(storages[n % 2].save(checkpoint(id, n)) for n, id in enumerate(ids)))
+        assert await storages[0].list_checkpoint_ids(workflow_name="ship it/now") == ids
+        gone = await asyncio.gather(*(storage.delete(id) for storage in storages for id in ids[:6]))
+        assert sum(gone) == 6
+        assert await storages[1].list_checkpoint_ids(workflow_name="ship it/now") == ids[6:]
+
+    run(check())
+
+
+WORKFLOW = """
+import asyncio, sys
+from agent_framework import WorkflowBuilder, WorkflowContext, executor
+from vstate.integrations.agent_framework import VstateCheckpointStorage
+
+@executor(id="count")
+async def count(n: int, context: WorkflowContext[int]) -> None:
+    context.set_state("n", n)
+    print(n, flush=True)
+    if n == KILL_AT:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+    await context.send_message(n + 1)
+
+@executor(id="pass_on")
+async def pass_on(n: int, context: WorkflowContext[int, int]) -> None:
+    if n < 8:
+        await context.send_message(n)
+    else:
+        await context.yield_output(n)
+
+async def main():
+    storage = VstateCheckpointStorage(sys.argv[1])
+    builder = WorkflowBuilder(name="counting", start_executor=count, checkpoint_storage=storage)
+    workflow = builder.add_edge(count, pass_on).add_edge(pass_on, count).build()
+    latest = await storage.get_latest(workflow_name="counting")
+    options = {"message": 0} if latest is None else {"checkpoint_id": latest.checkpoint_id}
+    result = await workflow.run(**options)
+    print("output", *result.get_outputs(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_workflow_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    """A workflow that was killed in a superstep is carried on by another process, to the same end."""
+
+    def start(kill_at: int) -> list[str]:
+        script = WORKFLOW.replace("KILL_AT", str(kill_at))
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True
+        )
+        assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr
+        return done.stdout.split()
+
+    assert start(3) == ["0", "1", "2", "3"]
+    assert start(5) == ["3", "4", "5"]
+    assert start(-1) == ["5", "6", "7", "output", "8"]
+    with Versioned(tmp_path / "s", branch="agent_framework/workflows/counting") as state:
+        assert all(commit.message.startswith("checkpoint ") for commit in state.log())
+
+
+def test_a_chat_is_remembered_by_another_process(tmp_path: Path) -> None:
+    """The hooks store what an agent hears and says, and the next run gets it, with all of its contents."""
+
+    async def turn(words: str, answer: str) -> list[str]:
+        async with VstateHistoryProvider(tmp_path / "s") as provider:
+            session = AgentSession(session_id="ann/1")
+            context = SessionContext(
+                session_id="ann/1", input_messages=[Message(role="user", contents=[words])]
+            )
+            hooks: dict[str, Any] = {"agent": None, "session": session, "context": context, "state": {}}
+            await provider.before_run(**hooks)
+            context._response = AgentResponse(messages=[Message(role="assistant", contents=[answer])])
+            await provider.after_run(**hooks)
+            return [message.text for message in context.context_messages.get(provider.source_id, [])]
+
+    assert run(turn("hello", "hi")) == []
+    assert run(turn("again", "yes?")) == ["hello", "hi"]
+    assert run(turn("bye", "bye")) == ["hello", "hi", "again", "yes?"]
+    with Versioned(tmp_path / "s", branch="agent_framework/history/vstate_history/ann%252f1") as state:
+        assert next(commit.message for commit in state.log()) == "user: bye\nassistant: bye"
+
+
+def test_messages_are_added_once_and_sessions_are_apart() -> None:
+    """A replay of the transcript adds what is new; a change of a returned message changes nothing."""
+
+    async def check() -> None:
+        store = Memory()
+        provider, other = VstateHistoryProvider(store), VstateHistoryProvider(store, "audit")
+        said = [Message(role=role, contents=[text]) for role, text in (("user", "a"), ("assistant", "b"))]
+        await provider.save_messages("s", said)
+        await provider.save_messages("s", [*said, Message(role="user", contents=["cinnamon"])])
+        await other.save_messages("s", said[:1])
+        await provider.save_messages(None, said[1:])
+        await provider.save_messages("s", [])
+        found = await provider.get_messages("s")
+        found[0].contents[0].text = "edited"
+        found[0].additional_properties["k"] = 1
+        assert [m.text for m in await provider.get_messages("s")] == ["a", "b", "cinnamon"]
+        assert [m.text for m in await VstateHistoryProvider(store).get_messages("s")] == [
+            "a",
+            "b",
+            "cinnamon",
+        ]
+        assert [m.text for m in await other.get_messages("s")] == ["a"]
+        assert [m.text for m in await provider.get_messages(None)] == ["b"]
+        await provider.clear("s", forget=True)
+        await provider.clear("s")
+        assert await provider.get_messages("s") == []
+        assert not any(row == b"c" for _, row in store.items())
+        excluded = Message(role="user", contents=["d"], additional_properties={"_excluded": True})
+        await provider.save_messages("s", [excluded, Message(role="user", contents=["e"])])
+        assert len(await provider.get_messages("s")) == 2
+        strict = VstateHistoryProvider(store, skip_excluded=True)
+        assert [m.text for m in await strict.get_messages("s")] == ["e"]
+
+    run(check())
+
+
+def test_writers_of_one_chat_lose_nothing(tmp_path: Path) -> None:
+    """Two programs add messages at once, and all of them are there, each in the order of its program."""
+
+    async def check() -> None:
+        providers = [VstateHistoryProvider(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
+
+        async def write(name: int) -> None:
+            for n in range(10):
+                await providers[name].save_messages("s", [Message(role="user", contents=[f"{name} {n}"])])
+
+        await asyncio.gather(write(0), write(1))
+        found = [message.text for message in await providers[0].get_messages("s")]
+        for name in range(2):
+            assert [text for text in found if text.startswith(f"{name} ")] == [
+                f"{name} {n}" for n in range(10)
+            ]
+
+    run(check())

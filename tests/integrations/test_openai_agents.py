@@ -1,0 +1,213 @@
+"""VstateSession: sessions of the OpenAI Agents SDK. The tests of its own sessions run in `make suites`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agents", reason="openai-agents is not installed: pip install vstate[openai_agents]")
+
+from agents.memory import Session
+
+from vstate import Disk, InvalidInput, Memory, Versioned
+from vstate.integrations.openai_agents import VstateSession
+
+
+def says(text: str) -> list[dict[str, Any]]:
+    """A turn: the message of the user, and the answer."""
+    return [
+        {"role": "user", "content": text},
+        {"type": "message", "role": "assistant", "content": text.upper()},
+    ]
+
+
+def run_with(**usage: Any) -> Any:
+    """The result of a run with this usage."""
+    details: Any = {"input_tokens_details": SimpleNamespace(cached_tokens=1), "output_tokens_details": None}
+    counts = dict.fromkeys(["requests", "input_tokens", "output_tokens", "total_tokens"], 0) | usage
+    return SimpleNamespace(context_wrapper=SimpleNamespace(usage=SimpleNamespace(**counts, **details)))
+
+
+async def texts(session: VstateSession, **options: Any) -> list[str]:
+    """The messages of the user on a branch."""
+    return [turn["content"] for turn in await session.get_conversation_turns(**options)]
+
+
+def test_items_come_back_exactly_and_belong_to_the_caller() -> None:
+    """Items keep the order of their keys; an edit of one that was added or read changes nothing stored."""
+
+    async def run() -> None:
+        session = VstateSession("ann", Memory())
+        assert isinstance(session, Session)
+        item = {"type": "z", "b": 1, "a": [{"y": 1.5, "x": None}]}
+        await session.add_items([item, *says("hi")])
+        item["a"].append("edited")  # type: ignore[attr-defined]
+        found = await session.get_items()
+        assert repr(found) == repr([{"type": "z", "b": 1, "a": [{"y": 1.5, "x": None}]}, *says("hi")])
+        found[0]["a"].clear()
+        assert len((await session.get_items())[0]["a"]) == 1
+        assert [len(await session.get_items(limit)) for limit in (0, 2, 9, -1)] == [0, 2, 3, 3]
+        assert (
+            len(await VstateSession("ann", session.repo.store, session_settings={"limit": 1}).get_items())
+            == 1
+        )
+        with pytest.raises(InvalidInput, match="plain data"):
+            await session.add_items([{"role": "user", "content": object()}])
+        assert await session.pop_item() == says("hi")[1]
+
+    asyncio.run(run())
+
+
+def test_names_of_sessions_and_branches_never_meet() -> None:
+    """Slashes, percent signs and odd names give each session and each of its branches a branch of its own."""
+
+    async def run() -> None:
+        store = Memory()
+        names = ["a", "a/main", "a%2fmain", "a/main/main", "HEAD", "ä ö", ""]
+        for name in names:
+            session = VstateSession(name, store)
+            await session.add_items(says(f"I am {name}"))
+            await session.create_branch_from_turn(1, "main/main")
+            await session.add_items(says(f"branch of {name}"))
+        for name in names:
+            session = VstateSession(name, store)
+            assert await texts(session) == [f"I am {name}"]
+            assert [each["branch_id"] for each in await session.list_branches()] == ["main", "main/main"]
+
+    asyncio.run(run())
+
+
+def test_a_branch_from_a_turn_shares_the_items_before_it() -> None:
+    """A branch is one commit on top of its source, and both go on alone; its name is never used again."""
+
+    async def run() -> None:
+        session = VstateSession("ann", Memory())
+        for text in ("one", "two", "three"):
+            await session.add_items(says(text))
+        await session.store_run_usage(run_with(requests=2, total_tokens=30))
+        before = session.repo.newest("openai/ann/main")
+        assert await session.create_branch_from_content("TWO", "other") == "other"
+        made = session.repo.newest("openai/ann/other")
+        assert before is not None
+        assert made is not None
+        assert made.parents == (before.id,)
+        await session.add_items(says("deux"))
+        assert await texts(session) == ["one", "deux"]
+        assert await texts(session, branch_id="main") == ["one", "two", "three"]
+        assert await session.get_turn_usage() == []
+        assert await session.get_session_usage() == {
+            "requests": 2,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "total_tokens": 30,
+            "total_turns": 1,
+        }
+        with pytest.raises(InvalidInput, match="force"):
+            await session.delete_branch("other")
+        await session.delete_branch("other", force=True)
+        assert session.current_branch == "main"
+        for taken in ("other", "main"):
+            with pytest.raises(InvalidInput, match="already been used"):
+                await session.create_branch_from_turn(2, taken)
+        generated = {await session.create_branch_from_turn(1) for _ in range(1)}
+        await session.switch_to_branch("main")
+        assert await session.create_branch_from_turn(1) not in generated
+
+    asyncio.run(run())
+
+
+def test_usage_goes_with_its_turn() -> None:
+    """Popping the last item of a turn drops its usage; a turn that has gone gets none."""
+
+    async def run() -> None:
+        session = VstateSession("ann", Memory())
+        await session.store_run_usage(run_with(requests=9))
+        for number in (1, 2):
+            await session.add_items(says(str(number)))
+            await session.store_run_usage(run_with(requests=number))
+        assert await session.get_turn_usage(2) == {
+            "requests": 2,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "total_tokens": 0,
+            "input_tokens_details": {"cached_tokens": 1},
+            "output_tokens_details": None,
+        }
+        await session.pop_item()
+        assert await session.get_turn_usage(2) != {}
+        await session.pop_item()
+        assert await session.get_turn_usage(2) == {}
+        await session.add_items(says("again"))
+        assert await session.get_turn_usage(2) == {}
+
+    asyncio.run(run())
+
+
+def test_a_session_that_another_object_cleared_goes_on_with_main() -> None:
+    """An object on a branch that is gone adds to main, pops from main and reads main; nothing comes back."""
+
+    async def run() -> None:
+        mine, other = (VstateSession("ann", store) for store in [Memory()] * 2)
+        for text in ("one", "two"):
+            await mine.add_items(says(text))
+        await mine.create_branch_from_turn(2, "side")
+        await other.clear_session()
+        assert await mine.get_items() == []
+        await other.add_items(says("new"))
+        await mine.add_items(says("mine"))
+        assert mine.current_branch == "main"
+        assert await texts(other) == ["new", "mine"]
+        assert await other.get_items(branch_id="side") == []
+        with pytest.raises(InvalidInput, match="does not exist"):
+            await other.switch_to_branch("side")
+
+    asyncio.run(run())
+
+
+def test_calls_happen_in_their_order() -> None:
+    """Items that tasks add at once keep the order of the calls, and a branch gets those of its time."""
+
+    async def run() -> None:
+        session = VstateSession("ann", Memory())
+        adding = [session.add_items(says(str(number))) for number in range(8)]
+        await asyncio.gather(
+            *adding, session.create_branch_from_turn(3, "side"), session.add_items(says("x"))
+        )
+        assert await texts(session, branch_id="main") == [*map(str, range(8)), "x"]
+        assert await texts(session) == ["0", "1"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_a_branch_of_a_long_session_is_short(tmp_path: Path) -> None:
+    """A branch of 500 turns takes at most 1 KB on disk, and `vstate log` shows its steps."""
+
+    def size() -> int:
+        return sum(os.path.getsize(path) for path in tmp_path.rglob("*") if path.is_file())
+
+    async def fill() -> None:
+        with Disk(tmp_path) as store:
+            session = VstateSession("ann", store)
+            for number in range(500):
+                await session.add_items(says(f"question {number} about something or other"))
+
+    async def branch() -> None:
+        with Disk(tmp_path) as store:
+            session = VstateSession("ann", store)
+            for number in range(100):
+                await session.switch_to_branch("main")
+                await session.create_branch_from_turn(400 + number, f"side-{number}")
+
+    asyncio.run(fill())
+    before = size()
+    asyncio.run(branch())
+    assert (size() - before) / 100 <= 1024
+    with Versioned(tmp_path, branch="openai/ann/side-7") as state:
+        log = [commit.message for commit in state.log(limit=2)]
+    assert log == ["branch from turn 407 of main", "add user, assistant"]

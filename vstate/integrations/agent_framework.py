@@ -1,0 +1,332 @@
+"""VstateCheckpointStorage and VstateHistoryProvider: workflows and chats of Microsoft's Agent Framework."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from datetime import datetime
+from itertools import groupby
+from os import PathLike
+from typing import Any, Final, Self
+
+from agent_framework import HistoryProvider, Message, WorkflowCheckpoint, WorkflowCheckpointException
+
+# The framework's other stores import these two modules too: they decide what a checkpoint may load, and which
+# messages of a run are new.
+from agent_framework._sessions import filter_new_messages
+from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_value, encode_checkpoint_value
+
+from vstate.errors import NotFound, RefMoved
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.objects.commit import Commit
+from vstate.patterns.journal import Journal, Journals
+from vstate.patterns.paths import join_path, split_path
+from vstate.repo.names.refs import quote_ref
+from vstate.repo.repository import Repository
+from vstate.repo.rules.security import Security
+from vstate.sessions.shielding import in_thread
+from vstate.state.snapshot import Snapshot
+
+_log = logging.getLogger("vstate")
+
+_WORKFLOWS: Final = ("agent_framework", "workflows")
+_HISTORY: Final = ("agent_framework", "history")
+_CHECKPOINTS: Final = "checkpoints"
+_ABOUT: Final = "about"
+_STATE: Final = "state"
+_APART: Final = ("messages", "pending_request_info_events")
+"""The fields that have keys of their own, beside the state: those that can be long."""
+
+
+class _Opened:
+    """A store that is closed if it was opened here."""
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None) -> None:
+        opened = open_store(store)
+        self._owned = opened if opened is not store else None
+        self.repo = Repository(opened, Security(allow=()))
+
+    async def close(self) -> None:
+        """Close the store if it was opened here."""
+        if self._owned is not None:
+            await in_thread(self._owned.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+
+class VstateCheckpointStorage(_Opened):
+    """Checkpoints of workflows: `WorkflowBuilder(..., checkpoint_storage=VstateCheckpointStorage("./runs"))`.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
+      `close()`, or at the end of the `async with` block.
+    - The checkpoints of a workflow are the keys `checkpoints/ID/…` of the branch
+      `agent_framework/workflows/NAME`. Each change of them is one commit. Each part of the state has a key,
+      so a long part that did not change takes no room in the next checkpoint.
+    - The framework's own rules decide which classes a checkpoint may load: its own, and those of
+      `allowed_checkpoint_types` and `register_checkpoint_type`. A checkpoint that could not be loaded is
+      refused when it is saved.
+
+    Tasks, threads and processes may share the store. A cancelled call has ended before the cancellation comes
+    out. Raises StoreUnavailable and the other errors of `vstate`.
+    """
+
+    def __init__(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        allowed_checkpoint_types: Iterable[str] = (),
+    ) -> None:
+        super().__init__(store)
+        self._allowed = frozenset(allowed_checkpoint_types)
+
+    async def save(self, checkpoint: WorkflowCheckpoint) -> str:
+        """Store a copy of the checkpoint, in place of one with its id, and return the id.
+
+        Raises WorkflowCheckpointException for a checkpoint that could not be loaded again.
+        """
+        # Before the first await: the workflow may go on to change the state.
+        encoded = self._encoded(checkpoint)
+        await in_thread(lambda: self._save(encoded))
+        return str(checkpoint.checkpoint_id)
+
+    async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+        """The checkpoint with that id; WorkflowCheckpointException if there is none."""
+
+        def load() -> WorkflowCheckpoint:
+            for _, head in self._branches():
+                for parts in self._stored(head, checkpoint_id):
+                    return self._decoded(parts)
+            raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
+
+        return await in_thread(load)
+
+    async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
+        """The checkpoints of the workflow, by their time. One that may not be loaded is only logged."""
+        return await in_thread(lambda: list(self._all(workflow_name)))
+
+    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
+        """The ids of `list_checkpoints`."""
+        return [each.checkpoint_id for each in await self.list_checkpoints(workflow_name=workflow_name)]
+
+    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
+        """The newest checkpoint of the workflow by its time, None if there is none."""
+
+        def latest() -> WorkflowCheckpoint | None:
+            head = self.repo.newest(_workflow(workflow_name))
+            if head is None:
+                return None
+            abouts = (parts[_ABOUT] for parts in self._stored(head, field=_ABOUT))
+            newest = max(abouts, key=_time, default=None)
+            if newest is None:
+                return None
+            (parts,) = self._stored(head, newest["checkpoint_id"])
+            return self._decoded(parts)
+
+        return await in_thread(latest)
+
+    async def delete(self, checkpoint_id: str) -> bool:
+        """Delete the checkpoint, and return whether there was one. History keeps it until it is squashed."""
+        return await in_thread(lambda: self._delete(checkpoint_id))
+
+    # The keys of a checkpoint
+
+    def _encoded(self, checkpoint: WorkflowCheckpoint) -> dict[str, Any]:
+        try:
+            encoded = encode_checkpoint_value(checkpoint.to_dict())
+            decode_checkpoint_value(encoded, allowed_types=self._allowed)
+        except WorkflowCheckpointException:
+            raise
+        except Exception as error:  # pickling runs the classes' own code, which may raise anything
+            raise WorkflowCheckpointException(
+                f"Checkpoint {checkpoint.checkpoint_id} cannot be stored: {error}"
+            ) from error
+        return dict(encoded)
+
+    def _save(self, encoded: dict[str, Any]) -> None:
+        id, state = encoded["checkpoint_id"], encoded.pop(_STATE)
+        apart = {field: encoded.pop(field) for field in _APART}
+        # The order of the state's keys, which the keys of the store do not have.
+        keys = {join_path(_CHECKPOINTS, id, _ABOUT): {**encoded, _STATE: list(state)}}
+        keys |= {join_path(_CHECKPOINTS, id, field): value for field, value in apart.items()}
+        keys |= {join_path(_CHECKPOINTS, id, _STATE, key): value for key, value in state.items()}
+        branch = _workflow(encoded["workflow_name"])
+        message = f"checkpoint {id} of superstep {encoded['iteration_count']}"
+        while True:
+            head = self.repo.newest(branch)
+            gone = [key for key in self._keys(head, id) if key not in keys]
+            try:
+                self.repo.commit(
+                    branch, set=keys, delete=gone, expect=head if gone else "anywhere", message=message
+                )
+            except RefMoved:
+                continue
+            return
+
+    def _delete(self, id: str) -> bool:
+        while True:
+            try:
+                for branch, head in self._branches():
+                    if keys := self._keys(head, id):
+                        self.repo.commit(branch, delete=keys, expect=head, message=f"checkpoint {id} deleted")
+                        return True
+            except RefMoved:
+                continue
+            return False
+
+    def _branches(self) -> Iterable[tuple[str, Commit]]:
+        return self.repo.branches(self.repo.branch_names(_workflow("x")[:-1])).items()
+
+    def _keys(self, head: Commit | None, id: str) -> list[str]:
+        root = None if head is None else head.root
+        return [key for key, _ in self.repo.entries(root, join_path(_CHECKPOINTS, id) + "/")]
+
+    def _stored(
+        self, head: Commit, id: str | None = None, *, field: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The parts of each checkpoint, or of the one with the id, by their names; or one field alone."""
+        state = Snapshot(self.repo, head)
+        prefix = f"{_CHECKPOINTS}/" if id is None else join_path(_CHECKPOINTS, id) + "/"
+        paths = ((split_path(key)[1:], key) for key in state.keys(prefix))
+        for _, some in groupby(paths, key=lambda each: each[0][0]):
+            parts: dict[str, Any] = {_STATE: {}}
+            for (_, name, *rest), key in some:
+                if field is None or name == field:
+                    if rest:
+                        parts[_STATE][rest[0]] = state[key]
+                    else:
+                        parts[name] = state[key]
+            yield parts
+
+    def _decoded(self, parts: Mapping[str, Any]) -> WorkflowCheckpoint:
+        about = parts[_ABOUT]
+        encoded = {**about, **{field: parts[field] for field in _APART}}
+        encoded[_STATE] = {key: parts[_STATE][key] for key in about[_STATE]}
+        return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed))
+
+    def _all(self, workflow: str) -> Iterator[WorkflowCheckpoint]:
+        head = self.repo.newest(_workflow(workflow))
+        stored = [] if head is None else list(self._stored(head))
+        for parts in sorted(stored, key=lambda parts: _time(parts[_ABOUT])):
+            try:
+                yield self._decoded(parts)
+            except WorkflowCheckpointException as error:
+                _log.warning("checkpoint %s is left out: %s", parts[_ABOUT]["checkpoint_id"], error)
+
+
+class _Messages:
+    """The index of a chat's journal: its messages as they are stored, and as objects."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.messages: list[Message] = []
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+        self.messages.append(_message(record))
+
+
+class VstateHistoryProvider(_Opened, HistoryProvider):
+    """The messages of chats: `Agent(..., context_providers=[VstateHistoryProvider("./chats")])`.
+
+    - A session is the branch `agent_framework/history/SOURCE/SESSION`, and the messages of a run are one
+      commit. `vstate log` and `diff` show them.
+    - The flags are those of `HistoryProvider`. With `skip_excluded`, messages that compaction has excluded
+      are not given to the agent. `store` is as for `VstateCheckpointStorage`.
+    - A run that is stored twice, or again with all messages before it, adds each message once, by the
+      framework's own comparison.
+
+    Tasks, threads and processes may share a session. A cancelled call has ended before the cancellation comes
+    out. Raises StoreUnavailable and the other errors of `vstate`.
+    """
+
+    def __init__(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        source_id: str = "vstate_history",
+        *,
+        skip_excluded: bool = False,
+        **flags: Any,
+    ) -> None:
+        _Opened.__init__(self, store)
+        HistoryProvider.__init__(self, source_id, **flags)
+        self.skip_excluded = skip_excluded
+        self._journals = Journals(lambda branch: Journal(self.repo, branch, _Messages, name="messages"))
+
+    async def get_messages(
+        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> list[Message]:
+        """The messages of the session, oldest first."""
+
+        def read() -> list[Message]:
+            journal = self._journals[self._branch(session_id)]
+            with journal.lock:
+                return [_message(record) for record in journal.refresh().records]
+
+        messages = await in_thread(read)
+        if not self.skip_excluded:
+            return messages
+        return [each for each in messages if not each.additional_properties.get("_excluded", False)]
+
+    async def save_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[Message],
+        *,
+        state: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add those of the messages that are new, as one commit."""
+        # Before the first await: the agent may go on to change them.
+        given = [Message.from_dict(deepcopy(message.to_dict())) for message in messages]
+        if not given:
+            return
+
+        def new(history: _Messages) -> list[dict[str, Any]]:
+            return [message.to_dict() for message in filter_new_messages(history.messages, given)]
+
+        journal = self._journals[self._branch(session_id)]
+        await in_thread(lambda: journal.append(new, message=_summary(given), fresh=True))
+
+    async def clear(self, session_id: str | None, *, forget: bool = False) -> None:
+        """Delete the session's messages. The reflog keeps them for 30 days, unless `forget` is True."""
+        branch = self._branch(session_id)
+
+        def delete() -> None:
+            while True:
+                try:
+                    self.repo.delete_branch(branch, forget=forget)
+                except NotFound:
+                    break
+                except RefMoved:
+                    continue  # a message arrived meanwhile
+            self._journals.drop(branch)
+
+        await in_thread(delete)
+
+    def _branch(self, session_id: str | None) -> str:
+        named = () if session_id is None else (session_id,)
+        return quote_ref(join_path(*_HISTORY, self.source_id, *named))
+
+
+def _workflow(name: str) -> str:
+    return quote_ref(join_path(*_WORKFLOWS, name))
+
+
+def _time(about: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(about["timestamp"])
+
+
+def _message(record: dict[str, Any]) -> Message:
+    return Message.from_dict(deepcopy(record))
+
+
+def _summary(messages: Sequence[Message]) -> str:
+    """The message of the commit: who says what."""
+    lines = [f"{message.role}: {message.text.strip()}".partition("\n")[0] for message in messages]
+    return "\n".join(line if len(line) <= 80 else f"{line[:79]}…" for line in lines)

@@ -1,0 +1,349 @@
+"""Intake: the threads of LangGraph's SQLite and PostgreSQL savers, moved without loading a value."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgpack
+
+from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.integrations.langgraph.threads import Pair, Record, Thread, writes_record
+from vstate.patterns.journal import Journal
+from vstate.repo.names.refs import quote_ref
+from vstate.repo.repository import Repository
+
+_FORM = "msgpack"
+
+Progress = Callable[[int], None]
+"""Called with the number of checkpoints so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsReport:
+    """The numbers of threads and checkpoints that were found, and of checkpoints that were new here. Those
+    that were left out have the reason beside their thread and id.
+    """
+
+    threads: int
+    checkpoints: int
+    written: int
+    left_out: tuple[tuple[str, str], ...]
+
+
+class _Refusal(Exception):
+    """A row that cannot be taken, and why."""
+
+
+class _Row(NamedTuple):
+    """A checkpoint with its writes: the path, the task, the place, the channel and the value of each."""
+
+    ns: str
+    id: str
+    parent: str | None
+    checkpoint: Pair
+    metadata: Pair
+    values: dict[str, Pair]
+    versions: dict[str, Any]
+    writes: list[tuple[str, str, int, str, Pair]]
+    message: str
+
+
+class _Source(Protocol):
+    """The tables of a saver of LangGraph."""
+
+    def thread_ids(self) -> Iterable[str]:
+        """The threads with checkpoints."""
+
+    def checkpoints(self, thread_id: str) -> Iterable[tuple[str, Callable[[], _Row]]]:
+        """The ids of a thread's checkpoints, each behind its parent, with a function that makes the row."""
+
+
+def take_sqlite(
+    repo: Repository,
+    file: str | os.PathLike[str],
+    *,
+    prefix: str = "threads/",
+    progress: Progress = lambda checkpoints: None,
+) -> ThreadsReport:
+    """Move the threads of a SqliteSaver or AsyncSqliteSaver to the branches of a VstateSaver.
+
+    Each checkpoint is one commit, with its writes. A checkpoint that is here already stays, so an interrupted
+    intake that is called again continues. Each thread is read back and compared. No value is loaded: the
+    bytes of LangGraph's serializer are moved as they are. The file is opened for reading only.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise NotFound(f"no file {path}", name=str(path))
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            return _take(repo, _Sqlite(connection), prefix, progress)
+    except sqlite3.Error as error:
+        raise InvalidInput(f"{path} is no file of LangGraph's SQLite savers: {error}") from None
+
+
+def take_postgres(
+    repo: Repository,
+    dsn: str,
+    *,
+    prefix: str = "threads/",
+    progress: Progress = lambda checkpoints: None,
+) -> ThreadsReport:
+    """Move the threads of a PostgresSaver or AsyncPostgresSaver, as `take_sqlite` does.
+
+    They are read in one transaction, as they are at its beginning. `dsn` is what psycopg connects to.
+    """
+    # Late: these need a library of PostgreSQL.
+    import psycopg
+
+    from vstate.kv.postgres.address import Address
+
+    address = Address(dsn)
+    try:
+        with psycopg.connect(address.dsn) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            return _take(repo, _Postgres(connection), prefix, progress)
+    except psycopg.Error as error:
+        reason = str(error).strip().split("\n")[0]
+    if address.is_shown_by(reason):
+        reason = "the reason holds a secret, so it is not shown"
+    raise InvalidInput(
+        f"the tables of LangGraph's PostgreSQL savers at {address} cannot be read: {reason}"
+    ) from None
+
+
+def _take(repo: Repository, source: _Source, prefix: str, progress: Progress) -> ThreadsReport:
+    found = written = threads = 0
+    left_out: list[tuple[str, str]] = []
+    for thread_id in source.thread_ids():
+        threads += 1
+        try:
+            branch = prefix + quote_ref(thread_id)
+        except InvalidInput as error:  # the id is too long for a name
+            left_out.append((thread_id, str(error)))
+            continue
+        journal = Journal(repo, branch, Thread)
+        rows: list[tuple[_Row, bool]] = []
+        for id, make in source.checkpoints(thread_id):
+            try:
+                row = make()
+            except (_Refusal, ValueError, TypeError, OverflowError, RecursionError) as error:
+                left_out.append((f"{thread_id} {id}", str(error)))
+                continue
+            rows.append((row, _append(journal, row)))
+            progress(found + len(rows))
+        others = _read_back(repo, branch, rows)
+        left_out += [(f"{thread_id} {id}", "another checkpoint of this id is here") for id in others]
+        found += len(rows) - len(others)
+        written += sum(is_new for _, is_new in rows)
+    return ThreadsReport(threads, found + len(left_out), written, tuple(left_out))
+
+
+def _append(journal: Journal[Thread], row: _Row) -> bool:
+    """Commit the checkpoint and its writes, if they are not there; whether they were not."""
+
+    def plan(thread: Thread) -> list[Record]:
+        records: list[Record] = []
+        if thread.find(row.ns, row.id) is None:
+            records.append(
+                thread.record(
+                    row.ns,
+                    row.id,
+                    row.parent,
+                    row.checkpoint,
+                    row.metadata,
+                    {channel: row.versions.get(channel) for channel in row.values},
+                    row.values.__getitem__,
+                    changed=row.values,
+                )
+            )
+        for path, task, place, channel, value in row.writes:
+            if (path, task, place, channel, value) not in thread.writes(row.ns, row.id):
+                records.append(writes_record(row.ns, row.id, path, task, [(place, channel, value)]))
+        return records
+
+    return journal.append(plan, message=row.message, fresh=True) is not None
+
+
+def _read_back(repo: Repository, branch: str, rows: Iterable[tuple[_Row, bool]]) -> list[str]:
+    """The ids of checkpoints that were here before, and are others than those of the file.
+
+    Raises CorruptObject unless the store holds each checkpoint that was written now.
+    """
+    thread = Journal(repo, branch, Thread).refresh()
+    others = []
+    for row, is_new in rows:
+        saved = thread.find(row.ns, row.id)
+        values = {} if saved is None else {name: thread.pair(value) for name, value in saved.values.items()}
+        if saved is None or values != row.values or saved.checkpoint != row.checkpoint:
+            if is_new:
+                raise CorruptObject(
+                    row.id, f"branch {branch} does not hold this checkpoint as it was imported"
+                )
+            others.append(row.id)
+    return others
+
+
+# The tables
+
+
+class _Sqlite:
+    """The tables of the SQLite savers. A checkpoint holds the values of its channels."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+        columns = {name for _, name, *_ in self._execute("PRAGMA table_info(writes)")}
+        self._path = "task_path" if "task_path" in columns else "''"  # a file of an older version
+
+    def thread_ids(self) -> Iterator[str]:
+        for (thread_id,) in self._execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1"):
+            yield str(thread_id)
+
+    def checkpoints(self, thread_id: str) -> Iterator[tuple[str, Callable[[], _Row]]]:
+        found = self._execute(
+            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata "
+            "FROM checkpoints WHERE thread_id = ? ORDER BY checkpoint_id, checkpoint_ns",
+            (thread_id,),
+        )
+        for row in found:
+            yield str(row[1]), partial(self._row, thread_id, *row)
+
+    def _row(
+        self, thread_id: str, ns: str, id: str, parent: str, form: str, checkpoint: object, metadata: object
+    ) -> _Row:
+        about = json.loads(metadata if isinstance(metadata, str | bytes) else b"{}")
+        own, values, versions = _taken_apart(form, checkpoint)
+        writes = self._execute(
+            f"SELECT {self._path}, task_id, idx, channel, type, value FROM writes "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY task_id, idx",
+            (thread_id, ns, id),
+        )
+        return _made(ns, id, parent, own, about, values, versions, writes)
+
+
+class _Postgres:
+    """The tables of the PostgreSQL savers. A value is in its checkpoint if it is short, or else in a row."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def thread_ids(self) -> list[str]:
+        found = self._connection.execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1")
+        return [thread_id for (thread_id,) in found]
+
+    def checkpoints(self, thread_id: str) -> Iterator[tuple[str, Callable[[], _Row]]]:
+        found = self._connection.execute(
+            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata "
+            "FROM checkpoints WHERE thread_id = %s ORDER BY checkpoint_id, checkpoint_ns",
+            (thread_id,),
+        )
+        for row in found:
+            yield row[1], partial(self._row, thread_id, *row)
+
+    def _row(
+        self, thread_id: str, ns: str, id: str, parent: str, checkpoint: dict[str, Any], metadata: object
+    ) -> _Row:
+        own = {**checkpoint}
+        values: dict[str, Pair] = {
+            channel: (_FORM, msgpack.packb(value))
+            for channel, value in (own.pop("channel_values", None) or {}).items()
+        }
+        versions = own.get("channel_versions") or {}
+        names = {channel: str(version) for channel, version in versions.items()}
+        blobs = self._connection.execute(
+            "SELECT channel, type, blob FROM checkpoint_blobs AS b JOIN "
+            "unnest(%s::text[], %s::text[]) AS wanted (name, number) ON channel = name AND version = number "
+            "WHERE thread_id = %s AND checkpoint_ns = %s AND type <> 'empty'",
+            ([*names], [*names.values()], thread_id, ns),
+        )
+        values.update({channel: (form, _bytes(blob)) for channel, form, blob in blobs})
+        writes = self._connection.execute(
+            "SELECT task_path, task_id, idx, channel, type, blob FROM checkpoint_writes "
+            "WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s ORDER BY task_id, idx",
+            (thread_id, ns, id),
+        )
+        return _made(ns, id, parent, msgpack.packb(own), metadata, values, versions, writes)
+
+
+def _made(
+    ns: object,
+    id: object,
+    parent: object,
+    own: bytes,
+    about: object,
+    values: dict[str, Pair],
+    versions: dict[str, Any],
+    writes: Iterable[Sequence[Any]],
+) -> _Row:
+    """The row of these fields, with their types checked."""
+    if not isinstance(about, dict):
+        raise _Refusal("its metadata is no JSON object")
+    return _Row(
+        _text(ns),
+        _text(id),
+        _text(parent) if parent else None,
+        (_FORM, own),
+        (_FORM, msgpack.packb(about)),
+        values,
+        versions,
+        [
+            (_text(path), _text(task), int(place), _text(channel), (_text(form), _bytes(value)))
+            for path, task, place, channel, form, value in writes
+        ],
+        f"{about.get('source', 'checkpoint')} {about.get('step')}"[:80],
+    )
+
+
+def _taken_apart(form: object, data: object) -> tuple[bytes, dict[str, Pair], dict[str, Any]]:
+    """A checkpoint without the values of its channels, the values, and the versions of the channels.
+
+    The values are cut out of the bytes. So no object in them is made.
+    """
+    if form != _FORM:
+        raise _Refusal(f"its form is {form!r}, and only {_FORM!r} can be taken apart without loading it")
+    whole = _bytes(data)
+    unpacker = msgpack.Unpacker(max_buffer_size=len(whole), strict_map_key=False)
+    unpacker.feed(whole)
+    values: dict[str, Pair] = {}
+    versions: dict[str, Any] = {}
+    own: list[bytes] = []
+    try:
+        for _ in range(unpacker.read_map_header()):
+            begin = unpacker.tell()
+            name = unpacker.unpack()
+            at = unpacker.tell()
+            if name == "channel_values":
+                for _ in range(unpacker.read_map_header()):
+                    channel, at = _text(unpacker.unpack()), unpacker.tell()
+                    unpacker.skip()
+                    values[channel] = _FORM, whole[at : unpacker.tell()]
+                continue
+            unpacker.skip()
+            own.append(whole[begin : unpacker.tell()])
+            if name == "channel_versions":
+                versions = msgpack.unpackb(whole[at : unpacker.tell()], strict_map_key=False)
+        if unpacker.tell() != len(whole) or not isinstance(versions, dict):
+            raise _Refusal("its bytes are no checkpoint")
+    except (msgpack.UnpackException, ValueError) as error:
+        raise _Refusal(f"its bytes are no checkpoint: {error or type(error).__name__}") from None
+    return msgpack.Packer().pack_map_header(len(own)) + b"".join(own), values, versions
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _Refusal(f"a text is missing where the file has a {type(value).__name__}")
+    return value
+
+
+def _bytes(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise _Refusal(f"bytes are missing where the file has a {type(value).__name__}")
+    return value
