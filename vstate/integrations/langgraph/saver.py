@@ -59,6 +59,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
       checkpoints and metadata go through it, so an `EncryptedSerializer` encrypts all of them.
     - With a `lease` of vstate, each write lands only while this process holds the lease. A worker that was
       stopped, and comes back after another one took over, gets LeaseLost and changes nothing.
+    - `delete_thread` leaves the bytes to `gc`, or with `forget` removes them itself.
     - A deleted or pruned checkpoint stays so, beside writers that began before.
 
     Threads, tasks and processes may share a thread. The async methods may be cancelled: a write has happened
@@ -72,6 +73,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         serde: SerializerProtocol | None = None,
         prefix: str = "threads/",
         lease: Guard | None = None,
+        forget: bool = False,
     ) -> None:
         super().__init__(serde=serde)
         opened = open_store(store)
@@ -79,6 +81,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         self.repo = Repository(opened)
         self.prefix = prefix
         self.lease = lease
+        self.forget = forget
         self._journals = Journals(lambda branch: Journal(self.repo, branch, _Thread, guard=lease), most=256)
 
     def close(self) -> None:
@@ -165,11 +168,15 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         self._journal(thread_id).append(plan, message=f"writes {channels}"[:80])
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete the branch of a thread, with all its checkpoints and writes."""
+        """Delete the branch of a thread, with all its checkpoints and writes.
+
+        The next `gc` of the store frees their room. With `forget` it is free when this returns, and the
+        thread cannot be brought back. That takes as long as a look at the whole store.
+        """
         branch = self.branch(thread_id)
         self._check_lease()
         try:
-            self.repo.delete_branch(branch)
+            self.repo.delete_branch(branch, forget=self.forget)
         except NotFound:
             return
         self._journals.drop(branch)
