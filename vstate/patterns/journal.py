@@ -18,6 +18,7 @@ from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Guard
 from vstate.repo.repository import Repository
+from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.pickling import load_only_plain
@@ -42,6 +43,10 @@ class Records(list[Any]):
 
 
 I = TypeVar("I", bound=Index)  # noqa: E741  # the index
+
+
+Labels = Callable[[], Mapping[str, Label] | None] | None
+"""A function that gives the labels of the branch for the next commit, None to leave them."""
 
 
 class _Segment(NamedTuple):
@@ -125,12 +130,13 @@ class Journal(Generic[I]):
         fresh: bool = False,
         beside: Mapping[str, Any] = MappingProxyType({}),
         others: Iterable[BranchChanges] = (),
+        labels: Labels = None,
         info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
         """Commit the records that `plan` makes out of the index; None, and no commit, if it makes none.
 
-        The same transaction sets the keys `beside` the journal, and makes the changes of `others`: see
-        `Repository.commit_many`.
+        The same transaction sets the keys `beside` the journal, makes the changes of `others`, and sets the
+        labels that `labels` returns: see `Repository.commit_many`. It is called after each call of `plan`.
 
         `plan` gets the index as this process knows it, or with `fresh` that of the newest commit. If the
         branch has moved meanwhile, it is called again with the new one. Raises InvalidInput for a record
@@ -141,9 +147,15 @@ class Journal(Generic[I]):
             records = list(plan(index))
             return self._appended(records) if records else None
 
-        return self._change(changes, message, fresh, beside=beside, others=others, info=info)
+        return self._change(changes, message, fresh, beside=beside, others=others, labels=labels, info=info)
 
-    def rewrite(self, plan: Callable[[I], Iterable[Any] | None], *, message: str = "") -> Commit | None:
+    def rewrite(
+        self,
+        plan: Callable[[I], Iterable[Any] | None],
+        *,
+        message: str = "",
+        labels: Labels = None,
+    ) -> Commit | None:
         """Replace all records by those that `plan` makes out of the newest index; None keeps them all.
 
         Segments with equal records stay as they are. History keeps the old records until it is squashed.
@@ -153,7 +165,7 @@ class Journal(Generic[I]):
             records = plan(index)
             return None if records is None else self._cut(0, list(records))
 
-        return self._change(changes, message, fresh=True)
+        return self._change(changes, message, fresh=True, labels=labels)
 
     def fork(self, branch: str, plan: Callable[[I], Iterable[Any]], *, message: str = "") -> Commit:
         """Begin another branch with the records that `plan` makes out of the newest index, as one commit.
@@ -187,6 +199,7 @@ class Journal(Generic[I]):
         *,
         beside: Mapping[str, Any] = MappingProxyType({}),
         others: Iterable[BranchChanges] = (),
+        labels: Labels = None,
         info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
         others = tuple(others)
@@ -209,6 +222,7 @@ class Journal(Generic[I]):
                         delete=gone,
                         expect=self._head,
                         message=message,
+                        labels=None if labels is None else labels(),
                         info=info,
                     )
                     commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)

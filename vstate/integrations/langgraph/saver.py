@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
+from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -25,15 +26,18 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from vstate.errors import AlreadyExists, InvalidInput, NotFound
+from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
 from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
 from vstate.integrations.langgraph.threads import Pair, Record, Saved, Thread, Value, writes_record
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
+from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
+from vstate.repo.rules.labels import Label
 from vstate.sessions.shielding import in_thread
 
 _T = TypeVar("_T")
@@ -49,6 +53,8 @@ class _Thread(Thread):
     def __init__(self) -> None:
         super().__init__()
         self.loaded = Loaded()
+        self.facts: tuple[str, Mapping[str, Label]] = "", NO_FACTS
+        """A commit, and the labels that it set."""
 
 
 class VstateSaver(BaseCheckpointSaver[Any]):
@@ -140,7 +146,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             ]
 
         step = about.get("step")
-        self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
+        self._append(thread_id, plan, f"{about.get('source', 'checkpoint')} {step}", about)
         return _config(thread_id, ns, checkpoint["id"])
 
     def put_writes(
@@ -167,7 +173,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             return [writes_record(ns, id, task_path, task_id, new)] if new else []
 
         channels = ", ".join(dict.fromkeys(channel for channel, _ in writes))
-        self._journal(thread_id).append(plan, message=f"writes {channels}"[:80])
+        self._append(thread_id, plan, f"writes {channels}"[:80])
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete the branch of a thread, with all its checkpoints and writes."""
@@ -201,7 +207,8 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             if head is None:
                 return
             try:
-                self.repo.create_branch(self.branch(target_thread_id), head)
+                branch = self.branch(target_thread_id)
+                self.repo.create_branch(branch, head, like=self.branch(source_thread_id))
                 return
             except AlreadyExists:
                 kept = thread.all()
@@ -244,7 +251,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             kept = choose(thread)
             return None if len(kept) == len(thread.all()) else thread.copies(kept)
 
-        self._journal(thread_id).rewrite(plan, message=message)
+        self._change(thread_id, {}, lambda journal: partial(journal.rewrite, plan, message=message))
 
     # Reading
 
@@ -272,7 +279,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         ns, id = named.get("checkpoint_ns"), named.get("checkpoint_id")
         bound = get_checkpoint_id(before) if before else None
         left = -1 if limit is None else limit
-        for thread_id in [str(named["thread_id"])] if "thread_id" in named else self._thread_ids():
+        for thread_id in [str(named["thread_id"])] if "thread_id" in named else self._thread_ids(filter):
             journal = self._journal(thread_id)
             with journal.lock:
                 thread = journal.refresh()
@@ -437,8 +444,62 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             self._journals.popitem(last=False)
             sizes.pop(0)
 
-    def _thread_ids(self) -> Iterable[str]:
-        for name in self.repo.branch_names(self.prefix):
+    def _append(
+        self,
+        thread_id: str,
+        plan: Callable[[Thread], Iterable[Record]],
+        message: str,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._change(thread_id, metadata, lambda journal: partial(journal.append, plan, message=message))
+
+    def _change(
+        self,
+        thread_id: str,
+        metadata: Mapping[str, Any],
+        change: Callable[[Journal[_Thread]], Callable[..., Commit | None]],
+    ) -> None:
+        """Change the journal of a thread, which gets a checkpoint with this metadata, and its labels.
+
+        Labels are not encrypted. So they are set only where the metadata are not either.
+        """
+        journal = self._journal(thread_id)
+        if type(self.serde) is not JsonPlusSerializer:
+            change(journal)()
+            return
+        made: Mapping[str, Label] = NO_FACTS
+
+        def labels() -> Mapping[str, Label]:
+            nonlocal made
+            made = with_metadata(self._facts(journal), metadata)
+            return made
+
+        with journal.lock:
+            commit = change(journal)(labels=labels)
+            if commit is not None:
+                journal.index.facts = commit.id, made
+
+    def _facts(self, journal: Journal[_Thread]) -> Mapping[str, Label]:
+        """The labels for the checkpoints that the thread has."""
+        thread, head = journal.index, journal.head
+        if head is None:
+            return NO_FACTS
+        if thread.facts[0] != head.id:
+            facts: Mapping[str, Label] | None = self.repo.labels_at(journal.branch, head.oid)
+            if facts is None:  # something else has moved the branch
+                facts = NO_FACTS
+                for saved in thread.all():
+                    facts = with_metadata(facts, self._load(saved.metadata))
+            thread.facts = head.id, facts
+        return thread.facts[1]
+
+    def _thread_ids(self, filter: Mapping[str, Any] | None = None) -> Iterable[str]:
+        """The ids of all threads, or of those that may have checkpoints with this in their metadata."""
+        texts = texts_of(filter or {})
+        found = (
+            self.repo.possible_branches(texts, self.prefix) if texts else self.repo.branch_names(self.prefix)
+        )
+        for name in found:
             try:
                 yield unquote_ref(name.removeprefix(self.prefix))
             except InvalidInput:
