@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +197,51 @@ def test_the_command_moves_threads(source: Source, tmp_path: Path) -> None:
     assert json.loads(again)["written"] == 0
     assert run("langgraph-sqlite", "none")[0] == 1
     assert run("langgraph-sqlite", str(source.file), "--branch", "main")[0] == 2
+
+
+def test_threads_come_from_postgres(start_postgres: Callable[..., Any], tmp_path: Path) -> None:
+    """The checkpoints of LangGraph's own PostgresSaver are equal here, and a second intake takes the rest."""
+    postgres = pytest.importorskip("langgraph.checkpoint.postgres", reason="the saver is not installed")
+    dsn = start_postgres().dsn
+    saver = VstateSaver(Memory())
+    with pytest.raises(InvalidInput, match="checkpoints"):
+        intake.take_postgres(saver.repo, dsn)
+    for wrong in ("hunter2 x", "postgresql://user:hunter2@127.0.0.1:1/x", "postgresql://u:hunter2@[x/"):
+        with pytest.raises(InvalidInput) as failure:
+            intake.take_postgres(saver.repo, wrong)
+        assert "hunter2" not in str(failure.value)
+    with postgres.PostgresSaver.from_conn_string(dsn) as theirs:
+        theirs.setup()
+        messages: list[Any] = []
+
+        def step(number: int) -> None:
+            messages.append(HumanMessage(f"question {number}", id=f"h{number}"))
+            checkpoint: Any = {
+                **empty_checkpoint(),
+                "id": f"{number:08}",
+                "channel_values": {"messages": [*messages], "none": None, "text": "é", "raw": b"\xc1"},
+                "channel_versions": {"messages": f"{number + 1:032}.5", "none": 1, "text": 1, "raw": 1},
+            }
+            parent = {"checkpoint_id": f"{number - 1:08}"} if number else {}
+            config: Any = {"configurable": {"thread_id": "ann", "checkpoint_ns": "", **parent}}
+            new = {"messages": checkpoint["channel_versions"]["messages"], "raw": 1}
+            config = theirs.put(config, checkpoint, {"source": "loop", "step": number}, new)
+            theirs.put_writes(config, [("messages", messages[-1])], "task", "~path")
+
+        for number in range(4):
+            step(number)
+        report = intake.take_postgres(saver.repo, dsn)
+        assert (report.threads, report.checkpoints, report.written, report.left_out) == (1, 4, 4, ())
+        step(4)
+        assert intake.take_postgres(saver.repo, dsn).written == 1
+        config = {"configurable": {"thread_id": "ann"}}
+        assert list(saver.list(config)) == list(theirs.list(config))
+    result = CliRunner().invoke(
+        cli,
+        ["-s", str(tmp_path / "store"), "import", "langgraph-postgres", "${DSN}"],
+        env={"DSN": dsn},
+    )
+    assert result.stdout == "imported 1 thread with 5 checkpoints, 5 of them new\n", result.output
 
 
 def test_each_thread_is_read_back(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,6 +169,21 @@ def test_what_was_removed_stays_removed_beside_a_stale_writer() -> None:
     assert ids(other) == ["00000023", "00000021"]
 
 
+def test_a_deleted_thread_is_forgotten_if_that_is_asked_for() -> None:
+    """With `forget`, no object of a deleted thread is left in the store, and other threads are as before."""
+    store = Memory()
+    saver = VstateSaver(store, forget=True)
+    step(saver, 1, {"messages": ["kept " * 40]}, named("u"))
+    before = dict(store.items(""))
+    for number in range(5):
+        step(saver, number, {"messages": ["secret " * 40] * number})
+    saver.delete_thread("t")
+    saver.delete_thread("never there")
+    left = {key: value for key, value in store.items("") if key != "gc"}
+    assert left == {key: value for key, value in before.items() if key != "gc"}
+    assert ids(saver, "u") == ["00000001"]
+
+
 class Refusing:
     """A guard that refuses everything."""
 

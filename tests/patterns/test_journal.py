@@ -237,6 +237,85 @@ def test_processes_append_to_one_journal(tmp_path: Path, run_python: RunPython) 
         assert [number for who, number, _ in records if who == name] == list(range(50))
 
 
+class Slow(Memory):
+    """Its next transaction waits until so many other calls of the journal wait for it."""
+
+    journal: Journal[Any] | None = None
+    waiting = 0
+
+    def transact(self, *args: Any, **options: Any) -> bool:
+        journal, self.journal = self.journal, None
+        end = time.monotonic() + 30
+        while journal is not None and len(journal._calls) < self.waiting and time.monotonic() < end:
+            time.sleep(0.001)
+        return super().transact(*args, **options)
+
+
+def append_beside(records: list[Any]) -> tuple[list[str], list[Any]]:
+    """Append in threads while another append is under way: the messages of the log, and the errors."""
+    store = Slow()
+    journal = Journal(Repository(store), "t")
+    journal.append(lambda index: ["begin"], message="begin")
+    store.journal, store.waiting = journal, len(records)
+    errors: list[Any] = []
+
+    def append(record: Any) -> None:
+        try:
+            journal.append(lambda index: [(record, len(index))], message=f"append {record}")
+        except InvalidInput as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=append, args=(record,)) for record in [0, *records]]
+    threads[0].start()
+    while store.journal is not None:
+        time.sleep(0.001)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    again = Journal(journal.repo, "t").refresh()
+    assert journal.index == again
+    assert [place for _, place in again[1:]] == list(range(1, len(again)))
+    return [commit.message for commit in journal.repo.log("t")][::-1], errors
+
+
+def test_appends_that_wait_are_one_commit() -> None:
+    """Threads that append during a commit go into the next one together, each planned on those before it."""
+    messages, errors = append_beside([1, 2, 3])
+    assert messages[:2] == ["begin", "append 0"]
+    assert len(messages) == 3
+    assert sorted(messages[2].split("; ")) == ["append 1", "append 2", "append 3"]
+    assert not errors
+
+
+def test_an_append_that_fails_among_others_fails_alone() -> None:
+    """A thread whose record is refused gets the error, and the records of the others land."""
+    messages, errors = append_beside([1, 1j, 3])
+    assert len(errors) == 1
+    assert sorted("; ".join(messages[2:]).split("; ")) == ["append 1", "append 3"]
+
+
+def test_threads_of_two_journals_race() -> None:
+    """Each of eight threads on two journals of one branch lands each record once, at the planned place."""
+    repo = Repository(Memory())
+    journals = [Journal(repo, "t"), Journal(repo, "t")]
+
+    def append(name: int) -> None:
+        for number in range(15):
+            journals[name % 2].append(lambda index, number=number: [(name, number, len(index))])  # type: ignore[misc]
+
+    threads = [threading.Thread(target=append, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = [list(journal.refresh()) for journal in journals]
+    assert records[0] == records[1] == Journal(repo, "t").refresh()
+    assert [place for _, _, place in records[0]] == list(range(120))
+    for name in range(8):
+        assert [number for who, number, _ in records[0] if who == name] == list(range(15))
+
+
 def test_a_fork_shares_the_segments_before_its_end() -> None:
     """A fork has the records that its function makes, on top of the newest commit, and goes on alone."""
     repo = Repository(Memory())

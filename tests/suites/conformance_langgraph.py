@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from places import store_url
+from places import place
 
 from vstate.integrations.langgraph import VstateSaver
 
@@ -32,5 +32,5 @@ TESTS = [
 @pytest.mark.parametrize("test", TESTS)
 def test_conformance(test: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
     """One test of the package, on a new store."""
-    with VstateSaver(store_url(":memory:")) as saver:
+    with VstateSaver(place(":memory:")) as saver:
         asyncio.run(test(saver))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, takewhile
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -14,12 +15,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from vstate.errors import CannotLoad, InvalidInput, RefMoved
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
 from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Guard
+from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges
+from vstate.values.culprits import own_error
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.pickling import load_only_plain
 
@@ -45,10 +49,6 @@ class Records(list[Any]):
 I = TypeVar("I", bound=Index)  # noqa: E741  # the index
 
 
-Labels = Callable[[], Mapping[str, Label] | None] | None
-"""A function that gives the labels of the branch for the next commit, None to leave them."""
-
-
 class _Segment(NamedTuple):
     """The records under one key, their size in bytes, and the entry of the key in the tree."""
 
@@ -56,6 +56,23 @@ class _Segment(NamedTuple):
     entry: bytes
     size: int
     records: tuple[Any, ...]
+
+
+class _Call(Generic[I]):
+    """A call of `append` by one thread, which another thread may carry out."""
+
+    def __init__(self, plan: Callable[[I], Iterable[Any]], message: str) -> None:
+        self._plan = plan
+        self.message = message
+        self.is_done = False
+        self.commit: Commit | None = None
+
+    def records(self, index: I) -> list[Any]:
+        """The records that the call makes out of an index; InvalidInput for one that is no plain data."""
+        made = list(self._plan(index))
+        for record in made:
+            _size(record)
+        return made
 
 
 class Journal(Generic[I]):
@@ -80,10 +97,12 @@ class Journal(Generic[I]):
         *,
         name: Id = "journal",
         guard: Guard | None = None,
+        labels: LabelsOf[I] | None = None,
     ) -> None:
         """The journal under the keys `name/…` of a branch, which need not exist yet. Reads nothing.
 
         `make_index` makes an empty index. With a lease as `guard`, writes raise LeaseLost once it is lost.
+        `labels` gives the labels of the branch for each commit.
         """
         self.repo = repo
         self.branch = branch
@@ -95,11 +114,24 @@ class Journal(Generic[I]):
         self._head: Commit | None = None
         self._segments: tuple[_Segment, ...] = ()
         self._index = make_index()
+        self._added = False
+        """Whether the index has records that are not committed."""
+        self._calls: deque[_Call[I]] = deque()
+        self._labels_of = labels
+        self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
 
     @property
     def head(self) -> Commit | None:
         """The commit that the index is of; None before the first one."""
         return self._head
+
+    @property
+    def labels(self) -> Mapping[str, Label] | None:
+        """The labels that the head set, None if it set none."""
+        head = self._head
+        if head is not None and self._labelled[0] != head.oid:
+            self._labelled = head.oid, self.repo.labels_at(self.branch, head.oid)
+        return self._labelled[1] if head is not None else None
 
     @property
     def index(self) -> I:
@@ -130,32 +162,33 @@ class Journal(Generic[I]):
         fresh: bool = False,
         beside: Mapping[str, Any] = MappingProxyType({}),
         others: Iterable[BranchChanges] = (),
-        labels: Labels = None,
         info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
         """Commit the records that `plan` makes out of the index; None, and no commit, if it makes none.
 
-        The same transaction sets the keys `beside` the journal, makes the changes of `others`, and sets the
-        labels that `labels` returns: see `Repository.commit_many`. It is called after each call of `plan`.
+        The same transaction sets the keys `beside` the journal, and makes the changes of `others`: see
+        `Repository.commit_many`.
 
         `plan` gets the index as this process knows it, or with `fresh` that of the newest commit. If the
-        branch has moved meanwhile, it is called again with the new one. Raises InvalidInput for a record
-        that is no plain data.
+        branch has moved meanwhile, it is called again with the new one. Threads that append while another
+        one commits go into one commit together. Raises InvalidInput for a record that is no plain data.
         """
+        others = tuple(others)
+        if not (beside or others or info or fresh):
+            call = _Call(plan, message)
+            self._calls.append(call)
+            with self.lock:
+                if not call.is_done:
+                    self._append_together(call)
+                return call.commit
 
         def changes(index: I) -> tuple[_Segment, ...] | None:
             records = list(plan(index))
             return self._appended(records) if records else None
 
-        return self._change(changes, message, fresh, beside=beside, others=others, labels=labels, info=info)
+        return self._change(changes, message, fresh, beside=beside, others=others, info=info)
 
-    def rewrite(
-        self,
-        plan: Callable[[I], Iterable[Any] | None],
-        *,
-        message: str = "",
-        labels: Labels = None,
-    ) -> Commit | None:
+    def rewrite(self, plan: Callable[[I], Iterable[Any] | None], *, message: str = "") -> Commit | None:
         """Replace all records by those that `plan` makes out of the newest index; None keeps them all.
 
         Segments with equal records stay as they are. History keeps the old records until it is squashed.
@@ -165,7 +198,7 @@ class Journal(Generic[I]):
             records = plan(index)
             return None if records is None else self._cut(0, list(records))
 
-        return self._change(changes, message, fresh=True, labels=labels)
+        return self._change(changes, message, fresh=True)
 
     def fork(self, branch: str, plan: Callable[[I], Iterable[Any]], *, message: str = "") -> Commit:
         """Begin another branch with the records that `plan` makes out of the newest index, as one commit.
@@ -185,6 +218,100 @@ class Journal(Generic[I]):
 
     # Writing
 
+    def _append_together(self, own: _Call[I]) -> None:
+        """Commit the records of this call, and of the calls of other threads that wait for it."""
+        calls = [own]
+        while self._calls:
+            call = self._calls.popleft()
+            if call is not own and not call.is_done:
+                calls.append(call)
+        while True:
+            try:
+                planned, records, added = self._planned(calls)
+                if not records:
+                    head = self._head
+                    self.refresh()
+                    if self._head != head:
+                        continue
+                commit, segments = None, self._segments
+                if records:
+                    segments = self._appended(records)
+                    messages = dict.fromkeys(call.message for call in planned)
+                    commit = self._commit(segments, "; ".join(messages), records)
+                for call in planned:
+                    call.commit, call.is_done = commit, True
+            except RefMoved:
+                self._begin_again()
+                self.refresh()
+                continue
+            except BaseException:
+                self._begin_again()
+                raise
+            if commit is not None:
+                self._land(commit, segments, added)
+            return
+
+    def _planned(self, calls: Sequence[_Call[I]]) -> tuple[list[_Call[I]], list[Any], int]:
+        """The calls whose records can be committed, these records, and how many the index has already.
+
+        Each plan sees the records of the plans before it. The first call raises its own error. Another call
+        that fails is left to its own thread, which raises the error there.
+        """
+        planned: list[_Call[I]] = []
+        records: list[Any] = []
+        added = 0
+        for call in calls:
+            for record in records[added:]:
+                self._added = True
+                self._index.add(record)
+            added = len(records)
+            try:
+                records += call.records(self._index)
+            except Exception as error:  # a plan is code of the program, which may raise anything
+                if not planned:
+                    raise
+                own_error(partial(call.records, self._index), error)
+                continue
+            planned.append(call)
+        return planned, records, added
+
+    def _begin_again(self) -> None:
+        """Forget an index that has records which were not committed: the next call reads all of them."""
+        if self._added:
+            self._index, self._segments, self._head = self._make_index(), (), None
+        self._added = False
+
+    def _commit(
+        self,
+        segments: Sequence[_Segment],
+        message: str,
+        records: Sequence[Any] | None = None,
+        *,
+        beside: Mapping[str, Any] = MappingProxyType({}),
+        others: Sequence[BranchChanges] = (),
+        info: Mapping[str, Any] | None = None,
+    ) -> Commit | None:
+        """Commit these segments, with these new records, on top of the known ones; RefMoved."""
+        made, gone = self._difference(segments)
+        labels = None
+        if self._labels_of is not None:
+            if records is None:
+                records = [record for some in made.values() for record in some]
+            labels = self._labels_of(self, records)
+        own = BranchChanges(
+            self.branch,
+            set={**beside, **made},
+            delete=gone,
+            expect=self._head,
+            message=message,
+            labels=labels,
+            info=info,
+        )
+        commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
+        if commit is not None:
+            self._labelled = commit.oid, labels
+        return commit
+
     def _difference(self, segments: Iterable[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
         """The keys to set, and the keys to delete, that make the journal these segments."""
         same = {segment.key: segment for segment in self._segments}
@@ -198,11 +325,9 @@ class Journal(Generic[I]):
         fresh: bool,
         *,
         beside: Mapping[str, Any] = MappingProxyType({}),
-        others: Iterable[BranchChanges] = (),
-        labels: Labels = None,
+        others: Sequence[BranchChanges] = (),
         info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
-        others = tuple(others)
         with self.lock:
             if fresh:
                 self.refresh()
@@ -214,19 +339,11 @@ class Journal(Generic[I]):
                     if self._head == head:
                         return None
                     continue
-                made, gone = self._difference(segments)
                 try:
-                    own = BranchChanges(
-                        self.branch,
-                        set={**beside, **made},
-                        delete=gone,
-                        expect=self._head,
-                        message=message,
-                        labels=None if labels is None else labels(),
-                        info=info,
-                    )
-                    commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
-                except RefMoved:
+                    commit = self._commit(segments, message, beside=beside, others=others, info=info)
+                except RefMoved as error:
+                    if error.ref != HEADS + self.branch:
+                        raise  # one of the others; its changes are not made again
                     self.refresh()
                     continue
                 if commit is not None:
@@ -264,13 +381,13 @@ class Journal(Generic[I]):
 
     # Reading
 
-    def _land(self, commit: Commit, segments: Sequence[_Segment]) -> None:
-        """This journal has committed these segments."""
+    def _land(self, commit: Commit, segments: Sequence[_Segment], added: int = 0) -> None:
+        """This journal has committed these segments. The index has the first `added` of the new records."""
         node = self.repo.objects.node
         found = [
             s if s.entry else s._replace(entry=tree.lookup(node, commit.root, s.key) or b"") for s in segments
         ]
-        self._take(commit, found)
+        self._take(commit, found, added)
 
     def _move(self, head: Commit | None) -> None:
         if head is None:
@@ -301,14 +418,14 @@ class Journal(Generic[I]):
                 raise CannotLoad(key, "a segment of a journal is a list", key=key)
             yield _Segment(key, data, entry.size, tuple(records))
 
-    def _take(self, head: Commit | None, segments: Sequence[_Segment]) -> None:
+    def _take(self, head: Commit | None, segments: Sequence[_Segment], added: int = 0) -> None:
         """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
         pairs = zip(self._segments, segments, strict=False)
         same = sum(1 for _ in takewhile(lambda pair: pair[0].entry == pair[1].entry, pairs))
         before = [record for segment in self._segments[same:] for record in segment.records]
         after = [record for segment in segments[same:] for record in segment.records]
         if after[: len(before)] == before:
-            index, new = self._index, after[len(before) :]
+            index, new = self._index, after[len(before) + added :]
         else:
             index, new = self._make_index(), [record for segment in segments for record in segment.records]
         # Until the last line, an exception leaves an index that the next call makes anew.
@@ -316,24 +433,39 @@ class Journal(Generic[I]):
         for record in new:
             index.add(record)
         self._index, self._segments, self._head = index, tuple(segments), head
+        self._added = False
+
+
+LabelsOf = Callable[[Journal[I], Sequence[Any]], Mapping[str, Label] | None]
+"""A function of a journal and of the records that it gets; None leaves the labels of the branch."""
 
 
 class Journals(Generic[I]):
     """The journals of many branches of one store: those that were used last stay in memory."""
 
-    def __init__(self, make: Callable[[str], Journal[I]], *, most: int = 64) -> None:
-        """`make` makes the journal of a branch. At most so many stay in memory."""
+    def __init__(
+        self, make: Callable[[str], Journal[I]], *, most: int = 64, most_bytes: int = 128 * 1024 * 1024
+    ) -> None:
+        """`make` makes the journal of a branch. So many stay in memory, with so many bytes of records.
+
+        The journal that was used last always stays.
+        """
         self._make = make
         self._most = most
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._used: OrderedDict[str, Journal[I]] = OrderedDict()
 
     def __getitem__(self, branch: str) -> Journal[I]:
         with self._lock:
-            journal = self._used.pop(branch, None) or self._make(branch)
-            self._used[branch] = journal
-            if len(self._used) > self._most:
-                self._used.popitem(last=False)
+            journal = self._used.get(branch)
+            if journal is None:
+                journal = self._used[branch] = self._make(branch)
+                sizes = [other.size for other in self._used.values()]
+                while len(sizes) > self._most or (len(sizes) > 1 and sum(sizes) > self._most_bytes):
+                    self._used.popitem(last=False)
+                    sizes.pop(0)
+            self._used.move_to_end(branch)
             return journal
 
     def drop(self, branch: str) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import dbm
 import os
 import sys
+from functools import partial
 from typing import Protocol
 
 import click
@@ -13,6 +14,7 @@ import click
 from vstate.errors import Conflict, InvalidInput, NotFound
 from vstate.plural import counted
 from vstate.repo.exchange import intake
+from vstate.repo.names.remotes import expanded
 from vstate.values.inspection import size_text
 from vstate_cli.merging import note_unsigned
 from vstate_cli.moved_refs import ref_line
@@ -30,6 +32,7 @@ from vstate_cli.session import Session, command
         "vstate import shelve cache.db --branch cache",
         "vstate import json settings/ --prefix settings/",
         "vstate import langgraph-sqlite checkpoints.sqlite",
+        "vstate import langgraph-postgres 'postgresql://app:${PASSWORD}@db/app'",
     ],
     json="{refs: [{name, commit, outcome, old}], objects, written, bytes, file_bytes, prerequisites: "
     '[commit], seconds}. outcome is "created", "moved", "unchanged", "ahead" or "diverged"; old is the '
@@ -38,7 +41,7 @@ from vstate_cli.session import Session, command
     "keys, written, left_out: [{key, reason}]}; written counts the keys that were new or changed. Of "
     "threads: {threads, checkpoints, written, left_out}, where the key is a thread and a checkpoint.",
 )
-@click.argument("words", metavar="[shelve|json|langgraph-sqlite] FILE", nargs=-1, required=True)
+@click.argument("words", metavar="[FORMAT] FILE", nargs=-1, required=True)
 @click.option(
     "--prefix", default="", metavar="NAME",
     help="Import the branch main as NAME/main, and so on; of shelve or JSON, put NAME in front of the keys.",
@@ -58,17 +61,20 @@ def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str |
     history stays. Each value is read back and compared. Values that cannot be taken are left out and named,
     and the exit code is 1.
 
-    `langgraph-sqlite FILE` moves the threads of a SqliteSaver of LangGraph to the branches of a VstateSaver,
-    threads/ID, a commit for each checkpoint. NAME stands for threads/ then. This needs vstate[langgraph].
+    `langgraph-sqlite FILE` and `langgraph-postgres DSN` move the threads of LangGraph's savers to the
+    branches of a VstateSaver, threads/ID, a commit for each checkpoint. NAME stands for threads/ then. In a
+    DSN, ${NAME} is a variable of the environment. This needs vstate[langgraph].
     """
     *form, file = words
-    if form not in ([], ["shelve"], ["json"], ["langgraph-sqlite"]):
-        raise click.UsageError("give one FILE, or the word shelve, json or langgraph-sqlite and one FILE.")
-    if form == ["langgraph-sqlite"] and branch is None:
-        _take_threads(session, file, prefix or "threads/")
-        return
-    if form and form != ["langgraph-sqlite"]:
+    if form not in ([], ["shelve"], ["json"], ["langgraph-sqlite"], ["langgraph-postgres"]):
+        raise click.UsageError(
+            "give one FILE, or one of shelve, json, langgraph-sqlite and langgraph-postgres, and one FILE."
+        )
+    if form in (["shelve"], ["json"]):
         _take(session, form[0], file, prefix, branch)
+        return
+    if form and branch is None:
+        _take_threads(session, form[0], file, prefix or "threads/")
         return
     if branch is not None:
         raise click.UsageError("--branch goes with shelve and json: others have branches of their own.")
@@ -131,19 +137,21 @@ def _take(session: Session, form: str, path: str, prefix: str, branch: str | Non
     _tell_left_out(session, report, "key")
 
 
-def _take_threads(session: Session, path: str, prefix: str) -> None:
-    """Move the threads of LangGraph's SQLite savers."""
-    if not os.path.isfile(path):
-        raise NotFound(f"no file {path}", name=path)  # before the store is created
+def _take_threads(session: Session, form: str, place: str, prefix: str) -> None:
+    """Move the threads of LangGraph's savers."""
+    if form == "langgraph-sqlite" and not os.path.isfile(place):
+        raise NotFound(f"no file {place}", name=place)  # before the store is created
     try:
-        from vstate.integrations.langgraph.intake import take_sqlite  # late, as every optional package
+        from vstate.integrations.langgraph import intake as threads  # late, as every optional package
     except ImportError as error:
         raise InvalidInput(f'this needs LangGraph ({error}): pip install "vstate[langgraph]"') from None
     session.create_store()
     with ProgressBar() as bar:
-        report = take_sqlite(
-            session.repo, path, prefix=prefix, progress=lambda count: bar("importing checkpoints", count)
-        )
+        progress = partial(bar, "importing checkpoints")
+        if form == "langgraph-sqlite":
+            report = threads.take_sqlite(session.repo, place, prefix=prefix, progress=progress)
+        else:
+            report = threads.take_postgres(session.repo, expanded(place), prefix=prefix, progress=progress)
     if session.json:
         counts = {"threads": report.threads, "checkpoints": report.checkpoints, "written": report.written}
         session.out.json({**counts, "left_out": _left_out(report)})

@@ -8,7 +8,7 @@ from typing import Any
 import langgraph.checkpoint.sqlite
 import langgraph.checkpoint.sqlite.aio
 import pytest
-from places import store_url
+from places import place
 
 from vstate.integrations.langgraph import VstateSaver
 
@@ -17,7 +17,7 @@ class _Saver(VstateSaver):
     @classmethod
     @contextmanager
     def from_conn_string(cls, name: str) -> Iterator[Any]:
-        with cls(store_url(name)) as saver:
+        with cls(place(name)) as saver:
             yield saver
 
     def setup(self) -> None:
@@ -28,7 +28,7 @@ class _AsyncSaver(VstateSaver):
     @classmethod
     @asynccontextmanager
     async def from_conn_string(cls, name: str) -> AsyncIterator[Any]:
-        async with cls(store_url(name)) as saver:
+        async with cls(place(name)) as saver:
             yield saver
 
     async def setup(self) -> None: ...

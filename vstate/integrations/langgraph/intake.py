@@ -1,15 +1,16 @@
-"""Intake: the threads in a file of LangGraph's SQLite savers, moved without loading a value."""
+"""Intake: the threads of LangGraph's SQLite and PostgreSQL savers, moved without loading a value."""
 
 from __future__ import annotations
 
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
@@ -20,6 +21,9 @@ from vstate.repo.names.refs import quote_ref
 from vstate.repo.repository import Repository
 
 _FORM = "msgpack"
+
+Progress = Callable[[int], None]
+"""Called with the number of checkpoints so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,22 @@ class _Row(NamedTuple):
     message: str
 
 
+class _Source(Protocol):
+    """The tables of a saver of LangGraph."""
+
+    def thread_ids(self) -> Iterable[str]:
+        """The threads with checkpoints."""
+
+    def checkpoints(self, thread_id: str) -> Iterable[tuple[str, Callable[[], _Row]]]:
+        """The ids of a thread's checkpoints, each behind its parent, with a function that makes the row."""
+
+
 def take_sqlite(
     repo: Repository,
     file: str | os.PathLike[str],
     *,
     prefix: str = "threads/",
-    progress: Callable[[int], None] = lambda checkpoints: None,
+    progress: Progress = lambda checkpoints: None,
 ) -> ThreadsReport:
     """Move the threads of a SqliteSaver or AsyncSqliteSaver to the branches of a VstateSaver.
 
@@ -68,28 +82,68 @@ def take_sqlite(
     path = Path(file)
     if not path.is_file():
         raise NotFound(f"no file {path}", name=str(path))
-    found = written = threads = 0
-    left_out: list[tuple[str, str]] = []
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            for (thread_id,) in connection.execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1"):
-                threads += 1
-                try:
-                    branch = prefix + quote_ref(str(thread_id))
-                except InvalidInput as error:  # the id is too long for a name
-                    left_out.append((str(thread_id), str(error)))
-                    continue
-                journal = Journal(repo, branch, Thread)
-                rows: list[tuple[_Row, bool]] = []
-                for row in _rows(connection, thread_id, left_out):
-                    rows.append((row, _append(journal, row)))
-                    progress(found + len(rows))
-                others = _read_back(repo, branch, rows)
-                left_out += [(f"{thread_id} {id}", "another checkpoint of this id is here") for id in others]
-                found += len(rows) - len(others)
-                written += sum(is_new for _, is_new in rows)
+            return _take(repo, _Sqlite(connection), prefix, progress)
     except sqlite3.Error as error:
         raise InvalidInput(f"{path} is no file of LangGraph's SQLite savers: {error}") from None
+
+
+def take_postgres(
+    repo: Repository,
+    dsn: str,
+    *,
+    prefix: str = "threads/",
+    progress: Progress = lambda checkpoints: None,
+) -> ThreadsReport:
+    """Move the threads of a PostgresSaver or AsyncPostgresSaver, as `take_sqlite` does.
+
+    They are read in one transaction, as they are at its beginning. `dsn` is what psycopg connects to.
+    """
+    # Late: these need a library of PostgreSQL.
+    import psycopg
+
+    from vstate.kv.postgres.address import Address
+
+    address = Address(dsn)
+    try:
+        with psycopg.connect(address.dsn) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            return _take(repo, _Postgres(connection), prefix, progress)
+    except psycopg.Error as error:
+        reason = str(error).strip().split("\n")[0]
+    if address.is_shown_by(reason):
+        reason = "the reason holds a secret, so it is not shown"
+    raise InvalidInput(
+        f"the tables of LangGraph's PostgreSQL savers at {address} cannot be read: {reason}"
+    ) from None
+
+
+def _take(repo: Repository, source: _Source, prefix: str, progress: Progress) -> ThreadsReport:
+    found = written = threads = 0
+    left_out: list[tuple[str, str]] = []
+    for thread_id in source.thread_ids():
+        threads += 1
+        try:
+            branch = prefix + quote_ref(thread_id)
+        except InvalidInput as error:  # the id is too long for a name
+            left_out.append((thread_id, str(error)))
+            continue
+        journal = Journal(repo, branch, Thread)
+        rows: list[tuple[_Row, bool]] = []
+        for id, make in source.checkpoints(thread_id):
+            try:
+                row = make()
+            except (_Refusal, ValueError, TypeError, OverflowError, RecursionError) as error:
+                left_out.append((f"{thread_id} {id}", str(error)))
+                continue
+            rows.append((row, _append(journal, row)))
+            progress(found + len(rows))
+        others = _read_back(repo, branch, rows)
+        left_out += [(f"{thread_id} {id}", "another checkpoint of this id is here") for id in others]
+        found += len(rows) - len(others)
+        written += sum(is_new for _, is_new in rows)
     return ThreadsReport(threads, found + len(left_out), written, tuple(left_out))
 
 
@@ -138,52 +192,114 @@ def _read_back(repo: Repository, branch: str, rows: Iterable[tuple[_Row, bool]])
     return others
 
 
-# The file
+# The tables
 
 
-def _rows(
-    connection: sqlite3.Connection, thread_id: object, left_out: list[tuple[str, str]]
-) -> Iterator[_Row]:
-    """The checkpoints of a thread, each behind its parent: ids grow with time."""
-    columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(writes)")}
-    path = "task_path" if "task_path" in columns else "''"  # a file of an older version
-    checkpoints = connection.execute(
-        "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata "
-        "FROM checkpoints WHERE thread_id = ? ORDER BY checkpoint_id, checkpoint_ns",
-        (thread_id,),
-    )
-    for ns, id, parent, form, checkpoint, metadata in checkpoints:
-        writes = connection.execute(
-            f"SELECT {path}, task_id, idx, channel, type, value FROM writes "
+class _Sqlite:
+    """The tables of the SQLite savers. A checkpoint holds the values of its channels."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+        columns = {name for _, name, *_ in self._execute("PRAGMA table_info(writes)")}
+        self._path = "task_path" if "task_path" in columns else "''"  # a file of an older version
+
+    def thread_ids(self) -> Iterator[str]:
+        for (thread_id,) in self._execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1"):
+            yield str(thread_id)
+
+    def checkpoints(self, thread_id: str) -> Iterator[tuple[str, Callable[[], _Row]]]:
+        found = self._execute(
+            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata "
+            "FROM checkpoints WHERE thread_id = ? ORDER BY checkpoint_id, checkpoint_ns",
+            (thread_id,),
+        )
+        for row in found:
+            yield str(row[1]), partial(self._row, thread_id, *row)
+
+    def _row(
+        self, thread_id: str, ns: str, id: str, parent: str, form: str, checkpoint: object, metadata: object
+    ) -> _Row:
+        about = json.loads(metadata if isinstance(metadata, str | bytes) else b"{}")
+        own, values, versions = _taken_apart(form, checkpoint)
+        writes = self._execute(
+            f"SELECT {self._path}, task_id, idx, channel, type, value FROM writes "
             "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY task_id, idx",
             (thread_id, ns, id),
         )
-        try:
-            about = _parsed(metadata)
-            own, values, versions = _taken_apart(form, checkpoint)
-            yield _Row(
-                _text(ns),
-                _text(id),
-                _text(parent) if parent else None,
-                (_FORM, own),
-                (_FORM, msgpack.packb(about)),
-                values,
-                versions,
-                [
-                    (_text(path), _text(task), int(place), _text(channel), (_text(form), _bytes(value)))
-                    for path, task, place, channel, form, value in writes
-                ],
-                f"{about.get('source', 'checkpoint')} {about.get('step')}"[:80],
-            )
-        except (_Refusal, ValueError, TypeError, OverflowError, RecursionError) as error:
-            left_out.append((f"{thread_id} {id}", str(error)))
+        return _made(ns, id, parent, own, about, values, versions, writes)
 
 
-def _parsed(metadata: object) -> dict[str, Any]:
-    found = json.loads(metadata if isinstance(metadata, str | bytes) else b"{}")
-    if not isinstance(found, dict):
+class _Postgres:
+    """The tables of the PostgreSQL savers. A value is in its checkpoint if it is short, or else in a row."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def thread_ids(self) -> list[str]:
+        found = self._connection.execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1")
+        return [thread_id for (thread_id,) in found]
+
+    def checkpoints(self, thread_id: str) -> Iterator[tuple[str, Callable[[], _Row]]]:
+        found = self._connection.execute(
+            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata "
+            "FROM checkpoints WHERE thread_id = %s ORDER BY checkpoint_id, checkpoint_ns",
+            (thread_id,),
+        )
+        for row in found:
+            yield row[1], partial(self._row, thread_id, *row)
+
+    def _row(
+        self, thread_id: str, ns: str, id: str, parent: str, checkpoint: dict[str, Any], metadata: object
+    ) -> _Row:
+        own = {**checkpoint}
+        values: dict[str, Pair] = {
+            channel: (_FORM, msgpack.packb(value))
+            for channel, value in (own.pop("channel_values", None) or {}).items()
+        }
+        versions = own.get("channel_versions") or {}
+        names = {channel: str(version) for channel, version in versions.items()}
+        blobs = self._connection.execute(
+            "SELECT channel, type, blob FROM checkpoint_blobs AS b JOIN "
+            "unnest(%s::text[], %s::text[]) AS wanted (name, number) ON channel = name AND version = number "
+            "WHERE thread_id = %s AND checkpoint_ns = %s AND type <> 'empty'",
+            ([*names], [*names.values()], thread_id, ns),
+        )
+        values.update({channel: (form, _bytes(blob)) for channel, form, blob in blobs})
+        writes = self._connection.execute(
+            "SELECT task_path, task_id, idx, channel, type, blob FROM checkpoint_writes "
+            "WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s ORDER BY task_id, idx",
+            (thread_id, ns, id),
+        )
+        return _made(ns, id, parent, msgpack.packb(own), metadata, values, versions, writes)
+
+
+def _made(
+    ns: object,
+    id: object,
+    parent: object,
+    own: bytes,
+    about: object,
+    values: dict[str, Pair],
+    versions: dict[str, Any],
+    writes: Iterable[Sequence[Any]],
+) -> _Row:
+    """The row of these fields, with their types checked."""
+    if not isinstance(about, dict):
         raise _Refusal("its metadata is no JSON object")
-    return found
+    return _Row(
+        _text(ns),
+        _text(id),
+        _text(parent) if parent else None,
+        (_FORM, own),
+        (_FORM, msgpack.packb(about)),
+        values,
+        versions,
+        [
+            (_text(path), _text(task), int(place), _text(channel), (_text(form), _bytes(value)))
+            for path, task, place, channel, form, value in writes
+        ],
+        f"{about.get('source', 'checkpoint')} {about.get('step')}"[:80],
+    )
 
 
 def _taken_apart(form: object, data: object) -> tuple[bytes, dict[str, Pair], dict[str, Any]]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -29,11 +26,18 @@ from vstate.errors import AlreadyExists, InvalidInput, NotFound
 from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
 from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
-from vstate.integrations.langgraph.threads import Pair, Record, Saved, Thread, Value, writes_record
+from vstate.integrations.langgraph.threads import (
+    CHECKPOINT,
+    Pair,
+    Record,
+    Saved,
+    Thread,
+    Value,
+    writes_record,
+)
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
-from vstate.objects.commit import Commit
-from vstate.patterns.journal import Journal
+from vstate.patterns.journal import Journal, Journals
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
@@ -42,8 +46,6 @@ from vstate.sessions.shielding import in_thread
 
 _T = TypeVar("_T")
 
-_MOST_THREADS: Final = 256
-_MOST_BYTES: Final = 128 * 1024 * 1024
 _BATCH: Final = 64  # checkpoints that `alist` loads without a look at the event loop
 
 
@@ -53,8 +55,6 @@ class _Thread(Thread):
     def __init__(self) -> None:
         super().__init__()
         self.loaded = Loaded()
-        self.facts: tuple[str, Mapping[str, Label]] = "", NO_FACTS
-        """A commit, and the labels that it set."""
 
 
 class VstateSaver(BaseCheckpointSaver[Any]):
@@ -69,6 +69,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
       checkpoints and metadata go through it, so an `EncryptedSerializer` encrypts all of them.
     - With a `lease` of vstate, each write lands only while this process holds the lease. A worker that was
       stopped, and comes back after another one took over, gets LeaseLost and changes nothing.
+    - `delete_thread` leaves the bytes to `gc`, or with `forget` removes them itself.
     - A deleted or pruned checkpoint stays so, beside writers that began before.
 
     Threads, tasks and processes may share a thread. The async methods may be cancelled: a write has happened
@@ -82,6 +83,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         serde: SerializerProtocol | None = None,
         prefix: str = "threads/",
         lease: Guard | None = None,
+        forget: bool = False,
     ) -> None:
         super().__init__(serde=serde)
         opened = open_store(store)
@@ -89,8 +91,10 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         self.repo = Repository(opened)
         self.prefix = prefix
         self.lease = lease
-        self._lock = threading.Lock()
-        self._journals: OrderedDict[str, Journal[_Thread]] = OrderedDict()
+        self.forget = forget
+        self._journals = Journals(
+            lambda branch: Journal(self.repo, branch, _Thread, guard=lease, labels=self._labels), most=256
+        )
 
     def close(self) -> None:
         """Close the store if it was opened here."""
@@ -146,7 +150,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             ]
 
         step = about.get("step")
-        self._append(thread_id, plan, f"{about.get('source', 'checkpoint')} {step}", about)
+        self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
         return _config(thread_id, ns, checkpoint["id"])
 
     def put_writes(
@@ -173,18 +177,21 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             return [writes_record(ns, id, task_path, task_id, new)] if new else []
 
         channels = ", ".join(dict.fromkeys(channel for channel, _ in writes))
-        self._append(thread_id, plan, f"writes {channels}"[:80])
+        self._journal(thread_id).append(plan, message=f"writes {channels}"[:80])
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete the branch of a thread, with all its checkpoints and writes."""
+        """Delete the branch of a thread, with all its checkpoints and writes.
+
+        The next `gc` of the store frees their room. With `forget` it is free when this returns, and the
+        thread cannot be brought back. That takes as long as a look at the whole store.
+        """
         branch = self.branch(thread_id)
         self._check_lease()
         try:
-            self.repo.delete_branch(branch)
+            self.repo.delete_branch(branch, forget=self.forget)
         except NotFound:
             return
-        with self._lock:
-            self._journals.pop(branch, None)
+        self._journals.drop(branch)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs, with their writes, in every thread."""
@@ -251,7 +258,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             kept = choose(thread)
             return None if len(kept) == len(thread.all()) else thread.copies(kept)
 
-        self._change(thread_id, {}, lambda journal: partial(journal.rewrite, plan, message=message))
+        self._journal(thread_id).rewrite(plan, message=message)
 
     # Reading
 
@@ -427,71 +434,23 @@ class VstateSaver(BaseCheckpointSaver[Any]):
     # Parts
 
     def _journal(self, thread_id: str) -> Journal[_Thread]:
-        branch = self.branch(thread_id)
-        with self._lock:
-            journal = self._journals.get(branch)
-            if journal is None:
-                journal = Journal(self.repo, branch, _Thread, guard=self.lease)
-                self._journals[branch] = journal
-                self._make_room()
-            self._journals.move_to_end(branch)
-            return journal
+        return self._journals[self.branch(thread_id)]
 
-    def _make_room(self) -> None:
-        """Let go of the threads that were not used for the longest time; they are read again when needed."""
-        sizes = [journal.size for journal in self._journals.values()]
-        while len(sizes) > _MOST_THREADS or (len(sizes) > 1 and sum(sizes) > _MOST_BYTES):
-            self._journals.popitem(last=False)
-            sizes.pop(0)
-
-    def _append(
-        self,
-        thread_id: str,
-        plan: Callable[[Thread], Iterable[Record]],
-        message: str,
-        metadata: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        self._change(thread_id, metadata, lambda journal: partial(journal.append, plan, message=message))
-
-    def _change(
-        self,
-        thread_id: str,
-        metadata: Mapping[str, Any],
-        change: Callable[[Journal[_Thread]], Callable[..., Commit | None]],
-    ) -> None:
-        """Change the journal of a thread, which gets a checkpoint with this metadata, and its labels.
+    def _labels(self, journal: Journal[_Thread], records: Sequence[Record]) -> Mapping[str, Label] | None:
+        """The labels of a thread that gets these records.
 
         Labels are not encrypted. So they are set only where the metadata are not either.
         """
-        journal = self._journal(thread_id)
         if type(self.serde) is not JsonPlusSerializer:
-            change(journal)()
-            return
-        made: Mapping[str, Label] = NO_FACTS
-
-        def labels() -> Mapping[str, Label]:
-            nonlocal made
-            made = with_metadata(self._facts(journal), metadata)
-            return made
-
-        with journal.lock:
-            commit = change(journal)(labels=labels)
-            if commit is not None:
-                journal.index.facts = commit.id, made
-
-    def _facts(self, journal: Journal[_Thread]) -> Mapping[str, Label]:
-        """The labels for the checkpoints that the thread has."""
-        thread, head = journal.index, journal.head
-        if head is None:
-            return NO_FACTS
-        if thread.facts[0] != head.id:
-            facts: Mapping[str, Label] | None = self.repo.labels_at(journal.branch, head.oid)
-            if facts is None:  # something else has moved the branch
-                facts = NO_FACTS
-                for saved in thread.all():
-                    facts = with_metadata(facts, self._load(saved.metadata))
-            thread.facts = head.id, facts
-        return thread.facts[1]
+            return None
+        labels = NO_FACTS if journal.head is None else journal.labels
+        metadata = [fields["metadata"] for kind, fields, *_ in records if kind == CHECKPOINT]
+        if labels is None:  # something else has moved the branch
+            labels = NO_FACTS
+            metadata += [saved.metadata for saved in journal.index.all()]
+        for pair in metadata:
+            labels = with_metadata(labels, self._load(pair))
+        return labels
 
     def _thread_ids(self, filter: Mapping[str, Any] | None = None) -> Iterable[str]:
         """The ids of all threads, or of those that may have checkpoints with this in their metadata."""
