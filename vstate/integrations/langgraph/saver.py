@@ -92,6 +92,8 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         self.prefix = prefix
         self.lease = lease
         self.forget = forget
+        self._described: dict[int, Mapping[str, Any]] = {}
+        """The metadata that `put` is storing, by the identity of the pairs: loading one takes longer."""
         self._journals = Journals(
             lambda branch: Journal(self.repo, branch, _Thread, guard=lease, labels=self._labels), most=256
         )
@@ -150,7 +152,11 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             ]
 
         step = about.get("step")
-        self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
+        self._described[id(described)] = about
+        try:
+            self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
+        finally:
+            del self._described[id(described)]
         return _config(thread_id, ns, checkpoint["id"])
 
     def put_writes(
@@ -449,7 +455,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             labels = NO_FACTS
             metadata += [saved.metadata for saved in journal.index.all()]
         for pair in metadata:
-            labels = with_metadata(labels, self._load(pair))
+            labels = with_metadata(labels, self._described.get(id(pair)) or self._load(pair))
         return labels
 
     def _thread_ids(self, filter: Mapping[str, Any] | None = None) -> Iterable[str]:
