@@ -184,6 +184,26 @@ def test_a_deleted_thread_is_forgotten_if_that_is_asked_for() -> None:
     assert ids(saver, "u") == ["00000001"]
 
 
+def test_with_a_lease_threads_are_copied_and_deleted_as_without() -> None:
+    """Under a lease that is held, a copy has all checkpoints, and a deleted thread is gone."""
+    store = Memory()
+    with Versioned(store).lease("worker") as lease:
+        saver = VstateSaver(store, lease=lease)
+        for number in range(4):
+            config = step(saver, number, {"messages": ["x" * 40] * number})
+            saver.put_writes(config, [("a", number)], "task")
+        for target in ("u", "t", "u"):
+            saver.copy_thread("t", target)
+        assert ids(saver, "u") == ids(saver) == ["00000003", "00000002", "00000001", "00000000"]
+        found = saver.get_tuple(named("u"))
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == ["x" * 40] * 3
+        assert found.pending_writes == [("task", "a", 3)]
+        saver.delete_thread("t")
+        saver.delete_thread("never there")
+        assert saver.repo.branch_names("threads/") == ["threads/u"]
+
+
 class Refusing:
     """A guard that refuses everything."""
 

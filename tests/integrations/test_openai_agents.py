@@ -210,4 +210,4 @@ def test_a_branch_of_a_long_session_is_short(tmp_path: Path) -> None:
     assert (size() - before) / 100 <= 1024
     with Versioned(tmp_path, branch="openai/ann/side-7") as state:
         log = [commit.message for commit in state.log(limit=2)]
-    assert log == ["branch from turn 407 of main", "add user, assistant"]
+    assert log == ["branch from turn 407", "add user, assistant"]

@@ -57,6 +57,7 @@ class Writer:
     def run(self, end: float) -> Counter[str]:
         actions = [self.commit] * 4 + [self.count] * 2 + [self.reset, self.rollback, self.undo]
         actions += [self.what_if, self.tag, self.look, self.squash]
+        actions += [self.thread] * 2
         while time.monotonic() < end:
             action = self.chance.choice(actions)
             action()
@@ -111,6 +112,14 @@ class Writer:
             if self.state.head != before:
                 self.states.append({**self.states[-1], "what-if": noise})
         self.state.delete_branch(name, forget=self.chance.random() < 0.5)
+
+    def thread(self) -> None:
+        """A branch that shares values with the others, and no commits, is forgotten."""
+        name = f"thread-{self.number}"
+        for number in range(self.chance.randrange(1, 4)):
+            noise = random.Random(self.chance.randrange(6)).randbytes(20_000)
+            self.state.repo.commit(name, set={f"key-{number}": noise})
+        self.state.delete_branch(name, forget=True)
 
     def squash(self) -> None:
         keep = self.chance.randrange(3)

@@ -213,7 +213,7 @@ def shallow_gc(work: Work) -> None:
 
 
 def forget(work: Work) -> None:
-    """Forget a branch that shares its history, and some of its values, with the story."""
+    """Forget a branch that shares values, and each second time its history, with the story."""
     state = Versioned(Watched(work.directory))
     number = number_of(state.head)
     with suppress(NotFound):
@@ -223,7 +223,7 @@ def forget(work: Work) -> None:
         tell(state, number)
         state.commit(str(number))
         work.acknowledge(number)
-        junk = state.fork("junk")
+        junk = state.fork("junk") if number % 2 else Versioned(state.store, branch="junk")
         tell(junk, number + 1)
         junk["noise"] = random.Random(number).randbytes(20_000)
         junk.commit("junk")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from soak import sized
 from test_gc import Plain, large, needed, objects_of, rows_of, whole
 
 from vstate import Disk, KVStore, Memory, Versioned
-from vstate.errors import CorruptObject, InvalidInput, NotFound, RefMoved
+from vstate.errors import CorruptObject, Diverged, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.objects.commit import Commit
 from vstate.repo import Repository
 from vstate.repo.upkeep import forgetting
+from vstate.repo.upkeep.gc import Collector
+from vstate.repo.writing import BranchChanges
 
 STORES = ["memory", "plain", "disk"]
 
@@ -24,76 +30,268 @@ def opened(kind: str, tmp_path: Path) -> KVStore:
 
 
 def head_of(state: Versioned) -> Commit:
-    assert state.head is not None
-    return state.head
+    return made(state.head)
 
 
-def tangle(store: KVStore, seed: int) -> list[str]:
-    """Branches that share commits and values in every way that the verbs allow; their names."""
-    chance = random.Random(seed)
-    state = Versioned(store)
-    state["start"] = large(0)
-    state.commit("start")
-    states = [state]
+def made(commit: Commit | None) -> Commit:
+    assert commit is not None
+    return commit
 
-    def commit() -> None:
-        # Few different values, so that branches write equal ones, and old ones come back.
-        value = random.Random(chance.randrange(4)).randbytes(chance.choice((60, 400, 20_000)))
-        it[f"k{chance.randrange(3)}"] = [value, chance.randrange(2)]
-        it.commit("change")
 
-    def fork() -> None:
-        if len(states) < 6:
-            states.append(it.fork(f"b{len(states)}", at=f"HEAD~{chance.randrange(2)}" if steps else "HEAD"))
+class Tangle:
+    """Branches that share commits and values in every way that the verbs allow."""
 
-    def take() -> None:
-        verb = chance.choice((it.merge, it.cherry_pick, it.reset, it.rollback))
-        rev = head_of(chance.choice(states))
-        if verb == it.merge:
-            it.merge(rev, policy="theirs")
-        elif verb != it.cherry_pick or it.repo.history.parents(rev):
-            verb(rev)
+    def __init__(self, store: KVStore, seed: int) -> None:
+        self.store = store
+        self.chance = random.Random(seed)
+        self.repo = Repository(store)
+        self.made = 0
+        self.write("main", "start", large(0))
 
-    def tag() -> None:
-        it.tag(f"t{len(it.tags())}")
+    def write(self, branch: str, key: str, value: object) -> None:
+        self.repo.commit(branch, set={key: value})
 
-    for _ in range(25):
-        it = chance.choice(states)
-        steps = len(list(it.log(limit=2))) > 1
-        try:
-            chance.choices((commit, fork, take, it.undo, tag), (8, 3, 3, 1, 1))[0]()
-        except (InvalidInput, NotFound):
-            it.discard()
-    if chance.random() < 0.3:
-        state.repo.checkout(head_of(chance.choice(states)).id)
-    names = [str(state.branch) for state in states]
-    for state in states:
-        state.close()
-    return names
+    def pick(self) -> str:
+        return self.chance.choice(self.repo.branch_names())
+
+    def rev(self) -> Commit:
+        """The head of a branch, or a commit before it."""
+        return self.chance.choice(list(self.repo.log(self.pick(), limit=4)))
+
+    def value(self) -> list[object]:
+        # Few different values, so branches write equal ones, and old ones come back.
+        noise = random.Random(self.chance.randrange(4)).randbytes(self.chance.choice((60, 400, 20_000)))
+        return [noise, self.chance.randrange(2)]
+
+    def commit(self) -> None:
+        branch = self.pick()
+        for _ in range(self.chance.randrange(1, 4)):
+            self.write(branch, f"k{self.chance.randrange(3)}", self.value())
+
+    def commit_by_handle(self) -> None:
+        """A commit that loses a race, so that a merge commit follows."""
+        branch = self.pick()
+        ours, theirs = (Versioned(self.store, branch=branch) for _ in range(2))
+        theirs["theirs"], ours[f"ours{self.chance.randrange(3)}"] = self.value(), self.value()
+        theirs.commit("theirs")
+        ours.commit("ours")
+
+    def commit_to_two(self) -> None:
+        if self.store.transactional:
+            value = self.value()
+            names = {self.pick(), self.new()}
+            self.repo.commit_many([BranchChanges(name, set={"both": value}) for name in names])
+
+    def new(self) -> str:
+        self.made += 1
+        return f"b{self.made}"
+
+    def begin(self) -> None:
+        for _ in range(3):
+            self.write(f"b{self.made}", "k0", self.value())
+
+    def fork(self) -> None:
+        self.repo.create_branch(self.new(), self.rev())
+
+    def take(self) -> None:
+        branch, rev = self.pick(), self.rev()
+        self.chance.choice(
+            (
+                lambda: self.repo.merge(branch, rev, policy="theirs"),
+                lambda: self.repo.cherry_pick(branch, rev, policy="theirs"),
+                lambda: self.repo.revert(branch, rev, policy="theirs"),
+                lambda: self.repo.move_branch(branch, rev),
+                lambda: self.repo.rollback(branch, rev),
+                lambda: self.repo.restore(branch, rev, ["k1"]),
+                lambda: self.repo.undo(branch),
+                lambda: self.repo.squash(branch, keep=self.chance.randrange(3)),
+            )
+        )()
+
+    def name(self) -> None:
+        if self.chance.random() < 0.5:
+            self.repo.create_tag(f"t{self.new()}", self.rev())
+        elif self.chance.random() < 0.5:
+            self.repo.checkout(self.chance.choice((self.rev().id, self.pick())))
+        else:
+            self.repo.rename_branch(self.pick(), self.new())
+
+    def drop(self) -> None:
+        self.chance.choice(
+            (
+                lambda: self.repo.delete_branch(self.pick()),
+                lambda: self.repo.delete_branch(self.pick(), forget=True),
+                lambda: self.repo.gc(keep_reflog="0s", branch=self.pick(), keep_last=2),
+                lambda: self.repo.gc(keep_reflog="0s"),
+                lambda: self.repo.delete_tag(self.chance.choice([*self.repo.tags(), "none"])),
+            )
+        )()
+
+    def exchange(self) -> None:
+        """Objects come from another store, which has some of these by itself."""
+        other = Tangle(Memory(), self.chance.randrange(100))
+        for _ in range(4):
+            other.commit()
+        if self.chance.random() < 0.5:
+            other.repo.push(self.store, "main", remote="x", force=True)
+        else:
+            file = BytesIO()
+            other.repo.export(file, ["main"])
+            file.seek(0)
+            self.repo.import_bundle(file, prefix=self.new() + "-")
+
+    def grow(self, steps: int) -> None:
+        verbs = (self.commit, self.begin, self.fork, self.take, self.name, self.drop, self.commit_by_handle)
+        for verb in self.chance.choices(verbs, (8, 3, 3, 5, 2, 2, 1), k=steps):
+            if self.chance.random() < 0.06:
+                verb = self.chance.choice((self.exchange, self.commit_to_two))
+            try:
+                verb()
+            except (InvalidInput, NotFound, MergeConflict, Diverged):
+                pass
 
 
 @pytest.mark.parametrize("kind", STORES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(sized(8, 1000)))
 def test_forgets_what_the_branch_alone_led_to(kind: str, seed: int, tmp_path: Path) -> None:
     """One branch after another goes with exactly the objects that nothing else leads to."""
     store = opened(kind, tmp_path)
-    names = tangle(store, seed)
-    random.Random(seed).shuffle(names)
+    tangle = Tangle(store, seed)
+    tangle.grow(30)
     repo = Repository(store)
-    if repo.refs.head().branch is not None:
-        repo.checkout(names.pop())
     repo.gc()
-    for name in names:
+    for name in random.Random(seed).sample(names := repo.branch_names(), len(names)):
+        if repo.refs.head().branch == name:
+            continue
         before = rows_of(store)
-        assert repo.delete_branch(name, forget=True) is not None
+        repo.delete_branch(name, forget=True)
         after = rows_of(store)
         assert objects_of(store) == needed(store)
         for key in before.keys() - after.keys():
-            ours = key.startswith(("o/", f"reflog/heads/{name}:", "reflog/HEAD:", "commit-graph/"))
-            assert ours or key == f"r/heads/{name}", key
+            ours = key.startswith(
+                ("o/", f"reflog/heads/{name}:", "reflog/HEAD:", "commit-graph/", "shallow/")
+            )
+            assert ours or key in (f"r/heads/{name}", f"expiry/heads/{name}"), key
         assert not any(key.startswith(f"reflog/heads/{name}:") for key in after)
         new = {key for key in after if before.get(key) != after[key]}
         assert all(key in ("gc", "format") or key.startswith("trash/") for key in new), new
+        whole(store)
+
+
+def test_a_thread_goes_without_a_look_at_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Disk knows which objects one branch alone leads to, and a value in many is in one of the first."""
+    store = Disk(tmp_path / "store", durability="process")
+    repo = Repository(store)
+    for thread in range(20):
+        for turn in range(3):
+            repo.commit(f"thread-{thread}", set={"system": "help " * 60, f"turn-{turn}": [thread, "x" * 300]})
+
+    def mark(self: Collector) -> None:
+        raise AssertionError("it marks all that other branches reach")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Collector, "mark", mark)
+        repo.delete_branch("thread-7", forget=True)
+        repo.delete_branch("thread-0", forget=True)
+    assert objects_of(store) == needed(store)
+    whole(store)
+
+
+def cherry_picked_after_a_reset(repo: Repository) -> None:
+    """The branch has left the commit that the other one stands on, and brings its value back."""
+    repo.commit("it", set={"a": "x" * 300})
+    there = made(repo.commit("it", set={"b": "y" * 300}))
+    repo.create_branch("other", there)
+    repo.move_branch("it", "it~1")
+    repo.cherry_pick("it", there)
+
+
+def forked_in_the_middle(repo: Repository) -> None:
+    """The reflog names commits below the one that the other branch stands on."""
+    for number in range(4):
+        repo.commit("it", set={f"k{number % 2}": f"{number}" * 300})
+    repo.create_branch("other", "it~2")
+
+
+def cut_off_above_a_fork(repo: Repository) -> None:
+    """The history ends above the commit that the other branch stands on."""
+    for number in range(4):
+        repo.commit("it", set={f"k{number}": f"{number}" * 300})
+    repo.create_branch("other", "it~3")
+    repo.gc(branch="it", keep_last=1, keep_reflog="0s")
+
+
+def squashed_above_a_fork(repo: Repository) -> None:
+    """The squashed history has the trees of commits that the other branch stands on."""
+    for number in range(3):
+        repo.commit("it", set={f"k{number}": f"{number}" * 300})
+    repo.create_branch("other", "it~1")
+    repo.squash("it")
+    repo.gc(keep_reflog="0s")
+
+
+def rolled_back_to_another(repo: Repository) -> None:
+    """A rollback takes the tree of a commit of the other branch."""
+    there = made(repo.commit("other", set={"a": "x" * 300}))
+    repo.commit("other", delete=["a"])
+    repo.commit("it", set={"b": 1})
+    repo.rollback("it", there)
+
+
+def tagged(repo: Repository) -> None:
+    """A tag keeps a commit in the middle."""
+    for number in range(3):
+        repo.commit("it", set={"k": f"{number}" * 300})
+    repo.create_tag("other", "it~1")
+
+
+def committed_together(repo: Repository) -> None:
+    """One transaction writes a value of two branches."""
+    repo.commit_many([BranchChanges(name, set={"k": "x" * 300}) for name in ("it", "other")])
+    repo.commit("it", set={"l": 1})
+
+
+def imported_beside(repo: Repository) -> None:
+    """Another store brings a commit whose values are here already."""
+    repo.commit("it", set={"k": "x" * 300})
+    repo.commit("it", set={"l": "y" * 300})
+    other = Repository(Memory())
+    other.commit("other", set={"k": "x" * 300, "m": 1})
+    other.push(repo.store, "other", remote="x")
+
+
+def renamed(repo: Repository) -> None:
+    """The reflog of the old name keeps the commits."""
+    repo.commit("old", set={"k": "x" * 300})
+    repo.rename_branch("old", "it")
+    repo.commit("it", set={"l": "y" * 300})
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        cherry_picked_after_a_reset,
+        forked_in_the_middle,
+        cut_off_above_a_fork,
+        squashed_above_a_fork,
+        rolled_back_to_another,
+        tagged,
+        committed_together,
+        imported_beside,
+        renamed,
+    ],
+)
+@pytest.mark.parametrize("reflog", [True, False])
+def test_what_another_ref_shares_stays(share: Callable[[Repository], None], reflog: bool) -> None:
+    """However a ref came to share an object, the object stays, and nothing else does."""
+    with TemporaryDirectory() as directory, Disk(directory) as store:
+        repo = Repository(store)
+        repo.commit("main", set={"main": 1})
+        share(repo)
+        if not reflog:
+            store.delete_many([key for key in store.keys("reflog/") if "/heads/it:" in key])
+        repo.delete_branch("it", forget=True)
+        assert objects_of(store) == needed(store)
         whole(store)
 
 

@@ -27,8 +27,11 @@ from vstate.values.culprits import own_error
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.pickling import load_only_plain
 
-SEGMENT_BYTES = BLOB_BYTES - 256
-"""A segment takes records up to this size, and then is one object. A longer record has a segment alone."""
+SEGMENT_BYTES = 8 * 1024
+"""A segment takes records up to this size, and then is one object. A longer record has a segment alone.
+
+Longer segments make reading quicker, and each append to a store without deltas longer.
+"""
 
 _DIGITS = 12  # of the number of a segment's first record
 
@@ -79,7 +82,7 @@ class Journal(Generic[I]):
     """Records of plain data in order, on a branch, without a working tree.
 
     - `append` makes one small commit, which writes the last segment anew: as a difference on stores that
-      keep deltas, and at most 16 KB on others. `refresh` reads only the segments that changed.
+      keep deltas, and at most 8 KB on others. `refresh` reads only the segments that changed.
     - Every commit holds the whole journal, so each verb of the branch works: rollback, merge, gc, push, diff.
     - A function makes the records out of the index. If another writer was faster, it is called again with
       the new index. So records that another writer removed stay removed.
@@ -196,7 +199,7 @@ class Journal(Generic[I]):
 
         def changes(index: I) -> tuple[_Segment, ...] | None:
             records = plan(index)
-            return None if records is None else self._cut(0, list(records))
+            return None if records is None else self._divided(list(records))
 
         return self._change(changes, message, fresh=True)
 
@@ -207,7 +210,7 @@ class Journal(Generic[I]):
         RefMoved if the branch exists.
         """
         with self.lock:
-            made, gone = self._difference(self._cut(0, list(plan(self.refresh()))))
+            made, gone = self._difference(self._divided(list(plan(self.refresh()))))
             changes = BranchChanges(
                 branch, set=made, delete=gone, expect=None, base=self._head, message=message
             )
@@ -361,6 +364,25 @@ class Journal(Generic[I]):
             return self._cut(0, records)
         number = int(last.key[-_DIGITS:]) + len(last.records)
         return (*before, last, *self._cut(number, records[fitting:]))
+
+    def _divided(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
+        """All records of a journal as segments. The full ones at the start stay, as far as they are equal."""
+        kept: list[_Segment] = []
+        end = 0
+        for segment in self._segments:
+            after = end + len(segment.records)
+            same = tuple(records[end:after])
+            if segment.records != same:
+                if same and after > len(records) and segment.records[: len(same)] == same:
+                    # Shorter than it was, so it fits; its size is exact again once it is read.
+                    return (*kept, segment._replace(entry=b"", records=same))
+                break
+            kept.append(segment)
+            end = after
+        if kept and end < len(records):  # the last one may have room for the next record
+            end -= len(kept.pop().records)
+        number = int(kept[-1].key[-_DIGITS:]) + len(kept[-1].records) if kept else 0
+        return (*kept, *self._cut(number, records[end:]))
 
     def _cut(self, number: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """Records as segments; the first one is record `number` of the journal."""

@@ -7,7 +7,6 @@ import dbm
 import os
 import sys
 from functools import partial
-from typing import Protocol
 
 import click
 
@@ -16,9 +15,10 @@ from vstate.plural import counted
 from vstate.repo.exchange import intake
 from vstate.repo.names.remotes import expanded
 from vstate.values.inspection import size_text
+from vstate_cli.left_out import documents, tell_left_out, tell_threads
 from vstate_cli.merging import note_unsigned
 from vstate_cli.moved_refs import ref_line
-from vstate_cli.output import Document, safe
+from vstate_cli.output import safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 
@@ -129,12 +129,12 @@ def _take(session: Session, form: str, path: str, prefix: str, branch: str | Non
     if session.json:
         commit = None if report.commit is None else report.commit.id
         counts = {"keys": report.keys, "written": report.written}
-        out.json({"branch": branch, "commit": commit, **counts, "left_out": _left_out(report)})
+        out.json({"branch": branch, "commit": commit, **counts, "left_out": documents(report.left_out)})
     else:
         taken = counted(report.keys - len(report.left_out), "key")
         out.line(f"imported {taken} into {safe(branch)}, {report.written:,} of them new or changed")
     note_unsigned(session, before, report.commit)
-    _tell_left_out(session, report, "key")
+    tell_left_out(session, report.left_out, "key")
 
 
 def _take_threads(session: Session, form: str, place: str, prefix: str) -> None:
@@ -152,30 +152,4 @@ def _take_threads(session: Session, form: str, place: str, prefix: str) -> None:
             report = threads.take_sqlite(session.repo, place, prefix=prefix, progress=progress)
         else:
             report = threads.take_postgres(session.repo, expanded(place), prefix=prefix, progress=progress)
-    if session.json:
-        counts = {"threads": report.threads, "checkpoints": report.checkpoints, "written": report.written}
-        session.out.json({**counts, "left_out": _left_out(report)})
-    else:
-        taken = counted(report.checkpoints - len(report.left_out), "checkpoint")
-        session.out.line(
-            f"imported {counted(report.threads, 'thread')} with {taken}, {report.written:,} of them new"
-        )
-    _tell_left_out(session, report, "checkpoint")
-
-
-class _Report(Protocol):
-    @property
-    def left_out(self) -> tuple[tuple[str, str], ...]: ...
-
-
-def _left_out(report: _Report) -> list[Document]:
-    return [{"key": key, "reason": reason} for key, reason in report.left_out]
-
-
-def _tell_left_out(session: Session, report: _Report, noun: str) -> None:
-    """Name the parts that were left out, and fail if there are any."""
-    if not report.left_out:
-        return
-    for key, reason in report.left_out if not session.json else ():
-        session.out.line((f"  left out {safe(key)}: {safe(reason)}", "yellow"))
-    raise InvalidInput(f"{counted(len(report.left_out), noun)} left out; the others are imported")
+    tell_threads(session, report, "imported")

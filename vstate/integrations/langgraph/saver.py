@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from vstate.errors import AlreadyExists, InvalidInput, NotFound
+from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
 from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
 from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
@@ -192,7 +192,9 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         thread cannot be brought back. That takes as long as a look at the whole store.
         """
         branch = self.branch(thread_id)
-        self._check_lease()
+        if self.lease is not None:
+            # The transaction of a commit tests the lease; a deletion cannot.
+            self._journal(thread_id).rewrite(lambda thread: [], message="delete")
         try:
             self.repo.delete_branch(branch, forget=self.forget)
         except NotFound:
@@ -213,23 +215,26 @@ class VstateSaver(BaseCheckpointSaver[Any]):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all its checkpoints and writes. A new thread is one ref, whatever the size."""
-        self._check_lease()
-        source = self._journal(source_thread_id)
+        source, branch = self._journal(source_thread_id), self.branch(target_thread_id)
         with source.lock:
             thread, head = source.refresh(), source.head
             if head is None:
                 return
+            kept = thread.all()
             try:
-                branch = self.branch(target_thread_id)
-                self.repo.create_branch(branch, head, like=self.branch(source_thread_id))
+                if self.lease is None:
+                    self.repo.create_branch(branch, head, like=self.branch(source_thread_id))
+                else:  # one commit more, whose transaction tests the lease
+                    source.fork(branch, lambda newest: newest.copies(kept), message="copy")
                 return
-            except AlreadyExists:
-                kept = thread.all()
+            except (AlreadyExists, RefMoved):
+                pass  # the thread exists
 
-            def plan(target: Thread) -> list[Record]:
-                return thread.copies(kept, len(target.heap))
+        def plan(target: Thread) -> list[Record]:
+            return thread.copies(kept, len(target.heap))
 
-            self._journal(target_thread_id).append(plan, message=f"copy of {source_thread_id}"[:80])
+        # Without the lock of the source: two threads may be copied onto each other.
+        self._journal(target_thread_id).append(plan, message=f"copy of {source_thread_id}"[:80])
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Reduce threads to the newest checkpoint of each namespace, or with "delete" to nothing.
@@ -469,10 +474,6 @@ class VstateSaver(BaseCheckpointSaver[Any]):
                 yield unquote_ref(name.removeprefix(self.prefix))
             except InvalidInput:
                 continue  # a branch that another program made
-
-    def _check_lease(self) -> None:
-        if self.lease is not None:
-            self.lease.check()
 
     def _dump(self, value: Any) -> Pair:
         form, data = self.serde.dumps_typed(value)

@@ -161,7 +161,6 @@ class Collector:
         self._exclusive = True  # until the store proves unable to keep others out
         self.without = without
         """A ref that keeps nothing, nor does its reflog. `mark` leaves the lines of HEAD out then."""
-        self.lines_of_head: dict[str, ReflogEntry] = {}
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that this run has read
         self._ends: dict[str, bytes] = {}  # the rows with the ends of histories
@@ -265,10 +264,9 @@ class Collector:
             if ref == self.without:
                 continue
             self._lines.add(_line_id(key))
-            line = self._repo.refs.parse_line(key, value)
-            if self.without is not None and ref == HEAD:
-                self.lines_of_head[key] = line
+            if ref == HEAD and self.without is not None:
                 continue
+            line = self._repo.refs.parse_line(key, value)
             kept = self._kept(ref, line)
             if kept is not None:
                 logged += kept
@@ -279,7 +277,7 @@ class Collector:
         # Lines of deletions go last: fsck takes a deleted ref without such a line for a lost one.
         self.expired += deletions
         self._refs = self._all_refs()
-        self._extend(self._refs.values())
+        self.extend(self._refs.values())
         self.extend_where_present(logged)
 
     def leave_out(self, lines: Iterable[str]) -> None:
@@ -311,11 +309,12 @@ class Collector:
     def extend_where_present(self, commits: Iterable[ObjectId]) -> None:
         """Walk from those of the commits that are still there: a gc may have removed the others long ago."""
         unknown = [oid for oid in commits if oid not in self.reach]
-        self._extend(
+        self.extend(
             oid for oid in unknown if self._repo.objects.is_stored(oid) or TRASH + oid.hex() in self._store
         )
 
-    def _extend(self, roots: Iterable[ObjectId]) -> None:
+    def extend(self, roots: Iterable[ObjectId]) -> None:
+        """Walk from these commits."""
         for _ in self.reach.extend(roots):
             self._progress("marking", len(self.reach))
 
@@ -335,7 +334,7 @@ class Collector:
                 logged += [oid for oid in (line.old, line.new) if oid is not None]
         # After the refs: an import writes the ends of histories in the transaction that moves the ref.
         self._follow_histories()
-        self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
+        self.extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
         self._refs = refs
         self.extend_where_present(logged)
 
