@@ -56,6 +56,7 @@ def same(found: CheckpointTuple | None, other: CheckpointTuple | None) -> bool:
     return repr(found) == repr(other) and found is not None
 
 
+@pytest.mark.slow
 def test_a_history_of_any_edits_comes_back(tmp_path: Path) -> None:
     """Each checkpoint of a thread whose messages grow, shrink and change comes back, from disk too."""
     chance = random.Random(7)
@@ -82,6 +83,7 @@ def test_a_history_of_any_edits_comes_back(tmp_path: Path) -> None:
             assert (found.parent_config is None) == (number == 0)
 
 
+@pytest.mark.slow
 def test_a_chat_takes_little_room(tmp_path: Path) -> None:
     """A hundred steps of a chat, whose copies are 2.8 MB, take less than 200 KB on disk."""
     chance = random.Random(1)
@@ -508,3 +510,55 @@ def test_a_worker_that_lost_its_turn_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(LeaseLost):
         step(saver, 9, {})
     store.close()
+
+
+def test_a_filtered_list_is_never_behind(tmp_path: Path) -> None:
+    """Whatever moves the threads, a filter gives what a look at all checkpoints gives."""
+    store, dice = Disk(tmp_path / "s", durability="process"), random.Random(7)
+    plain, sealed = VstateSaver(store), VstateSaver(store, serde=EncryptedSerializer(Secret()))
+    users = ["ann", "bob", "eve", *"defghijk"]
+    numbers = iter(range(1, 10_000))
+
+    def put(saver: VstateSaver, thread: str) -> None:
+        user = dice.choice([*users, None, 7, {"name": "ann"}])
+        step(saver, next(numbers), {}, named(thread), user=user, run_id=f"run {dice.randrange(4)}")
+
+    def check() -> None:
+        found = list(plain.list(None))
+        for filter in ({"user": dice.choice(users)}, {"user": "ann", "run_id": "run 1"}, {"user": 7}):
+            wanted = [f for f in found if all(f.metadata.get(k) == v for k, v in filter.items())]
+            assert list(plain.list(None, filter=filter)) == wanted  # type: ignore[arg-type]
+
+    def pulled(thread: str) -> None:
+        """Another store has the thread, and moves it on."""
+        other = Repository(Memory())
+        name = plain.branch(thread)
+        plain.repo.push(other, [name], force=True)
+        put(VstateSaver(other.store), thread)
+        other.push(plain.repo, [name], force=True)
+
+    def at_random(thread: str) -> None:
+        plain.put_writes(named(thread, id=f"{next(numbers):08}"), [("c", 1)], "task")
+        name = plain.branch(thread)
+        plain.repo.move_branch(name, f"{name}~1")
+
+    others = [
+        pulled,
+        at_random,
+        lambda thread: plain.prune([thread]),
+        lambda thread: plain.delete_thread(thread),
+        lambda thread: plain.delete_for_runs(["run 2"]),
+        lambda thread: plain.copy_thread(thread, f"thread {dice.randrange(6)}"),
+        lambda thread: put(VstateSaver(store), thread),
+    ]
+    for _ in range(60):
+        thread = f"thread {dice.randrange(6)}"
+        put(plain, thread)
+        if not dice.randrange(2):
+            dice.choice(others)(thread)  # type: ignore[no-untyped-call]
+        check()
+    put(plain, "last")
+    step(sealed, next(numbers), {}, named("last"), user="mallory")
+    assert not any(b"mallory" in row for _, row in store.items("r/"))
+    assert plain.branch("last") in plain.repo.possible_branches({"user": "mallory"})
+    assert len(plain.repo.possible_branches({"user": "nobody"})) < len(plain.repo.branch_names())

@@ -7,6 +7,7 @@ import dbm
 import os
 import sys
 from functools import partial
+from typing import Final
 
 import click
 
@@ -32,6 +33,7 @@ from vstate_cli.session import Session, command
         "vstate import shelve cache.db --branch cache",
         "vstate import json settings/ --prefix settings/",
         "vstate import langgraph-sqlite checkpoints.sqlite",
+        "vstate import openai-agents sessions.sqlite",
         "vstate import langgraph-postgres 'postgresql://app:${PASSWORD}@db/app'",
     ],
     json="{refs: [{name, commit, outcome, old}], objects, written, bytes, file_bytes, prerequisites: "
@@ -39,7 +41,8 @@ from vstate_cli.session import Session, command
     "commit of the ref before, or null; written counts the objects that were new to the store; bytes is "
     "the size of all objects, file_bytes the size of the bundle. Of shelve or JSON files: {branch, commit, "
     "keys, written, left_out: [{key, reason}]}; written counts the keys that were new or changed. Of "
-    "threads: {threads, checkpoints, written, left_out}, where the key is a thread and a checkpoint.",
+    "threads: {threads, checkpoints, written, left_out}, where the key is a thread and a checkpoint; of "
+    "sessions: {sessions, items, written, left_out}.",
 )
 @click.argument("words", metavar="[FORMAT] FILE", nargs=-1, required=True)
 @click.option(
@@ -63,21 +66,26 @@ def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str |
 
     `langgraph-sqlite FILE` and `langgraph-postgres DSN` move the threads of LangGraph's savers to the
     branches of a VstateSaver, threads/ID, a commit for each checkpoint. NAME stands for threads/ then. In a
-    DSN, ${NAME} is a variable of the environment. This needs vstate[langgraph].
+    DSN, ${NAME} is a variable of the environment. This needs vstate[langgraph]. `openai-agents FILE` moves
+    the sessions of a SQLiteSession to those of VstateSession, and needs vstate[openai_agents].
     """
     *form, file = words
-    if form not in ([], ["shelve"], ["json"], ["langgraph-sqlite"], ["langgraph-postgres"]):
-        raise click.UsageError(
-            "give one FILE, or one of shelve, json, langgraph-sqlite and langgraph-postgres, and one FILE."
-        )
+    if len(form) > 1 or not set(form) <= _FORMATS:
+        raise click.UsageError(f"give one FILE, or one of {', '.join(sorted(_FORMATS))} and one FILE.")
     if form in (["shelve"], ["json"]):
         _take(session, form[0], file, prefix, branch)
         return
-    if form and branch is None:
+    if form == ["openai-agents"] and branch is None and not prefix:
+        _take_sessions(session, file)
+        return
+    if form and form != ["openai-agents"] and branch is None:
         _take_threads(session, form[0], file, prefix or "threads/")
         return
-    if branch is not None:
-        raise click.UsageError("--branch goes with shelve and json: others have branches of their own.")
+    if form or branch is not None:
+        raise click.UsageError(
+            "--branch goes with shelve and json, and --prefix not with openai-agents: the others have "
+            "branches of their own."
+        )
     if file != "-" and not os.path.exists(file):
         raise NotFound(f"no file {file}", name=file)  # before the store is created
     if os.path.isdir(file):
@@ -109,6 +117,9 @@ def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str |
             f"{names} diverged from the bundle and did not move; import the bundle with --prefix theirs, "
             "look at its commits there, and merge them: vstate merge theirs/main"
         )
+
+
+_FORMATS: Final = frozenset({"shelve", "json", "langgraph-sqlite", "langgraph-postgres", "openai-agents"})
 
 
 def _take(session: Session, form: str, path: str, prefix: str, branch: str | None) -> None:
@@ -153,3 +164,24 @@ def _take_threads(session: Session, form: str, place: str, prefix: str) -> None:
         else:
             report = threads.take_postgres(session.repo, expanded(place), prefix=prefix, progress=progress)
     tell_threads(session, report, "imported")
+
+
+def _take_sessions(session: Session, path: str) -> None:
+    """Move the sessions of the OpenAI Agents SDK."""
+    if not os.path.isfile(path):
+        raise NotFound(f"no file {path}", name=path)  # before the store is created
+    try:
+        from vstate.integrations.openai_sqlite import take_sqlite  # late, as every optional package
+    except ImportError as error:
+        extra = 'pip install "vstate[openai_agents]"'
+        raise InvalidInput(f"this needs openai-agents ({error}): {extra}") from None
+    session.create_store()
+    with ProgressBar() as bar:
+        report = take_sqlite(session.repo, path, progress=partial(bar, "importing items"))
+    if session.json:
+        counts = {"sessions": report.sessions, "items": report.items, "written": report.written}
+        session.out.json({**counts, "left_out": documents(report.left_out)})
+    else:
+        sessions, items = counted(report.sessions, "session"), counted(report.items, "item")
+        session.out.line(f"imported {sessions} with {items}, {report.written:,} of them new")
+    tell_left_out(session, report.left_out, "part")

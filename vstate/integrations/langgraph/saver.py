@@ -23,15 +23,25 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
+from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
 from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
-from vstate.integrations.langgraph.threads import Pair, Record, Saved, Thread, Value, writes_record
+from vstate.integrations.langgraph.threads import (
+    CHECKPOINT,
+    Pair,
+    Record,
+    Saved,
+    Thread,
+    Value,
+    writes_record,
+)
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.patterns.journal import Journal, Journals
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
+from vstate.repo.rules.labels import Label
 from vstate.sessions.shielding import in_thread
 
 _T = TypeVar("_T")
@@ -82,7 +92,11 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         self.prefix = prefix
         self.lease = lease
         self.forget = forget
-        self._journals = Journals(lambda branch: Journal(self.repo, branch, _Thread, guard=lease), most=256)
+        self._described: dict[int, Mapping[str, Any]] = {}
+        """The metadata that `put` is storing, by the identity of the pairs: loading one takes longer."""
+        self._journals = Journals(
+            lambda branch: Journal(self.repo, branch, _Thread, guard=lease, labels=self._labels), most=256
+        )
 
     def close(self) -> None:
         """Close the store if it was opened here."""
@@ -138,7 +152,11 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             ]
 
         step = about.get("step")
-        self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
+        self._described[id(described)] = about
+        try:
+            self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
+        finally:
+            del self._described[id(described)]
         return _config(thread_id, ns, checkpoint["id"])
 
     def put_writes(
@@ -171,7 +189,8 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         """Delete the branch of a thread, with all its checkpoints and writes.
 
         The next `gc` of the store frees their room. With `forget` it is free when this returns, and the
-        thread cannot be brought back. That takes as long as a look at the whole store.
+        thread cannot be brought back. On `Disk` that takes milliseconds, unless threads were copied from this
+        one. In other stores it takes as long as a look at the whole store.
         """
         branch = self.branch(thread_id)
         if self.lease is not None:
@@ -205,7 +224,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             kept = thread.all()
             try:
                 if self.lease is None:
-                    self.repo.create_branch(branch, head)
+                    self.repo.create_branch(branch, head, like=self.branch(source_thread_id))
                 else:  # one commit more, whose transaction tests the lease
                     source.fork(branch, lambda newest: newest.copies(kept), message="copy")
                 return
@@ -279,7 +298,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         ns, id = named.get("checkpoint_ns"), named.get("checkpoint_id")
         bound = get_checkpoint_id(before) if before else None
         left = -1 if limit is None else limit
-        for thread_id in [str(named["thread_id"])] if "thread_id" in named else self._thread_ids():
+        for thread_id in [str(named["thread_id"])] if "thread_id" in named else self._thread_ids(filter):
             journal = self._journal(thread_id)
             with journal.lock:
                 thread = journal.refresh()
@@ -429,8 +448,29 @@ class VstateSaver(BaseCheckpointSaver[Any]):
     def _journal(self, thread_id: str) -> Journal[_Thread]:
         return self._journals[self.branch(thread_id)]
 
-    def _thread_ids(self) -> Iterable[str]:
-        for name in self.repo.branch_names(self.prefix):
+    def _labels(self, journal: Journal[_Thread], records: Sequence[Record]) -> Mapping[str, Label] | None:
+        """The labels of a thread that gets these records.
+
+        Labels are not encrypted. So they are set only where the metadata are not either.
+        """
+        if type(self.serde) is not JsonPlusSerializer:
+            return None
+        labels = NO_FACTS if journal.head is None else journal.labels
+        metadata = [fields["metadata"] for kind, fields, *_ in records if kind == CHECKPOINT]
+        if labels is None:  # something else has moved the branch
+            labels = NO_FACTS
+            metadata += [saved.metadata for saved in journal.index.all()]
+        for pair in metadata:
+            labels = with_metadata(labels, self._described.get(id(pair)) or self._load(pair))
+        return labels
+
+    def _thread_ids(self, filter: Mapping[str, Any] | None = None) -> Iterable[str]:
+        """The ids of all threads, or of those that may have checkpoints with this in their metadata."""
+        texts = texts_of(filter or {})
+        found = (
+            self.repo.possible_branches(texts, self.prefix) if texts else self.repo.branch_names(self.prefix)
+        )
+        for name in found:
             try:
                 yield unquote_ref(name.removeprefix(self.prefix))
             except InvalidInput:
