@@ -56,6 +56,7 @@ def same(found: CheckpointTuple | None, other: CheckpointTuple | None) -> bool:
     return repr(found) == repr(other) and found is not None
 
 
+@pytest.mark.slow
 def test_a_history_of_any_edits_comes_back(tmp_path: Path) -> None:
     """Each checkpoint of a thread whose messages grow, shrink and change comes back, from disk too."""
     chance = random.Random(7)
@@ -82,6 +83,7 @@ def test_a_history_of_any_edits_comes_back(tmp_path: Path) -> None:
             assert (found.parent_config is None) == (number == 0)
 
 
+@pytest.mark.slow
 def test_a_chat_takes_little_room(tmp_path: Path) -> None:
     """A hundred steps of a chat, whose copies are 2.8 MB, take less than 200 KB on disk."""
     chance = random.Random(1)

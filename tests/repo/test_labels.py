@@ -75,6 +75,7 @@ def test_a_branch_that_expired_leaves_no_labels() -> None:
         time.pass_(61)
         repo = Repository(store)
         assert (repo.branch_names(labels={"user": "ann"}), repo.labels()) == ([], {})
+        assert repo.possible_branches({"user": "ann"}) == []
         repo.commit("guest", set={"n": 1})
         assert repo.labels() == {}
     with standing_still() as time:

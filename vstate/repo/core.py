@@ -666,8 +666,8 @@ class Core:
         reset, is a possible one. A label True stands for any text, and under the empty name for any text of
         any name.
         """
-        others = self._labels.others(labels, prefix)
-        return [name for name in self.refs.names(HEADS, prefix) if name not in others]
+        expired = set(self.refs.lifetimes.expired(HEADS + prefix))
+        return [name for name in self._labels.possible(labels, prefix) if HEADS + name not in expired]
 
     def create_branch(
         self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None

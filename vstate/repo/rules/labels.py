@@ -96,13 +96,14 @@ class Labels:
                     found.add(key.removeprefix(_key("")))
         return found
 
-    def others(self, wanted: Mapping[str, str], prefix: str) -> set[str]:
-        """The branches that `Core.possible_branches` leaves out."""
-        values, start = [encode(value) for value in wanted.values()], len(_key(""))
-        heads = dict(self._store.items(REF + HEADS + prefix))
-        found = set()
+    def possible(self, wanted: Mapping[str, str], prefix: str) -> list[str]:
+        """As `Core.possible_branches`, with branches that have expired."""
+        values = [encode(value) for value in wanted.values()]
+        ref, start = REF + HEADS, len(_key(""))
+        heads = {key[len(ref) :]: value for key, value in self._store.items(ref + prefix)}
         for key, row, encoded in self._rows(prefix):
-            if heads.get(REF + HEADS + key[start:]) != encoded[_AT].hex().encode():
+            branch = key[start:]
+            if heads.get(branch) != encoded[_AT].hex().encode():
                 continue
             about = encoded[_AT.stop :]
             for value in values:
@@ -115,8 +116,8 @@ class Labels:
                     for name, value in wanted.items()
                 ):
                     continue
-            found.add(key[start:])
-        return found
+            del heads[branch]
+        return sorted(heads)
 
     def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
         """The rows that give the branch `new` the labels of the branch `like`, in place of its own."""
