@@ -325,9 +325,6 @@ class Repository(Core):
         gets RefMoved from its next commit. All that is in one transaction up to 1,000 objects. An interrupted
         call leaves the branch as it was, or it leaves garbage, which the next `gc` removes.
 
-        `Disk` knows of most objects whether branches share them, and takes milliseconds. In other stores, and
-        after forks, merges, imports and squashes of the branch, the call looks at the whole store.
-
         A store without transactions, such as S3, moves the objects to its trash; the first `gc` an hour later
         removes them from there. Raises CorruptObject, and removes nothing, if reachable objects are damaged.
         """
