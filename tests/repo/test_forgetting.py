@@ -17,7 +17,6 @@ from vstate.errors import CorruptObject, Diverged, InvalidInput, MergeConflict, 
 from vstate.objects.commit import Commit
 from vstate.repo import Repository
 from vstate.repo.upkeep import forgetting
-from vstate.repo.upkeep.gc import Collector
 from vstate.repo.writing import BranchChanges
 
 STORES = ["memory", "plain", "disk"]
@@ -176,25 +175,6 @@ def test_forgets_what_the_branch_alone_led_to(kind: str, seed: int, tmp_path: Pa
         new = {key for key in after if before.get(key) != after[key]}
         assert all(key in ("gc", "format") or key.startswith("trash/") for key in new), new
         whole(store)
-
-
-def test_a_thread_goes_without_a_look_at_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Disk knows which objects one branch alone leads to, and a value in many is in one of the first."""
-    store = Disk(tmp_path / "store", durability="process")
-    repo = Repository(store)
-    for thread in range(20):
-        for turn in range(3):
-            repo.commit(f"thread-{thread}", set={"system": "help " * 60, f"turn-{turn}": [thread, "x" * 300]})
-
-    def mark(self: Collector) -> None:
-        raise AssertionError("it marks all that other branches reach")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Collector, "mark", mark)
-        repo.delete_branch("thread-7", forget=True)
-        repo.delete_branch("thread-0", forget=True)
-    assert objects_of(store) == needed(store)
-    whole(store)
 
 
 def cherry_picked_after_a_reset(repo: Repository) -> None:

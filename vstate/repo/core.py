@@ -26,7 +26,7 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.forks import no_copy
-from vstate.kv.base import OBJECT_PREFIX, Account, KVStore
+from vstate.kv.base import KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
@@ -367,8 +367,7 @@ class Core:
             rows |= self.rows_of(branch, commits, objects, nodes)
             others |= its_rows
             moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].time))
-        alone = len(moves) == 1 and not needs and _is_line(advances[0].commits, advances[0].expected)
-        if not self._publish_moves(rows, others, moves, expecting, needs, guard, alone):
+        if not self._publish_moves(rows, others, moves, expecting, needs, guard):
             return False
         for advance in advances:
             self.remember(advance.nodes, advance.commits)
@@ -429,8 +428,7 @@ class Core:
         last, action = moves[-1]
         through = [(commit.oid, its_action) for commit, its_action in moves[:-1]]
         move = Move(HEADS + branch, expected, last.oid, action, last.time, through)
-        alone = _is_line([commit for commit, _ in moves], expected)
-        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None, alone)
+        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None)
 
     @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))
     def _publish_moves(
@@ -441,23 +439,19 @@ class Core:
         expecting: Mapping[str, bytes | None],
         needs: Sequence[ObjectId],
         guard: Guard | None,
-        alone: bool,
     ) -> bool:
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(objects)
             objects = {}
         rows = {**objects, **others} if others else objects
-        before = moves[0].expected
-        account = Account(alone, None if before is None else OBJECT_PREFIX + before.hex())
 
-        def move(sweep: Sweep | None, kept: Mapping[str, bytes]) -> bool:
-            writes = {**rows, **kept} if kept else rows
-            publish = partial(self.refs.publish_all, moves, writes, sweep=sweep, account=account)
+        def move(sweep: Sweep | None) -> bool:
             if guard is None:
-                return publish(expecting=expecting)
+                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=expecting)
             with guard.rows() as guarded:
-                return publish(expecting={**expecting, **guarded} if expecting else guarded)
+                conditions = {**expecting, **guarded} if expecting else guarded
+                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=conditions)
 
         try:
             done = self._keeping(needs, move)
@@ -533,53 +527,38 @@ class Core:
             self.require_format(EXPIRY_FORMAT)
         return self._keeping(
             [to],
-            lambda sweep, kept: self.refs.publish(
-                ref,
-                {**rows, **kept},
-                expected=expected,
-                new=to,
-                action=action,
-                sweep=sweep,
-                account=Account(),
-            ),
+            lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),
         )
 
-    def _keeping(
-        self, needs: Sequence[ObjectId], move: Callable[[Sweep | None, Mapping[str, bytes]], bool]
-    ) -> bool:
+    def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
         """Move a ref only if `gc` has removed nothing that the commits `needs` hold.
-
-        `move` gets the rows of `needs`, to write again, if the store keeps account of shared objects.
 
         No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before
         the commit's contents. So if the commit is stored, and no sweep comes in between, its contents are
         stored too.
         """
         if not needs:
-            return move(None, {})
+            return move(None)
         while True:
-            sweep, kept = self.refs.sweep(), {}
+            sweep = self.refs.sweep()
             for oid in needs:
-                row = self._kept(oid)
-                if row is None:
+                if not self._is_kept(oid):
                     raise NotFound(f"no commit {oid}: gc has removed it", name=str(oid))
-                if self.store.keeps_account:
-                    kept[OBJECT_PREFIX + oid.hex()] = row
-            if move(sweep, kept):
+            if move(sweep):
                 return True
             if self.refs.sweep() == sweep:
                 return False
 
-    def _kept(self, oid: ObjectId) -> bytes | None:
-        """The row of the commit, None if the store has none.
+    def _is_kept(self, oid: ObjectId) -> bool:
+        """Whether the store has the commit.
 
         Waits a moment if `gc`, having met a ref to it, may bring it back.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=_PATIENCE)
-        while (row := self.objects.row(oid)) is None:
+        while not self.objects.is_stored(oid):
             if TRASH + oid.hex() not in self.store or not backoff.pause():
-                return self.objects.row(oid)  # gc may have brought it back in between
-        return row
+                return self.objects.is_stored(oid)  # gc may have brought it back in between
+        return True
 
     # Branches
 
@@ -815,10 +794,7 @@ class Core:
             commit = self.resolve(target)
             action = f"checkout: to {commit.short}"
             self._keeping(
-                [commit.oid],
-                lambda sweep, kept: self.refs.set_head(
-                    commit=commit.oid, action=action, sweep=sweep, rows=kept
-                ),
+                [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
             )
         return self.refs.head()
 
@@ -826,15 +802,6 @@ class Core:
 def _told_of(done: bool, rows: Mapping[str, bytes], moves: Sequence[Move]) -> Attributes:
     size = sum(map(len, rows.values()))
     return {"done": done, "branches": len(moves), "rows": len(rows), "bytes": size}
-
-
-def _is_line(commits: Sequence[Commit], expected: ObjectId | None) -> bool:
-    """Whether each commit has one parent, the commit before it, and the first one has `expected`."""
-    for commit in commits:
-        if commit.parent_ids != (() if expected is None else (expected,)):
-            return False
-        expected = commit.oid
-    return True
 
 
 def _rollback_message(target: Commit) -> str:
