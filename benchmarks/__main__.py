@@ -18,6 +18,7 @@ from benchmarks import (
     keys,
     langgraph_threads,
     large,
+    openai_sessions,
     reading,
     report,
     servers,
@@ -43,6 +44,7 @@ MODULES = [
         upkeep,
         agents,
         langgraph_threads,
+        openai_sessions,
         servers,
         startup,
     )

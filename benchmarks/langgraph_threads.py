@@ -23,6 +23,8 @@ PUTS = 500
 LAST = 50
 CHARACTERS = 450
 READS = 20
+THREADS = 3000
+THREADS_OF_A_USER = 10
 
 BYTES = "LangGraph, 500 steps of a chat, disk: bytes"
 PUT = "LangGraph, 500 steps of a chat, disk: a step"
@@ -31,6 +33,7 @@ GET = "LangGraph, 500 steps of a chat, disk: get the newest again"
 GET_FIRST = "LangGraph, 500 steps of a chat, disk: the first get after opening"
 LIST = "LangGraph, 500 steps of a chat, disk: list all"
 GET_OBJECTS = "LangGraph, 500 messages of LangChain, disk: get the newest again"
+FILTERED = "LangGraph, 3,000 threads, disk: list the 10 checkpoints of a user"
 
 CONFIG: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
 
@@ -128,3 +131,27 @@ def threads(scratch: Path) -> Iterator[Sides]:
         }
 
     yield {"vstate": lambda: on(VstateSaver), "langgraph": lambda: on(in_sqlite)}
+
+
+@workload(Row(FILTERED, "seconds", (Target(0.02),)))
+def threads_of_a_user(scratch: Path) -> Iterator[Sides]:
+    savers = {"vstate": VstateSaver(scratch / "vstate"), "langgraph": in_sqlite(scratch / "sqlite")}
+    for number in range(THREADS):
+        config: Any = {"configurable": {"thread_id": f"thread {number}", "checkpoint_ns": ""}}
+        metadata: Any = {
+            "source": "input",
+            "step": -1,
+            "user": f"user {number % (THREADS // THREADS_OF_A_USER)}",
+        }
+        for saver in savers.values():
+            saver.put(config, empty_checkpoint(), metadata, {})
+
+    def on(saver: Any) -> dict[str, float]:
+        def read() -> None:
+            assert sum(1 for _ in saver.list(None, filter={"user": "user 17"})) == THREADS_OF_A_USER
+
+        return {FILTERED: seconds(read)}
+
+    yield {side: partial(on, saver) for side, saver in savers.items()}
+    for saver in savers.values():
+        close(saver)

@@ -28,6 +28,7 @@ PACKAGES = (
     "prollytree",
     "langgraph-checkpoint-postgres",
     "langgraph-checkpoint-sqlite",
+    "openai-agents",
     "msgpack",
     "cloudpickle",
     "blake3",

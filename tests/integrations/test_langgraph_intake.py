@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from vstate import CorruptObject, InvalidInput, Memory, NotFound
-from vstate.integrations.langgraph import VstateSaver, intake
+from vstate.integrations.langgraph import VstateSaver, intake, sqlite_file
 
 SERDE = JsonPlusSerializer()
 TABLES = """
@@ -197,6 +197,12 @@ def test_the_command_moves_threads(source: Source, tmp_path: Path) -> None:
     assert json.loads(again)["written"] == 0
     assert run("langgraph-sqlite", "none")[0] == 1
     assert run("langgraph-sqlite", str(source.file), "--branch", "main")[0] == 2
+    words = ["-s", str(tmp_path / "store"), "export", "--to", "langgraph-sqlite", "-o", str(tmp_path / "out")]
+    assert (
+        CliRunner().invoke(cli, [*words, "chats/ann"]).stdout
+        == "exported 1 thread with 3 checkpoints, 3 of them new\n"
+    )
+    assert CliRunner().invoke(cli, [*words, "--since", "main"]).exit_code == 2
 
 
 def test_threads_come_from_postgres(start_postgres: Callable[..., Any], tmp_path: Path) -> None:
@@ -242,6 +248,60 @@ def test_threads_come_from_postgres(start_postgres: Callable[..., Any], tmp_path
         env={"DSN": dsn},
     )
     assert result.stdout == "imported 1 thread with 5 checkpoints, 5 of them new\n", result.output
+
+
+# Back out
+
+
+def test_threads_go_back_to_a_file_of_sqlite(source: Source, tmp_path: Path) -> None:
+    """A file that was written from threads holds the same checkpoints and writes, and takes more later."""
+    source.add("ann", 3)
+    source.add("bob/7", 1)
+    saver, out = VstateSaver(Memory()), tmp_path / "out.sqlite"
+    intake.take_sqlite(saver.repo, source.file)
+    saver.repo.commit("threads/%zz", set={"no": "thread"})  # a name that quote_ref never makes
+    report = sqlite_file.write_sqlite(saver.repo, out, branches=["threads/ann"])
+    assert (report.threads, report.checkpoints, report.written, report.left_out) == (1, 3, 3, ())
+    assert sqlite_file.write_sqlite(saver.repo, out).written == 1
+    again = VstateSaver(Memory())
+    assert intake.take_sqlite(again.repo, out).written == 4
+    for thread in ("ann", "bob/7"):
+        assert read(again, thread) == read(saver, thread)
+    assert sqlite_file.write_sqlite(saver.repo, source.file).written == 0, "what is there stays"
+    with pytest.raises(NotFound):
+        sqlite_file.write_sqlite(saver.repo, out, branches=["threads/none"])
+    with pytest.raises(InvalidInput, match="another file"):
+        sqlite_file.write_sqlite(saver.repo, tmp_path / "no" / "where")
+
+
+def test_the_values_of_every_form_go_into_a_checkpoint(tmp_path: Path) -> None:
+    """Texts, bytes and None are put where they belong; an encrypted thread is left out."""
+
+    class Secret:
+        def dumps_typed(self, value: Any) -> tuple[str, bytes]:
+            return "msgpack+secret", SERDE.dumps_typed(value)[1]
+
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            return SERDE.loads_typed(("msgpack", data[1]))
+
+    saver, out = VstateSaver(Memory()), tmp_path / "out.sqlite"
+    values = {"none": None, "raw": b"\xc1", "text": "é", "list": [1, HumanMessage("hi")]}
+    checkpoint: Any = {
+        **empty_checkpoint(),
+        "channel_values": values,
+        "channel_versions": dict.fromkeys(values, 1),
+    }
+    config: Any = {"configurable": {"thread_id": "plain", "checkpoint_ns": ""}}
+    saver.put(config, checkpoint, {"source": "input", "step": -1}, dict.fromkeys(values, 1))
+    secret = VstateSaver(saver.repo.store, serde=Secret())
+    config = {"configurable": {"thread_id": "secret", "checkpoint_ns": ""}}
+    secret.put(config, checkpoint, {"source": "input", "step": -1}, {})
+    report = sqlite_file.write_sqlite(saver.repo, out)
+    assert [key.split()[0] for key, _ in report.left_out] == ["secret"]
+    again = VstateSaver(Memory())
+    intake.take_sqlite(again.repo, out)
+    (found,) = read(again, "plain").values()
+    assert found.checkpoint == checkpoint
 
 
 def test_each_thread_is_read_back(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,7 @@ def same(found: CheckpointTuple | None, other: CheckpointTuple | None) -> bool:
     return repr(found) == repr(other) and found is not None
 
 
+@pytest.mark.slow
 def test_a_history_of_any_edits_comes_back(tmp_path: Path) -> None:
     """Each checkpoint of a thread whose messages grow, shrink and change comes back, from disk too."""
     chance = random.Random(7)
@@ -82,6 +83,7 @@ def test_a_history_of_any_edits_comes_back(tmp_path: Path) -> None:
             assert (found.parent_config is None) == (number == 0)
 
 
+@pytest.mark.slow
 def test_a_chat_takes_little_room(tmp_path: Path) -> None:
     """A hundred steps of a chat, whose copies are 2.8 MB, take less than 200 KB on disk."""
     chance = random.Random(1)
@@ -182,6 +184,26 @@ def test_a_deleted_thread_is_forgotten_if_that_is_asked_for() -> None:
     left = {key: value for key, value in store.items("") if key != "gc"}
     assert left == {key: value for key, value in before.items() if key != "gc"}
     assert ids(saver, "u") == ["00000001"]
+
+
+def test_with_a_lease_threads_are_copied_and_deleted_as_without() -> None:
+    """Under a lease that is held, a copy has all checkpoints, and a deleted thread is gone."""
+    store = Memory()
+    with Versioned(store).lease("worker") as lease:
+        saver = VstateSaver(store, lease=lease)
+        for number in range(4):
+            config = step(saver, number, {"messages": ["x" * 40] * number})
+            saver.put_writes(config, [("a", number)], "task")
+        for target in ("u", "t", "u"):
+            saver.copy_thread("t", target)
+        assert ids(saver, "u") == ids(saver) == ["00000003", "00000002", "00000001", "00000000"]
+        found = saver.get_tuple(named("u"))
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == ["x" * 40] * 3
+        assert found.pending_writes == [("task", "a", 3)]
+        saver.delete_thread("t")
+        saver.delete_thread("never there")
+        assert saver.repo.branch_names("threads/") == ["threads/u"]
 
 
 class Refusing:
@@ -488,3 +510,55 @@ def test_a_worker_that_lost_its_turn_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(LeaseLost):
         step(saver, 9, {})
     store.close()
+
+
+def test_a_filtered_list_is_never_behind(tmp_path: Path) -> None:
+    """Whatever moves the threads, a filter gives what a look at all checkpoints gives."""
+    store, dice = Disk(tmp_path / "s", durability="process"), random.Random(7)
+    plain, sealed = VstateSaver(store), VstateSaver(store, serde=EncryptedSerializer(Secret()))
+    users = ["ann", "bob", "eve", *"defghijk"]
+    numbers = iter(range(1, 10_000))
+
+    def put(saver: VstateSaver, thread: str) -> None:
+        user = dice.choice([*users, None, 7, {"name": "ann"}])
+        step(saver, next(numbers), {}, named(thread), user=user, run_id=f"run {dice.randrange(4)}")
+
+    def check() -> None:
+        found = list(plain.list(None))
+        for filter in ({"user": dice.choice(users)}, {"user": "ann", "run_id": "run 1"}, {"user": 7}):
+            wanted = [f for f in found if all(f.metadata.get(k) == v for k, v in filter.items())]
+            assert list(plain.list(None, filter=filter)) == wanted  # type: ignore[arg-type]
+
+    def pulled(thread: str) -> None:
+        """Another store has the thread, and moves it on."""
+        other = Repository(Memory())
+        name = plain.branch(thread)
+        plain.repo.push(other, [name], force=True)
+        put(VstateSaver(other.store), thread)
+        other.push(plain.repo, [name], force=True)
+
+    def at_random(thread: str) -> None:
+        plain.put_writes(named(thread, id=f"{next(numbers):08}"), [("c", 1)], "task")
+        name = plain.branch(thread)
+        plain.repo.move_branch(name, f"{name}~1")
+
+    others = [
+        pulled,
+        at_random,
+        lambda thread: plain.prune([thread]),
+        lambda thread: plain.delete_thread(thread),
+        lambda thread: plain.delete_for_runs(["run 2"]),
+        lambda thread: plain.copy_thread(thread, f"thread {dice.randrange(6)}"),
+        lambda thread: put(VstateSaver(store), thread),
+    ]
+    for _ in range(60):
+        thread = f"thread {dice.randrange(6)}"
+        put(plain, thread)
+        if not dice.randrange(2):
+            dice.choice(others)(thread)  # type: ignore[no-untyped-call]
+        check()
+    put(plain, "last")
+    step(sealed, next(numbers), {}, named("last"), user="mallory")
+    assert not any(b"mallory" in row for _, row in store.items("r/"))
+    assert plain.branch("last") in plain.repo.possible_branches({"user": "mallory"})
+    assert len(plain.repo.possible_branches({"user": "nobody"})) < len(plain.repo.branch_names())

@@ -184,6 +184,25 @@ def test_calls_happen_in_their_order() -> None:
     asyncio.run(run())
 
 
+def test_a_cancelled_call_has_ended_when_the_cancellation_comes_out() -> None:
+    """Calls that are cancelled, waiting or at work, have happened in their order; the next one goes on."""
+
+    async def run() -> None:
+        session = VstateSession("ann", Memory())
+        calls = [asyncio.create_task(session.add_items(says(str(number)))) for number in range(6)]
+        await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        found = await texts(VstateSession("ann", session.repo.store))
+        assert found == [str(number) for number in range(6)]
+        await session.add_items(says("next"))
+        assert await texts(session) == [*found, "next"]
+
+    asyncio.run(run())
+
+
 @pytest.mark.slow
 def test_a_branch_of_a_long_session_is_short(tmp_path: Path) -> None:
     """A branch of 500 turns takes at most 1 KB on disk, and `vstate log` shows its steps."""
@@ -210,4 +229,4 @@ def test_a_branch_of_a_long_session_is_short(tmp_path: Path) -> None:
     assert (size() - before) / 100 <= 1024
     with Versioned(tmp_path, branch="openai/ann/side-7") as state:
         log = [commit.message for commit in state.log(limit=2)]
-    assert log == ["branch from turn 407 of main", "add user, assistant"]
+    assert log == ["branch from turn 407", "add user, assistant"]

@@ -384,8 +384,10 @@ def test_what_a_store_holds() -> None:
 
 
 def test_the_row_of_labels() -> None:
-    """A canonical map, and the first bytes of its hash."""
+    """The commit and a canonical map, and the first bytes of their hash."""
     store = Memory()
-    Repository(store).commit("a", set={"k": 1}, labels={"user": "ann", "tags": [1, True, None, 0.5]})
-    row = b"\x82\xa4tags\x94\x01\xc3\xc0\xcb\x3f\xe0\0\0\0\0\0\0\xa4user\xa3ann"
+    commit = Repository(store).commit("a", set={"k": 1}, labels={"user": "ann", "tags": [1, True, None, 0.5]})
+    assert commit is not None
+    row = b"\x92\xc4\x20" + commit.oid
+    row += b"\x82\xa4tags\x94\x01\xc3\xc0\xcb\x3f\xe0\0\0\0\0\0\0\xa4user\xa3ann"
     assert store.get("r/labels/heads/a") == row + blake3(row).digest(4)

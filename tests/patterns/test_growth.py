@@ -73,6 +73,7 @@ def test_any_value_comes_back(seed: int, other: bytes) -> None:
         assert len(value.before[0].ranges) <= 2 * MOST_RANGES + 2
 
 
+@pytest.mark.slow
 def test_a_value_in_too_many_pieces_is_kept_anew() -> None:
     """A list that is edited all over is put on the heap as a whole from time to time, and stays in order."""
     value, items, added = Value(), messages(*range(1200)), []

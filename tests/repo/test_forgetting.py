@@ -252,6 +252,14 @@ def committed_together(repo: Repository) -> None:
     repo.commit("it", set={"l": 1})
 
 
+def begun_on_another(repo: Repository) -> None:
+    """The other branch begins with a commit on top of this one's."""
+    repo.commit("it", set={"k": "x" * 300})
+    base = made(repo.commit("it", set={"l": "y" * 300}))
+    repo.commit_many([BranchChanges("other", set={"m": 1}, expect=None, base=base)])
+    repo.commit("it", set={"n": "z" * 300})
+
+
 def imported_beside(repo: Repository) -> None:
     """Another store brings a commit whose values are here already."""
     repo.commit("it", set={"k": "x" * 300})
@@ -278,6 +286,7 @@ def renamed(repo: Repository) -> None:
         rolled_back_to_another,
         tagged,
         committed_together,
+        begun_on_another,
         imported_beside,
         renamed,
     ],

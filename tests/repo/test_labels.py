@@ -75,6 +75,7 @@ def test_a_branch_that_expired_leaves_no_labels() -> None:
         time.pass_(61)
         repo = Repository(store)
         assert (repo.branch_names(labels={"user": "ann"}), repo.labels()) == ([], {})
+        assert repo.possible_branches({"user": "ann"}) == []
         repo.commit("guest", set={"n": 1})
         assert repo.labels() == {}
     with standing_still() as time:
@@ -183,3 +184,25 @@ def test_wrong_labels_are_refused(wrong: dict[str, Label]) -> None:
     with pytest.raises(InvalidInput):
         repo.branch_names(labels=wrong)  # type: ignore[arg-type]  # wrong on purpose
     assert repo.branch_names() == []
+
+
+def test_a_branch_that_something_else_moved_is_possible() -> None:
+    """Labels rule a branch out only while its newest commit set them: not after a plain commit, or a pull."""
+    here, there = Repository(Memory()), Repository(Memory())
+    for name in ("a", "b", "c"):
+        here.commit(name, set={"n": 1}, labels={"user": ["ann"], "room": True})
+    here.push(there, ["a"])
+    assert there.possible_branches({"user": "bob"}) == []
+    assert here.possible_branches({"user": "bob"}) == here.possible_branches({"new": "x"}) == []
+    assert here.possible_branches({"user": "ann", "room": "any"}, "b") == ["b"]
+    first = here.branch("a")
+    here.commit("a", set={"n": 2}, labels={"user": ["ann", "bob"]})
+    here.push(there, ["a"])
+    here.commit("b", set={"n": 2})
+    for repo, names in ((here, ["a", "b"]), (there, ["a"])):
+        assert repo.possible_branches({"user": "bob"}) == names
+        assert repo.labels_at(names[-1], repo.branch(names[-1]).oid) is None
+    assert here.labels_at("a", here.branch("a").oid) == {"user": ["ann", "bob"]}
+    here.move_branch("a", first.oid)
+    here.commit("c", labels={"": True})
+    assert here.possible_branches({"user": "eve"}) == ["a", "b", "c"]

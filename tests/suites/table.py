@@ -247,6 +247,7 @@ ALL = [
             "-k",
             "not nonnull_migrations and not glob_literal and not match_pattern and not indexable_condition",
         ),
+        stores=("memory", "disk", "postgres"),
         passed=144,
         failing={
             "test_vector_store_initialization": "it reads the tables of SQLite",
@@ -276,6 +277,7 @@ ALL = [
         packages=OPENAI_AGENTS,
         plugin="openai_sessions",
         options=("-o", "asyncio_mode=auto"),
+        stores=("memory", "disk", "postgres"),
         passed=226,
         skipped=1,
         failing=listed("openai_sessions"),

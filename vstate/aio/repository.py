@@ -41,6 +41,7 @@ class Repository:
     branch_ids = _awaited(sync.Repository.branch_ids)
     branch_names = _awaited(sync.Repository.branch_names)
     labels = _awaited(sync.Repository.labels)
+    possible_branches = _awaited(sync.Repository.possible_branches)
     create_branch = _awaited(sync.Repository.create_branch)
     delete_branch = _awaited(sync.Repository.delete_branch)
     rename_branch = _awaited(sync.Repository.rename_branch)

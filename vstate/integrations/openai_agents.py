@@ -9,10 +9,13 @@ import pickle
 import re
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain, count
 from os import PathLike
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -66,6 +69,7 @@ class _History:
 
     def __init__(self) -> None:
         self.records: list[Any] = []
+        self.added: list[Any] = []  # those of the items
         self.entries: list[_Entry] = []
         self.usage: dict[int, dict[str, Any]] = {}
         self.turns = 0
@@ -75,6 +79,7 @@ class _History:
         self.records.append(record)
         if "item" in record:
             item = record["item"]
+            self.added.append(record)
             self.turns += _is_user(item)
             self.entries.append(_Entry(self.turns, record["at"], item))
         elif "usage" in record:
@@ -84,8 +89,7 @@ class _History:
 
     def before(self, turn: int) -> list[Any]:
         """The records of the items before a turn, without usage."""
-        left = sum(entry.turn < turn for entry in self.entries)
-        return [record for record in self.records if "item" in record][:left]
+        return self.added[: self._place(turn)]
 
     def without_last(self) -> list[Any]:
         """The records without the last item, and without the usage of its turn if that has no other item."""
@@ -100,7 +104,13 @@ class _History:
 
     def first_at(self, turn: int) -> str | None:
         """The time of a turn's first item: it tells the turn from a later one with its number."""
-        return next((entry.at for entry in self.entries if entry.turn == turn), None)
+        place = self._place(turn)
+        is_there = place < len(self.entries) and self.entries[place].turn == turn
+        return self.entries[place].at if is_there else None
+
+    def _place(self, turn: int) -> int:
+        """How many items are before a turn."""
+        return bisect_left(self.entries, turn, key=lambda entry: entry.turn)
 
 
 class _GoneError(Exception):
@@ -232,31 +242,36 @@ class VstateSession:
         if branch_name is not None and not branch_name.strip():
             raise InvalidInput("Branch name cannot be empty")
 
-        def fork() -> str:
-            history, source = self._history(None), self._branch
-            if turn_number < 1 or history.first_at(turn_number) is None:
-                raise InvalidInput(f"Turn {turn_number} does not contain a user message in branch {source!r}")
-            name = branch_name or f"branch_from_turn_{turn_number}_{int(time.time())}"
-            base, number = name, 1
-            while True:
-                try:
-                    self._journal(source).fork(
-                        self._ref(name),
-                        lambda history: history.before(turn_number),
-                        message=f"branch from turn {turn_number} of {source}",
+        base = f"branch_from_turn_{turn_number}_{int(time.time())}"
+        current = self._branch
+
+        def fork(journal: Journal[_History], name: str) -> None:
+            def plan(history: _History) -> Iterable[Any]:
+                _require_present(history)
+                if turn_number < 1 or history.first_at(turn_number) is None:
+                    source = journal.branch.removeprefix(self._prefix)
+                    raise InvalidInput(
+                        f"Turn {turn_number} does not contain a user message in branch {source!r}"
                     )
+                return history.before(turn_number)
+
+            journal.fork(self._ref(name), plan, message=f"branch from turn {turn_number}")
+
+        def begin() -> str:
+            while True:
+                name = branch_name or self._unused(base)
+                try:
+                    self._change(current, partial(fork, name=name))
                 except RefMoved:
                     if branch_name is not None:
                         raise InvalidInput(
                             f"Branch {name!r} has already been used in this session: choose another name"
                         ) from None
-                    number += 1
-                    name = f"{base}_{number}"
                 else:
                     self._branch = name
                     return name
 
-        return await self._in_order(fork)
+        return await self._in_order(begin)
 
     async def create_branch_from_content(self, search_term: str, branch_name: str | None = None) -> str:
         """As `create_branch_from_turn`, for the first turn of the user that has the text."""
@@ -431,6 +446,11 @@ class VstateSession:
         names = self.repo.branch_names(self._prefix)
         return [split_path(unquote_ref(name.removeprefix(self._prefix)))[0] for name in names]
 
+    def _unused(self, name: str) -> str:
+        """The name, or the name with a number, that no branch of the session has or had."""
+        taken = set(self._branches())
+        return next(free for free in chain([name], (f"{name}_{n}" for n in count(2))) if free not in taken)
+
     def _journal(self, branch: str) -> Journal[_History]:
         self._require_open()
         with self._lock:
@@ -481,13 +501,14 @@ class VstateSession:
 
         async def run() -> _T:
             try:
-                if before is not None:
+                if before is not None and not before.done():
                     await asyncio.wrap_future(before)
                 return await in_thread(work)
             finally:
                 done.set_result(None)
 
-        return await shielded(run())
+        # Alone, the call needs no task: `in_thread` has a shield.
+        return await (run() if before is None or before.done() else shielded(run()))
 
 
 def _quoted(name: str) -> str:

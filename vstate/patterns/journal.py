@@ -16,11 +16,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
 from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
+from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges
 from vstate.values.culprits import own_error
 from vstate.values.entry import PICKLE, read_parts
@@ -101,10 +103,12 @@ class Journal(Generic[I]):
         *,
         name: Id = "journal",
         guard: Guard | None = None,
+        labels: LabelsOf[I] | None = None,
     ) -> None:
         """The journal under the keys `name/…` of a branch, which need not exist yet. Reads nothing.
 
         `make_index` makes an empty index. With a lease as `guard`, writes raise LeaseLost once it is lost.
+        `labels` gives the labels of the branch for each commit.
         """
         self.repo = repo
         self.branch = branch
@@ -119,11 +123,21 @@ class Journal(Generic[I]):
         self._added = False
         """Whether the index has records that are not committed."""
         self._calls: deque[_Call[I]] = deque()
+        self._labels_of = labels
+        self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
 
     @property
     def head(self) -> Commit | None:
         """The commit that the index is of; None before the first one."""
         return self._head
+
+    @property
+    def labels(self) -> Mapping[str, Label] | None:
+        """The labels that the head set, None if it set none."""
+        head = self._head
+        if head is not None and self._labelled[0] != head.oid:
+            self._labelled = head.oid, self.repo.labels_at(self.branch, head.oid)
+        return self._labelled[1] if head is not None else None
 
     @property
     def index(self) -> I:
@@ -197,7 +211,7 @@ class Journal(Generic[I]):
 
         def changes(index: I) -> tuple[_Segment, ...] | None:
             records = plan(index)
-            return None if records is None else self._cut(0, list(records))
+            return None if records is None else self._divided(list(records))
 
         return self._change(changes, message, fresh=True)
 
@@ -208,7 +222,7 @@ class Journal(Generic[I]):
         RefMoved if the branch exists.
         """
         with self.lock:
-            made, gone = self._difference(self._cut(0, list(plan(self.refresh()))))
+            made, gone = self._difference(self._divided(list(plan(self.refresh()))))
             changes = BranchChanges(
                 branch, set=made, delete=gone, expect=None, base=self._head, message=message
             )
@@ -240,7 +254,7 @@ class Journal(Generic[I]):
                 if records:
                     segments = self._appended(records)
                     messages = dict.fromkeys(call.message for call in planned if call.has_records)
-                    commit = self._commit(segments, "; ".join(messages))
+                    commit = self._commit(segments, "; ".join(messages), records)
                 for call in planned:
                     call.commit, call.is_done = commit if call.has_records else None, True
             except RefMoved as error:
@@ -293,22 +307,31 @@ class Journal(Generic[I]):
         self,
         segments: Sequence[_Segment],
         message: str,
+        records: Sequence[Any] | None = None,
         *,
         beside: Mapping[str, Any] = MappingProxyType({}),
         others: Sequence[BranchChanges] = (),
         info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
-        """Commit these segments on top of the known ones; RefMoved."""
+        """Commit these segments, with these new records, on top of the known ones; RefMoved."""
         made, gone = self._difference(segments)
+        labels = None
+        if self._labels_of is not None:
+            if records is None:
+                records = [record for some in made.values() for record in some]
+            labels = self._labels_of(self, records)
         own = BranchChanges(
             self.branch,
             set={**beside, **made},
             delete=gone,
             expect=self._head,
             message=message,
+            labels=labels,
             info=info,
         )
         commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
+        if commit is not None:
+            self._labelled = commit.oid, labels
         return commit
 
     def _difference(self, segments: Iterable[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
@@ -360,6 +383,25 @@ class Journal(Generic[I]):
             return self._cut(0, records)
         number = int(last.key[-_DIGITS:]) + len(last.records)
         return (*before, last, *self._cut(number, records[fitting:]))
+
+    def _divided(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
+        """All records of a journal as segments. The full ones at the start stay, as far as they are equal."""
+        kept: list[_Segment] = []
+        end = 0
+        for segment in self._segments:
+            after = end + len(segment.records)
+            same = tuple(records[end:after])
+            if not _are_same(segment.records, same):
+                if same and after > len(records) and _are_same(segment.records[: len(same)], same):
+                    # Shorter than it was, so it fits; its size is exact again once it is read.
+                    return (*kept, segment._replace(entry=b"", records=same))
+                break
+            kept.append(segment)
+            end = after
+        if kept and end < len(records):  # the last one may have room for the next record
+            end -= len(kept.pop().records)
+        number = int(kept[-1].key[-_DIGITS:]) + len(kept[-1].records) if kept else 0
+        return (*kept, *self._cut(number, records[end:]))
 
     def _cut(self, number: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """Records as segments; the first one is record `number` of the journal."""
@@ -433,6 +475,10 @@ class Journal(Generic[I]):
             index.add(record)
         self._index, self._segments, self._head = index, tuple(segments), head
         self._added = False
+
+
+LabelsOf = Callable[[Journal[I], Sequence[Any]], Mapping[str, Label] | None]
+"""A function of a journal and of the records that it gets; None leaves the labels of the branch."""
 
 
 class Journals(Generic[I]):

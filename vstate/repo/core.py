@@ -683,7 +683,23 @@ class Core:
         `commit(branch, labels={...})` sets them, and `branch_names(labels={...})` finds branches by them.
         """
         there = self._ids(names) if names is not None else self.refs.names(HEADS)
-        return self._labels.read(there)
+        return {name: row.labels for name, row in self._labels.read(there).items()}
+
+    def labels_at(self, branch: str, head: ObjectId) -> dict[str, Label] | None:
+        """The labels that this very commit set as it became the branch's head; None for any others."""
+        row = self._labels.read([branch]).get(branch)
+        return row.labels if row is not None and row.at == head else None
+
+    def possible_branches(self, labels: Mapping[str, str], prefix: str = "") -> list[str]:
+        """The names of the branches that begin with `prefix`, without those that lack one of the labels.
+
+        A branch whose newest commit set no labels may have any. So labels that a program sets with each of
+        its commits are an index that is never behind: a branch that something else has moved, a pull or a
+        reset, is a possible one. A label True stands for any text, and under the empty name for any text of
+        any name.
+        """
+        expired = set(self.refs.lifetimes.expired(HEADS + prefix))
+        return [name for name in self._labels.possible(labels, prefix) if HEADS + name not in expired]
 
     def create_branch(
         self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None

@@ -17,7 +17,7 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.repo.core import Advance, Core, Guard
 from vstate.repo.names.dates import ttl_microseconds
 from vstate.repo.names.refs import HEADS, check_ref_name
-from vstate.repo.rules.labels import Label, label_rows
+from vstate.repo.rules.labels import Label, check_labels, label_rows
 from vstate.spans import Attributes, spanned
 from vstate.values.culprits import culprit, own_error
 from vstate.values.entry import encode_value
@@ -77,7 +77,7 @@ class BranchChanges:
         if expect is not None and expect != "anywhere" and not isinstance(expect, Commit):
             raise TypeError(f'expect is a Commit, None or "anywhere", not {type(expect).__name__}')
         self._events = tuple(events)
-        self._labels = None if labels is None else label_rows(branch, labels)
+        self._labels = None if labels is None else check_labels(labels)
         self._changes, self._objects = _encode(set, expire)
         for key in delete:
             if key in self._changes:
@@ -106,7 +106,8 @@ class BranchChanges:
         made = repo.build_commit(root, parents, message=self._message, info=self._info, events=self._events)
         action = reflog_action("commit", made)
         objects = self._objects | nodes_made
-        return Advance(self.branch, (made,), objects, tuple(nodes), oid, action, self._labels or {})
+        rows = {} if self._labels is None else label_rows(self.branch, made.oid, self._labels)
+        return Advance(self.branch, (made,), objects, tuple(nodes), oid, action, rows)
 
 
 def told_of(made: list[Commit | None], *_: Any, **__: Any) -> Attributes:

@@ -7,7 +7,7 @@ import dbm
 import os
 import sys
 from functools import partial
-from typing import Protocol
+from typing import Final
 
 import click
 
@@ -16,9 +16,10 @@ from vstate.plural import counted
 from vstate.repo.exchange import intake
 from vstate.repo.names.remotes import expanded
 from vstate.values.inspection import size_text
+from vstate_cli.left_out import documents, tell_left_out, tell_threads
 from vstate_cli.merging import note_unsigned
 from vstate_cli.moved_refs import ref_line
-from vstate_cli.output import Document, safe
+from vstate_cli.output import safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 
@@ -32,6 +33,7 @@ from vstate_cli.session import Session, command
         "vstate import shelve cache.db --branch cache",
         "vstate import json settings/ --prefix settings/",
         "vstate import langgraph-sqlite checkpoints.sqlite",
+        "vstate import openai-agents sessions.sqlite",
         "vstate import langgraph-postgres 'postgresql://app:${PASSWORD}@db/app'",
     ],
     json="{refs: [{name, commit, outcome, old}], objects, written, bytes, file_bytes, prerequisites: "
@@ -39,7 +41,8 @@ from vstate_cli.session import Session, command
     "commit of the ref before, or null; written counts the objects that were new to the store; bytes is "
     "the size of all objects, file_bytes the size of the bundle. Of shelve or JSON files: {branch, commit, "
     "keys, written, left_out: [{key, reason}]}; written counts the keys that were new or changed. Of "
-    "threads: {threads, checkpoints, written, left_out}, where the key is a thread and a checkpoint.",
+    "threads: {threads, checkpoints, written, left_out}, where the key is a thread and a checkpoint; of "
+    "sessions: {sessions, items, written, left_out}.",
 )
 @click.argument("words", metavar="[FORMAT] FILE", nargs=-1, required=True)
 @click.option(
@@ -63,21 +66,26 @@ def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str |
 
     `langgraph-sqlite FILE` and `langgraph-postgres DSN` move the threads of LangGraph's savers to the
     branches of a VstateSaver, threads/ID, a commit for each checkpoint. NAME stands for threads/ then. In a
-    DSN, ${NAME} is a variable of the environment. This needs vstate[langgraph].
+    DSN, ${NAME} is a variable of the environment. This needs vstate[langgraph]. `openai-agents FILE` moves
+    the sessions of a SQLiteSession to those of VstateSession, and needs vstate[openai_agents].
     """
     *form, file = words
-    if form not in ([], ["shelve"], ["json"], ["langgraph-sqlite"], ["langgraph-postgres"]):
-        raise click.UsageError(
-            "give one FILE, or one of shelve, json, langgraph-sqlite and langgraph-postgres, and one FILE."
-        )
+    if len(form) > 1 or not set(form) <= _FORMATS:
+        raise click.UsageError(f"give one FILE, or one of {', '.join(sorted(_FORMATS))} and one FILE.")
     if form in (["shelve"], ["json"]):
         _take(session, form[0], file, prefix, branch)
         return
-    if form and branch is None:
+    if form == ["openai-agents"] and branch is None and not prefix:
+        _take_sessions(session, file)
+        return
+    if form and form != ["openai-agents"] and branch is None:
         _take_threads(session, form[0], file, prefix or "threads/")
         return
-    if branch is not None:
-        raise click.UsageError("--branch goes with shelve and json: others have branches of their own.")
+    if form or branch is not None:
+        raise click.UsageError(
+            "--branch goes with shelve and json, and --prefix not with openai-agents: the others have "
+            "branches of their own."
+        )
     if file != "-" and not os.path.exists(file):
         raise NotFound(f"no file {file}", name=file)  # before the store is created
     if os.path.isdir(file):
@@ -111,6 +119,9 @@ def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str |
         )
 
 
+_FORMATS: Final = frozenset({"shelve", "json", "langgraph-sqlite", "langgraph-postgres", "openai-agents"})
+
+
 def _take(session: Session, form: str, path: str, prefix: str, branch: str | None) -> None:
     """Commit the values of a shelve file, or of JSON files."""
     if form == "json" and not os.path.isdir(path):
@@ -129,12 +140,12 @@ def _take(session: Session, form: str, path: str, prefix: str, branch: str | Non
     if session.json:
         commit = None if report.commit is None else report.commit.id
         counts = {"keys": report.keys, "written": report.written}
-        out.json({"branch": branch, "commit": commit, **counts, "left_out": _left_out(report)})
+        out.json({"branch": branch, "commit": commit, **counts, "left_out": documents(report.left_out)})
     else:
         taken = counted(report.keys - len(report.left_out), "key")
         out.line(f"imported {taken} into {safe(branch)}, {report.written:,} of them new or changed")
     note_unsigned(session, before, report.commit)
-    _tell_left_out(session, report, "key")
+    tell_left_out(session, report.left_out, "key")
 
 
 def _take_threads(session: Session, form: str, place: str, prefix: str) -> None:
@@ -152,30 +163,25 @@ def _take_threads(session: Session, form: str, place: str, prefix: str) -> None:
             report = threads.take_sqlite(session.repo, place, prefix=prefix, progress=progress)
         else:
             report = threads.take_postgres(session.repo, expanded(place), prefix=prefix, progress=progress)
+    tell_threads(session, report, "imported")
+
+
+def _take_sessions(session: Session, path: str) -> None:
+    """Move the sessions of the OpenAI Agents SDK."""
+    if not os.path.isfile(path):
+        raise NotFound(f"no file {path}", name=path)  # before the store is created
+    try:
+        from vstate.integrations.openai_sqlite import take_sqlite  # late, as every optional package
+    except ImportError as error:
+        extra = 'pip install "vstate[openai_agents]"'
+        raise InvalidInput(f"this needs openai-agents ({error}): {extra}") from None
+    session.create_store()
+    with ProgressBar() as bar:
+        report = take_sqlite(session.repo, path, progress=partial(bar, "importing items"))
     if session.json:
-        counts = {"threads": report.threads, "checkpoints": report.checkpoints, "written": report.written}
-        session.out.json({**counts, "left_out": _left_out(report)})
+        counts = {"sessions": report.sessions, "items": report.items, "written": report.written}
+        session.out.json({**counts, "left_out": documents(report.left_out)})
     else:
-        taken = counted(report.checkpoints - len(report.left_out), "checkpoint")
-        session.out.line(
-            f"imported {counted(report.threads, 'thread')} with {taken}, {report.written:,} of them new"
-        )
-    _tell_left_out(session, report, "checkpoint")
-
-
-class _Report(Protocol):
-    @property
-    def left_out(self) -> tuple[tuple[str, str], ...]: ...
-
-
-def _left_out(report: _Report) -> list[Document]:
-    return [{"key": key, "reason": reason} for key, reason in report.left_out]
-
-
-def _tell_left_out(session: Session, report: _Report, noun: str) -> None:
-    """Name the parts that were left out, and fail if there are any."""
-    if not report.left_out:
-        return
-    for key, reason in report.left_out if not session.json else ():
-        session.out.line((f"  left out {safe(key)}: {safe(reason)}", "yellow"))
-    raise InvalidInput(f"{counted(len(report.left_out), noun)} left out; the others are imported")
+        sessions, items = counted(report.sessions, "session"), counted(report.items, "item")
+        session.out.line(f"imported {sessions} with {items}, {report.written:,} of them new")
+    tell_left_out(session, report.left_out, "part")

@@ -3,14 +3,14 @@
 from typing import Any
 
 import google.adk.sessions
-from places import store_url
+from places import place
 
 from vstate.integrations.google_adk import VstateSessionService
 
 
 class _Service(VstateSessionService):
     def __init__(self, url: str = "sqlite:///:memory:", **_: Any) -> None:
-        super().__init__(store_url(url.removeprefix("sqlite:///")))
+        super().__init__(place(url.removeprefix("sqlite:///")))
 
 
 google.adk.sessions.DatabaseSessionService = _Service

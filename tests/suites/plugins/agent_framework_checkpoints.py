@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import agent_framework
-from places import store_url
+from places import place
 
 from vstate.integrations.agent_framework import VstateCheckpointStorage
 
@@ -16,12 +16,12 @@ _CLASSES = tuple(
 
 class _Memory(VstateCheckpointStorage):
     def __init__(self) -> None:
-        super().__init__(store_url(":memory:"), allowed_checkpoint_types=_CLASSES)
+        super().__init__(place(":memory:"), allowed_checkpoint_types=_CLASSES)
 
 
 class _File(VstateCheckpointStorage):
     def __init__(self, path: str | Path, *, allowed_checkpoint_types: list[str] | None = None) -> None:
-        super().__init__(store_url(str(path)), allowed_checkpoint_types=allowed_checkpoint_types or ())
+        super().__init__(place(str(path)), allowed_checkpoint_types=allowed_checkpoint_types or ())
 
 
 agent_framework.InMemoryCheckpointStorage = _Memory

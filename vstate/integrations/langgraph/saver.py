@@ -22,16 +22,26 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from vstate.errors import AlreadyExists, InvalidInput, NotFound
+from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
+from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
 from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
-from vstate.integrations.langgraph.threads import Pair, Record, Saved, Thread, Value, writes_record
+from vstate.integrations.langgraph.threads import (
+    CHECKPOINT,
+    Pair,
+    Record,
+    Saved,
+    Thread,
+    Value,
+    writes_record,
+)
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.patterns.journal import Journal, Journals
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
+from vstate.repo.rules.labels import Label
 from vstate.sessions.shielding import in_thread
 
 _T = TypeVar("_T")
@@ -82,7 +92,11 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         self.prefix = prefix
         self.lease = lease
         self.forget = forget
-        self._journals = Journals(lambda branch: Journal(self.repo, branch, _Thread, guard=lease), most=256)
+        self._described: dict[int, Mapping[str, Any]] = {}
+        """The metadata that `put` is storing, by the identity of the pairs: loading one takes longer."""
+        self._journals = Journals(
+            lambda branch: Journal(self.repo, branch, _Thread, guard=lease, labels=self._labels), most=256
+        )
 
     def close(self) -> None:
         """Close the store if it was opened here."""
@@ -138,7 +152,11 @@ class VstateSaver(BaseCheckpointSaver[Any]):
             ]
 
         step = about.get("step")
-        self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
+        self._described[id(described)] = about
+        try:
+            self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
+        finally:
+            del self._described[id(described)]
         return _config(thread_id, ns, checkpoint["id"])
 
     def put_writes(
@@ -171,10 +189,13 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         """Delete the branch of a thread, with all its checkpoints and writes.
 
         The next `gc` of the store frees their room. With `forget` it is free when this returns, and the
-        thread cannot be brought back. That takes as long as a look at the whole store.
+        thread cannot be brought back. On `Disk` that takes milliseconds, unless threads were copied from this
+        one. In other stores it takes as long as a look at the whole store.
         """
         branch = self.branch(thread_id)
-        self._check_lease()
+        if self.lease is not None:
+            # The transaction of a commit tests the lease; a deletion cannot.
+            self._journal(thread_id).rewrite(lambda thread: [], message="delete")
         try:
             self.repo.delete_branch(branch, forget=self.forget)
         except NotFound:
@@ -195,22 +216,26 @@ class VstateSaver(BaseCheckpointSaver[Any]):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all its checkpoints and writes. A new thread is one ref, whatever the size."""
-        self._check_lease()
-        source = self._journal(source_thread_id)
+        source, branch = self._journal(source_thread_id), self.branch(target_thread_id)
         with source.lock:
             thread, head = source.refresh(), source.head
             if head is None:
                 return
+            kept = thread.all()
             try:
-                self.repo.create_branch(self.branch(target_thread_id), head)
+                if self.lease is None:
+                    self.repo.create_branch(branch, head, like=self.branch(source_thread_id))
+                else:  # one commit more, whose transaction tests the lease
+                    source.fork(branch, lambda newest: newest.copies(kept), message="copy")
                 return
-            except AlreadyExists:
-                kept = thread.all()
+            except (AlreadyExists, RefMoved):
+                pass  # the thread exists
 
-            def plan(target: Thread) -> list[Record]:
-                return thread.copies(kept, len(target.heap))
+        def plan(target: Thread) -> list[Record]:
+            return thread.copies(kept, len(target.heap))
 
-            self._journal(target_thread_id).append(plan, message=f"copy of {source_thread_id}"[:80])
+        # Without the lock of the source: two threads may be copied onto each other.
+        self._journal(target_thread_id).append(plan, message=f"copy of {source_thread_id}"[:80])
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Reduce threads to the newest checkpoint of each namespace, or with "delete" to nothing.
@@ -273,7 +298,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         ns, id = named.get("checkpoint_ns"), named.get("checkpoint_id")
         bound = get_checkpoint_id(before) if before else None
         left = -1 if limit is None else limit
-        for thread_id in [str(named["thread_id"])] if "thread_id" in named else self._thread_ids():
+        for thread_id in [str(named["thread_id"])] if "thread_id" in named else self._thread_ids(filter):
             journal = self._journal(thread_id)
             with journal.lock:
                 thread = journal.refresh()
@@ -423,16 +448,33 @@ class VstateSaver(BaseCheckpointSaver[Any]):
     def _journal(self, thread_id: str) -> Journal[_Thread]:
         return self._journals[self.branch(thread_id)]
 
-    def _thread_ids(self) -> Iterable[str]:
-        for name in self.repo.branch_names(self.prefix):
+    def _labels(self, journal: Journal[_Thread], records: Sequence[Record]) -> Mapping[str, Label] | None:
+        """The labels of a thread that gets these records.
+
+        Labels are not encrypted. So they are set only where the metadata are not either.
+        """
+        if type(self.serde) is not JsonPlusSerializer:
+            return None
+        labels = NO_FACTS if journal.head is None else journal.labels
+        metadata = [fields["metadata"] for kind, fields, *_ in records if kind == CHECKPOINT]
+        if labels is None:  # something else has moved the branch
+            labels = NO_FACTS
+            metadata += [saved.metadata for saved in journal.index.all()]
+        for pair in metadata:
+            labels = with_metadata(labels, self._described.get(id(pair)) or self._load(pair))
+        return labels
+
+    def _thread_ids(self, filter: Mapping[str, Any] | None = None) -> Iterable[str]:
+        """The ids of all threads, or of those that may have checkpoints with this in their metadata."""
+        texts = texts_of(filter or {})
+        found = (
+            self.repo.possible_branches(texts, self.prefix) if texts else self.repo.branch_names(self.prefix)
+        )
+        for name in found:
             try:
                 yield unquote_ref(name.removeprefix(self.prefix))
             except InvalidInput:
                 continue  # a branch that another program made
-
-    def _check_lease(self) -> None:
-        if self.lease is not None:
-            self.lease.check()
 
     def _dump(self, value: Any) -> Pair:
         form, data = self.serde.dumps_typed(value)

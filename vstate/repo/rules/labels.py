@@ -6,29 +6,42 @@ another one. With the branch they are copied, renamed and deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.canonical import encode, plain
+from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.checked_row import checked, decode_checked, encode_checked
-from vstate.repo.names.refs import HEADS, LABELS
+from vstate.repo.names.refs import HEADS, LABELS, REF
 
 Atom = str | int | float | bool | None
 Label = Atom | list[Atom]
 """A list has several labels of one name: a listing finds the branch by each of them."""
 
-_MOST_BYTES: Final = 4096
+MOST_BYTES: Final = 4096
 _ATOMS: Final = (str, int, float, bool, type(None))
+_AT: Final = slice(3, 3 + ID_BYTES)  # the commit's id in an encoded row
+_TRUE: Final = encode(True)
 
 
-def encode_labels(labels: Mapping[str, Label]) -> bytes | None:
-    """The row of these labels; None, no row, if there are none.
+class LabelRow(NamedTuple):
+    """The labels of a branch, and the commit that set them: a branch elsewhere has moved since."""
+
+    at: ObjectId
+    labels: dict[str, Label]
+
+    def encode(self) -> bytes:
+        return encode_checked([self.at, self.labels])
+
+
+def check_labels(labels: Mapping[str, Label]) -> dict[str, Label]:
+    """The labels, with sorted names.
 
     Raises InvalidInput for values other than atoms and lists of atoms, and for more than 4,096 bytes.
     """
-    found = plain(dict(labels), "labels")
+    found: dict[str, Label] = plain(dict(labels), "labels")
     for name, label in found.items():
         for atom in label if isinstance(label, list) else [label]:
             if not isinstance(atom, _ATOMS):
@@ -36,21 +49,24 @@ def encode_labels(labels: Mapping[str, Label]) -> bytes | None:
                     f"labels[{name!r}] is {type(atom).__name__}: a label is text, a number, True, False or "
                     "None, or a list of these"
                 )
-    row = encode_checked(found)
-    if len(row) > _MOST_BYTES:
+    size = len(encode(found))
+    if size > MOST_BYTES:
         raise InvalidInput(
-            f"labels take {len(row):,} bytes, and {_MOST_BYTES:,} are the most: keep the data in the branch, "
+            f"labels take {size:,} bytes, and {MOST_BYTES:,} are the most: keep the data in the branch, "
             "and only a few words to find it by here"
         )
-    return row if found else None
+    return found
 
 
-def parse_labels(row: bytes) -> dict[str, Label]:
+def parse_labels(row: bytes) -> LabelRow:
     """The labels in a row; ValueError if the row is damaged."""
-    labels = decode_checked(row)
-    if not isinstance(labels, dict):
+    fields = decode_checked(row)
+    if not isinstance(fields, list) or [type(field) for field in fields] != [bytes, dict]:
         raise ValueError("it holds no labels")
-    return labels
+    at, labels = fields
+    if len(at) != ID_BYTES:
+        raise ValueError("it names no commit")
+    return LabelRow(ObjectId(at), labels)
 
 
 class Labels:
@@ -59,52 +75,80 @@ class Labels:
     def __init__(self, store: KVStore) -> None:
         self._store = store
 
-    def read(self, branches: Iterable[str]) -> dict[str, dict[str, Label]]:
+    def read(self, branches: Iterable[str]) -> dict[str, LabelRow]:
         """The labels of those of the branches that have some."""
         rows = self._store.get_many([_key(branch) for branch in branches])
-        return {key.removeprefix(_key("")): self._parsed(key, row) or {} for key, row in rows.items()}
+        return {key.removeprefix(_key("")): self._parsed(key, row) for key, row in rows.items()}
 
     def find(self, wanted: Mapping[str, Atom], prefix: str = "") -> set[str]:
         """The branches that begin with `prefix` and have all these labels.
 
         Perhaps also the names of branches that are gone.
         """
-        encode_labels(wanted)
+        check_labels(wanted)
         needed = [encode(part) for pair in wanted.items() for part in pair]
         found = set()
-        for key, row in self._store.items(_key(prefix)):
-            labels = self._parsed(key, row, needed)
-            if labels is not None and all(_has(labels, name, atom) for name, atom in wanted.items()):
-                found.add(key.removeprefix(_key("")))
+        for key, row, encoded in self._rows(prefix):
+            # So most rows are not decoded.
+            if all(part in encoded for part in needed):
+                labels = self._parsed(key, row).labels
+                if all(has_label(labels, name, atom) for name, atom in wanted.items()):
+                    found.add(key.removeprefix(_key("")))
         return found
+
+    def possible(self, wanted: Mapping[str, str], prefix: str) -> list[str]:
+        """As `Core.possible_branches`, with branches that have expired."""
+        values = [encode(value) for value in wanted.values()]
+        ref, start = REF + HEADS, len(_key(""))
+        heads = {key[len(ref) :]: value for key, value in self._store.items(ref + prefix)}
+        for key, row, encoded in self._rows(prefix):
+            branch = key[start:]
+            if heads.get(branch) != encoded[_AT].hex().encode():
+                continue
+            about = encoded[_AT.stop :]
+            for value in values:
+                if value not in about and _TRUE not in about:
+                    break  # so most rows are not decoded
+            else:
+                labels = self._parsed(key, row).labels
+                if has_label(labels, "", True) or all(
+                    has_label(labels, name, value) or has_label(labels, name, True)
+                    for name, value in wanted.items()
+                ):
+                    continue
+            del heads[branch]
+        return sorted(heads)
 
     def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
         """The rows that give the branch `new` the labels of the branch `like`, in place of its own."""
         return {_key(new): self._store.get(_key(like))}
 
-    def _parsed(self, key: str, row: bytes, needed: Iterable[bytes] = ()) -> dict[str, Label] | None:
-        """The labels in the row; None if it lacks bytes that are needed.
+    def _rows(self, prefix: str) -> Iterator[tuple[str, bytes, bytes]]:
+        """The keys, the rows, and what they encode. Damage could hide a label, so each row is checked."""
+        for key, row in self._store.items(_key(prefix)):
+            try:
+                yield key, row, checked(row)
+            except ValueError as error:
+                raise self._damaged(key, error) from error
 
-        So most rows of a listing are not decoded. Damage could hide the bytes, so each row is checked.
-        """
+    def _parsed(self, key: str, row: bytes) -> LabelRow:
         try:
-            encoded = checked(row)
-            for part in needed:
-                if part not in encoded:
-                    return None
             return parse_labels(row)
         except ValueError as error:
-            branch = key.removeprefix(_key(""))
-            reason = f"the labels of branch {branch!r}: {error}; `vstate fsck --repair` moves them aside"
-            raise CorruptStore(self._store.location, reason) from error
+            raise self._damaged(key, error) from error
+
+    def _damaged(self, key: str, error: ValueError) -> CorruptStore:
+        branch = key.removeprefix(_key(""))
+        reason = f"the labels of branch {branch!r}: {error}; `vstate fsck --repair` moves them aside"
+        return CorruptStore(self._store.location, reason)
 
 
-def label_rows(branch: str, labels: Mapping[str, Label]) -> dict[str, bytes | None]:
-    """The row that gives a branch these labels, and no others."""
-    return {_key(branch): encode_labels(labels)}
+def label_rows(branch: str, at: ObjectId, labels: dict[str, Label]) -> dict[str, bytes | None]:
+    """The row that gives a branch these labels, and no others, set by that commit."""
+    return {_key(branch): LabelRow(at, labels).encode() if labels else None}
 
 
-def _has(labels: Mapping[str, Label], name: str, atom: Atom) -> bool:
+def has_label(labels: Mapping[str, Label], name: str, atom: Atom) -> bool:
     """Whether a label has this value, or is a list with it; 1, 1.0 and True are three values."""
     label, wanted = labels.get(name), encode(atom)
     options = label if isinstance(label, list) else [label]

@@ -6,11 +6,11 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Plan
 from vstate_cli.tools import LONGEST, ToolFailure, Tools
 
 from vstate import Disk, Memory, Versioned
@@ -18,6 +18,14 @@ from vstate.errors import InvalidInput
 from vstate.repo import Repository
 from vstate.repo.search import texts
 from vstate.repo.search.texts import find_text
+
+
+@dataclass
+class Plan:
+    """A class of a program."""
+
+    goal: str
+    steps: list[str]
 
 
 class Evil:
@@ -192,11 +200,8 @@ def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
 
 
 def test_without_the_package_the_command_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, vstate: Any
 ) -> None:
     """`vstate mcp` fails with the name of the extra."""
-    from conftest import Command
-
-    Versioned(tmp_path).close()
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    assert 'pip install "vstate[mcp]"' in Command(tmp_path).fails("mcp")
+    assert 'pip install "vstate[mcp]"' in vstate.fails("mcp")
