@@ -194,8 +194,13 @@ class Core:
             return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
-        oid = self._revisions.resolve(rev, head or self.refs.head())
-        return self.objects.commit(oid)
+        while True:
+            oid = self._revisions.resolve(rev, head or self.refs.head())
+            try:
+                return self.objects.commit(oid)
+            except CorruptObject:
+                if self._revisions.resolve(rev, head or self.refs.head()) == oid:
+                    raise
 
     def log(
         self,
@@ -542,30 +547,45 @@ class Core:
         while True:
             sweep = self.refs.sweep()
             for oid in needs:
-                if not self._is_kept(oid):
-                    raise NotFound(f"no commit {oid}: gc has removed it", name=str(oid))
+                self.require_stored(oid)
             if move(sweep):
                 return True
             if self.refs.sweep() == sweep:
                 return False
 
-    def _is_kept(self, oid: ObjectId) -> bool:
-        """Whether the store has the commit.
+    def require_stored(self, oid: ObjectId) -> None:
+        """Raise NotFound if the store has no such commit.
 
         Waits a moment if `gc`, having met a ref to it, may bring it back.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=_PATIENCE)
         while not self.objects.is_stored(oid):
             if TRASH + oid.hex() not in self.store or not backoff.pause():
-                return self.objects.is_stored(oid)  # gc may have brought it back in between
-        return True
+                if self.objects.is_stored(oid):  # gc may have brought it back in between
+                    return
+                raise NotFound(f"no commit {oid}: gc has removed it", name=str(oid))
 
     # Branches
 
     def newest(self, branch: str) -> Commit | None:
         """The newest commit of a branch, None if there is no such branch."""
-        oid = self.refs.read(HEADS + check_ref_name(branch))
-        return None if oid is None else self.objects.commit(oid)
+        ref = HEADS + check_ref_name(branch)
+        while (oid := self.refs.read(ref)) is not None:
+            try:
+                return self.objects.commit(oid)
+            except CorruptObject:
+                if self.refs.read(ref) == oid:
+                    raise
+        return None
+
+    def commit_at(self, head: Head) -> Commit | None:
+        """The commit of a head that was just read; the newest one of its branch if the branch has moved."""
+        try:
+            return None if head.commit is None else self.objects.commit(head.commit)
+        except CorruptObject:
+            if head.branch is None or self.refs.read(HEADS + head.branch) == head.commit:
+                raise
+            return self.newest(head.branch)
 
     def branch(self, name: str) -> Commit:
         """The newest commit of a branch; NotFound, with the existing branches, if there is no such branch."""
@@ -578,8 +598,19 @@ class Core:
 
     def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
         """The newest commit of each branch, or of those of `names` that exist, by name."""
-        refs = self._ids(names)
-        return dict(zip(refs, self.objects.commits(list(refs.values())), strict=True))
+        if names is not None and not isinstance(names, str):
+            names = list(names)  # they may be read twice
+        return self._commits_of(lambda: self._ids(names))
+
+    def _commits_of(self, refs: Callable[[], Mapping[str, ObjectId]]) -> dict[str, Commit]:
+        """The commits of refs. A ref may move on, and its commit be forgotten, before the commit is read."""
+        while True:
+            ids = refs()
+            try:
+                return dict(zip(ids, self.objects.commits(list(ids.values())), strict=True))
+            except CorruptObject as error:
+                if error.id in map(str, refs().values()):
+                    raise
 
     def branch_ids(self, names: Iterable[str] | None = None) -> dict[str, str]:
         """As `branches`, with the ids of the commits only: no commit is read."""
@@ -758,8 +789,7 @@ class Core:
 
     def tags(self) -> dict[str, Commit]:
         """The commit of each tag, by name."""
-        refs = self.refs.list(TAGS)
-        return dict(zip(refs, self.objects.commits(list(refs.values())), strict=True))
+        return self._commits_of(lambda: self.refs.list(TAGS))
 
     def create_tag(self, name: str, rev: Revision = "HEAD", *, head: Head | None = None) -> Commit:
         """A new tag at a revision; AlreadyExists if the name is taken."""

@@ -1,0 +1,315 @@
+"""Applications of Burr on vstate: their states come back, also after a kill, and runs do not mix."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import AlreadyExists, Disk, InvalidInput, Memory, Versioned
+from vstate.repo import Repository
+
+pytest.importorskip("burr.core", reason="apache-burr is not installed")
+
+from burr.core import ApplicationBuilder, State, action
+from burr.core.state import register_field_serde
+
+from vstate.integrations.burr import AsyncVstatePersister, VstatePersister
+
+
+class Mood(str, Enum):  # noqa: UP042  as in programs for Python 3.10
+    """A text of the program's own class."""
+
+    GOOD = "good"
+
+
+def state(**fields: Any) -> State[Any]:
+    return State(fields)
+
+
+def test_a_state_comes_back_as_burr_serializes_it(tmp_path: Path) -> None:
+    """Each kind of plain value, in the order of the fields; names may hold any character."""
+    register_field_serde("raw", lambda value, **_: {"value": value}, lambda value, **_: value["value"])
+    fields = {
+        "z": [{"role": "user", "content": "a\ud800"}, {"n": 2**80, "m": -(2**70)}],
+        "a/b %": {"1": [1, 1.0, True, None], "deep": {"x": [[]]}},
+        "texts": ["a", "b"],
+        "none": [],
+        "vector": [0.5, 2],
+        "raw": b"\0",
+        "": "",
+    }
+    with VstatePersister(tmp_path / "s") as persister:
+        persister.save(None, "app/1", 3, "answer", State({**fields, "mood": Mood.GOOD}), "failed")
+    with VstatePersister(tmp_path / "s") as persister:
+        assert persister.is_initialized()
+        found = persister.load(None, "app/1")
+        assert found is not None
+        assert repr(found["state"].get_all()) == repr({**fields, "mood": "good"})
+        assert list(found["state"]) == [*fields, "mood"]
+        assert found["created_at"][:2] == "20"
+        del found["state"], found["created_at"]
+        assert found == {
+            "partition_key": "",
+            "app_id": "app/1",
+            "sequence_id": 3,
+            "position": "answer",
+            "status": "failed",
+        }
+
+
+def test_each_step_can_be_loaded_and_the_newest_application_is_found() -> None:
+    """Steps and applications are found by id, or the last one is taken; partitions are apart."""
+    persister = VstatePersister()
+    for n in range(1, 4):
+        persister.save("ann", "a", n, f"act {n}", state(chat=[{"n": i} for i in range(n)]), "completed")
+    persister.save("ann", "b", 0, "start", state(x=1), "completed")
+    persister.save("anna", "c", 0, "start", state(), "completed")
+    assert [persister.load("ann", "a", n)["state"]["chat"] for n in (1, 3)] == [  # type: ignore[index]  # found
+        [{"n": 0}],
+        [{"n": 0}, {"n": 1}, {"n": 2}],
+    ]
+    assert persister.load("ann", "a", 4) is persister.load("ann", "x") is persister.load(None, "a") is None
+    assert persister.load("bob", None) is None
+    assert persister.list_app_ids("ann") == ["b", "a"]
+    persister.save("ann", "a", 4, "act 4", state(chat=[]), "completed")
+    assert persister.list_app_ids("ann") == ["a", "b"]
+    newest = persister.load("ann", None)
+    assert newest is not None
+    assert (newest["app_id"], newest["sequence_id"], newest["state"]["chat"]) == ("a", 4, [])
+    assert persister.list_app_ids("anna") == ["c"]
+    assert persister.list_app_ids(None) == []
+
+
+@pytest.mark.parametrize("after", [{}, {"x": 1}, {"x": "text"}, {"x": []}, {"x": [{}]}, {"x/0": 1}])
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_a_field_that_changes_its_kind_leaves_nothing_behind(after: dict[str, Any], is_warm: bool) -> None:
+    """A list becomes shorter, another value, or goes, whether its values were saved here or elsewhere."""
+    store = Memory()
+    persister = VstatePersister(store)
+    persister.save("p", "a", 0, "act", State({"x": [{"n": n} for n in range(3)]}), "completed")
+    persister = persister if is_warm else VstatePersister(store)
+    persister.save("p", "a", 1, "act", State(after), "completed")
+    with Versioned(store, branch="burr/p/a") as head:
+        assert len([key for key in head if key.startswith("state/")]) == (
+            0 if after.get("x") == [] else len(after)
+        )
+    found = persister.load("p", "a")
+    assert found is not None
+    assert found["state"].get_all() == after
+
+
+def test_a_run_that_was_overtaken_changes_nothing() -> None:
+    """The same step, saved again, is there once; another state under its id or an older one is refused."""
+    store = Memory()
+    first, second = VstatePersister(store), VstatePersister(store)
+    for _ in range(2):
+        first.save("p", "a", 5, "act", state(x=1), "completed")
+    second.save("p", "a", 5, "act", state(x=1), "completed")
+    assert len(list(Repository(store).log("burr/p/a"))) == 1
+    for n, name, fields, status in [
+        (5, "act", state(x=1.0), "completed"),
+        (5, "act", state(x=1), "failed"),
+        (5, "other", state(x=1), "completed"),
+        (4, "act", state(x=1), "completed"),
+    ]:
+        with pytest.raises(AlreadyExists, match="step 5"):
+            second.save("p", "a", n, name, fields, status)
+    assert second.load("p", "a") == first.load("p", "a")
+    second.save("p", "a", 6, "act", state(x=2), "completed")
+    first.save("p", "a", 7, "act", state(x=1), "completed")
+    assert second.load("p", "a")["state"]["x"] == 1  # type: ignore[index]  # it is there
+
+
+def test_of_many_runs_one_saves_each_step(tmp_path: Path) -> None:
+    """Two programs' persisters save the same steps at once; each step is of one of them, as a whole."""
+    persisters = [VstatePersister(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
+
+    def work(who: int) -> dict[int, int]:
+        saved = {}
+        for n in range(20):
+            try:
+                persisters[who].save("p", "a", n, "act", state(x=who, chat=[{"who": who}] * 3), "completed")
+                saved[n] = who
+            except AlreadyExists:
+                pass
+        return saved
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(work, range(2))
+    assert not first.keys() & second.keys()
+    assert len(list(persisters[0].repo.log("burr/p/a"))) == len(first) + len(second) > 0
+    for n, who in (first | second).items():
+        found = persisters[0].load("p", "a", n)
+        assert found is not None
+        assert found["state"].get_all() == {"x": who, "chat": [{"who": who}] * 3}
+
+
+def test_a_field_that_is_no_plain_data_is_refused_and_named() -> None:
+    """The step is not stored, and the message says which field to mend."""
+    persister = VstatePersister()
+    register_field_serde("odd", lambda value, **_: {"value": value}, lambda value, **_: value["value"])
+    with pytest.raises(InvalidInput, match="'odd'"):
+        persister.save("p", "a", 0, "act", state(odd=object()), "completed")
+    assert persister.list_app_ids("p") == []
+
+
+def test_a_chat_that_grows_and_a_long_field_are_stored_once(tmp_path: Path) -> None:
+    """A hundred steps take little more than their new messages and the document."""
+    document = os.urandom(200_000).hex()
+    chat: list[dict[str, str]] = []
+    with VstatePersister(Disk(tmp_path / "s", durability="process")) as persister:
+        for n in range(100):
+            chat.append({"role": "user", "content": os.urandom(500).hex()})
+            persister.save("p", "a", n, "act", state(chat=chat, document=document), "completed")
+    with Disk(tmp_path / "s") as disk:
+        assert disk.size() < 1_500_000 + 4_200_000  # and the log; a copy for each step would take 45 MB
+
+
+def test_a_deleted_application_can_be_forgotten() -> None:
+    """After delete_app with forget no byte of the application is left, and its id can be used again."""
+    store = Memory()
+    persister = VstatePersister(store)
+    persister.save("p", "a", 0, "act", state(x=b"cinnamon".hex()), "completed")
+    assert persister.delete_app("p", "a", forget=True) is True
+    assert persister.delete_app("p", "a") is False
+    assert not any(b"63696e6e616d6f6e" in data for _, data in store.items())
+    persister.save("p", "a", 0, "act", state(x=1), "completed")
+    assert persister.list_app_ids("p") == ["a"]
+
+
+APPLICATION = """
+import os, signal, sys
+from burr.core import ApplicationBuilder, State, action
+from vstate.integrations.burr import VstatePersister
+
+@action(reads=["n", "chat"], writes=["n", "chat"])
+def count(state: State) -> State:
+    print(state["n"], flush=True)
+    if state["n"] == KILL_AT:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return state.update(n=state["n"] + 1).append(chat={"n": state["n"]})
+
+@action(reads=["n"], writes=["done"])
+def end(state: State) -> State:
+    return state.update(done=True)
+
+from burr.core import expr
+persister = VstatePersister(sys.argv[1])
+app = (
+    ApplicationBuilder()
+    .with_actions(count, end)
+    .with_transitions(("count", "count", expr("n < 8")), ("count", "end"))
+    .initialize_from(
+        persister,
+        resume_at_next_action=True,
+        default_state={"n": 0, "chat": []},
+        default_entrypoint="count",
+    )
+    .with_state_persister(persister)
+    .with_identifiers(app_id="counting", partition_key="ann")
+    .build()
+)
+app.run(halt_after=["end"])
+print("chat", len(app.state["chat"]), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_application_goes_on_from_its_last_step(tmp_path: Path) -> None:
+    """An application that was killed in a step is carried on by another process, to the same end."""
+
+    def start(kill_at: int) -> list[str]:
+        script = APPLICATION.replace("KILL_AT", str(kill_at))
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True
+        )
+        assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr
+        return done.stdout.split()
+
+    assert start(3) == ["0", "1", "2", "3"]
+    assert start(5) == ["3", "4", "5"]
+    assert start(-1) == ["5", "6", "7", "chat", "8"]
+    with Versioned(tmp_path / "s", branch="burr/ann/counting") as head:
+        assert [commit.message for commit in head.log()][::4] == [
+            "step 8: end (completed)",
+            "step 4: count (completed)",
+            "step 0: count (completed)",
+        ]
+
+
+@action(reads=["n"], writes=["n"])
+async def add(state: State[Any]) -> State[Any]:
+    """An action that fails at its third run."""
+    if state["n"] == 2:
+        raise RuntimeError("broken")
+    return state.update(n=state["n"] + 1)
+
+
+def test_an_async_application_fails_resumes_and_is_forked() -> None:
+    """A failed step is retried by the next run; Burr's fork begins from any step of another application."""
+    store = Memory()
+
+    async def build(app_id: str, **options: Any) -> Any:
+        persister = AsyncVstatePersister(store)
+        return await (
+            ApplicationBuilder()
+            .with_actions(add)
+            .with_transitions(("add", "add"))
+            .initialize_from(
+                persister,
+                resume_at_next_action=True,
+                default_state={"n": 0},
+                default_entrypoint="add",
+                **options,
+            )
+            .with_state_persister(persister)
+            .with_identifiers(app_id=app_id, partition_key="ann")
+            .abuild()
+        )
+
+    async def check() -> None:
+        app = await build("a")
+        await app.astep()
+        await app.astep()
+        with pytest.raises(RuntimeError, match="broken"):
+            await app.astep()
+        async with AsyncVstatePersister(store) as persister:
+            failed = await persister.load("ann", "a")
+            assert failed is not None
+            assert (failed["sequence_id"], failed["status"], failed["state"]["n"]) == (2, "failed", 2)
+            resumed = await build("a")
+            assert resumed.get_next_action().name == "add"
+            forked = await build(
+                "b", fork_from_app_id="a", fork_from_partition_key="ann", fork_from_sequence_id=0
+            )
+            await forked.astep()
+            assert forked.state["n"] == 2
+            assert await persister.list_app_ids("ann") == ["b", "a"]
+            assert await persister.delete_app("ann", "b") is True
+            assert await persister.load("ann", "b") is None
+
+    asyncio.run(check())
+
+
+def test_a_cancelled_save_has_ended() -> None:
+    """After a cancellation the step is stored, or the save never began: nothing comes later."""
+
+    async def check() -> None:
+        persister = AsyncVstatePersister()
+        saving = asyncio.ensure_future(persister.save("p", "a", 0, "act", state(x=1), "completed"))
+        await asyncio.sleep(0)
+        saving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await saving
+        assert await persister.load("p", "a") is not None
+
+    asyncio.run(check())

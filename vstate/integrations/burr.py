@@ -1,0 +1,373 @@
+"""VstatePersister and AsyncVstatePersister: the states of Burr's applications, each one a branch."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from hashlib import blake2b
+from os import PathLike
+from typing import Any, Final, Self
+
+import msgpack
+from burr.core import State
+from burr.core.persistence import AsyncBaseStatePersister, BaseStatePersister, PersistedStateData
+
+from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.objects.commit import Commit
+from vstate.patterns.paths import join_path, split_path
+from vstate.repo.names.refs import quote_ref, unquote_ref
+from vstate.repo.repository import Repository
+from vstate.repo.rules.security import Security
+from vstate.sessions.shielding import in_thread
+from vstate.state.snapshot import Snapshot
+
+_STEP: Final = "step"
+_STATE: Final = "state"
+_DIGITS: Final = 12
+_MOST: Final = 64  # applications whose digests stay in memory
+
+_Fields = list[tuple[str, bool]]
+"""The names of a state's fields, in order, and whether each item of the field has a key."""
+
+
+class _Applications:
+    """The steps of applications in a store.
+
+    Invariants:
+
+    - A step is one commit, and its tree is the state after it. `step` has the id, action and status of the
+      step, and the names of the fields. `state/NAME` has a field.
+    - A list of dicts or texts, such as the messages of a chat, has a key for each item: `state/NAME/NUMBER`.
+    - The last commit of a branch has its greatest sequence id.
+    """
+
+    def __init__(
+        self, store: KVStore | str | PathLike[str] | None, serde_kwargs: Mapping[str, Any] | None
+    ) -> None:
+        opened = open_store(store)
+        self._owned = opened if opened is not store else None
+        self.repo = Repository(opened, Security(allow=()))
+        self.serde_kwargs = dict(serde_kwargs or {})
+        self._lock = threading.Lock()
+        # By branch: its newest commit here, and a digest of each value. A save sets the others only.
+        self._known: OrderedDict[str, tuple[Commit, dict[str, bytes]]] = OrderedDict()
+
+    def close(self) -> None:
+        """Close the store if it was opened here."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def pack(self, state: State) -> tuple[_Fields, dict[str, bytes]]:
+        """The fields of a state, and the value of each key; InvalidInput for one that is no plain data."""
+        fields: _Fields = []
+        packed: dict[str, bytes] = {}
+        for name, value in state.serialize(**self.serde_kwargs).items():
+            try:
+                key = join_path(_STATE, name)
+                fields.append((name, _has_items(value)))
+                if _has_items(value):
+                    packed |= {f"{key}/{place:0{_DIGITS}}": _pack(item) for place, item in enumerate(value)}
+                else:
+                    packed[key] = _pack(value)
+            except (TypeError, ValueError) as error:
+                raise InvalidInput(
+                    f"the field {name!r} of the state cannot be stored: {error}; "
+                    "register a serializer for the field with Burr's register_field_serde"
+                ) from error
+        return fields, packed
+
+    def save(self, branch: str, step: Mapping[str, Any], packed: Mapping[str, bytes]) -> None:
+        """Commit a step; AlreadyExists if the branch has this step, or a later one, with other values."""
+        digests = {key: blake2b(data, digest_size=16).digest() for key, data in packed.items()}
+        message = f"step {step['sequence_id']}: {step['position']} ({step['status']})"
+        while True:
+            head = self.repo.newest(branch)
+            known: Mapping[str, bytes] = {}
+            if head is not None:
+                last = self._step(head)
+                if step["sequence_id"] <= last["sequence_id"]:
+                    if step == last and self._is_same(head, packed):
+                        return  # saved again, after a lost answer
+                    raise AlreadyExists(
+                        f"the branch {branch!r} has step {last['sequence_id']}, so step "
+                        f"{step['sequence_id']} is not saved: another run of the application saved it. "
+                        "Load the application again, or give this run an app_id of its own",
+                        name=branch,
+                    )
+                known = self._digests(branch, head)
+            new = {key: _unpack(packed[key]) for key, digest in digests.items() if known.get(key) != digest}
+            gone = [key for key in known if key not in digests]
+            try:
+                commit = self.repo.commit(
+                    branch, set={_STEP: dict(step), **new}, delete=gone, expect=head, message=message
+                )
+            except RefMoved:
+                continue
+            if commit is not None:
+                self._remember(branch, commit, digests)
+            return
+
+    def load(
+        self, partition_key: str | None, app_id: str | None, sequence_id: int | None
+    ) -> PersistedStateData | None:
+        """The state after a step, by default the last one; without an application, of the one saved last."""
+        if app_id is None:
+            branches = self._newest_first(partition_key)
+            if not branches:
+                return None
+            branch = branches[0]
+        else:
+            branch = _branch_of(partition_key, app_id)
+        head = self.repo.newest(branch)
+        if head is None:
+            return None
+        commits = [head] if sequence_id is None else self.repo.log(str(head.id), first_parent=True)
+        for commit in commits:
+            step = self._step(commit)
+            if sequence_id is None or step["sequence_id"] == sequence_id:
+                return {
+                    "partition_key": partition_key or "",
+                    "app_id": _app_of(branch),
+                    "sequence_id": step["sequence_id"],
+                    "position": step["position"],
+                    "state": State.deserialize(self._fields(commit, step["fields"]), **self.serde_kwargs),
+                    "created_at": commit.time.isoformat(),
+                    "status": step["status"],
+                }
+        return None
+
+    def app_ids(self, partition_key: str | None) -> list[str]:
+        """The applications of a partition, the one saved last first."""
+        return [_app_of(branch) for branch in self._newest_first(partition_key)]
+
+    def delete(self, partition_key: str | None, app_id: str, *, forget: bool) -> bool:
+        """Delete an application, and return whether there was one."""
+        branch = _branch_of(partition_key, app_id)
+        while True:
+            try:
+                self.repo.delete_branch(branch, forget=forget)
+            except NotFound:
+                return False
+            except RefMoved:
+                continue  # a step was saved meanwhile
+            return True
+
+    def _newest_first(self, partition_key: str | None) -> list[str]:
+        names = self.repo.branch_names(_branch_of(partition_key, "x")[:-1])
+        found = self.repo.branches(names)
+        return sorted(found, key=lambda name: found[name].time, reverse=True)
+
+    def _step(self, commit: Commit) -> dict[str, Any]:
+        step: dict[str, Any] = Snapshot(self.repo, commit)[_STEP]
+        return step
+
+    def _fields(self, commit: Commit, fields: _Fields) -> dict[str, Any]:
+        stored = Snapshot(self.repo, commit)
+        values: dict[str, Any] = {}
+        for name, has_items in fields:
+            key = join_path(_STATE, name)
+            values[name] = [stored[item] for item in stored.keys(f"{key}/")] if has_items else stored[key]
+        return values
+
+    def _is_same(self, head: Commit, packed: Mapping[str, bytes]) -> bool:
+        stored = Snapshot(self.repo, head)
+        # Packed again: 1, 1.0 and True are equal in Python.
+        return all(_pack(stored[key]) == data for key, data in packed.items())
+
+    def _digests(self, branch: str, head: Commit) -> Mapping[str, bytes]:
+        with self._lock:
+            known = self._known.get(branch)
+        if known is not None and known[0].id == head.id:
+            return known[1]
+        # The keys alone: each of them is set or deleted, and nothing is loaded.
+        return {key: b"" for key, _ in self.repo.entries(head.root, f"{_STATE}/")}
+
+    def _remember(self, branch: str, commit: Commit, digests: dict[str, bytes]) -> None:
+        with self._lock:
+            self._known[branch] = commit, digests
+            self._known.move_to_end(branch)
+            if len(self._known) > _MOST:
+                self._known.popitem(last=False)
+
+
+class VstatePersister(BaseStatePersister):
+    """A persister of Burr's states: `ApplicationBuilder().with_state_persister(VstatePersister("./apps"))`.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
+      `cleanup()`, or at the end of the `with` block.
+    - An application is the branch `burr/PARTITION/APP`, and each step is one commit. A field that did not
+      change takes no room in the next step. Each item of a list of dicts or texts is stored once.
+    - The steps of an application have growing sequence ids. A run that another run overtook raises
+      AlreadyExists when it saves, and changes nothing. A step that is saved again as it is changes nothing.
+    - Burr's own serializers decide how a value is stored, and which classes are loaded. `serde_kwargs` go to
+      them: give `{"allowlist": ["yourapp"]}` if the state has models of pydantic.
+
+    Threads and processes may share the applications. Raises InvalidInput for a field that Burr's serializers
+    do not turn into plain data, StoreUnavailable, and the other errors of `vstate`.
+    """
+
+    def __init__(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        serde_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._applications = _Applications(store, serde_kwargs)
+        self.repo = self._applications.repo
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.cleanup()
+
+    def cleanup(self) -> None:
+        """Close the store if it was opened here."""
+        self._applications.close()
+
+    def is_initialized(self) -> bool:
+        """True: a store of vstate needs no preparation."""
+        return True
+
+    def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
+        """Give Burr's serializers these arguments from now on."""
+        self._applications.serde_kwargs = dict(serde_kwargs)
+
+    def save(
+        self,
+        partition_key: str | None,
+        app_id: str,
+        sequence_id: int,
+        position: str,
+        state: State,
+        status: str,
+        **kwargs: Any,
+    ) -> None:
+        """Store the state after a step as one commit; AlreadyExists if there is this step or a later one."""
+        fields, packed = self._applications.pack(state)
+        step = _step_of(sequence_id, position, status, fields)
+        self._applications.save(_branch_of(partition_key, app_id), step, packed)
+
+    def load(
+        self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
+    ) -> PersistedStateData | None:
+        """The state after the step, by default the last one, or None.
+
+        Without `app_id` it is the state of the application of the partition that was saved last.
+        """
+        return self._applications.load(partition_key, app_id, sequence_id)
+
+    def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
+        """The applications of the partition. The one that was saved last is first."""
+        return self._applications.app_ids(partition_key)
+
+    def delete_app(self, partition_key: str | None, app_id: str, *, forget: bool = False) -> bool:
+        """Delete an application, and return whether there was one.
+
+        The reflog keeps its data for 30 days. With `forget`, they are removed at once.
+        """
+        return self._applications.delete(partition_key, app_id, forget=forget)
+
+
+class AsyncVstatePersister(AsyncBaseStatePersister):
+    """`VstatePersister` for applications that are built with `abuild()`.
+
+    A cancelled call has ended before the cancellation comes out.
+    """
+
+    def __init__(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        serde_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._applications = _Applications(store, serde_kwargs)
+        self.repo = self._applications.repo
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.cleanup()
+
+    async def cleanup(self) -> None:
+        """As `VstatePersister.cleanup`."""
+        await in_thread(self._applications.close)
+
+    async def is_initialized(self) -> bool:
+        """True: a store of vstate needs no preparation."""
+        return True
+
+    def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
+        """As `VstatePersister.set_serde_kwargs`."""
+        self._applications.serde_kwargs = dict(serde_kwargs)
+
+    async def save(
+        self,
+        partition_key: str | None,
+        app_id: str,
+        sequence_id: int,
+        position: str,
+        state: State,
+        status: str,
+        **kwargs: Any,
+    ) -> None:
+        """As `VstatePersister.save`."""
+        # Before the first await: the application may go on to change the values.
+        fields, packed = self._applications.pack(state)
+        step = _step_of(sequence_id, position, status, fields)
+        branch = _branch_of(partition_key, app_id)
+        await in_thread(lambda: self._applications.save(branch, step, packed))
+
+    async def load(
+        self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
+    ) -> PersistedStateData | None:
+        """As `VstatePersister.load`."""
+        return await in_thread(lambda: self._applications.load(partition_key, app_id, sequence_id))
+
+    async def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
+        """As `VstatePersister.list_app_ids`."""
+        return await in_thread(lambda: self._applications.app_ids(partition_key))
+
+    async def delete_app(self, partition_key: str | None, app_id: str, *, forget: bool = False) -> bool:
+        """As `VstatePersister.delete_app`."""
+        return await in_thread(lambda: self._applications.delete(partition_key, app_id, forget=forget))
+
+
+def _branch_of(partition_key: str | None, app_id: str) -> str:
+    return quote_ref(join_path("burr", partition_key or "", app_id))
+
+
+def _app_of(branch: str) -> str:
+    return split_path(unquote_ref(branch))[-1]
+
+
+def _step_of(sequence_id: int, position: str, status: str, fields: _Fields) -> dict[str, Any]:
+    return {"sequence_id": sequence_id, "position": position, "status": status, "fields": fields}
+
+
+def _has_items(value: Any) -> bool:
+    """Is each item of the value stored on its own? The numbers of a vector are not."""
+    return type(value) is list and all(isinstance(item, dict | str) for item in value)
+
+
+def _pack(value: Any) -> bytes:
+    """The value as plain data: a member of an enum that is a str becomes a str."""
+    packed: bytes = msgpack.packb(value, default=_wide, unicode_errors="surrogatepass")
+    return packed
+
+
+def _unpack(data: bytes) -> Any:
+    return msgpack.unpackb(
+        data, ext_hook=lambda _, digits: int(digits, 16), strict_map_key=False, unicode_errors="surrogatepass"
+    )
+
+
+def _wide(value: object) -> msgpack.ExtType:
+    """An int of more than 64 bits, which MessagePack lacks."""
+    if isinstance(value, int):
+        return msgpack.ExtType(0, f"{value:x}".encode())
+    raise TypeError(f"{type(value).__name__} is no plain data")
