@@ -234,7 +234,7 @@ def test_format_1_is_upgraded_and_its_open_writers_stop(tmp_path: Path) -> None:
         assert store.get("key") == b"value"
         values = _versions(5)
         _write(store, values)
-        assert old.execute("PRAGMA user_version").fetchone() == (3,)
+        assert old.execute("PRAGMA user_version").fetchone() == (2,)
         # A program of before that is still open deletes and replaces rows with its own statements.
         keys = [bytes.fromhex("ff" + key[2:]) for key in KEYS]
         old.execute("DELETE FROM kv WHERE key = ?", (keys[1],))

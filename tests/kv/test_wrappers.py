@@ -32,8 +32,6 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
     "remote": lambda store: store.remote,
     "ordered": lambda store: store.ordered,
     "keeps_deltas": lambda store: store.keeps_deltas,
-    "keeps_account": lambda store: store.keeps_account,
-    "unshared": lambda store: store.unshared([KEY]),
     "turn": lambda store: store.turn("update main", lost=False).__enter__(),
     "listening": lambda store: store.listening(REF).__enter__(),
     "forget": lambda store: store.forget(KEY),
@@ -61,12 +59,12 @@ OWN = {
     # A failure of the store behind would not reach it.
     "Faulty": {"uncached"},
     # Encrypted names have no order.
-    "Encrypted": {"ordered", "keeps_deltas", "keeps_account", "unshared"},
+    "Encrypted": {"ordered", "keeps_deltas"},
     # A version names the one before by its key, and here keys have a prefix.
-    "Prefixed": {"keeps_deltas", "keeps_account", "unshared"},
+    "Prefixed": {"keeps_deltas"},
 }
 
-BESIDE = {"forget", "transactional", "remote", "ordered", "keeps_deltas", "keeps_account"}
+BESIDE = {"forget", "transactional", "remote", "ordered", "keeps_deltas"}
 """The keys and calls that a call may also use."""
 
 
@@ -92,13 +90,6 @@ class Behind(Memory):
     @property
     def keeps_deltas(self) -> bool:
         return True
-
-    @property
-    def keeps_account(self) -> bool:
-        return True
-
-    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
-        return dict.fromkeys(keys, 1)
 
     @property
     def location(self) -> str:
@@ -129,7 +120,7 @@ class Noting:
 
 
 def noted(method: str) -> Any:
-    if method in ("transactional", "remote", "ordered", "keeps_deltas", "keeps_account", "location"):
+    if method in ("transactional", "remote", "ordered", "keeps_deltas", "location"):
         return property(lambda self: (self.notes.note(method, ()), getattr(self.notes.store, method))[1])
     return lambda self, *arguments, **options: getattr(self.notes.store, method)(
         *self.notes.note(method, arguments), **options

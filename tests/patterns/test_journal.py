@@ -18,7 +18,7 @@ from running import RunPython
 from vstate import Versioned
 from vstate.errors import CannotLoad, InvalidInput, LeaseLost, RefMoved
 from vstate.kv import Disk, Memory
-from vstate.patterns.journal import SEGMENT_BYTES, Journal
+from vstate.patterns.journal import SEGMENT_BYTES, Journal, _Call
 from vstate.repo import Repository
 
 PLAIN = [
@@ -252,7 +252,10 @@ class Slow(Memory):
 
 
 def append_beside(records: list[Any]) -> tuple[list[str], list[Any]]:
-    """Append in threads while another append is under way: the messages of the log, and the errors."""
+    """Append in threads while another append is under way: the messages of the log, and the errors.
+
+    A record None stands for a plan that makes no record.
+    """
     store = Slow()
     journal = Journal(Repository(store), "t")
     journal.append(lambda index: ["begin"], message="begin")
@@ -260,9 +263,13 @@ def append_beside(records: list[Any]) -> tuple[list[str], list[Any]]:
     errors: list[Any] = []
 
     def append(record: Any) -> None:
+        def plan(index: Any) -> list[Any]:
+            return [] if record is None else [(record, len(index))]
+
         try:
-            journal.append(lambda index: [(record, len(index))], message=f"append {record}")
-        except InvalidInput as error:
+            made = journal.append(plan, message=f"append {record}")
+            assert (made is None) == (record is None)
+        except (InvalidInput, AssertionError) as error:
             errors.append(error)
 
     threads = [threading.Thread(target=append, args=(record,)) for record in [0, *records]]
@@ -286,6 +293,81 @@ def test_appends_that_wait_are_one_commit() -> None:
     assert len(messages) == 3
     assert sorted(messages[2].split("; ")) == ["append 1", "append 2", "append 3"]
     assert not errors
+
+
+def test_a_plan_without_records_among_others_has_no_commit() -> None:
+    """A thread whose plan makes no record gets None, although the records of the others land with it."""
+    messages, errors = append_beside([1, None, 3])
+    assert not errors
+    assert sorted("; ".join(messages[2:]).split("; ")) == ["append 1", "append 3"]
+
+
+class Ended:
+    """A lock that an interruption ends the wait for."""
+
+    def __enter__(self) -> None:
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_an_interrupted_append_happens_then_or_never() -> None:
+    """No later call carries out an append whose caller was interrupted while it waited."""
+    journal = Journal(Repository(Memory()), "t")
+    lock, journal.lock = journal.lock, Ended()  # type: ignore[assignment]  # a lock all the same
+    with pytest.raises(KeyboardInterrupt):
+        journal.append(lambda index: ["interrupted"])
+    journal.lock = lock
+    journal.append(lambda index: ["later"])
+    assert journal.index == ["later"]
+
+
+def test_an_interruption_right_after_a_commit_leaves_no_record_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of several threads that landed are in the index once, also if no line came to note them."""
+    journal = Journal(Repository(Memory()), "t")
+    journal.append(lambda index: ["first"])
+    calls = [journal_call(name) for name in ("a", "b", "c")]
+    journal._calls.extend(calls[1:])
+    land = Journal._land
+
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(Journal, "_land", land)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "_land", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        journal._append_together(calls[0])
+    assert journal.refresh() == ["first", "a", "b", "c"] == Journal(journal.repo, "t").refresh()
+
+
+def journal_call(record: str) -> Any:
+    return _Call(lambda index: [record], record)
+
+
+def test_an_error_of_a_plan_is_not_tried_again() -> None:
+    """A plan that lost a race for another branch raises its own error."""
+    journal = Journal(Repository(Memory()), "t")
+    calls: list[int] = []
+
+    def plan(index: Any) -> list[Any]:
+        calls.append(1)
+        assert len(calls) == 1
+        raise RefMoved("heads/other", expected=None, actual=None)
+
+    with pytest.raises(RefMoved):
+        journal.append(plan)
+
+
+def test_equal_records_of_other_types_are_other_records() -> None:
+    """A rewrite of 1 to True, or of the order of keys, is stored, and a reader sees it."""
+    journal = Journal(Repository(Memory()), "t")
+    journal.append(lambda index: [1, {"a": 1, "b": 2}])
+    reader = Journal(journal.repo, "t")
+    reader.refresh()
+    assert journal.rewrite(lambda index: [True, {"b": 2, "a": 1}]) is not None
+    for each in (journal, reader, Journal(journal.repo, "t")):
+        assert repr(each.refresh()) == "[True, {'b': 2, 'a': 1}]"
 
 
 def test_an_append_that_fails_among_others_fails_alone() -> None:

@@ -235,6 +235,25 @@ def test_wrong_arguments_are_refused() -> None:
     assert repo.branch_names() == []
 
 
+def test_a_branch_that_is_forgotten_meanwhile_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that another process forgets after the look at its ref is no damage."""
+    store = Memory()
+    Repository(store).commit("a", set={"n": 1})
+    repo = Repository(store)
+    read_many, late = repo.refs.read_many, [1]
+
+    def beside(refs: list[str]) -> object:
+        found = read_many(refs)
+        if late:
+            late.pop()
+            Repository(store).delete_branch("a", forget=True)
+        return found
+
+    monkeypatch.setattr(repo.refs, "read_many", beside)
+    assert repo.commit_many([put("a", 2)]) != [None]
+    assert [commit.parents for commit in repo.log("a")] == [()]
+
+
 def test_a_branch_begins_at_a_base() -> None:
     """A branch with a base is one commit on top of it, even without changes; the branch must be new."""
     repo = Versioned(Memory()).repo
@@ -249,7 +268,7 @@ def test_a_branch_begins_at_a_base() -> None:
     with pytest.raises(InvalidInput, match="must not exist"):
         BranchChanges("new", base=base, expect=base)
     other = Versioned(Memory(), branch="other")
-    other["a"] = 1
+    other["elsewhere"] = 1
     elsewhere = other.commit("elsewhere")
     with pytest.raises(NotFound):
         repo.commit_many([BranchChanges("new", base=elsewhere, set={"c": 3})])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +15,9 @@ from test_gc import Plain, large, needed, objects_of, rows_of, whole
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, Diverged, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.objects.commit import Commit
+from vstate.patterns.journal import Journal
 from vstate.repo import Repository
 from vstate.repo.upkeep import forgetting
-from vstate.repo.upkeep.gc import Collector
 from vstate.repo.writing import BranchChanges
 
 STORES = ["memory", "plain", "disk"]
@@ -176,25 +176,6 @@ def test_forgets_what_the_branch_alone_led_to(kind: str, seed: int, tmp_path: Pa
         new = {key for key in after if before.get(key) != after[key]}
         assert all(key in ("gc", "format") or key.startswith("trash/") for key in new), new
         whole(store)
-
-
-def test_a_thread_goes_without_a_look_at_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Disk knows which objects one branch alone leads to, and a value in many is in one of the first."""
-    store = Disk(tmp_path / "store", durability="process")
-    repo = Repository(store)
-    for thread in range(20):
-        for turn in range(3):
-            repo.commit(f"thread-{thread}", set={"system": "help " * 60, f"turn-{turn}": [thread, "x" * 300]})
-
-    def mark(self: Collector) -> None:
-        raise AssertionError("it marks all that other branches reach")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Collector, "mark", mark)
-        repo.delete_branch("thread-7", forget=True)
-        repo.delete_branch("thread-0", forget=True)
-    assert objects_of(store) == needed(store)
-    whole(store)
 
 
 def cherry_picked_after_a_reset(repo: Repository) -> None:
@@ -421,3 +402,59 @@ def test_damage_elsewhere_keeps_everything() -> None:
     with pytest.raises(CorruptObject):
         Repository(store).delete_branch("gone", forget=True)
     assert rows_of(store) == before
+
+
+class Overtaken(Memory):
+    """Something happens after the next read of the ref of a branch, before its answer is used."""
+
+    happens: Callable[[], object] | None = None
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        wanted = list(keys)
+        found = super().get_many(wanted)
+        happens, self.happens = self.happens, None
+        if happens is not None and "r/heads/t" in wanted:
+            happens()
+        else:
+            self.happens = happens
+        return found
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        found = list(super().items(prefix))
+        self.get_many([key for key, _ in found])
+        return iter(found)
+
+
+READERS: dict[str, Callable[[Versioned], object]] = {
+    "newest": lambda state: made(state.repo.newest("t")).message,
+    "branch": lambda state: state.repo.branch("t").message,
+    "branches": lambda state: state.repo.branches()["t"].message,
+    "some branches": lambda state: state.repo.branches(iter(["t"]))["t"].message,
+    "resolve": lambda state: state.repo.resolve("t").message,
+    "open": lambda state: head_of(Versioned(state.repo.store, branch="t")).message,
+    "refresh": lambda state: made(state.refresh()).message,
+    "journal": lambda state: "".join(Journal(state.repo, "t").refresh()),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
+def test_a_branch_that_is_forgotten_after_the_look_is_read_again(read: Callable[[Versioned], object]) -> None:
+    """A commit that another process forgets in the middle of a read is no damage; real damage is told."""
+    store = Overtaken()
+    Repository(store).commit("t", set={"journal/000000000000": ["begin"]}, message="begin")
+    state = Versioned(store, branch="t")
+    state.refresh()
+    Repository(store).commit("t", set={"journal/000000000000": ["old"]}, message="old")
+
+    def anew() -> None:
+        other = Repository(store)
+        other.delete_branch("t", forget=True)
+        other.commit("t", set={"journal/000000000000": ["new"]}, message="new")
+
+    store.happens = anew
+    assert read(state) == "new"
+    assert store.happens is None
+    damaged = Repository(store).commit("t", set={"n": 1})
+    store.delete("o/" + made(damaged).id)
+    with pytest.raises(CorruptObject):
+        read(state)

@@ -228,6 +228,8 @@ def test_a_class_with_a_short_code_is_no_plain_data() -> None:
         with pytest.raises(CannotLoad):
             load_only_plain(data)
         assert not NOTED
+        long = [f"\u2082{number}" for number in range(3000)]  # texts with the byte of such a code
+        assert load_only_plain(pickle.dumps(long, 5)) == long
     finally:
         copyreg.remove_extension(__name__, "note", 0xEE)
         copyreg.clear_extension_cache()

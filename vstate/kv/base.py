@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from vstate.errors import InvalidInput
 
@@ -70,27 +70,6 @@ class Revised(bytes):
         return made
 
 
-class Account(NamedTuple):
-    """How far the objects that a transaction writes are shared: more than one ref may lead to an object.
-
-    If they are `alone`, they belong to one line of commits, which one ref moves along. The line goes on from
-    the commit with the key `after`; None begins a line.
-    """
-
-    alone: bool = False
-    after: str | None = None
-
-
-class Accounted(dict[str, bytes | None]):
-    """Writes of `transact` with an account, which a store whose `keeps_account` is true keeps in mind."""
-
-    __slots__ = ("account",)
-
-    def __init__(self, writes: Mapping[str, bytes | None], account: Account) -> None:
-        super().__init__(writes)
-        self.account = account
-
-
 class KVStore(AbstractContextManager["KVStore"], ABC):
     """Bytes by key.
 
@@ -121,11 +100,6 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     @property
     def keeps_deltas(self) -> bool:
         """Whether a `Revised` value under the key of an object takes the room of its difference only."""
-        return False
-
-    @property
-    def keeps_account(self) -> bool:
-        """Whether `unshared` knows the objects of `Accounted` transactions."""
         return False
 
     @abstractmethod
@@ -187,16 +161,6 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     def present(self, keys: Iterable[str]) -> Set[str]:
         """Those of the keys that are present. A store that can do so answers without reading the values."""
         return {key for key in keys if key in self}
-
-    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
-        """Those of the keys of objects that belong to one line of commits, each with the number of the line.
-        Empty if `keeps_account` is false.
-
-        Since an `Accounted` transaction that was `alone` set the key, no transaction outside of the line has
-        set the key, even to an equal value. And since then no transaction that was not `Accounted` has set a
-        ref, a key under "r/". A line goes on as long as its last commit is such a key.
-        """
-        return {}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """If every key of `expected` has that value, carry out `writes` and return True. Otherwise swap

@@ -143,7 +143,6 @@ class Encrypted(Front):
 
     ordered = False
     keeps_deltas = False  # ciphertexts of two versions have nothing in common
-    keeps_account = False  # the store behind does not see which rows are refs
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """As promised by KVStore. Lists all the names that have the same first part, up to a "/";
@@ -187,9 +186,6 @@ class Encrypted(Front):
         elif not self._is_marked():
             return expected is None
         return self._store.compare_and_swap(name, old, row)
-
-    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
-        return {}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As the store does it."""

@@ -76,13 +76,6 @@ class Front(KVStore):
     def keeps_deltas(self) -> bool:
         return self._store.keeps_deltas
 
-    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
-        return self._store.unshared(keys)
-
-    @property
-    def keeps_account(self) -> bool:
-        return self._store.keeps_account
-
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""
         return self._store.exclusively(plan)

@@ -45,7 +45,6 @@ class Prefixed(Front):
         self._owns = owns
 
     keeps_deltas = False  # a version names the one before by its key, and here keys have a prefix
-    keeps_account = False  # the store behind does not see which rows are refs
 
     @property
     def name(self) -> str:
@@ -85,9 +84,6 @@ class Prefixed(Front):
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
         return self._store.compare_and_swap(self._outer(key), expected, new)
-
-    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
-        return {}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As the store does it, if it has transactions; otherwise step by step, as promised by KVStore."""

@@ -7,12 +7,13 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate, takewhile
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from vstate.errors import CannotLoad, InvalidInput, RefMoved
+from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
@@ -67,6 +68,7 @@ class _Call(Generic[I]):
     def __init__(self, plan: Callable[[I], Iterable[Any]], message: str) -> None:
         self._plan = plan
         self.message = message
+        self.has_records = False
         self.is_done = False
         self.commit: Commit | None = None
 
@@ -75,6 +77,7 @@ class _Call(Generic[I]):
         made = list(self._plan(index))
         for record in made:
             _size(record)
+        self.has_records = bool(made)
         return made
 
 
@@ -152,9 +155,13 @@ class Journal(Generic[I]):
         Raises CorruptObject for damage, and CannotLoad for a record that is no plain data.
         """
         with self.lock:
-            head = self.repo.newest(self.branch)
-            if head != self._head:
-                self._move(head)
+            self._begin_again()
+            while (head := self.repo.newest(self.branch)) != self._head:
+                try:
+                    self._move(head)
+                except CorruptObject:
+                    if head == self.repo.newest(self.branch):
+                        raise
             return self._index
 
     def append(
@@ -179,11 +186,16 @@ class Journal(Generic[I]):
         others = tuple(others)
         if not (beside or others or info or fresh):
             call = _Call(plan, message)
-            self._calls.append(call)
-            with self.lock:
-                if not call.is_done:
-                    self._append_together(call)
-                return call.commit
+            try:
+                self._calls.append(call)
+                with self.lock:
+                    if not call.is_done:
+                        self._append_together(call)
+                    return call.commit
+            finally:
+                # After an exception here, no other thread may carry the call out later.
+                with suppress(ValueError):
+                    self._calls.remove(call)
 
         def changes(index: I) -> tuple[_Segment, ...] | None:
             records = list(plan(index))
@@ -223,11 +235,13 @@ class Journal(Generic[I]):
 
     def _append_together(self, own: _Call[I]) -> None:
         """Commit the records of this call, and of the calls of other threads that wait for it."""
+        self._begin_again()
         calls = [own]
-        while self._calls:
-            call = self._calls.popleft()
-            if call is not own and not call.is_done:
-                calls.append(call)
+        with suppress(IndexError):  # not by a look first: another thread may take its call out
+            while True:
+                call = self._calls.popleft()
+                if call is not own and not call.is_done:
+                    calls.append(call)
         while True:
             try:
                 planned, records, added = self._planned(calls)
@@ -239,12 +253,14 @@ class Journal(Generic[I]):
                 commit, segments = None, self._segments
                 if records:
                     segments = self._appended(records)
-                    messages = dict.fromkeys(call.message for call in planned)
+                    messages = dict.fromkeys(call.message for call in planned if call.has_records)
                     commit = self._commit(segments, "; ".join(messages), records)
                 for call in planned:
-                    call.commit, call.is_done = commit, True
-            except RefMoved:
+                    call.commit, call.is_done = commit if call.has_records else None, True
+            except RefMoved as error:
                 self._begin_again()
+                if error.ref != HEADS + self.branch:
+                    raise  # from a plan
                 self.refresh()
                 continue
             except BaseException:
@@ -279,7 +295,10 @@ class Journal(Generic[I]):
         return planned, records, added
 
     def _begin_again(self) -> None:
-        """Forget an index that has records which were not committed: the next call reads all of them."""
+        """Forget an index with records that were not committed, or not noted as such.
+
+        The next call reads all of them.
+        """
         if self._added:
             self._index, self._segments, self._head = self._make_index(), (), None
         self._added = False
@@ -372,8 +391,8 @@ class Journal(Generic[I]):
         for segment in self._segments:
             after = end + len(segment.records)
             same = tuple(records[end:after])
-            if segment.records != same:
-                if same and after > len(records) and segment.records[: len(same)] == same:
+            if not _are_same(segment.records, same):
+                if same and after > len(records) and _are_same(segment.records[: len(same)], same):
                     # Shorter than it was, so it fits; its size is exact again once it is read.
                     return (*kept, segment._replace(entry=b"", records=same))
                 break
@@ -397,7 +416,7 @@ class Journal(Generic[I]):
             segments[-1] = segments[-1]._replace(size=size, records=(*segments[-1].records, record))
         known = {segment.key: segment for segment in self._segments}
         return tuple(
-            known[new.key] if new.key in known and known[new.key].records == new.records else new
+            known[new.key] if new.key in known and _are_same(known[new.key].records, new.records) else new
             for new in segments
         )
 
@@ -446,7 +465,7 @@ class Journal(Generic[I]):
         same = sum(1 for _ in takewhile(lambda pair: pair[0].entry == pair[1].entry, pairs))
         before = [record for segment in self._segments[same:] for record in segment.records]
         after = [record for segment in segments[same:] for record in segment.records]
-        if after[: len(before)] == before:
+        if _are_same(after[: len(before)], before):
             index, new = self._index, after[len(before) + added :]
         else:
             index, new = self._make_index(), [record for segment in segments for record in segment.records]
@@ -508,6 +527,15 @@ class _Read:
     def blob(self, oid: Any) -> bytes:
         body = self._bodies.get(oid)
         return self._blob(oid) if body is None else bytes(body)
+
+
+def _are_same(ones: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether these records are the same, types and order included; 1, 1.0 and True are three records."""
+    pairs = zip(ones, others, strict=False)
+    return len(ones) == len(others) and all(
+        one is other or (one == other and pickle.dumps(one, 5) == pickle.dumps(other, 5))
+        for one, other in pairs
+    )
 
 
 def _size(record: Any) -> int:

@@ -26,7 +26,7 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.forks import no_copy
-from vstate.kv.base import OBJECT_PREFIX, Account, KVStore
+from vstate.kv.base import KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
@@ -194,8 +194,13 @@ class Core:
             return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
-        oid = self._revisions.resolve(rev, head or self.refs.head())
-        return self.objects.commit(oid)
+        while True:
+            oid = self._revisions.resolve(rev, head or self.refs.head())
+            try:
+                return self.objects.commit(oid)
+            except CorruptObject:
+                if self._revisions.resolve(rev, head or self.refs.head()) == oid:
+                    raise
 
     def log(
         self,
@@ -367,8 +372,7 @@ class Core:
             rows |= self.rows_of(branch, commits, objects, nodes)
             others |= its_rows
             moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].time))
-        alone = len(moves) == 1 and not needs and _is_line(advances[0].commits, advances[0].expected)
-        if not self._publish_moves(rows, others, moves, expecting, needs, guard, alone):
+        if not self._publish_moves(rows, others, moves, expecting, needs, guard):
             return False
         for advance in advances:
             self.remember(advance.nodes, advance.commits)
@@ -429,8 +433,7 @@ class Core:
         last, action = moves[-1]
         through = [(commit.oid, its_action) for commit, its_action in moves[:-1]]
         move = Move(HEADS + branch, expected, last.oid, action, last.time, through)
-        alone = _is_line([commit for commit, _ in moves], expected)
-        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None, alone)
+        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None)
 
     @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))
     def _publish_moves(
@@ -441,23 +444,19 @@ class Core:
         expecting: Mapping[str, bytes | None],
         needs: Sequence[ObjectId],
         guard: Guard | None,
-        alone: bool,
     ) -> bool:
         if not self.store.transactional:
             # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(objects)
             objects = {}
         rows = {**objects, **others} if others else objects
-        before = moves[0].expected
-        account = Account(alone, None if before is None else OBJECT_PREFIX + before.hex())
 
-        def move(sweep: Sweep | None, kept: Mapping[str, bytes]) -> bool:
-            writes = {**rows, **kept} if kept else rows
-            publish = partial(self.refs.publish_all, moves, writes, sweep=sweep, account=account)
+        def move(sweep: Sweep | None) -> bool:
             if guard is None:
-                return publish(expecting=expecting)
+                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=expecting)
             with guard.rows() as guarded:
-                return publish(expecting={**expecting, **guarded} if expecting else guarded)
+                conditions = {**expecting, **guarded} if expecting else guarded
+                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=conditions)
 
         try:
             done = self._keeping(needs, move)
@@ -533,60 +532,60 @@ class Core:
             self.require_format(EXPIRY_FORMAT)
         return self._keeping(
             [to],
-            lambda sweep, kept: self.refs.publish(
-                ref,
-                {**rows, **kept},
-                expected=expected,
-                new=to,
-                action=action,
-                sweep=sweep,
-                account=Account(),
-            ),
+            lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),
         )
 
-    def _keeping(
-        self, needs: Sequence[ObjectId], move: Callable[[Sweep | None, Mapping[str, bytes]], bool]
-    ) -> bool:
+    def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
         """Move a ref only if `gc` has removed nothing that the commits `needs` hold.
-
-        `move` gets the rows of `needs`, to write again, if the store keeps account of shared objects.
 
         No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before
         the commit's contents. So if the commit is stored, and no sweep comes in between, its contents are
         stored too.
         """
         if not needs:
-            return move(None, {})
+            return move(None)
         while True:
-            sweep, kept = self.refs.sweep(), {}
+            sweep = self.refs.sweep()
             for oid in needs:
-                row = self._kept(oid)
-                if row is None:
-                    raise NotFound(f"no commit {oid}: gc has removed it", name=str(oid))
-                if self.store.keeps_account:
-                    kept[OBJECT_PREFIX + oid.hex()] = row
-            if move(sweep, kept):
+                self.require_stored(oid)
+            if move(sweep):
                 return True
             if self.refs.sweep() == sweep:
                 return False
 
-    def _kept(self, oid: ObjectId) -> bytes | None:
-        """The row of the commit, None if the store has none.
+    def require_stored(self, oid: ObjectId) -> None:
+        """Raise NotFound if the store has no such commit.
 
         Waits a moment if `gc`, having met a ref to it, may bring it back.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=_PATIENCE)
-        while (row := self.objects.row(oid)) is None:
+        while not self.objects.is_stored(oid):
             if TRASH + oid.hex() not in self.store or not backoff.pause():
-                return self.objects.row(oid)  # gc may have brought it back in between
-        return row
+                if self.objects.is_stored(oid):  # gc may have brought it back in between
+                    return
+                raise NotFound(f"no commit {oid}: gc has removed it", name=str(oid))
 
     # Branches
 
     def newest(self, branch: str) -> Commit | None:
         """The newest commit of a branch, None if there is no such branch."""
-        oid = self.refs.read(HEADS + check_ref_name(branch))
-        return None if oid is None else self.objects.commit(oid)
+        ref = HEADS + check_ref_name(branch)
+        while (oid := self.refs.read(ref)) is not None:
+            try:
+                return self.objects.commit(oid)
+            except CorruptObject:
+                if self.refs.read(ref) == oid:
+                    raise
+        return None
+
+    def commit_at(self, head: Head) -> Commit | None:
+        """The commit of a head that was just read; the newest one of its branch if the branch has moved."""
+        try:
+            return None if head.commit is None else self.objects.commit(head.commit)
+        except CorruptObject:
+            if head.branch is None or self.refs.read(HEADS + head.branch) == head.commit:
+                raise
+            return self.newest(head.branch)
 
     def branch(self, name: str) -> Commit:
         """The newest commit of a branch; NotFound, with the existing branches, if there is no such branch."""
@@ -599,8 +598,19 @@ class Core:
 
     def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
         """The newest commit of each branch, or of those of `names` that exist, by name."""
-        refs = self._ids(names)
-        return dict(zip(refs, self.objects.commits(list(refs.values())), strict=True))
+        if names is not None and not isinstance(names, str):
+            names = list(names)  # they may be read twice
+        return self._commits_of(lambda: self._ids(names))
+
+    def _commits_of(self, refs: Callable[[], Mapping[str, ObjectId]]) -> dict[str, Commit]:
+        """The commits of refs. A ref may move on, and its commit be forgotten, before the commit is read."""
+        while True:
+            ids = refs()
+            try:
+                return dict(zip(ids, self.objects.commits(list(ids.values())), strict=True))
+            except CorruptObject as error:
+                if error.id in map(str, refs().values()):
+                    raise
 
     def branch_ids(self, names: Iterable[str] | None = None) -> dict[str, str]:
         """As `branches`, with the ids of the commits only: no commit is read."""
@@ -779,8 +789,7 @@ class Core:
 
     def tags(self) -> dict[str, Commit]:
         """The commit of each tag, by name."""
-        refs = self.refs.list(TAGS)
-        return dict(zip(refs, self.objects.commits(list(refs.values())), strict=True))
+        return self._commits_of(lambda: self.refs.list(TAGS))
 
     def create_tag(self, name: str, rev: Revision = "HEAD", *, head: Head | None = None) -> Commit:
         """A new tag at a revision; AlreadyExists if the name is taken."""
@@ -815,10 +824,7 @@ class Core:
             commit = self.resolve(target)
             action = f"checkout: to {commit.short}"
             self._keeping(
-                [commit.oid],
-                lambda sweep, kept: self.refs.set_head(
-                    commit=commit.oid, action=action, sweep=sweep, rows=kept
-                ),
+                [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
             )
         return self.refs.head()
 
@@ -826,15 +832,6 @@ class Core:
 def _told_of(done: bool, rows: Mapping[str, bytes], moves: Sequence[Move]) -> Attributes:
     size = sum(map(len, rows.values()))
     return {"done": done, "branches": len(moves), "rows": len(rows), "bytes": size}
-
-
-def _is_line(commits: Sequence[Commit], expected: ObjectId | None) -> bool:
-    """Whether each commit has one parent, the commit before it, and the first one has `expected`."""
-    for commit in commits:
-        if commit.parent_ids != (() if expected is None else (expected,)):
-            return False
-        expected = commit.oid
-    return True
 
 
 def _rollback_message(target: Commit) -> str:

@@ -298,13 +298,9 @@ class Objects:
 
     def is_stored(self, oid: ObjectId) -> bool:
         """Whether the store itself, not only a cache in front of it, has an object of this id."""
-        return self.row(oid) is not None
-
-    def row(self, oid: ObjectId) -> bytes | None:
-        """The stored form of the object in the store itself, not in a cache in front of it, or None."""
         key = OBJECT_PREFIX + oid.hex()
         self.store.forget(key)
-        return self.store.get(key)
+        return self.store.get(key) is not None
 
     def find_commit(self, oid: ObjectId) -> Commit | None:
         """The commit of this id, None if the store holds no such commit; CorruptObject if it is damaged."""

@@ -323,10 +323,8 @@ class Repository(Core):
         With `forget`, the reflog goes too, and so does every object that no other branch, tag, HEAD or reflog
         leads to. Commits that reach the branch meanwhile go with it. A handle that is still on the branch
         gets RefMoved from its next commit. All that is in one transaction up to 1,000 objects. An interrupted
-        call leaves the branch as it was, or it leaves garbage, which the next `gc` removes.
-
-        `Disk` knows of most objects whether branches share them, and takes milliseconds. In other stores, and
-        after forks, merges, imports and squashes of the branch, the call looks at the whole store.
+        call leaves the branch as it was, or it leaves garbage, which the next `gc` removes. The call looks at
+        all that other refs lead to, so it takes as long as the marks of a `gc`: see `docs/architecture.md`.
 
         A store without transactions, such as S3, moves the objects to its trash; the first `gc` an hour later
         removes them from there. Raises CorruptObject, and removes nothing, if reachable objects are damaged.

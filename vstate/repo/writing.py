@@ -139,7 +139,14 @@ def commit_many(
             pass  # gc may have removed the tree of a commit that the branch has left
     while True:
         heads = repo.refs.read_many(refs)
-        made = [each.on(repo, head) for each, head in zip(changes, heads, strict=True)]
+        try:
+            made = [each.on(repo, head) for each, head in zip(changes, heads, strict=True)]
+        except CorruptObject:
+            for oid in needs:
+                repo.require_stored(oid)
+            if repo.refs.read_many(refs) == heads:
+                raise
+            continue  # a commit that a branch has just left was forgotten
         advances = [advance for advance in made if advance]
         still = dict[str, bytes | None]()
         if len(advances) < len(made):

@@ -99,7 +99,9 @@ class Handle(StateHandle):
         """How long the function of the last update took."""
         self.created: tuple[str, ObjectId] | None = None
         """The branch that `switch` was about to create, and its commit: a repeated call may find it there."""
-        commit = None if head.commit is None else self.trusted(repo.objects.commit(head.commit))
+        commit = repo.commit_at(head)
+        if commit is not None:
+            self.trusted(commit)
         hand = Hand()
         self.at = Position(hand.cache, hand, commit, head.branch)
         self.ahead = Ahead(repo)

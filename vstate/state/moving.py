@@ -121,10 +121,11 @@ def _go_to(handle: Handle, head: Head) -> None:
     at = handle.at
     if at.head is not None and (head.commit, head.branch) == (at.head.oid, at.branch):
         return
-    if head.commit is not None:
+    commit = handle.repo.commit_at(head)
+    if commit is not None:
         if handle.rest.doubts and head.branch is not None:
-            land_doubt(handle, head.branch, head.commit)
-        move(handle, handle.trusted(handle.repo.objects.commit(head.commit)), head.branch)
+            land_doubt(handle, head.branch, commit.oid)
+        move(handle, handle.trusted(commit), head.branch)
     elif at.head is not None:
         raise RefMoved(f"{HEADS}{head.branch}", expected=at.head.id, actual=None)
     else:

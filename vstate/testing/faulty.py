@@ -82,9 +82,6 @@ class Faulty(KVStore):
     def present(self, keys: Iterable[str]) -> Set[str]:
         return self._call("present", lambda: self.store.present(keys))
 
-    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
-        return self._call("unshared", lambda: self.store.unshared(keys))
-
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         if not self.atomic:
             return super().transact(writes, expected)
@@ -105,10 +102,6 @@ class Faulty(KVStore):
     @property
     def keeps_deltas(self) -> bool:
         return self.store.keeps_deltas
-
-    @property
-    def keeps_account(self) -> bool:
-        return self.store.keeps_account
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         if not self.atomic:

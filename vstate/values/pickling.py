@@ -17,7 +17,7 @@ from vstate.errors import CannotLoad
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.caches import WithoutCaches, cache_names
-from vstate.values.opcodes import framed, join_pieces, may_hold
+from vstate.values.opcodes import framed, join_pieces, may_hold, tokens
 
 if TYPE_CHECKING:
     from vstate.values.tracing import Tracer
@@ -304,7 +304,9 @@ def load_only_plain(data: bytes | bytearray) -> Any:
     It takes less time than a look for names, because data may have the bytes of one.
     """
     if getattr(copyreg, "_inverted_registry", None) and may_hold(bytes(data), *_EXTENSIONS):
-        raise CannotLoad("copyreg", "only plain data is loaded here")
+        found = tokens(bytes(data))
+        if found is None or any(token[0] in _EXTENSIONS for token in found):
+            raise CannotLoad("copyreg", "only plain data is loaded here")
     try:
         return _PlainUnpickler(io.BytesIO(framed(bytes(data)))).load()
     except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:

@@ -189,8 +189,8 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         """Delete the branch of a thread, with all its checkpoints and writes.
 
         The next `gc` of the store frees their room. With `forget` it is free when this returns, and the
-        thread cannot be brought back. On `Disk` that takes milliseconds, unless threads were copied from this
-        one. In other stores it takes as long as a look at the whole store.
+        thread cannot be brought back. That takes as long as a look at the whole store: see
+        `Repository.delete_branch`.
         """
         branch = self.branch(thread_id)
         if self.lease is not None:

@@ -29,7 +29,7 @@ FILE_NAME = "vstate.db"
 
 _INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
-FORMAT = 3
+FORMAT = 2
 SPARE_PAGES = 256  # a longer key may split a page of the index: deleting has to work in a full file too
 LOG_BYTES = 4 * 1024 * 1024
 
@@ -61,19 +61,6 @@ _ADD_BASES = (
         UPDATE kv SET base = last_insert_rowid() WHERE base = old.rowid AND base > 0;
         UPDATE kv SET base = NULL WHERE rowid = old.rowid;
         {_RELEASE}
-    END""",
-)
-
-# The column `line` has the number of the line of commits that an object belongs to (`KVStore.unshared`). 0 is
-# for an object of several lines, NULL for a row of a transaction without account. Such a transaction, of an
-# import or of an older program, may move a ref to any object: then all lines up to now are shared.
-_ADD_LINES = (
-    "ALTER TABLE kv ADD COLUMN line INTEGER",
-    "CREATE TABLE lines (latest INTEGER NOT NULL, shared INTEGER NOT NULL)",
-    "INSERT INTO lines (latest, shared) VALUES (0, 0)",
-    """CREATE TRIGGER kv_ref BEFORE INSERT ON kv
-        WHEN new.line IS NULL AND new.key >= x'722f' AND new.key < x'7230' BEGIN
-        UPDATE lines SET shared = latest;
     END""",
 )
 
@@ -241,7 +228,7 @@ class Database:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:  # another process may have been faster
             connection.execute(_CREATE)
-            _add_columns(connection, 0)
+            _add_bases(connection)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute("COMMIT")
 
@@ -382,15 +369,15 @@ def _upgrade(connection: sqlite3.Connection) -> None:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version < FORMAT:
-            _add_columns(connection, version)
+            _add_bases(connection)
         connection.execute("COMMIT")
     except BaseException:
         connection.rollback()
         raise
 
 
-def _add_columns(connection: sqlite3.Connection, version: int) -> None:
-    for statement in (*(_ADD_BASES if version < 2 else ()), *_ADD_LINES):
+def _add_bases(connection: sqlite3.Connection) -> None:
+    for statement in _ADD_BASES:
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version={FORMAT}")
 

@@ -44,8 +44,7 @@ _LEVEL_OF_ZLIB = 6
 _WORTH_IT = 0.5
 _MOST_KNOWN = 256
 
-_PUT = "INSERT INTO kv (key, value, base, line) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"
-_SHARE = "UPDATE kv SET line = 0 WHERE key = ? AND line > 0 AND line IS NOT ?"
+_PUT = "INSERT INTO kv (key, value, base) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
 _DELETE = "DELETE FROM kv WHERE key = ?"
 _PACKED_ROW = "SELECT rowid FROM kv WHERE key = ? AND base IS NOT NULL"
 BY_KEY = "SELECT rowid, value, base FROM kv WHERE key = ?"
@@ -214,18 +213,17 @@ class Packer(Unpacker):
                 return bool(kept == value)
         return value is None
 
-    def write(self, key: bytes, value: Revised, line: int | None) -> None:
-        """Write a value that has an earlier version, and belongs to this line of commits."""
+    def write(self, key: bytes, value: Revised) -> None:
+        """Write a value that has an earlier version."""
         number, base, packed = self._packed(value, pack(value.before))
-        done = self._connection.execute(_PUT, (key, packed, base, line))
+        done = self._connection.execute(_PUT, (key, packed, base))
         if not done.rowcount:
             if self.holds(key, value):
-                self._connection.execute(_SHARE, (key, line))
                 return
             self.forget()
             self._connection.execute(_DELETE, (key,))
             number = base = 0
-            done = self._connection.execute(_PUT, (key, pack_value(value, 0), 0, 0))
+            done = self._connection.execute(_PUT, (key, pack_value(value, 0), 0))
         if done.lastrowid is not None:
             self._rows().remember(done.lastrowid, Version(number, base, bytes(value)), key)
 

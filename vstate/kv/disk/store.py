@@ -12,7 +12,7 @@ from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import Accounted, Revised, TransactionalStore, batches
+from vstate.kv.base import Revised, TransactionalStore, batches
 from vstate.kv.disk import deltas
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
 from vstate.kv.disk.writes import Rows, Swap, Waiting, Write, is_long
@@ -35,20 +35,13 @@ LONGEST_PAUSE = 0.005
 LONGEST_PAUSE_WHEN_NEXT = 0.001
 
 _GET = "SELECT value, base FROM kv WHERE key = ?"
-# The WHERE leaves the page of an unchanged value clean, so that another write costs no I/O.
+# The WHERE leaves the page of an unchanged value clean, so that a second write costs no I/O.
 _SET = (
-    "INSERT INTO kv (key, value, line) VALUES (?, ?, ?) "
-    "ON CONFLICT (key) DO UPDATE SET value = excluded.value, base = NULL, "
-    "line = CASE line WHEN excluded.line THEN line ELSE 0 END "
-    "WHERE value IS NOT excluded.value OR base IS NOT NULL OR (line > 0 AND line IS NOT excluded.line)"
+    "INSERT INTO kv (key, value) VALUES (?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value, base = NULL "
+    "WHERE value IS NOT excluded.value OR base IS NOT NULL"
 )
-_MARK, _REF = OBJECT_MARK[0], b"r/"
-_UNSHARED = "line > (SELECT shared FROM lines)"
-_LINE = f"SELECT line FROM kv WHERE key = ? AND {_UNSHARED}"
-_NEW_LINE = "UPDATE lines SET latest = latest + 1"
-_LATEST_LINE = "SELECT latest FROM lines"
-_SHARE_ALL = "UPDATE lines SET shared = latest"
-_SWAP = "UPDATE kv SET value = ?, line = 0 WHERE key = ? AND value = ? AND base IS NULL"
+_SWAP = "UPDATE kv SET value = ? WHERE key = ? AND value = ? AND base IS NULL"
 _DELETE = "DELETE FROM kv WHERE key = ?"
 _RANGE = f"WHERE key >= ? AND key <= ? AND {deltas.LISTED} ORDER BY key LIMIT ?"
 _KEYS = f"SELECT key FROM kv {_RANGE}"
@@ -92,7 +85,6 @@ class Disk(TransactionalStore, ForkAware):
     remote = False
     ordered = True
     keeps_deltas = True
-    keeps_account = True
 
     def __init__(
         self,
@@ -186,9 +178,6 @@ class Disk(TransactionalStore, ForkAware):
         # The index of the keys answers: 100 keys with values of 64 KB take 0.13 ms, with the values 2 to 6.
         return {self._unpacked(packed) for (packed,) in self._query_each("key", keys)}
 
-    def unshared(self, keys: Iterable[str]) -> Mapping[str, int]:
-        return {self._unpacked(key): line for key, line in self._query_each("key, line", keys, _UNSHARED)}
-
     def keys(self, prefix: str = "") -> Iterator[str]:
         for some in self._pages(_KEYS, list(ranges(prefix)), KEYS_PER_PAGE):
             for (packed,) in some:
@@ -233,12 +222,10 @@ class Disk(TransactionalStore, ForkAware):
                     break
                 first = self._value(rows[-1][0]) + b"\0"
 
-    def _query_each(
-        self, columns: str, keys: Iterable[str], condition: str = "TRUE"
-    ) -> Iterator[tuple[Any, ...]]:
+    def _query_each(self, columns: str, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
         for some in batches(map(pack, keys), KEYS_PER_QUERY):
             marks = ",".join("?" * len(some))
-            yield from self._query(f"SELECT {columns} FROM kv WHERE key IN ({marks}) AND {condition}", some)
+            yield from self._query(f"SELECT {columns} FROM kv WHERE key IN ({marks})", some)
 
     def _query(
         self, sql: str, parameters: tuple[Any, ...] | list[bytes], *, immutable: bool = False
@@ -297,7 +284,6 @@ class Disk(TransactionalStore, ForkAware):
                 others.append((pack(key), old))
         rows = _split(writes, swap)
         write = Write(rows, others, swap)
-        write.account = writes.account if type(writes) is Accounted else None
         if is_long(rows):
             write.long = True
             self._checkpoints.wait()  # then SQLite writes the log anew from its start, and it does not grow
@@ -424,37 +410,20 @@ class Disk(TransactionalStore, ForkAware):
         if swap is not None and not connection.execute(_SWAP, swap).rowcount:
             if not packer.holds(swap.key, swap.old):
                 return False
-            connection.execute(_SET, (swap.key, swap.new, 0))
-        if swap is not None and write.account is None and swap.key.startswith(_REF):
-            connection.execute(_SHARE_ALL)
+            connection.execute(_SET, (swap.key, swap.new))
         sets, deletes, revised = write.rows or write.planned()
         if deletes:
             packer.forget()
             self._database.limit_pages(connection, spare=database.SPARE_PAGES)
             connection.executemany(_DELETE, zip(deletes))
             self._database.limit_pages(connection)
-        line = self._line(connection, write)
         for key, value in revised:
-            packer.write(key, value, line)
+            packer.write(key, value)
         if sets:
             if packer.known is not None:
                 packer.forget_if_known([key for key, _ in sets])
-            other = None if write.account is None else 0
-            rows = [(key, value, line if key[0] == _MARK else other) for key, value in sets]
-            connection.executemany(_SET, rows)
+            connection.executemany(_SET, sets)
         return True
-
-    def _line(self, connection: sqlite3.Connection, write: Write) -> int | None:
-        """The number of the line of commits that the objects belong to; see `database.py`."""
-        account = write.account
-        if account is None or not account.alone:
-            return None if account is None else 0
-        if account.after is not None:
-            for (line,) in connection.execute(_LINE, (pack(account.after),)).fetchall():
-                return int(line)
-        connection.execute(_NEW_LINE)
-        ((line,),) = connection.execute(_LATEST_LINE)
-        return int(line)
 
     def _unknown(self, reason: object) -> StoreUnavailable:
         return StoreUnavailable(

@@ -14,7 +14,7 @@ from contextlib import suppress
 from threading import Lock, get_ident, main_thread
 from typing import NamedTuple
 
-from vstate.kv.base import Account, Revised
+from vstate.kv.base import Revised
 
 
 class Rows(NamedTuple):
@@ -58,24 +58,12 @@ class Write:
       thread has the lock, its outcome is unknown.
     - `done`: whether the rows were written; False if an expectation failed; None before.
     - `long`: the rows have many bytes, so the transaction commits without a checkpoint.
-    - `account`: the line of commits that the objects belong to. None if the writer keeps no account.
 
     `plan` is called inside the transaction for rows that are not known before. `swap` is a row that gets a
     new value if it has the old one: mostly a ref.
     """
 
-    __slots__ = (
-        "_bell",
-        "_plan",
-        "account",
-        "committing",
-        "done",
-        "expected",
-        "long",
-        "rows",
-        "shared",
-        "swap",
-    )
+    __slots__ = ("_bell", "_plan", "committing", "done", "expected", "long", "rows", "shared", "swap")
 
     def __init__(
         self,
@@ -92,7 +80,6 @@ class Write:
         self.committing = False
         self.done: bool | None = None
         self.long = False
-        self.account: Account | None = None
         self._bell: LockType | None = None
 
     def planned(self) -> Rows:

@@ -18,7 +18,7 @@ from vstate.errors import (
     StorageError,
     StoreUnavailable,
 )
-from vstate.kv.base import OBJECT_PREFIX, Account, KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
@@ -385,19 +385,9 @@ def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None, action: s
     ref = tracking_ref(remote, branch)
     while (old := repo.refs.read(ref)) != oid:
         sweep = repo.refs.sweep()
-        row = None if oid is None else repo.objects.row(oid)
-        if oid is not None and row is None:
+        if oid is not None and not repo.objects.is_stored(oid):
             return  # the branch has moved on here, and gc has removed the commit
-        rows = {} if oid is None or row is None else {OBJECT_PREFIX + oid.hex(): row}
-        if repo.refs.publish(
-            ref,
-            rows,
-            expected=old,
-            new=oid,
-            action=f"{action}: to {remote}",
-            sweep=sweep,
-            account=Account(),
-        ):
+        if repo.refs.publish(ref, {}, expected=old, new=oid, action=f"{action}: to {remote}", sweep=sweep):
             return
 
 

@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from vstate.arguments import check_text
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput
-from vstate.kv.base import Account, Accounted, KVStore
+from vstate.kv.base import KVStore
 from vstate.objects import expiry
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import microseconds, moment
@@ -361,11 +361,9 @@ class Refs:
         action: str,
         sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
-        account: Account | None = None,
     ) -> bool:
         """As `publish_all`, for one ref."""
-        moves = [Move(ref, expected, new, action)]
-        return self.publish_all(moves, rows, sweep=sweep, expecting=expecting, account=account)
+        return self.publish_all([Move(ref, expected, new, action)], rows, sweep=sweep, expecting=expecting)
 
     def publish_all(
         self,
@@ -374,7 +372,6 @@ class Refs:
         *,
         sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
-        account: Account | None = None,
     ) -> bool:
         """Write the rows and move the refs, in one `transact`; False, with no move, if one was elsewhere.
 
@@ -382,11 +379,8 @@ class Refs:
         `expecting`. An expired branch counts as absent; a sliding lifetime begins again. The line of a
         deletion is dated after all others of the ref: `fsck` takes an absent ref for lost unless its last
         line is a deletion. More than one move takes a store with transactions.
-
-        With an `account`, each commit that a ref comes to lead to is among the rows, new or written again.
         """
-        writes = dict(rows) if account is None else Accounted(rows, account)
-        conditions = dict(expecting)
+        writes, conditions = dict(rows), dict(expecting)
         lived: list[bytes | None] = []
         for ref, expected, new, action, not_before, through in moves:
             earliest = 0 if not_before is None else microseconds(not_before) * 1000
@@ -503,9 +497,8 @@ class Refs:
         commit: ObjectId | None = None,
         action: str,
         sweep: Sweep | None = None,
-        rows: Mapping[str, bytes] = MappingProxyType({}),
     ) -> bool:
-        """Put HEAD on a branch, or detach it at a commit, whose row is among `rows`; the last caller wins.
+        """Put HEAD on a branch, or detach it at a commit; the last caller wins.
 
         False, changing nothing, if `sweep` is given and another sweep came since.
         """
@@ -518,8 +511,7 @@ class Refs:
             conditions = {REF + HEAD: before}
             if sweep is not None:
                 conditions[SWEEP] = sweep.mark
-            writes = {**rows, line: text, REF + HEAD: value}
-            if self._transact(Accounted(writes, Account()), conditions):
+            if self._transact({line: text, REF + HEAD: value}, conditions):
                 return True
         return False
 

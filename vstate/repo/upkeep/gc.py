@@ -161,6 +161,7 @@ class Collector:
         self._exclusive = True  # until the store proves unable to keep others out
         self.without = without
         """A ref that keeps nothing, nor does its reflog. `mark` leaves the lines of HEAD out then."""
+        self.lines_of_head: dict[str, ReflogEntry] = {}
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that this run has read
         self._ends: dict[str, bytes] = {}  # the rows with the ends of histories
@@ -264,9 +265,10 @@ class Collector:
             if ref == self.without:
                 continue
             self._lines.add(_line_id(key))
-            if ref == HEAD and self.without is not None:
-                continue
             line = self._repo.refs.parse_line(key, value)
+            if self.without is not None and ref == HEAD:
+                self.lines_of_head[key] = line
+                continue
             kept = self._kept(ref, line)
             if kept is not None:
                 logged += kept
@@ -277,7 +279,7 @@ class Collector:
         # Lines of deletions go last: fsck takes a deleted ref without such a line for a lost one.
         self.expired += deletions
         self._refs = self._all_refs()
-        self.extend(self._refs.values())
+        self._extend(self._refs.values())
         self.extend_where_present(logged)
 
     def leave_out(self, lines: Iterable[str]) -> None:
@@ -309,12 +311,11 @@ class Collector:
     def extend_where_present(self, commits: Iterable[ObjectId]) -> None:
         """Walk from those of the commits that are still there: a gc may have removed the others long ago."""
         unknown = [oid for oid in commits if oid not in self.reach]
-        self.extend(
+        self._extend(
             oid for oid in unknown if self._repo.objects.is_stored(oid) or TRASH + oid.hex() in self._store
         )
 
-    def extend(self, roots: Iterable[ObjectId]) -> None:
-        """Walk from these commits."""
+    def _extend(self, roots: Iterable[ObjectId]) -> None:
         for _ in self.reach.extend(roots):
             self._progress("marking", len(self.reach))
 
@@ -334,7 +335,7 @@ class Collector:
                 logged += [oid for oid in (line.old, line.new) if oid is not None]
         # After the refs: an import writes the ends of histories in the transaction that moves the ref.
         self._follow_histories()
-        self.extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
+        self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
         self._refs = refs
         self.extend_where_present(logged)
 

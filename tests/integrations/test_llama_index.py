@@ -1,0 +1,194 @@
+"""Chats and states of workflows of LlamaIndex on vstate: round trips, races, interruptions."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Disk, InvalidInput, Memory, RefMoved
+
+pytest.importorskip("llama_index.core", reason="llama-index-core is not installed")
+
+from llama_index.core.llms import ChatMessage, ImageBlock, MessageRole, TextBlock
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.storage.chat_store import SimpleChatStore
+from pydantic import BaseModel
+from workflows.context.serializers import JsonSerializer
+from workflows.context.state_store import DictState
+from workflows.context.state_store_integration import StateRecord, StateStorage, StateStoreFacade
+
+from vstate.integrations.llama_index import VstateChatStore, VstateStateStorage
+
+KEYS = ["ann", "a/b", "a%2Fb", "", "HEAD", "é x"]
+
+
+def said(text: str, **more: Any) -> ChatMessage:
+    return ChatMessage(content=text, **more)
+
+
+def test_a_chat_does_as_the_chat_store_of_the_framework(tmp_path: Path) -> None:
+    """Each method gives what SimpleChatStore gives, for each key, also from a handle of another process."""
+    blocks = [TextBlock(text="see"), ImageBlock(image=b"\x89PNG", image_mimetype="image/png")]
+    answer = ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks, additional_kwargs={"n": [1, None]})
+    peer = SimpleChatStore()
+    with VstateChatStore(tmp_path / "s") as ours, VstateChatStore(tmp_path / "s") as other:
+        for key in KEYS:
+            for store in (peer, ours):
+                store.set_messages(key, [said(f"{key} {n}") for n in range(4)])
+                store.add_message(key, answer)
+            assert other.get_messages(key) == peer.get_messages(key)
+            for idx in (1, 9, -1):
+                assert other.delete_message(key, idx) == peer.delete_message(key, idx)
+            assert ours.delete_last_message(key) == peer.delete_last_message(key)
+            assert ours.get_messages(key) == other.get_messages(key) == peer.get_messages(key)
+        assert sorted(ours.get_keys()) == sorted(peer.get_keys())
+        for key in KEYS[1:]:
+            assert ours.delete_messages(key) == peer.delete_messages(key)
+        assert ours.get_keys() == other.get_keys() == peer.get_keys()
+        assert other.get_messages("a/b") == []
+        assert other.delete_messages("a/b") is other.delete_message("a/b", 0) is None
+        log = [commit.message for commit in ours.repo.log(ours.branch("ann"), limit=3)]
+        assert log == ["delete message -1", "delete message -1", "delete message 1"]
+
+
+def test_a_memory_of_the_framework_keeps_its_messages_here() -> None:
+    """ChatMemoryBuffer reads, adds and resets; another memory over the store sees the chat."""
+
+    async def check() -> None:
+        store = VstateChatStore(Memory())
+        options = {"chat_store": store, "chat_store_key": "ann", "tokenizer_fn": str.split}
+        memory = ChatMemoryBuffer.from_defaults(**options)
+        memory.put(said("hello"))
+        await memory.aput(said("hi", role=MessageRole.ASSISTANT))
+        again = ChatMemoryBuffer.from_defaults(**options)
+        assert [message.content for message in again.get()] == ["hello", "hi"]
+        again.get_all()[0].content = "changed"
+        assert again.get_all()[0].content == "hello"
+        await again.areset()
+        assert memory.get_all() == []
+
+    asyncio.run(check())
+
+
+def test_a_message_that_could_not_be_loaded_changes_nothing() -> None:
+    """One bad message among good ones: none is stored, and the store goes on."""
+    store = VstateChatStore()
+    store.add_message("ann", said("one"))
+    for kwargs in ({"x": object()}, {"x": {1: object()}}):
+        with pytest.raises(InvalidInput, match="role 'user' cannot be stored"):
+            store.set_messages("ann", [said("two"), said("bad", additional_kwargs=kwargs)])
+        with pytest.raises(InvalidInput):
+            store.add_message("ann", said("bad", additional_kwargs=kwargs))
+    store.add_message("ann", said("two"))
+    assert store.get_messages("ann") == [said("one"), said("two")]
+
+
+ADD = """
+import sys
+from llama_index.core.llms import ChatMessage
+from vstate.integrations.llama_index import VstateChatStore
+with VstateChatStore(sys.argv[1]) as store:
+    for n in range(20):
+        store.add_message("ann", ChatMessage(content=f"{sys.argv[2]} {n}"))
+"""
+
+
+@pytest.mark.slow
+def test_processes_add_to_one_chat(tmp_path: Path) -> None:
+    """Each message is there once, in the order of its process."""
+    command = [sys.executable, "-c", ADD, str(tmp_path / "s")]
+    running = [subprocess.Popen([*command, name]) for name in ("a", "b")]
+    assert [process.wait(120) for process in running] == [0, 0]
+    with VstateChatStore(tmp_path / "s") as store:
+        texts = [message.content or "" for message in store.get_messages("ann")]
+    assert len(texts) == 40
+    for name in ("a", "b"):
+        assert [text for text in texts if text.startswith(name)] == [f"{name} {n}" for n in range(20)]
+
+
+def test_a_chat_that_grows_is_stored_once(tmp_path: Path) -> None:
+    """A summary at the end or one more message leaves the objects before it as they are."""
+    with Disk(tmp_path / "s") as disk:
+        store = VstateChatStore(disk)
+        messages = [said(f"{n} " + "word " * 200) for n in range(100)]
+        store.set_messages("ann", messages)
+        before = len(list(disk.keys("")))
+        store.set_messages("ann", [*messages, said("summary")])
+        assert len(list(disk.keys(""))) - before < 10
+
+
+class Count(BaseModel):
+    """A typed state."""
+
+    count: int = 0
+    words: list[str] = []
+
+
+def test_a_state_lives_on_in_another_process(tmp_path: Path) -> None:
+    """Typed states and dicts come back from another handle; clear, and a copy of another run."""
+
+    async def check() -> None:
+        with VstateStateStorage("run/1", tmp_path / "s") as storage:
+            assert isinstance(storage, StateStorage)
+            state = StateStoreFacade(storage, Count)
+            assert (await state.get_state()) == Count()
+            await state.set("count", 3)
+            async with state.edit_state() as edited:
+                edited.words.append("é")
+        with VstateStateStorage("run/1", tmp_path / "s") as storage:
+            state = StateStoreFacade(storage, Count)
+            assert (await state.get_state()) == Count(count=3, words=["é"])
+            handle = await state.serialize_for_handoff(JsonSerializer())
+        with VstateStateStorage("run/2", tmp_path / "s") as storage:
+            state = StateStoreFacade(storage, Count)
+            state.add_seed(handle, JsonSerializer())
+            assert await state.get("count") == 3
+            await state.clear()
+            assert (await state.get_state()) == Count()
+            await storage.copy_from_handle("never saved")
+            assert await storage.load() is None
+        with VstateStateStorage("run/3", tmp_path / "s") as storage:
+            untyped = StateStoreFacade(storage, DictState)
+            await untyped.set("user", {"name": "Ann"})
+            assert await untyped.get("user.name") == "Ann"
+            assert storage.parse_own_handle({"store_type": "sqlite", "run_id": "run/3"}) is None
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("text", ["", "plain", '{"a":1}', '{"a": 1, "a": 2}', "1e400", '"\\u00e9"', "null"])
+def test_the_text_of_a_state_comes_back_exactly(text: str) -> None:
+    """The text of any serializer is the same after a save, whether it is JSON or not."""
+
+    async def check() -> None:
+        storage = VstateStateStorage("r", Memory())
+        record = StateRecord(data=text, state_type="T", state_module="m")
+        await storage.save(record)
+        assert await storage.load() == record
+
+    asyncio.run(check())
+
+
+def test_a_change_on_an_old_state_is_refused() -> None:
+    """A worker that edits while another one saves gets RefMoved, and the other's state stays."""
+
+    async def check() -> None:
+        store = Memory()
+        slow = StateStoreFacade(VstateStateStorage("r", store), Count)
+        fast = StateStoreFacade(VstateStateStorage("r", store), Count)
+        for start in (0, 1):  # on an empty branch, and on one with a state
+            with pytest.raises(RefMoved):
+                async with slow.edit_state() as state:
+                    await fast.set("count", start + 1)
+                    state.count += 10
+            assert await slow.get("count") == start + 1
+        async with slow.edit_state() as state:
+            state.count += 10
+        assert await fast.get("count") == 12
+
+    asyncio.run(check())

@@ -1,0 +1,325 @@
+"""VstateChatStore and VstateStateStorage: the chats and the workflow states of LlamaIndex."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from os import PathLike
+from typing import Any, Final, Literal, Self
+
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.llms import ChatMessage
+from llama_index.core.storage.chat_store.base import BaseChatStore
+from workflows.context.state_store_integration import StateRecord
+
+from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.objects.commit import Commit
+from vstate.patterns.journal import Journal, Journals, Records
+from vstate.patterns.paths import join_path, split_path
+from vstate.repo.names.refs import quote_ref, unquote_ref
+from vstate.repo.repository import Repository
+from vstate.repo.rules.security import Security
+from vstate.sessions.shielding import in_thread
+from vstate.state.snapshot import Snapshot
+
+_CHATS: Final = ("llama_index", "chats")
+_RUNS: Final = ("llama_index", "runs")
+_MESSAGES: Final = "messages"
+_STATE: Final = "state"
+_STORE_TYPE: Final = "vstate"
+
+
+class _Opened:
+    """A store, and its repository. A store that was opened here is closed by `close`."""
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None) -> None:
+        opened = open_store(store)
+        self._owned = opened if opened is not store else None
+        self.repo = Repository(opened, Security(allow=()))
+
+    def close(self) -> None:
+        """Close the store if it was opened here."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+class VstateChatStore(BaseChatStore):
+    """Chats: `ChatMemoryBuffer.from_defaults(chat_store=VstateChatStore("./chats"), chat_store_key="ann")`.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
+      `close()`, or at the end of the `with` block.
+    - The chat of a key is the branch `llama_index/chats/KEY`. Each change of it is one commit, which
+      `vstate log` and `diff` show.
+    - A message comes back as a new object, by LlamaIndex's own conversion to JSON. A message that could not
+      be loaded again raises InvalidInput, and nothing changes.
+
+    Tasks, threads and processes may share a chat. A change that is cancelled has ended before the
+    cancellation comes out. Raises StoreUnavailable and the other errors of `vstate`.
+    """
+
+    _opened: _Opened = PrivateAttr()
+    _journals: Journals[Records] = PrivateAttr()
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
+        super().__init__()
+        self._opened = _Opened(store)
+        self._journals = Journals(lambda branch: Journal(self.repo, branch, Records, name=_MESSAGES))
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The name of the class in LlamaIndex's descriptions."""
+        return "VstateChatStore"
+
+    @property
+    def repo(self) -> Repository:
+        """The repository with the chats."""
+        return self._opened.repo
+
+    def branch(self, key: str) -> str:
+        """The name of the branch of a chat."""
+        return quote_ref(join_path(*_CHATS, key))
+
+    def close(self) -> None:
+        """Close the store if it was opened here."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def get_messages(self, key: str) -> list[ChatMessage]:
+        """The messages of the chat, oldest first; none if there is no such chat."""
+        journal = self._journal(key)
+        with journal.lock:
+            records = list(journal.refresh())
+        return [_message(record) for record in records]
+
+    def get_keys(self) -> list[str]:
+        """The keys of the chats, sorted as branches are. A chat stays one after its last message is gone."""
+        names = self.repo.branch_names(self.branch("x")[:-1])
+        return [split_path(unquote_ref(name))[-1] for name in names]
+
+    def add_message(self, key: str, message: ChatMessage) -> None:
+        """Add a message at the end of the chat."""
+        records = _records([message])
+        self._journal(key).append(lambda known: records, message=_summary([message]))
+
+    def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
+        """Replace the messages of the chat. Messages at its beginning that are equal are stored once."""
+        records = _records(messages)
+        self._journal(key).rewrite(lambda known: records, message=_summary(messages) or "no messages")
+
+    def delete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """Remove and return message `idx`, counted from 0, or from the end if negative; None if absent."""
+        removed: list[Any] = []
+
+        def without(known: Records) -> list[Any] | None:
+            removed.clear()
+            if not -len(known) <= idx < len(known):
+                return None
+            left = list(known)
+            removed.append(left.pop(idx))
+            return left
+
+        self._journal(key).rewrite(without, message=f"delete message {idx}")
+        return _message(removed[0]) if removed else None
+
+    def delete_last_message(self, key: str) -> ChatMessage | None:
+        """Remove and return the last message of the chat; None if it has none."""
+        return self.delete_message(key, -1)
+
+    def delete_messages(self, key: str) -> list[ChatMessage] | None:
+        """Delete the chat and return its messages; None if there is no such chat.
+
+        The reflog keeps the branch for 30 days. `repo.delete_branch(branch(key), forget=True)` removes it at
+        once.
+        """
+        branch = self.branch(key)
+        while True:
+            try:
+                last = self.repo.delete_branch(branch)
+            except NotFound:
+                return None
+            except RefMoved:
+                continue  # a message arrived meanwhile
+            self._journals.drop(branch)
+            segments = Snapshot(self.repo, last).items(f"{_MESSAGES}/")
+            return [_message(record) for _, segment in segments for record in segment]
+
+    async def async_add_message(self, key: str, message: ChatMessage) -> None:
+        """As `add_message`."""
+        await in_thread(lambda: self.add_message(key, message))
+
+    async def aset_messages(self, key: str, messages: list[ChatMessage]) -> None:
+        """As `set_messages`."""
+        await in_thread(lambda: self.set_messages(key, messages))
+
+    async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """As `delete_message`."""
+        return await in_thread(lambda: self.delete_message(key, idx))
+
+    async def adelete_last_message(self, key: str) -> ChatMessage | None:
+        """As `delete_last_message`."""
+        return await in_thread(lambda: self.delete_last_message(key))
+
+    async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
+        """As `delete_messages`."""
+        return await in_thread(lambda: self.delete_messages(key))
+
+    def _journal(self, key: str) -> Journal[Records]:
+        return self._journals[self.branch(key)]
+
+
+def _records(messages: Iterable[ChatMessage]) -> list[Any]:
+    """The messages as plain data. Raises InvalidInput for one that could not be loaded again."""
+    records = []
+    for message in messages:
+        try:
+            record = message.model_dump(mode="json")
+            _message(record)
+        except Exception as error:  # the validators of LlamaIndex and of the program may raise anything
+            raise InvalidInput(
+                f"a message of role {message.role.value!r} cannot be stored as JSON and loaded again: {error}"
+            ) from error
+        records.append(record)
+    return records
+
+
+def _message(record: Any) -> ChatMessage:
+    return ChatMessage.model_validate(deepcopy(record))
+
+
+def _summary(messages: Sequence[ChatMessage]) -> str:
+    """The message of the commit: who says what."""
+    lines = [str(message).strip().partition("\n")[0] for message in messages]
+    return "\n".join(line if len(line) <= 80 else f"{line[:79]}…" for line in lines)
+
+
+class VstateStateStorage(_Opened):
+    """The state of one run of a workflow: `StateStoreFacade(VstateStateStorage("run 1", "./runs"), MyState)`.
+
+    - `store` is as for `VstateChatStore`. The state is the key `state` of the branch `llama_index/runs/RUN`,
+      and each save is one commit.
+    - A change by `set`, `set_state`, `clear` or `edit_state` lands only on the state that it has read. If
+      another process saved meanwhile, the change raises RefMoved, and nothing is lost: make it again.
+    - The text comes from the workflow's serializer, and the store never loads it.
+
+    A cancelled call has ended before the cancellation comes out. Raises StoreUnavailable and the other errors
+    of `vstate`.
+    """
+
+    def __init__(self, run_id: str, store: KVStore | str | PathLike[str] | None = None) -> None:
+        super().__init__(store)
+        self._run_id = run_id
+        self.branch = _run(run_id)
+        """The name of the run's branch."""
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._run_id
+
+    async def load(self) -> StateRecord | None:
+        """The state as it was saved last; None before the first save."""
+        return await in_thread(lambda: self._read(self.repo.newest(self.branch)))
+
+    async def save(self, record: StateRecord) -> None:
+        """Replace the state, wherever the branch is."""
+        await in_thread(lambda: self._write(record, "anywhere"))
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[_Session]:
+        """A storage for one load and one save. The save raises RefMoved if the state has moved since."""
+        yield _Session(self)
+
+    def to_handle(self) -> dict[str, Any]:
+        """The name of this state in the store, for `parse_own_handle`."""
+        return {"store_type": _STORE_TYPE, "run_id": self._run_id}
+
+    def parse_own_handle(self, payload: dict[str, Any]) -> str | None:
+        """The id of the run that a handle of this class names; None for another payload."""
+        run_id = payload.get("run_id")
+        return run_id if payload.get("store_type") == _STORE_TYPE and isinstance(run_id, str) else None
+
+    async def copy_from_handle(self, handle: str) -> None:
+        """Take over the state of another run of this store, by one commit; none if that run has none."""
+
+        def copy() -> None:
+            record = self._read(self.repo.newest(_run(handle)))
+            if record is None:
+                self.repo.commit(self.branch, delete=[_STATE], message=f"state of run {handle}, empty")
+            else:
+                self._write(record, "anywhere", message=f"state of run {handle}")
+
+        await in_thread(copy)
+
+    def _read(self, head: Commit | None) -> StateRecord | None:
+        stored = None if head is None else Snapshot(self.repo, head).get(_STATE)
+        if stored is None:
+            return None
+        tree = stored["tree"]
+        data = stored["text"] if tree is None else json.dumps(tree)
+        return StateRecord(data=data, state_type=stored["type"], state_module=stored["module"])
+
+    def _write(
+        self,
+        record: StateRecord,
+        expect: Commit | Literal["anywhere"] | None,
+        message: str = "save the state",
+    ) -> Commit | None:
+        tree = _tree(record.data)
+        text = record.data if tree is None else None
+        stored = {"type": record.state_type, "module": record.state_module, "tree": tree, "text": text}
+        return self.repo.commit(self.branch, set={_STATE: stored}, expect=expect, message=message)
+
+
+class _Session:
+    """A load and a save of one state. The save stands on the commit that was loaded."""
+
+    def __init__(self, storage: VstateStateStorage) -> None:
+        self._storage = storage
+        self._seen: Commit | Literal["anywhere"] | None = "anywhere"
+
+    async def load(self) -> StateRecord | None:
+        storage = self._storage
+
+        def load() -> StateRecord | None:
+            self._seen = storage.repo.newest(storage.branch)
+            return storage._read(self._seen)
+
+        return await in_thread(load)
+
+    async def save(self, record: StateRecord) -> None:
+        commit = await in_thread(lambda: self._storage._write(record, self._seen))
+        self._seen = commit or self._seen
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[_Session]:
+        yield self
+
+
+def _run(run_id: str) -> str:
+    return quote_ref(join_path(*_RUNS, run_id))
+
+
+def _tree(data: Any) -> Any:
+    """The data of a state's JSON text, so that a diff shows its parts; None if it would be another text."""
+    if not isinstance(data, str):
+        raise InvalidInput(f"the state of a run is the text of a serializer, not {type(data).__name__}")
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return tree if json.dumps(tree) == data else None
