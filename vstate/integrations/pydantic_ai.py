@@ -1,0 +1,260 @@
+"""VstateConversationStore: the conversations of Pydantic AI, each a branch of the store."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from typing import Any, Final, Self
+
+from pydantic import TypeAdapter
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
+    ConversationStore,
+)
+from pydantic_core import PydanticSerializationError
+
+from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.objects.commit import Commit
+from vstate.patterns.paths import join_path
+from vstate.repo.names.refs import quote_ref
+from vstate.repo.repository import Repository
+from vstate.repo.rules.security import Security
+from vstate.sessions.shielding import in_thread
+from vstate.state.snapshot import Snapshot
+
+_RECORD: Final = "record"
+_MESSAGES: Final = "messages"
+_MOST: Final = 10_000  # entries whose branches stay in memory
+
+_RECORDS: Final = TypeAdapter(ConversationRecord)
+_ENTRIES: Final = TypeAdapter(ConversationEntry)
+
+
+class VstateConversationStore(ConversationStore):
+    """Pydantic AI's conversations on a store: `VstateConversationStore("./chats")`.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
+      `close()`, or at the end of the `async with` block.
+    - A conversation is the branch `pydantic_ai/CONVERSATION`, with the keys `record` and `messages/ENTRY`.
+      A save is one commit, with its messages and the record: both land, or neither.
+    - A fork shares the objects of its messages, and keeps them when the other conversation is deleted.
+    - Messages are stored as the JSON of Pydantic AI, and reading them loads no class but its own.
+    - With `forget`, `delete` removes the messages from the store at once, unless a fork has them. Otherwise
+      the reflog keeps them for 30 days. A conversation that is created again under the same id, at the
+      moment of its deletion, may go too.
+
+    Tasks, threads and processes may share the conversations. A writer that was overtaken gets
+    ConversationConflict. A cancelled call has ended before the cancellation comes out. Raises InvalidInput
+    for a message that is no JSON, StoreUnavailable, and the other errors of `vstate`.
+    """
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None = None, *, forget: bool = False) -> None:
+        opened = open_store(store)
+        self._owned = opened if opened is not store else None
+        self._forget = forget
+        self.repo = Repository(opened, Security(allow=()))
+        self._lock = threading.Lock()
+        # The branch of an entry, which is asked for by its id alone. Only a hint: other branches come next.
+        self._places: OrderedDict[str, str] = OrderedDict()
+
+    async def close(self) -> None:
+        """Close the store if it was opened here."""
+        if self._owned is not None:
+            await in_thread(self._owned.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    # The calls of Pydantic AI
+
+    async def read_record(self, conversation_id: str) -> ConversationRecord | None:
+        """The record of the conversation, None if there is no such conversation."""
+        branch = _branch(conversation_id)
+        return await in_thread(lambda: self._record(branch, self.repo.newest(branch)))
+
+    async def read_records(
+        self, *, scope: str | None = None, limit: int | None = None
+    ) -> list[ConversationRecord]:
+        """The records, or those of the scope. The one that was saved last is first."""
+
+        def read() -> list[ConversationRecord]:
+            labels = {} if scope is None else {"scope": scope}
+            names = self.repo.branch_names(_branch("x")[:-1], labels=labels)
+            found = (self._record(name, head) for name, head in self.repo.branches(names).items())
+            records = [each for each in found if each is not None and scope in (None, each.scope)]
+            return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
+
+        return await in_thread(read)
+
+    async def write_record(
+        self,
+        record: ConversationRecord,
+        *,
+        new_entries: Sequence[ConversationEntry] = (),
+        expected_revision: str | None,
+    ) -> None:
+        """Store the record and its new entries as one commit; ConversationConflict, and nothing is stored."""
+        # Before the first await: the program may go on to change the messages.
+        try:
+            stored = _RECORDS.dump_python(record, mode="json")
+            new = {_key(entry.id): _ENTRIES.dump_python(entry, mode="json") for entry in new_entries}
+        except PydanticSerializationError as error:
+            raise InvalidInput(
+                f"the conversation {record.conversation_id!r} cannot be stored as JSON: {error}"
+            ) from error
+        message = _summary(new_entries) or f"record {record.revision}"
+        await in_thread(lambda: self._write(stored, new, expected_revision, message))
+
+    async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
+        """Delete the conversation, but no message of a fork; ConversationConflict at another revision."""
+        await in_thread(lambda: self._delete(conversation_id, expected_revision))
+
+    async def read_entry(self, entry_id: str) -> ConversationEntry:
+        """The entry; KeyError if no conversation has it."""
+        return await in_thread(lambda: _entry(self._state_with(entry_id)[_key(entry_id)]))
+
+    async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
+        """The entries up to `head_id`, or the last `limit` of them; KeyError if no conversation has it."""
+
+        def read() -> list[ConversationEntry]:
+            if head_id is None:
+                return []
+            state = self._state_with(head_id)
+            if limit is None:
+                for key in state.keys(f"{_MESSAGES}/"):
+                    state[key]  # forwards, so that many are read at once
+            found: list[ConversationEntry] = []
+            for stored in _line(state, head_id):
+                if limit is not None and len(found) >= limit:
+                    break
+                found.append(_entry(stored))
+            return found[::-1]
+
+        return await in_thread(read)
+
+    # The keys of a conversation
+
+    def _record(self, branch: str, head: Commit | None) -> ConversationRecord | None:
+        stored = None if head is None else Snapshot(self.repo, head).get(_RECORD)
+        if stored is None:
+            return None
+        record = _RECORDS.validate_python(stored)
+        with self._lock:
+            for entry_id in (record.head_id, *record.branches):
+                if entry_id is not None:
+                    self._places[entry_id] = branch
+                    self._places.move_to_end(entry_id)
+            while len(self._places) > _MOST:
+                self._places.popitem(last=False)
+        return record
+
+    def _write(
+        self, record: dict[str, Any], new: dict[str, Any], expected_revision: str | None, message: str
+    ) -> None:
+        branch = _branch(record["conversation_id"])
+        while True:
+            head = self._expected(branch, record["conversation_id"], expected_revision)
+            needed = record["head_id"]
+            while needed is not None and _key(needed) in new:
+                needed = new[_key(needed)]["parent_id"]
+            copied = self._copied(head, needed, record)
+            try:
+                self.repo.commit(
+                    branch,
+                    set={_RECORD: record, **copied, **new},
+                    expect=head,
+                    labels={} if record["scope"] is None else {"scope": record["scope"]},
+                    message=message,
+                )
+            except RefMoved:
+                continue
+            return
+
+    def _expected(self, branch: str, conversation_id: str, revision: str | None) -> Commit | None:
+        """The newest commit of the branch; ConversationConflict if its record has another revision."""
+        head = self.repo.newest(branch)
+        record = self._record(branch, head)
+        if (None if record is None else record.revision) != revision:
+            raise ConversationConflict(conversation_id)
+        return head
+
+    def _copied(self, head: Commit | None, entry_id: str | None, record: dict[str, Any]) -> dict[str, Any]:
+        """The entries of another conversation that this one needs: those up to where it was forked."""
+        if entry_id is None or (head is not None and _key(entry_id) in Snapshot(self.repo, head)):
+            return {}
+        source = record["forked_from"]
+        other = None if source is None else self.repo.newest(_branch(source))
+        state = None if other is None else Snapshot(self.repo, other)
+        if state is None or _key(entry_id) not in state:
+            raise ConversationConflict(record["conversation_id"])
+        return {_key(stored["id"]): stored for stored in _line(state, entry_id)}
+
+    def _delete(self, conversation_id: str, expected_revision: str) -> None:
+        branch = _branch(conversation_id)
+        while True:
+            head = self._expected(branch, conversation_id, expected_revision)
+            keys = [] if head is None else list(Snapshot(self.repo, head).keys())
+            try:
+                # The commit decides between this call and a save: a deleted branch would not be compared.
+                self.repo.commit(branch, delete=keys, expect=head, message="deleted")
+            except RefMoved:
+                continue
+            break
+        try:
+            self.repo.delete_branch(branch, forget=self._forget)
+        except (NotFound, RefMoved):
+            pass  # another call deleted the empty branch, or created the conversation again
+
+    def _state_with(self, entry_id: str) -> Snapshot:
+        """A conversation that has the entry; KeyError if there is none."""
+        for head in self._heads(entry_id):
+            state = Snapshot(self.repo, head)
+            if _key(entry_id) in state:
+                return state
+        raise KeyError(entry_id)
+
+    def _heads(self, entry_id: str) -> Iterator[Commit]:
+        with self._lock:
+            place = self._places.get(entry_id)
+        head = None if place is None else self.repo.newest(place)
+        if head is not None:
+            yield head
+        yield from self.repo.branches(self.repo.branch_names(_branch("x")[:-1])).values()
+
+
+def _branch(conversation_id: str) -> str:
+    return quote_ref(join_path("pydantic_ai", conversation_id))
+
+
+def _key(entry_id: str) -> str:
+    return join_path(_MESSAGES, entry_id)
+
+
+def _entry(stored: dict[str, Any]) -> ConversationEntry:
+    return _ENTRIES.validate_python(stored)
+
+
+def _line(state: Snapshot, entry_id: str | None) -> Iterator[dict[str, Any]]:
+    """The stored entries from this one back to the first."""
+    while entry_id is not None:
+        stored = state[_key(entry_id)]
+        yield stored
+        entry_id = stored["parent_id"]
+
+
+def _summary(entries: Iterable[ConversationEntry]) -> str:
+    """The message of the commit: the kind of each part, with its text."""
+    parts = [part for entry in entries for part in entry.message.parts]
+    texts = [(part.part_kind, getattr(part, "content", None)) for part in parts]
+    lines = [f"{kind}: {text.strip()}" if isinstance(text, str) else kind for kind, text in texts]
+    short = [line.partition("\n")[0] for line in lines]
+    return "\n".join(line if len(line) <= 80 else f"{line[:79]}…" for line in short)
