@@ -23,7 +23,15 @@ from agentscope.session import SessionBase
 
 from vstate.integrations.agentscope import VstateSession
 
-IDS = [("s1", ""), ("s1", "ann"), ("ann/s1", ""), ("s1", "ann/s1"), ("%", "%"), ("é x", "HEAD")]
+IDS = [
+    ("s1", ""),
+    ("s1", "sessions"),
+    ("s1", "ann"),
+    ("ann/s1", ""),
+    ("s1", "ann/s1"),
+    ("%", "%"),
+    ("é x", "HEAD"),
+]
 
 
 class Model(ChatModelBase):
