@@ -186,6 +186,23 @@ def test_a_deleted_application_can_be_forgotten() -> None:
     assert persister.list_app_ids("p") == ["a"]
 
 
+def test_a_branch_of_an_application_is_an_application() -> None:
+    """A copy is one ref, and goes its own way from there; a rollback takes the application to a step."""
+    store = Memory()
+    persister = VstatePersister(store)
+    for n in range(3):
+        persister.save("p", "a", n, "act", state(chat=[{"n": i} for i in range(n)]), "completed")
+    with Versioned(store, branch="burr/p/a") as head:
+        head.create_branch("burr/p/b")
+        head.rollback("burr/p/a~2")
+    persister.save("p", "a", 1, "other", state(x=1), "completed")
+    first, second = persister.load("p", "a"), persister.load("p", "b")
+    assert first is not None
+    assert second is not None
+    assert (first["position"], first["state"].get_all()) == ("other", {"x": 1})
+    assert (second["app_id"], second["state"]["chat"]) == ("b", [{"n": 0}, {"n": 1}])
+
+
 APPLICATION = """
 import os, signal, sys
 from burr.core import ApplicationBuilder, State, action

@@ -16,6 +16,7 @@ pytest.importorskip("llama_index.core", reason="llama-index-core is not installe
 
 from llama_index.core.llms import ChatMessage, ImageBlock, MessageRole, TextBlock
 from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.schema import ImageDocument
 from llama_index.core.storage.chat_store import SimpleChatStore
 from pydantic import BaseModel
 from workflows.context.serializers import JsonSerializer
@@ -79,7 +80,8 @@ def test_a_message_that_could_not_be_loaded_changes_nothing() -> None:
     """One bad message among good ones: none is stored, and the store goes on."""
     store = VstateChatStore()
     store.add_message("ann", said("one"))
-    for kwargs in ({"x": object()}, {"x": {1: object()}}):
+    loads_as_a_dict = ImageDocument(image="iVBORw0KGgo=")  # which has no image to resolve
+    for kwargs in ({"x": object()}, {"x": {1: object()}}, {"images": [loads_as_a_dict]}):
         with pytest.raises(InvalidInput, match="role 'user' cannot be stored"):
             store.set_messages("ann", [said("two"), said("bad", additional_kwargs=kwargs)])
         with pytest.raises(InvalidInput):

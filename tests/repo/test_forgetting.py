@@ -423,14 +423,15 @@ def test_a_commit_that_only_heads_reflog_names_keeps_its_values() -> None:
     store = Memory()
     repo = Repository(store)
     repo.commit("main", set={"a": 1})
-    repo.checkout(made(repo.commit("other", set={"k": large(1)})).id)
+    at = made(repo.commit("other", set={"k": large(1)}))
+    repo.checkout(at.id)
     repo.checkout("main")
     repo.delete_branch("other")
-    store.delete_many([key for key in store.keys("reflog/heads/other:")])
+    store.delete_many(list(store.keys("reflog/heads/other:")))
     repo.commit("it", set={"k": large(1), "l": large(2)})
     repo.delete_branch("it", forget=True)
     assert objects_of(store) == needed(store)
-    repo.create_branch("back", "HEAD@{1}")
+    repo.create_branch("back", at)
     assert Versioned(store, branch="back")["k"] == large(1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 PRIVATE = "it reads a private name"
 NEEDS_TABLESTORE = "it needs the client of a cloud service; it fails on AgentScope alone too"
@@ -82,6 +83,33 @@ OPENAI_AGENTS = (
     *PYTEST,
 )
 
+# The package on the registry has no tests, so the sources are those of its tag v1.0.21.
+AGENTSCOPE: dict[str, Any] = {
+    "source": "git+https://github.com/agentscope-ai/agentscope@278696c38c7d1e36d031a4ba1dbe04e707218fb8",
+    "tests": tuple(f"tests/{name}_test.py" for name in ("session", "memory", "plan", "tablestore_session")),
+    # Newer releases of mcp and pydantic lack names that this AgentScope imports.
+    "packages": (
+        "agentscope==1.0.21",
+        "mcp<2",
+        "pydantic<2.13",
+        "greenlet",
+        "tqdm",
+        "fakeredis",
+        "aiosqlite",
+        *PYTEST,
+    ),
+    "passed": 33,
+    "failing": dict.fromkeys(
+        [
+            "test_empty_user_id_defaults_to_default",
+            "test_save_and_load_with_memory_module",
+            "test_save_session_state",
+            "test_save_session_state_existing_session",
+        ],
+        NEEDS_TABLESTORE,
+    ),
+}
+
 ALL = [
     # The package on the registry has no tests, so the sources are those of a commit before its release.
     Suite(
@@ -98,35 +126,18 @@ ALL = [
             for test in ("save_and_load", "delete", "directory_creation", "json_serialization")
         },
     ),
-    # The package on the registry has no tests, so the sources are those of its tag v1.0.21.
     Suite(
         name="agentscope",
-        title="sessions, memory and plans of AgentScope 1.0.21",
-        source="git+https://github.com/agentscope-ai/agentscope@278696c38c7d1e36d031a4ba1dbe04e707218fb8",
-        tests=tuple(f"tests/{name}_test.py" for name in ("session", "memory", "plan", "tablestore_session")),
-        # Newer releases of mcp and pydantic lack names that this AgentScope imports.
-        packages=(
-            "agentscope==1.0.21",
-            "mcp<2",
-            "pydantic<2.13",
-            "greenlet",
-            "tqdm",
-            "fakeredis",
-            "aiosqlite",
-            *PYTEST,
-        ),
+        title="sessions, memory and plans of AgentScope 1.0.21, with vstate's StateModule and JSONSession",
         plugin="peers",
         stores=("disk",),
-        passed=33,
-        failing=dict.fromkeys(
-            [
-                "test_empty_user_id_defaults_to_default",
-                "test_save_and_load_with_memory_module",
-                "test_save_session_state",
-                "test_save_session_state_existing_session",
-            ],
-            NEEDS_TABLESTORE,
-        ),
+        **AGENTSCOPE,
+    ),
+    Suite(
+        name="agentscope sessions",
+        title="the same, with AgentScope's own modules and VstateSession",
+        plugin="agentscope_session",
+        **AGENTSCOPE,
     ),
     # The last version with tests of its state services, v1.0.5.post1.
     Suite(

@@ -1,0 +1,162 @@
+"""Sessions of AgentScope on vstate, with AgentScope's own agents."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import InvalidInput, Memory
+
+pytest.importorskip("agentscope", reason="AgentScope is not installed")
+
+from agentscope.agent import ReActAgent
+from agentscope.formatter import OpenAIChatFormatter
+from agentscope.memory import InMemoryMemory
+from agentscope.message import Msg, TextBlock
+from agentscope.model import ChatModelBase, ChatResponse
+from agentscope.module import StateModule
+from agentscope.session import SessionBase
+
+from vstate.integrations.agentscope import VstateSession
+
+IDS = [
+    ("s1", ""),
+    ("s1", "sessions"),
+    ("s1", "ann"),
+    ("ann/s1", ""),
+    ("s1", "ann/s1"),
+    ("%", "%"),
+    ("é x", "HEAD"),
+]
+
+
+class Model(ChatModelBase):
+    """A model that counts its answers."""
+
+    def __init__(self) -> None:
+        super().__init__("counting", stream=False)
+        self.answers = 0
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> ChatResponse:
+        self.answers += 1
+        return ChatResponse(content=[TextBlock(type="text", text=f"answer {self.answers}")])
+
+
+def agent() -> ReActAgent:
+    made = ReActAgent("Friday", "Help.", Model(), OpenAIChatFormatter(), memory=InMemoryMemory())
+    made.set_console_output_enabled(False)
+    return made
+
+
+class Note(StateModule):
+    """A module with one value."""
+
+    def __init__(self, text: Any = "") -> None:
+        super().__init__()
+        self.text = text
+        self.register_state("text", lambda value: value, lambda value: value)
+
+
+def test_an_agent_goes_on_in_another_process(tmp_path: Path) -> None:
+    """A ReActAgent of AgentScope, with its memory, comes back from a store that is opened again."""
+
+    async def check() -> None:
+        first = agent()
+        async with VstateSession(tmp_path / "s") as session:
+            assert isinstance(session, SessionBase)
+            for text in ("hello", "again"):
+                await first(Msg("ann", text, "user"))
+                await session.save_session_state("s1", "ann", agent=first)
+        again = agent()
+        again.name = "changed"
+        async with VstateSession(tmp_path / "s") as session:
+            await session.load_session_state("s1", "ann", False, agent=again)
+            assert again.state_dict() == first.state_dict()
+            assert [each.get_text_content() for each in await again.memory.get_memory()] == [
+                "hello",
+                "answer 1",
+                "again",
+                "answer 2",
+            ]
+            log = list(session.repo.log(session.branch("s1", "ann")))
+            assert [commit.message for commit in log] == ["save agent", "save agent"]
+
+    asyncio.run(check())
+
+
+def test_no_two_sessions_share_a_branch() -> None:
+    """Each pair of ids has its own state; a deleted session is absent, and the others stay."""
+
+    async def check() -> None:
+        session = VstateSession(Memory())
+        for ids in IDS:
+            await session.save_session_state(*ids, note=Note(str(ids)))
+        for ids in IDS:
+            note = Note()
+            await session.load_session_state(*ids, note=note)
+            assert note.text == str(ids)
+        for forget, ids in enumerate(IDS[:2]):
+            assert await session.delete_session(*ids, forget=bool(forget)) is True
+            assert await session.delete_session(*ids) is False
+            with pytest.raises(ValueError, match="there is no session"):
+                await session.load_session_state(*ids, allow_not_exist=False, note=Note())
+        await session.load_session_state(*IDS[2], allow_not_exist=False, note=Note())
+        with pytest.raises(InvalidInput):
+            await session.save_session_state("", note=Note())
+
+    asyncio.run(check())
+
+
+def test_a_module_that_is_not_named_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """Saves of other modules keep it, also at once; a load of an absent module warns."""
+
+    async def check() -> None:
+        store = Memory()
+        await asyncio.gather(
+            *(
+                VstateSession(store).save_session_state("s1", **{f"m{number}": Note(number)})
+                for number in range(8)
+            )
+        )
+        notes = {f"m{number}": Note() for number in range(9)}
+        with caplog.at_level(logging.WARNING, "vstate"):
+            await VstateSession(store).load_session_state("s1", **notes)
+        assert [note.text for note in notes.values()] == [*range(8), ""]
+        assert "'m8'" in caplog.text
+
+    asyncio.run(check())
+
+
+def test_a_save_or_load_that_fails_changes_nothing() -> None:
+    """One bad module among good ones: the stored session, and all modules, are as they were."""
+
+    async def check() -> None:
+        session = VstateSession(Memory())
+        await session.save_session_state("s1", a=Note("old"), b=Note("old"))
+        with pytest.raises(TypeError, match="b"):
+            await session.save_session_state("s1", a=Note("new"), b=Note(object()))
+        good, bad = Note("kept"), Note("kept")
+        bad.register_state("text", None, lambda value: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await session.load_session_state("s1", a=good, b=bad)
+        assert good.text == bad.text == "kept"
+        await session.load_session_state("s1", a=good)
+        assert good.text == "old"
+
+    asyncio.run(check())
+
+
+def test_a_state_comes_back_as_from_json() -> None:
+    """Tuples and keys that are numbers load as AgentScope's own sessions load them."""
+
+    async def check() -> None:
+        session, note = VstateSession(Memory()), Note()
+        await session.save_session_state("s1", note=Note({1: (True, None), "é": "\ud800"}))
+        await session.load_session_state("s1", note=note)
+        assert note.text == {"1": [True, None], "é": "\ud800"}
+
+    asyncio.run(check())

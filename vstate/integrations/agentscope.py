@@ -1,0 +1,132 @@
+"""VstateSession: sessions of AgentScope, each a branch of the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from os import PathLike
+from typing import Any, Final, Self
+
+from agentscope.module import StateModule
+from agentscope.session import SessionBase
+
+from vstate.arguments import check_text
+from vstate.errors import InvalidInput, InvalidRecord, NotFound, RefMoved
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.patterns.paths import join_path, split_path
+from vstate.repo.names.refs import quote_ref
+from vstate.repo.repository import Repository
+from vstate.repo.rules.security import Security
+from vstate.sessions.shielding import in_thread
+from vstate.sessions.state_module import load_all, save_all, warn_of_absent
+from vstate.state.snapshot import Snapshot
+
+_log = logging.getLogger("vstate")
+
+_MODULES: Final = "modules"
+
+
+class VstateSession(SessionBase):
+    """Sessions of AgentScope: `await VstateSession("./sessions").save_session_state("s1", agent=agent)`.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
+      `close()`, or at the end of the `async with` block.
+    - A session is the branch `agentscope/sessions/SESSION`, or `agentscope/users/USER/SESSION`. Each save is
+      one commit with a key for each module, `modules/NAME`. A save that changes nothing makes no commit.
+    - A state is JSON, as in AgentScope's own sessions, and comes back as JSON gives it.
+
+    Tasks, threads and processes may share a session. Of two saves of one module the later one wins; modules
+    that a save does not name stay. A cancelled call has ended before the cancellation comes out. Raises
+    StoreUnavailable and the other errors of `vstate`.
+    """
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
+        opened = open_store(store)
+        self._owned = opened if opened is not store else None
+        self.repo = Repository(opened, Security(allow=()))
+
+    def branch(self, session_id: str, user_id: str = "") -> str:
+        """The name of a session's branch. Raises InvalidInput for an empty session_id."""
+        check_text("session_id", session_id, empty=False)
+        parts = ("users", check_text("user_id", user_id)) if user_id else ("sessions",)
+        return quote_ref(join_path("agentscope", *parts, session_id))
+
+    async def save_session_state(
+        self, session_id: str, user_id: str = "", **state_modules_mapping: StateModule
+    ) -> None:
+        """Save the states of these modules, all or none.
+
+        Raises TypeError, with the path of the attribute, if JSON cannot hold a state.
+        """
+        branch = self.branch(session_id, user_id)
+        # Before the first await: the agent may go on to change its state.
+        states = json.loads(json.dumps(save_all(state_modules_mapping)))
+        keys = {join_path(_MODULES, name): state for name, state in states.items()}
+        message = f"save {', '.join(states)}"
+        await in_thread(lambda: self.repo.commit(branch, set=keys, message=message))
+
+    async def load_session_state(
+        self,
+        session_id: str,
+        user_id: str = "",
+        allow_not_exist: bool = True,
+        **state_modules_mapping: StateModule,
+    ) -> None:
+        """Load the modules, all or none.
+
+        A module that was never saved stays as it is, with a warning in the log. So do all modules of a
+        session that was never saved; if `allow_not_exist` is False, that raises ValueError.
+        """
+        branch = self.branch(session_id, user_id)
+
+        def read() -> dict[str, Any] | None:
+            head = self.repo.newest(branch)
+            if head is None:
+                return None
+            stored = Snapshot(self.repo, head).items(f"{_MODULES}/")
+            return {split_path(key)[1]: state for key, state in stored}
+
+        states = await in_thread(read)
+        if states is None:
+            absent = f"there is no session on branch {branch!r}"
+            if not allow_not_exist:
+                raise InvalidInput(f"{absent}; allow_not_exist=True ignores that")
+            _log.warning("%s; the modules stay as they are", absent)
+            return
+        warn_of_absent(repr(session_id), state_modules_mapping, states)
+        load_all(
+            state_modules_mapping,
+            states,
+            lambda name, reason: InvalidRecord(join_path(_MODULES, name), reason),
+        )
+
+    async def delete_session(self, session_id: str, user_id: str = "", *, forget: bool = False) -> bool:
+        """Delete a session, and return whether there was one.
+
+        The reflog keeps the session for 30 days, unless `forget` is True: then the store has nothing of it.
+        """
+        branch = self.branch(session_id, user_id)
+
+        def delete() -> bool:
+            while True:
+                try:
+                    self.repo.delete_branch(branch, forget=forget)
+                except NotFound:
+                    return False
+                except RefMoved:
+                    continue  # a save arrived meanwhile
+                return True
+
+        return await in_thread(delete)
+
+    async def close(self) -> None:
+        """Close the store if it was opened here."""
+        if self._owned is not None:
+            await in_thread(self._owned.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
