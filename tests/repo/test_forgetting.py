@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from soak import sized
@@ -15,9 +16,11 @@ from test_gc import Plain, large, needed, objects_of, rows_of, whole
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, Diverged, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
 from vstate.patterns.journal import Journal
 from vstate.repo import Repository
 from vstate.repo.upkeep import forgetting
+from vstate.repo.upkeep.gc import Collector
 from vstate.repo.writing import BranchChanges
 
 STORES = ["memory", "plain", "disk"]
@@ -249,6 +252,13 @@ def imported_beside(repo: Repository) -> None:
     other.push(repo.store, "other", remote="x")
 
 
+def tracked(repo: Repository) -> None:
+    """The tracking ref of another store stands on a commit of the branch."""
+    repo.commit("it", set={"k": "x" * 300})
+    repo.push(Memory(), "it", remote="x")
+    repo.commit("it", set={"l": "y" * 300})
+
+
 def renamed(repo: Repository) -> None:
     """The reflog of the old name keeps the commits."""
     repo.commit("old", set={"k": "x" * 300})
@@ -268,6 +278,7 @@ def renamed(repo: Repository) -> None:
         committed_together,
         begun_on_another,
         imported_beside,
+        tracked,
         renamed,
     ],
 )
@@ -322,6 +333,108 @@ def test_lines_of_head_that_name_the_branch_go() -> None:
     whole(store)
 
 
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Let something happen once, when a call has looked around, and has removed nothing yet."""
+    look = forgetting._Forgetting.look
+
+    def looked(self: forgetting._Forgetting) -> None:
+        look(self)
+        monkeypatch.setattr(forgetting._Forgetting, "look", look)
+        happens()
+
+    monkeypatch.setattr(forgetting._Forgetting, "look", looked)
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("ref", ["value", "fork", "tag", "detached head"])
+def test_what_is_shared_meanwhile_stays(
+    kind: str, ref: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that another branch writes meanwhile stays, and so does a commit that a ref comes to."""
+    store = opened(kind, tmp_path)
+    repo, other = Repository(store), Repository(store)
+    repo.commit("main", set={"a": 1})
+    at = repo.commit("it", set={"k": large(1)})
+    repo.commit("it", set={"l": large(2)})
+
+    def share() -> None:
+        if ref == "value":
+            other.commit("other", set={"k": large(1)})
+        elif ref == "fork":
+            other.create_branch("other", made(at))
+        elif ref == "tag":
+            other.create_tag("other", made(at))
+        else:
+            other.checkout(made(at).id)
+
+    meanwhile(monkeypatch, share)
+    repo.delete_branch("it", forget=True)
+    assert objects_of(store) == needed(store)
+    whole(store)
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_branch_that_begins_anew_in_between_stays(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the steps of a long call another writer begins a branch of that name, with the same values."""
+    store = opened(kind, tmp_path)
+    repo = Repository(store)
+    repo.commit("main", set={"a": 1})
+    repo.commit("it", set={"k": large(1)})
+    monkeypatch.setattr(forgetting, "MOST_DELETED", 0)
+    remove, done = Collector.remove, list[int]()
+
+    def between(self: Collector, ids: Iterable[ObjectId]) -> None:
+        if not done:
+            done.append(1)
+            Repository(store).commit("it", set={"k": large(1)})
+        remove(self, ids)
+
+    monkeypatch.setattr(Collector, "remove", between)
+    monkeypatch.setattr(forgetting, "batches", lambda rows, _: [list(rows)])
+    repo.delete_branch("it", forget=True)
+    assert done
+    assert Versioned(store, branch="it")["k"] == large(1)
+    whole(store)
+
+
+def test_a_ref_to_a_commit_that_is_forgotten_in_between_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that has found the commit, and not moved its ref yet, gets NotFound."""
+    store = Memory()
+    repo, other = Repository(store), Repository(store)
+    repo.commit("main", set={"a": 1})
+    at = made(repo.commit("it", set={"k": large(1)}))
+    publish = other.refs.publish
+
+    def late(*arguments: Any, **options: Any) -> bool:
+        monkeypatch.undo()
+        repo.delete_branch("it", forget=True)
+        return publish(*arguments, **options)
+
+    monkeypatch.setattr(other.refs, "publish", late)
+    with pytest.raises(NotFound):
+        other.create_branch("back", at)
+    whole(store)
+
+
+def test_a_commit_that_only_heads_reflog_names_keeps_its_values() -> None:
+    """A value of the branch that such a commit needs stays."""
+    store = Memory()
+    repo = Repository(store)
+    repo.commit("main", set={"a": 1})
+    at = made(repo.commit("other", set={"k": large(1)}))
+    repo.checkout(at.id)
+    repo.checkout("main")
+    repo.delete_branch("other")
+    store.delete_many(list(store.keys("reflog/heads/other:")))
+    repo.commit("it", set={"k": large(1), "l": large(2)})
+    repo.delete_branch("it", forget=True)
+    assert objects_of(store) == needed(store)
+    repo.create_branch("back", at)
+    assert Versioned(store, branch="back")["k"] == large(1)
+
+
 def test_a_branch_that_moves_meanwhile_goes_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits that another writer makes while the call looks around are forgotten too."""
     store = Memory()
@@ -372,11 +485,13 @@ def test_forgotten_stays_forgotten_beside_stale_handles(kind: str, tmp_path: Pat
         with pytest.raises((NotFound, RefMoved)):
             attempt()
     assert not objects_of(store) & forgotten
+    with pytest.raises(NotFound):
+        repo.resolve(head.oid)
     assert repo.commit("gone", set={"a": 1}) is not None  # a new branch of that name
     assert list(Versioned(store, branch="gone")) == ["a"]
 
 
-def test_refuses_heads_branch_and_absent_ones() -> None:
+def test_refuses_heads_branch_and_absent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """HEAD's branch stays, also if HEAD comes to it meanwhile; NotFound names the others."""
     store = Memory()
     repo = Repository(store)
@@ -388,6 +503,11 @@ def test_refuses_heads_branch_and_absent_ones() -> None:
     state = Versioned(store)
     with pytest.raises(InvalidInput, match="this state is on branch"):
         state.delete_branch("main", forget=True)
+    repo.commit("other", set={"b": 1})
+    meanwhile(monkeypatch, lambda: Repository(store).checkout("other"))
+    with pytest.raises(InvalidInput, match="HEAD is on branch 'other'"):
+        repo.delete_branch("other", forget=True)
+    assert repo.newest("other") is not None
 
 
 def test_damage_elsewhere_keeps_everything() -> None:
@@ -423,6 +543,19 @@ class Overtaken(Memory):
         found = list(super().items(prefix))
         self.get_many([key for key, _ in found])
         return iter(found)
+
+
+def test_two_branches_are_forgotten_at_once() -> None:
+    """A branch that another process forgets during the look is no damage: the look begins anew."""
+    store = Overtaken()
+    repo = Repository(store)
+    for name in ("main", "s", "t"):
+        repo.commit(name, set={"name": [name, large(1)]})
+    store.happens = lambda: Repository(store).delete_branch("t", forget=True)
+    Repository(store).delete_branch("s", forget=True)
+    assert store.happens is None
+    assert repo.branch_names() == ["main"]
+    assert objects_of(store) == needed(store)
 
 
 READERS: dict[str, Callable[[Versioned], object]] = {

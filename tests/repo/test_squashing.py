@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from vstate import Disk, Memory, Versioned
-from vstate.errors import InvalidInput, ReadOnly, RefMoved, UntrustedCommit
+from vstate.errors import InvalidInput, NotFound, ReadOnly, RefMoved, UntrustedCommit
 from vstate.objects.commit import Event
 from vstate.repo import Repository
 from vstate.repo.rules.security import Security
@@ -139,6 +140,23 @@ def test_a_commit_meanwhile_is_one_of_the_newest(monkeypatch: pytest.MonkeyPatch
     assert Versioned(store)["late"] == 7
     with pytest.raises(RefMoved):
         repo.squash("main", keep=0, seen=seen)
+
+
+def test_a_history_that_is_cut_off_meanwhile_is_not_built_upon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If gc removes the commit that the new root stands for, the squash is refused: NotFound."""
+    store = Memory()
+    told(store)
+    repo = Repository(store)
+    publish = repo.publish
+
+    def late(*arguments: Any, **options: Any) -> bool:
+        Repository(store).gc(branch="main", keep_last=1, keep_reflog="0s")
+        return publish(*arguments, **options)
+
+    monkeypatch.setattr(repo, "publish", late)
+    with pytest.raises(NotFound):
+        repo.squash("main", keep=2)
+    assert Repository(store).fsck().damage == ()
 
 
 def test_writers_beside_squashes(tmp_path: Path) -> None:
