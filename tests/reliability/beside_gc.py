@@ -17,6 +17,7 @@ import random
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -245,8 +246,8 @@ def in_processes(place: str) -> Callable[[list[Callable[[KVStore], Counter[str]]
                     with open_store(place) as store:
                         os.write(writing, json.dumps(task(store)).encode())
                     status = 0
-                except BaseException as error:
-                    print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                except BaseException:
+                    traceback.print_exc()
                     raise
                 finally:
                     os._exit(status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -294,6 +295,22 @@ def test_what_another_ref_shares_stays(share: Callable[[Repository], None], refl
         repo.delete_branch("it", forget=True)
         assert objects_of(store) == needed(store)
         whole(store)
+
+
+def test_gc_follows_no_history_that_another_process_forgets() -> None:
+    """gc knew where a history ends when the branch was forgotten. The older part of it is half removed."""
+    store = Plain()
+    repo = Repository(store)
+    repo.commit("main", set={"main": 1})
+    first = made(repo.commit("it", set={"k": 1}))
+    repo.commit("it", set={"k": 2})
+    repo.gc(branch="it", keep_last=1, keep_reflog="0s")
+    collector = Collector(repo, datetime.now(UTC))
+    collector.mark()
+    store.delete(f"trash/{first.tree}")
+    Repository(store).delete_branch("it", forget=True)
+    collector.catch_up()
+    assert first.oid not in collector.reach
 
 
 def test_policies_lifetimes_and_ends_of_histories_go_too() -> None:

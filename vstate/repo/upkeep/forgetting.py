@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain
 
-from vstate.errors import CorruptObject, InvalidInput
+from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, batches
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import COMMIT, ObjectId
@@ -15,7 +15,7 @@ from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
 from vstate.repo.names.refs import HEADS, LABELS, LIFETIME, REF, SWEEP, read_lifetime
-from vstate.repo.upkeep.gc import MOST_DELETED, Collector, new_mark
+from vstate.repo.upkeep.gc import MOST_DELETED, Collector, look_again, new_mark
 from vstate.repo.upkeep.reach import Reach
 
 FORGOTTEN = "branch: forgotten"
@@ -25,17 +25,14 @@ _EVER = datetime.min.replace(tzinfo=UTC)
 
 def forget(repo: Core, name: str) -> Commit:
     """As `Repository.delete_branch` promises with `forget`."""
-    while True:
-        sweep = repo.refs.sweep()
-        try:
-            head = repo.branch(name)
-            work = _Forgetting(repo, name)
-            work.look()
-            break
-        except CorruptObject:
-            if repo.refs.sweep() == sweep:
-                raise
-            # Another process has just removed a branch that this one was looking at.
+
+    def looked() -> tuple[Commit, _Forgetting]:
+        head = repo.branch(name)
+        work = _Forgetting(repo, name)
+        work.look()
+        return head, work
+
+    head, work = look_again(repo, looked)
     work.remove()
     return head
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
+from typing import TypeVar
 
 from blake3 import blake3
 
@@ -37,6 +38,8 @@ from vstate.repo.names.refs import (
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.upkeep.reach import Reach
+
+T = TypeVar("T")
 
 KEEP_REFLOG = "30d"
 GRACE = "1h"
@@ -107,18 +110,15 @@ def collect(
     """As `Repository.gc` promises."""
     began = time.monotonic()
     now = datetime.now(UTC)
-    while True:
-        sweep = repo.refs.sweep()
+
+    def marked() -> tuple[Collector, dict[str, bytes]]:
         collector = Collector(repo, now - parse_age(keep_reflog), progress)
-        try:
-            collector.end_branches(dry_run=dry_run)
-            shallow = {} if cut is None else collector.cut(cut, now)
-            collector.mark()
-            break
-        except CorruptObject:
-            if repo.refs.sweep() == sweep:
-                raise
-            # Another process has just forgotten a branch that this one was looking at.
+        collector.end_branches(dry_run=dry_run)
+        shallow = {} if cut is None else collector.cut(cut, now)
+        collector.mark()
+        return collector, shallow
+
+    collector, shallow = look_again(repo, marked)
     if dry_run:
         collector.find_garbage()
     else:
@@ -138,6 +138,23 @@ def collect(
         seconds=time.monotonic() - began,
         expired=tuple(name.removeprefix(HEADS) for name in collector.over),
     )
+
+
+def look_again(repo: Core, look: Callable[[], T]) -> T:
+    """The result of `look`, which begins anew if another process removes an object at that moment.
+
+    A missing object is damage if no sweep came since `look` began. A sweep may also have begun before, so an
+    object counts as missing only the second time.
+    """
+    missing = None
+    while True:
+        sweep = repo.refs.sweep()
+        try:
+            return look()
+        except CorruptObject as error:
+            if repo.refs.sweep() == sweep and error.id == missing:
+                raise
+            missing = error.id
 
 
 class Collector:
@@ -347,7 +364,8 @@ class Collector:
             self.history.reload()
         for key, row in before.items():
             oid = ObjectId.parse(key.removeprefix(SHALLOW))
-            if ends.get(key) != row and oid in self.reach:
+            # Another process removes the row of a commit after the commit. Then no history goes on there.
+            if ends.get(key) != row and oid in self.reach and self._repo.objects.is_stored(oid):
                 self.extend_where_present(self.history.parents(self._repo.objects.commit(oid)))
 
     # Sweeping
