@@ -326,8 +326,9 @@ class Repository(Core):
         call leaves the branch as it was, or it leaves garbage, which the next `gc` removes. The call looks at
         all that other refs lead to, so it takes as long as the marks of a `gc`: see `docs/architecture.md`.
 
-        A store without transactions, such as S3, moves the objects to its trash; the first `gc` an hour later
-        removes them from there. Raises CorruptObject, and removes nothing, if reachable objects are damaged.
+        A store without transactions, such as S3, leaves the objects to `gc`. One run finds them, and the
+        first run after its `grace`, an hour by default, removes them. Raises CorruptObject, and removes
+        nothing, if reachable objects are damaged.
         """
         if not forget:
             return super().delete_branch(name)

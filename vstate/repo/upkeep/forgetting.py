@@ -137,11 +137,22 @@ class _Forgetting:
             if self._repo.refs.end(self._ref, policies, expected=now, action=FORGOTTEN):
                 break
         ended = self._store.get(LIFETIME + self._ref)
-        self._walk(read_lifetime(ended).since)
+        over = read_lifetime(ended).since
+        if self._store.transactional:
+            self._remove_garbage(over)
+        else:
+            # Two processes that remove objects at once could take each other's for damage: gc does it alone.
+            lines = self._repo.refs.lines(self._ref).items()
+            gone = [key for key, line in lines if microseconds(line.time) < over]
+            self._store.delete_many([*gone, *self._lines_of_head])
+        self._store.compare_and_swap(LIFETIME + self._ref, ended, None)
+
+    def _remove_garbage(self, until: int) -> None:
+        """Remove the objects of the branch as it was until then, and its rows."""
+        self._walk(until)
         self._collector.without = None  # a new branch may have the name by now
         self._collector.leave_out(self._lines)
         self._collector.remove(self._newest_first())
         self._collector.remove(self._others)
         for rows in batches(self._rows(), MOST_DELETED):
             self._store.delete_many(rows)
-        self._store.compare_and_swap(LIFETIME + self._ref, ended, None)
