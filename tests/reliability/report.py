@@ -54,7 +54,7 @@ class Row:
 ROWS = [
     Row(
         "SIGKILL at a random moment of a commit, a commit that lost a race, merge, update, two updates in "
-        "one transaction, import, gc, gc that cuts histories, and of opening and closing",
+        "one transaction, import, gc, gc that cuts histories, forgetting, and of opening and closing",
         "test_kills.py::test_kills",
         lambda o: (
             f"{o.sum('kills')} kills ({o.sum('in its COMMIT')} in an SQLite COMMIT, {o.sum('inside one')} "
