@@ -112,6 +112,25 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             assert not anchor or anchor in anchors_of(linked), target
 
 
+def test_extras_are_there_and_have_no_underscore() -> None:
+    """The texts name extras of pyproject.toml. A pip before 23.3 installs nothing for a name with `_`."""
+    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    assert not [extra for extra in extras if "_" in extra]
+    files = [file for top in ("vstate", "cli", "tests", "docs") for file in (TOP / top).rglob("*.*")]
+    texts = [file.read_text("utf-8") for file in files if file.suffix in (".py", ".md")]
+    texts += map(text_of, PAGES)
+    named = re.findall(r"(?:vstate|'\.)\[([a-z0-9_,-]+)\]", "\n".join(texts))
+    assert len(named) > 20
+    assert {extra for names in named for extra in names.split(",")} <= extras.keys()
+
+
+def test_blame_in_the_docs_is_given_a_key() -> None:
+    """`vstate blame KEY [PATH]` takes the branch by --rev: a second word is a path, and holds no slash."""
+    lines = re.findall(r"^\$ vstate .*\bblame .*", "\n".join(map(text_of, PAGES)), re.M)
+    assert lines
+    assert not [line for line in lines if re.search(r"blame [^ ]+ [^-# ][^ ]*/", line)]
+
+
 def test_the_map_names_files_that_are_there() -> None:
     """CONTRIBUTING.md names no file that is gone, and every folder of the product."""
     page = text_of("CONTRIBUTING.md")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,16 @@ def test_threads_come_from_postgres(start_postgres: Callable[..., Any], tmp_path
         env={"DSN": dsn},
     )
     assert result.stdout == "imported 1 thread with 5 checkpoints, 5 of them new\n", result.output
+
+
+def test_postgres_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing psycopg is named with its extra, and a format that does not exist by its name."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    words = ["-s", str(tmp_path / "store"), "import"]
+    result = CliRunner().invoke(cli, [*words, "langgraph-postgres", "postgresql://localhost/app"])
+    assert (result.exit_code, "pip install 'vstate[postgres]'" in result.stderr) == (1, True), result.output
+    result = CliRunner().invoke(cli, [*words, "langgraph-sqllite", "file"])
+    assert (result.exit_code, "'langgraph-sqllite' is no format" in result.stderr) == (2, True), result.output
 
 
 # Back out

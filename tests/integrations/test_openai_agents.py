@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("agents", reason="openai-agents is not installed: pip install vstate[openai_agents]")
+pytest.importorskip("agents", reason="openai-agents is not installed: pip install vstate[openai-agents]")
 
 from agents.memory import Session
 

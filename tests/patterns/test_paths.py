@@ -57,7 +57,7 @@ def test_wrong_parts_of_a_path() -> None:
     assert path_of(("a", "b_c")) != path_of(("a_b", "c"))
     with pytest.raises(InvalidInput):
         join_path()
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="is a str, not"):
         join_path("a", 1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="an id is"):
         path_of(5)  # type: ignore[arg-type]

@@ -113,6 +113,18 @@ def test_head_before_the_first_commit() -> None:
         Versioned().checkout("HEAD")
 
 
+@pytest.mark.parametrize("rev", ["HEAD", "main", "HEAD~1"])
+def test_other_branches_of_a_store_without_a_commit_on_head(rev: str) -> None:
+    """An adapter leaves main empty: the error names branches that have commits."""
+    repo = Repository(Memory())
+    repo.commit("threads/tea", set={"a": 1})
+    with pytest.raises(NotFound, match="no commit yet on branch 'main'; did you mean: threads/tea") as error:
+        repo.resolve(rev)
+    assert error.value.candidates == ("threads/tea",)
+    with pytest.raises(NotFound, match="no commit yet on branch 'main'; did you mean: threads/tea"):
+        repo.branch("main")
+
+
 def test_a_branch_and_a_tag_of_one_name(state: Versioned) -> None:
     """A name of a branch and a tag is ambiguous unless both name one commit; full names are not."""
     state.create_branch("both", "HEAD~1")

@@ -120,7 +120,7 @@ def require_state(state: ReadableState) -> ReadableState:
 
 def _text(part: object) -> str:
     if not isinstance(part, str):
-        raise TypeError(f"the parts of a path are str, not {type(part).__name__}: {part!r}")
+        raise TypeError(f"an id, or a name in a path, is a str, not {type(part).__name__}: {part!r}")
     return str.__str__(part)  # the characters of a str Enum, whatever its own __str__ returns
 
 

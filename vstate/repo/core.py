@@ -591,9 +591,9 @@ class Core:
         """The newest commit of a branch; NotFound, with the existing branches, if there is no such branch."""
         commit = self.newest(name)
         if commit is None:
-            if self.refs.head().branch == name:
-                raise NotFound(f"no commit yet on branch {name!r}", name=name)
-            raise NotFound(f"no branch {name!r}", name=name, candidates=list(self.refs.names(HEADS))[:10])
+            absent = "no commit yet on" if self.refs.head().branch == name else "no"
+            known = self.refs.names(HEADS)[:10]
+            raise NotFound(f"{absent} branch {name!r}", name=name, candidates=known)
         return commit
 
     def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:

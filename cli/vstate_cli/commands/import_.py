@@ -67,11 +67,14 @@ def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str |
     `langgraph-sqlite FILE` and `langgraph-postgres DSN` move the threads of LangGraph's savers to the
     branches of a VstateSaver, threads/ID, a commit for each checkpoint. NAME stands for threads/ then. In a
     DSN, ${NAME} is a variable of the environment. This needs vstate[langgraph]. `openai-agents FILE` moves
-    the sessions of a SQLiteSession to those of VstateSession, and needs vstate[openai_agents].
+    the sessions of a SQLiteSession to those of VstateSession, and needs vstate[openai-agents].
     """
     *form, file = words
     if len(form) > 1 or not set(form) <= _FORMATS:
-        raise click.UsageError(f"give one FILE, or one of {', '.join(sorted(_FORMATS))} and one FILE.")
+        formats = ", ".join(sorted(_FORMATS))
+        raise click.UsageError(
+            f"{' '.join(form)!r} is no format. Give one FILE, or one of {formats} and one FILE."
+        )
     if form in (["shelve"], ["json"]):
         _take(session, form[0], file, prefix, branch)
         return
@@ -173,7 +176,7 @@ def _take_sessions(session: Session, path: str) -> None:
     try:
         from vstate.integrations.openai_sqlite import take_sqlite  # late, as every optional package
     except ImportError as error:
-        extra = 'pip install "vstate[openai_agents]"'
+        extra = 'pip install "vstate[openai-agents]"'
         raise InvalidInput(f"this needs openai-agents ({error}): {extra}") from None
     session.create_store()
     with ProgressBar() as bar:

@@ -100,10 +100,14 @@ def take_postgres(
 
     They are read in one transaction, as they are at its beginning. `dsn` is what psycopg connects to.
     """
-    # Late: these need a library of PostgreSQL.
-    import psycopg
+    try:  # late: these need a library of PostgreSQL
+        import psycopg
 
-    from vstate.kv.postgres.address import Address
+        from vstate.kv.postgres.address import Address
+    except ImportError as error:
+        raise InvalidInput(
+            f"the tables of PostgreSQL are read with psycopg ({error}); type: pip install 'vstate[postgres]'"
+        ) from None
 
     address = Address(dsn)
     try:

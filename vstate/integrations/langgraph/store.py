@@ -32,7 +32,7 @@ from langgraph.store.base import (
 )
 
 from vstate.backoff import Backoff
-from vstate.errors import InvalidInput, RefMoved
+from vstate.errors import CannotLoad, InvalidInput, RefMoved
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.objects import expiry, tree
@@ -163,7 +163,11 @@ class VstateStore(BaseStore):
             if isinstance(op, PutOp) and op.value is not None:
                 data, buffers = dumps(dict(op.value))
                 if not is_plain(data):
-                    loads(data, buffers, allow=self.repo.security.allow)
+                    try:
+                        loads(data, buffers, allow=self.repo.security.allow)
+                    except CannotLoad as error:
+                        reason = f"{error.reason}. Nothing of the batch is written"
+                        raise CannotLoad(error.name, reason, key=op.key, called=error.called) from None
         return checked
 
     def _run(

@@ -96,7 +96,8 @@ def check_ref_name(name: str, kind: str = "branch") -> str:
     if not _is_allowed(name):
         raise InvalidInput(
             f"{name!r} is not a {kind} name: as in git, no spaces, control characters, '~^:?*[\\', '..', "
-            "'@{', no '/' or '.' at an end, no part that begins with '.' or ends in '.lock', not 'HEAD'"
+            "'@{', no '/' or '.' at an end, no '-' at the beginning, no part that begins with '.' or ends "
+            "in '.lock', no half of a surrogate pair, not 'HEAD'"
         )
     return name
 

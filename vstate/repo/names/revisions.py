@@ -79,7 +79,7 @@ class Revisions:
         if name == HEAD:
             if head.commit is None:
                 where = f"branch {head.branch!r}" if head.branch else "this store"
-                raise NotFound(f"no commit yet on {where}", name=name)
+                raise NotFound(f"no commit yet on {where}", name=name, candidates=self._refs.names(HEADS)[:5])
             return head.commit
         lower = name.lower()
         if _FULL_ID.fullmatch(lower) and self._objects.find_commit(ObjectId.parse(lower)) is not None:
@@ -107,7 +107,8 @@ class Revisions:
             if found:
                 return found[0]
         if name == head.branch:
-            raise NotFound(f"no commit yet on branch {name!r}", name=name)
+            known = self._refs.names(HEADS)[:5]
+            raise NotFound(f"no commit yet on branch {name!r}", name=name, candidates=known)
         known = [name for kind in (HEADS, TAGS, REMOTES) for name in self._refs.names(kind)]
         known += [HEAD] if head.commit is not None else []
         hint = "; a commit id needs at least 4 digits" if re.fullmatch(r"[0-9a-f]{1,3}", lower) else ""
