@@ -26,14 +26,16 @@ _EVER = datetime.min.replace(tzinfo=UTC)
 def forget(repo: Core, name: str) -> Commit:
     """As `Repository.delete_branch` promises with `forget`."""
 
-    def looked() -> tuple[Commit, _Forgetting]:
+    def tried() -> tuple[Commit, _Forgetting, bool]:
         head = repo.branch(name)
         work = _Forgetting(repo, name)
         work.look()
-        return head, work
+        return head, work, work.remove_at_once()
 
-    head, work = look_again(repo, looked)
-    work.remove()
+    head, work, done = look_again(repo, tried)
+    if not done:
+        work.remove_in_steps()
+    work.note()
     return head
 
 
@@ -59,11 +61,13 @@ class _Forgetting:
         self._walk()
         self._read_lines_of_head()
 
-    def remove(self) -> None:
-        """Forget the branch: in one transaction if the store has transactions and the objects are few."""
+    def remove_at_once(self) -> bool:
+        """Forget the branch in one transaction; False if the store has none, or the objects are many."""
         few = len(self._commits) + len(self._others) <= MOST_DELETED
-        if not (few and self._store.exclusively(self._all_at_once)):
-            self._in_steps()
+        return few and self._store.exclusively(self._all_at_once)
+
+    def note(self) -> None:
+        """Keep nothing of the branch in memory."""
         self._repo.refs.lifetimes.note(self._ref, None, None)
         self._repo.objects.drop(chain(self._commits, self._others))
         self._repo.history.reload()
@@ -129,7 +133,7 @@ class _Forgetting:
             **dict.fromkeys(OBJECT_PREFIX + oid.hex() for oid in gone),
         }
 
-    def _in_steps(self) -> None:
+    def remove_in_steps(self) -> None:
         """Delete the branch so that its reflog keeps nothing, then the rest. `gc` can do the rest too."""
         self._repo.require_format(EXPIRY_FORMAT)
         while (now := self._repo.refs.read(self._ref)) is not None:
