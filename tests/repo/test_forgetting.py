@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -319,6 +319,35 @@ def test_gc_follows_no_history_that_another_process_forgets() -> None:
     Repository(store).delete_branch("it", forget=True)
     collector.catch_up()
     assert first.oid not in collector.reach
+
+
+def test_gc_begins_anew_beside_an_import_of_a_forgotten_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its look and its sweep the branch is forgotten, and an import that has not landed writes
+    commits of it again, one without its tree.
+    """
+    store = Memory()
+    repo = Repository(store)
+    repo.commit("main", set={"main": 1})
+    first = made(repo.commit("it", set={"k": 1}))
+    last = made(repo.commit("it", set={"k": 2}))
+    rows = store.get_many([f"o/{commit.id}" for commit in (first, last)])
+    repo.gc(branch="it", keep_last=1, keep_reflog="0s")
+    repo.commit("garbage", set={"k": large(1)})
+    repo.delete_branch("garbage")
+    sweep, attempts = Collector.sweep, list[int]()
+
+    def swept(self: Collector, grace: timedelta) -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            Repository(store).delete_branch("it", forget=True)
+            store.set_many(rows)
+        sweep(self, grace)
+
+    monkeypatch.setattr(Collector, "sweep", swept)
+    repo.gc(keep_reflog="0s")
+    assert len(attempts) == 2
+    assert objects_of(store) == needed(store)
+    whole(store)
 
 
 def test_policies_lifetimes_and_ends_of_histories_go_too() -> None:

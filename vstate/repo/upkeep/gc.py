@@ -111,32 +111,35 @@ def collect(
     began = time.monotonic()
     now = datetime.now(UTC)
 
-    def marked() -> tuple[Collector, dict[str, bytes]]:
+    swept: list[Collector] = []  # each attempt removes something, and the last one the rest
+
+    def attempt() -> tuple[Collector, dict[str, bytes]]:
         collector = Collector(repo, now - parse_age(keep_reflog), progress)
         collector.end_branches(dry_run=dry_run)
         shallow = {} if cut is None else collector.cut(cut, now)
         collector.mark()
+        swept.append(collector)
+        if dry_run:
+            collector.find_garbage()
+        else:
+            if shallow:
+                repo.require_format(SHALLOW_FORMAT)
+                collector.shorten(shallow)
+            collector.sweep(parse_age(grace))
         return collector, shallow
 
-    collector, shallow = look_again(repo, marked)
-    if dry_run:
-        collector.find_garbage()
-    else:
-        if shallow:
-            repo.require_format(SHALLOW_FORMAT)
-            collector.shorten(shallow)
-        collector.sweep(parse_age(grace))
+    collector, shallow = look_again(repo, attempt)
     return GcReport(
         live=len(collector.reach),
-        removed=collector.removed,
-        removed_bytes=collector.removed_bytes,
+        removed=sum(each.removed for each in swept),
+        removed_bytes=sum(each.removed_bytes for each in swept),
         waiting=collector.waiting,
-        reflog_lines=len(collector.expired),
+        reflog_lines=sum(len(each.expired) for each in swept),
         shallow=len(shallow),
         kept_by=tuple(collector.kept_by),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
-        expired=tuple(name.removeprefix(HEADS) for name in collector.over),
+        expired=tuple(dict.fromkeys(name.removeprefix(HEADS) for each in swept for name in each.over)),
     )
 
 
