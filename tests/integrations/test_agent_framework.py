@@ -218,7 +218,7 @@ def test_a_chat_is_remembered_by_another_process(tmp_path: Path) -> None:
 
 
 def test_messages_are_added_once_and_sessions_are_apart() -> None:
-    """A replay of the transcript adds what is new; a change of a returned message changes nothing."""
+    """A replay of the transcript adds its new messages. An edit of a returned message changes nothing."""
 
     async def check() -> None:
         store = Memory()

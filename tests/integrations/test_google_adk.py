@@ -179,7 +179,7 @@ def test_an_event_that_is_appended_again_is_there_once() -> None:
 
 
 def test_a_store_without_transactions_writes_the_shared_states_first() -> None:
-    """An event that is there has its effects, whatever was interrupted; a stale one has none."""
+    """A stored event has all of its effects, also after an interruption. A stale event has none."""
 
     async def check() -> None:
         memory = Memory()

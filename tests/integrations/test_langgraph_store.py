@@ -102,7 +102,7 @@ def test_an_update_keeps_the_time_of_creation(store: VstateStore) -> None:
 
 
 def test_filters_compare_values_of_a_kind(store: VstateStore) -> None:
-    """A filter compares nested fields, parts of lists and numbers; what has no order is not in it."""
+    """A filter compares nested fields, parts of lists and numbers. It passes over values without an order."""
     store.put(USER, "a", {"n": 1, "on": True, "tags": ["x", {"y": 1, "z": 2}], "deep": {"er": "text"}})
     store.put(USER, "b", {"n": "one", "on": 1})
     expected: list[tuple[dict[str, Any], str]] = [

@@ -566,7 +566,7 @@ def test_refuses_heads_branch_and_absent_ones(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_damage_elsewhere_keeps_everything() -> None:
-    """If an object of another branch is missing, nobody knows what it needs, so nothing is removed."""
+    """Nothing is removed while an object of another branch is missing: its own links are not known."""
     store = Memory()
     repo = Repository(store)
     kept = repo.commit("main", set={"a": large(1)})

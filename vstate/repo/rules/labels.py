@@ -124,7 +124,7 @@ class Labels:
         return {_key(new): self._store.get(_key(like))}
 
     def _rows(self, prefix: str) -> Iterator[tuple[str, bytes, bytes]]:
-        """The keys, the rows, and what they encode. Damage could hide a label, so each row is checked."""
+        """The keys and rows of labels, decoded. Damage could hide a label, so each row is checked."""
         for key, row in self._store.items(_key(prefix)):
             try:
                 yield key, row, checked(row)
