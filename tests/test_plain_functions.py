@@ -153,6 +153,7 @@ class Unseen:
         raise AssertionError("nobody awaits it")
 
 
+@pytest.mark.slow
 def test_a_subscriber_that_is_not_seen_to_be_async_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The error goes to the log, like any error of a subscriber."""
     with Versioned() as state, state.subscribe("*", Unseen()):

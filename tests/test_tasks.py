@@ -273,6 +273,7 @@ def test_a_failing_hook_undoes_the_task() -> None:
 
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("after", [False, True])
+@pytest.mark.slow
 def test_every_fault_of_a_task_leaves_it_done_or_undone(after: bool, atomic: bool) -> None:
     """Wherever the store fails, or loses its answer, the task is committed whole, once, or not at all."""
     failed = 0

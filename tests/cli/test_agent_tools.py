@@ -99,6 +99,7 @@ def test_an_argument_is_never_an_option(state: Versioned, call: Callable[[Tools]
     assert str(failure.value).isprintable()
 
 
+@pytest.mark.slow
 def test_hostile_values_are_bounded(tmp_path: Path) -> None:
     """Nothing is unpickled, a long result ends at the limit, and control characters are escaped."""
     mark = tmp_path / "mark"

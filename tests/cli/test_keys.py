@@ -103,6 +103,7 @@ def test_key_errors(vstate, tmp_path):
     assert vstate.run("key", "burn", str(path)).exit_code == 2
 
 
+@pytest.mark.slow
 def test_keys_need_no_store(vstate, tmp_path, environment):
     """The command makes a key where there is no store."""
     done = subprocess.run(

@@ -98,6 +98,7 @@ def test_policies_merge_stored_values(sides, vstate):
     assert "nothing is damaged" in vstate("fsck")
 
 
+@pytest.mark.slow
 def test_nothing_is_unpickled(sides, run_without_unpickling):
     """Merge, cherry-pick and revert work in a process that cannot unpickle."""
     run_without_unpickling([["cherry-pick", "theirs"], ["revert", "HEAD"], ["merge", "theirs"]])

@@ -64,6 +64,7 @@ def test_checkout_json(vstate):
         (["rollback", "HEAD~9"], "no revision 'HEAD~9': "),
     ],
 )
+@pytest.mark.slow
 def test_errors(vstate, arguments, message):
     """An error is one line, and wrong use exits with 2."""
     if message is None:

@@ -47,6 +47,7 @@ def long_store(tmp_path):
     return directory
 
 
+@pytest.mark.slow
 def test_as_a_module(store, environment):
     """`python -m vstate_cli` is the command, and works from inside the project."""
     done = subprocess.run(
@@ -191,6 +192,7 @@ def test_long_values_are_cut_on_a_terminal_only(store, environment):
     assert max(map(len, shown.splitlines())) <= 60
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_ascii_only(store, environment):
     """A character that the terminal cannot show is written as its number."""
     with Versioned(Disk(store)) as state:
@@ -205,6 +207,7 @@ def test_a_terminal_that_knows_ascii_only(store, environment):
     assert rb"\u043a\u043b\u044e\u0447" in done.stdout
 
 
+@pytest.mark.slow
 def test_without_a_standard_output(store, environment):
     """The command works in a service that closed standard output."""
     script = 'exec "$@" >&-'
@@ -218,6 +221,7 @@ def test_without_a_standard_output(store, environment):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.slow
 def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
     """After Ctrl-C, the message says that the same command continues the transfer."""
     process = subprocess.Popen(

@@ -59,6 +59,7 @@ class Evil:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.slow
 def test_a_hostile_pickle_runs_nothing(vstate, store, tmp_path, arguments):
     """No command makes the call that loading the pickle would make."""
     mark = tmp_path / "mark"

@@ -52,6 +52,7 @@ READING = [
 
 
 @pytest.mark.parametrize("form", ["disk:{0}/plain", "cache:{0}/plain", "readonly:{0}/plain"])
+@pytest.mark.slow
 def test_commands_take_urls(tmp_path, form):
     """-s and VSTATE_STORE take a URL as they take a path."""
     fill(Disk(tmp_path / "plain", durability="process"))
@@ -109,6 +110,7 @@ def test_a_read_only_store_is_not_written_to(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["{0}/new", "disk:{0}/new", "prefixed:{0}/new?name=a", "cache:{0}/new"])
+@pytest.mark.slow
 def test_import_makes_the_store_of_a_url(tmp_path, form):
     """`import` creates the store of any URL; no other command does."""
     fill(Disk(tmp_path / "plain", durability="process"))
@@ -136,6 +138,7 @@ def test_a_part_that_is_empty_is_no_store(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_variables_in_a_url(tmp_path, monkeypatch):
     """${NAME} in a URL keeps a password out of the command line. A path is taken literally."""
     fill(Disk(tmp_path / "a", durability="process"))
@@ -188,6 +191,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("url", [*UNREACHABLE, *MALFORMED])
+@pytest.mark.slow
 def test_a_server_that_cannot_be_reached(url, free_port):
     """The error is one line without the password, also with a traceback, and the exit code is 1."""
     for environment in ({}, {"VSTATE_DEBUG": "1"}):

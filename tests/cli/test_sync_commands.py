@@ -280,6 +280,7 @@ class Loaded:
 
 
 @pytest.mark.parametrize("policy", [None, "counter", "union", "append", "deep", "text", "os.path:join"])
+@pytest.mark.slow
 def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
     """A pull merges the parts of values without loading them, or refuses and names the command to go on."""
     for place, value in ((store, [Loaded(), 1]), (copy.store, [Loaded(), 2])):
@@ -309,6 +310,7 @@ def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
 
 
 @pytest.mark.parametrize("policy", ["ours", "theirs", "newest"])
+@pytest.mark.slow
 def test_pull_takes_a_side_where_the_policy_says_so(copy, store, policy):
     """The policies ours, theirs and newest need no values."""
     change(store, text="theirs")

@@ -78,6 +78,7 @@ def test_a_frame_inside_a_value_is_its_columns(vstate, store):
     ids=["numbers", "texts", "repeated", "levels", "dates", "periods", "categories"],
 )
 @pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.slow
 def test_each_cell_is_the_one_that_pandas_has(vstate, store, index, order):
     """Each label and cell is in its place, for every kind of index and every order of blocks in memory."""
     block = numpy.array(numpy.arange(12).reshape(3, 4), order=order)
@@ -256,6 +257,7 @@ def test_show_and_blame_take_each_path_that_diff_prints(vstate, store):
     assert "no [30:41] in the value" in vstate.fails("show", "array", "[30:41]")
 
 
+@pytest.mark.slow
 def test_a_long_list_is_whole_in_json(vstate, store):
     """No item is left out, unless --limit says so; then the JSON counts the others."""
     commit(store, long=[*range(200_000)])
@@ -263,6 +265,7 @@ def test_a_long_list_is_whole_in_json(vstate, store):
     assert vstate.json("show", "long", "--limit", "10")["value"][-1] == {"$more": 200_000 - 9}
 
 
+@pytest.mark.slow
 def test_blame_names_the_places_that_show_and_diff_name(vstate, store, frame):
     """Each element of an array, far behind the first hundred too; each column and cell of a frame."""
     array = numpy.arange(6000.0).reshape(2000, 3)
@@ -352,6 +355,7 @@ def langchain() -> list[object]:
 @pytest.mark.parametrize(
     "messages", [lambda: OPENAI, lambda: ANTHROPIC, langchain], ids=["openai", "anthropic", "langchain"]
 )
+@pytest.mark.slow
 def test_messages_are_a_conversation(vstate, store, messages):
     """One line a message. Each call of a tool stands beside its result, in any order of the two."""
     commit(store, chat=messages())
@@ -380,6 +384,7 @@ def test_messages_are_a_conversation(vstate, store, messages):
     ],
     ids=["words", "lines", "one word", "bytes", "bytes added", "number", "few bytes"],
 )
+@pytest.mark.slow
 def test_the_part_that_differs(vstate, store, old, new, lines):
     """Of 10 kB with one change, diff shows the change, its place and a little around it."""
     commit(store, long=old)

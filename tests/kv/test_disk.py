@@ -120,6 +120,7 @@ def test_a_relative_directory_survives_chdir(tmp_path: Path, monkeypatch: pytest
         assert store.get("key") == b"value"
 
 
+@pytest.mark.slow
 def test_importing_loads_no_driver() -> None:
     """`import vstate.kv` loads no driver; a Memory needs none either."""
     program = """if True:
@@ -184,6 +185,7 @@ def test_pickling_opens_it_again(directory: Path) -> None:
         pickle.loads(pickle.dumps(store))
 
 
+@pytest.mark.slow
 def test_a_spawned_process_can_be_given_a_store(directory: Path) -> None:
     """A Disk passed to multiprocessing works in the other process."""
     with Disk(directory) as store, multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -238,6 +240,7 @@ def test_size_counts_the_log(directory: Path) -> None:
         assert 1_000_000 < store.size() < 1_400_000
 
 
+@pytest.mark.slow
 def test_the_log_is_cut_back(directory: Path) -> None:
     """A huge transaction does not leave a huge log."""
     with Disk(directory, durability="process") as store:
@@ -419,6 +422,7 @@ def test_a_busy_writer_starves_nobody(directory: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no flock")
+@pytest.mark.slow
 def test_a_lock_on_the_directory_stops_nobody(directory: Path) -> None:
     """A flock on the directory, for instance by a backup, only costs time."""
     import fcntl
@@ -468,6 +472,7 @@ def test_a_killed_writer_leaves_whole_transactions(directory: Path) -> None:
 
 @needs_fork
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+@pytest.mark.slow
 def test_a_store_crosses_a_fork(directory: Path) -> None:
     """A store that is forked while another thread transacts works in the child and in the parent."""
     stop = threading.Event()
@@ -531,6 +536,7 @@ def test_a_fork_leaves_no_connection_behind(directory: Path) -> None:
         assert store.get("key") == b"value"
 
 
+@pytest.mark.slow
 def test_a_lock_is_waited_for_and_given_up(directory: Path) -> None:
     """A writer waits for another's lock, up to `timeout`; readers do not wait."""
     with Disk(directory, durability="process", timeout=0.2) as store:

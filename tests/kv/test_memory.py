@@ -33,6 +33,7 @@ def test_keys_is_a_snapshot() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.slow
 def test_a_fork_finds_no_lock_taken() -> None:
     """A child forked while another thread writes can use its copy."""
     store = kv.Memory()

@@ -399,6 +399,7 @@ for text in sys.argv[2:]:
     assert printed.count(f"pip install 'vstate[{EXTRAS[driver]}]'") == 2
 
 
+@pytest.mark.slow
 def test_names_come_without_drivers(run_python: Callable[..., str]) -> None:
     """The stores on servers can be imported from `vstate.kv`, which loads a driver only when a store is
     made.

@@ -28,6 +28,7 @@ plain_data = st.recursive(
 
 
 @given(plain_data)
+@pytest.mark.slow
 def test_plain_data_round_trips(value: object) -> None:
     """Plain data comes back as it went in, and encodes the same again."""
     data = encode(plain(value, "value"))
@@ -39,6 +40,7 @@ def test_plain_data_round_trips(value: object) -> None:
     st.dictionaries(st.text("abcdef", max_size=3), st.integers(0, 9), max_size=8),
     st.randoms(use_true_random=False),
 )
+@pytest.mark.slow
 def test_equal_maps_encode_alike(value: dict[str, int], random) -> None:
     """The order of insertion into a map does not matter."""
     items = list(value.items())

@@ -279,6 +279,7 @@ def test_cut_points_and_index_of_a_short_stream() -> None:
         ),
     ],
 )
+@pytest.mark.slow
 def test_cut_points_of_each_chunk_size(
     length: int, expected: str, count: int, first: tuple[int, ...]
 ) -> None:

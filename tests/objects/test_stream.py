@@ -255,6 +255,7 @@ def test_all_zero_data(length: int) -> None:
     assert stored.read(link) == data
 
 
+@pytest.mark.slow
 def test_an_append_writes_little_however_long_the_stream() -> None:
     """Appending 450 bytes writes a chunk and one index node a level, at 300 KB and at 6 MB alike."""
     costs = {}
@@ -271,6 +272,7 @@ def test_an_append_writes_little_however_long_the_stream() -> None:
     assert costs[6_000_000] < 14_000
 
 
+@pytest.mark.slow
 def test_an_edit_in_the_middle_writes_little() -> None:
     """Inserting a byte into 5 MB writes a chunk or two and one index node a level."""
     stored = Stored()
@@ -334,6 +336,7 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
         join(stored.bodies, Chunks(chunks.ids, (chunks.lengths[0] + 1, *chunks.lengths[1:])))
 
 
+@pytest.mark.slow
 def test_a_long_stream_is_read_in_two_threads() -> None:
     """Its bytes come in order, and a wrong length in the middle raises ValueError."""
     stored = Stored()
@@ -357,6 +360,7 @@ def test_a_long_stream_is_read_in_two_threads() -> None:
 
 
 @pytest.mark.parametrize("together", [0, 8 * MIB, 64 * MIB])
+@pytest.mark.slow
 def test_streams_that_are_cut_together(together: int) -> None:
     """A stream is cut as one of the given length, and an earlier version never changes the result."""
     data = noise(3 * MIB)
@@ -372,6 +376,7 @@ def test_streams_that_are_cut_together(together: int) -> None:
     assert split(short, together=together)[0] == split(short)[0]
 
 
+@pytest.mark.slow
 def test_a_byte_behind_a_chunk_at_the_end_of_a_block_may_move_its_end() -> None:
     """The ids depend on the data alone, also if the first byte that changed decides where a chunk ends."""
     whole = noise(1_000_000)

@@ -186,6 +186,7 @@ def is_expiring(value: bytes) -> bool:
 
 
 @pytest.mark.parametrize("every", [1, 10, 1000])
+@pytest.mark.slow
 def test_only_nodes_with_expired_keys_are_read(every: int) -> None:
     """Finding expired keys reads only the nodes with such keys, and nothing if no key ever expires."""
     entries = {f"key/{number:05}": b"\x92\x00\x01" for number in range(20_000)}
@@ -201,6 +202,7 @@ def test_only_nodes_with_expired_keys_are_read(every: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 777, 19_999])
+@pytest.mark.slow
 def test_the_first_key_that_is_to_expire_is_known_at_the_root(number: int) -> None:
     """Also if the key existed before, so that only its own entry changes; and the loss of its expiry too."""
     plain = dict.fromkeys((f"key/{number:05}" for number in range(20_000)), b"\x92\x00\x01")
@@ -225,6 +227,7 @@ def many(count: int) -> Values:
 
 
 @given(st.dictionaries(st.text(max_size=6), values, max_size=80), st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_the_root_depends_on_the_contents_only(items: Values, random) -> None:
     """The root does not depend on the order of edits, nor on earlier deletions."""
     expected, nodes = build(items)
@@ -304,6 +307,7 @@ def test_inserts_and_deletes_touch_few_nodes(large: tuple[ObjectId, Nodes], numb
     ],
     ids=["overwrite", "delete", "insert", "ends", "range", "spread"],
 )
+@pytest.mark.slow
 def test_a_diff_reads_only_what_is_not_shared(
     large: tuple[ObjectId, Nodes], changes: dict[str, bytes | None]
 ) -> None:

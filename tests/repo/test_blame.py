@@ -332,6 +332,7 @@ def test_every_item_is_blamed_on_the_commit_that_made_it(
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))
+@pytest.mark.slow
 def test_aligned_items_are_in_order_and_those_at_both_ends_in_place(old: list[int], new: list[int]) -> None:
     """No item has two places, and equal beginnings and ends are found."""
     places = align(old, new)
@@ -435,6 +436,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.data())
+@pytest.mark.slow
 def test_the_paths_of_details_are_found(value: object, data: st.DataObject) -> None:
     """A change anywhere in a value of any keys is printed at a path that find_part understands."""
     way = data.draw(st.sampled_from(_plain_paths(value)))
@@ -503,6 +505,7 @@ def test_different_values_have_different_fingerprints(one: object, other: object
 
 
 @given(VALUES)
+@pytest.mark.slow
 def test_equal_values_have_equal_fingerprints(value: object) -> None:
     """Of two copies, and of a dict in another order."""
 
@@ -514,6 +517,7 @@ def test_equal_values_have_equal_fingerprints(value: object) -> None:
     assert Fingerprints().of(value) == Fingerprints().of(copied(value))
 
 
+@pytest.mark.slow
 def test_fingerprints_of_deep_shared_and_cyclic_values() -> None:
     """No recursion, each shared part once, and a cycle ends."""
     deep: list[Any] = []

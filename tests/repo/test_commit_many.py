@@ -50,6 +50,7 @@ def test_all_of_the_branches_move_or_none(agent_store: AgentStore) -> None:
     assert repo.fsck().damage == ()
 
 
+@pytest.mark.slow
 def test_readers_see_all_of_the_commits_or_none(agent_store: AgentStore) -> None:
     """Threads move an amount between two branches; the sum is right at every moment, and in the end."""
     repo, names = Repository(agent_store()), ["left", "right"]

@@ -156,6 +156,7 @@ def test_a_decompression_bomb_is_refused() -> None:
             Versioned(store)["text"]
 
 
+@pytest.mark.slow
 def test_too_large_an_object_is_not_written() -> None:
     """A commit with 64 MiB of info, which no reader accepts, is refused, and its changes stay staged."""
     state = Versioned()

@@ -155,6 +155,7 @@ def test_arrays_are_compared_by_element() -> None:
     st.binary(min_size=1, max_size=400),
     st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 255)), max_size=6),
 )
+@pytest.mark.slow
 def test_elements_that_differ_are_counted(code: str, raw: bytes, edits: list[tuple[int, int]]) -> None:
     """As many as differ in their bytes, whatever their size."""
     size = np.dtype(code).itemsize
@@ -320,6 +321,7 @@ _values = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(_values, _values)
+@pytest.mark.slow
 def test_details_are_empty_exactly_for_equal_values(old: Any, new: Any) -> None:
     """Nothing is found between copies, something between values that pickle says differ, both ways."""
     assert details(old, pickle.loads(pickle.dumps(old))) == []

@@ -165,6 +165,7 @@ class Tangle:
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("seed", range(sized(8, 1000)))
+@pytest.mark.slow
 def test_forgets_what_the_branch_alone_led_to(kind: str, seed: int, tmp_path: Path) -> None:
     """One branch after another goes with exactly the objects that nothing else leads to."""
     store = opened(kind, tmp_path)
@@ -292,6 +293,7 @@ def renamed(repo: Repository) -> None:
     ],
 )
 @pytest.mark.parametrize("reflog", [True, False])
+@pytest.mark.slow
 def test_what_another_ref_shares_stays(share: Callable[[Repository], None], reflog: bool) -> None:
     """However a ref came to share an object, the object stays, and nothing else does."""
     with TemporaryDirectory() as directory, Disk(directory) as store:
@@ -401,6 +403,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) ->
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("ref", ["value", "fork", "tag", "detached head"])
+@pytest.mark.slow
 def test_what_is_shared_meanwhile_stays(
     kind: str, ref: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

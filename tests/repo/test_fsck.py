@@ -45,6 +45,7 @@ def test_a_whole_store(filled: Mapping[str, bytes], full: bool) -> None:
 
 
 @pytest.mark.parametrize("stores", ["memory", "cache", "faulty", "disk", "empty"])
+@pytest.mark.slow
 def test_whole_stores_of_all_kinds(stores: str, tmp_path: Path) -> None:
     """fsck finds stores of every class whole."""
     store: KVStore = {
@@ -86,6 +87,7 @@ def test_histories_that_were_cut_off_are_whole(filled: Mapping[str, bytes]) -> N
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 3), st.text(max_size=6), st.binary(max_size=200)), max_size=30))
+@pytest.mark.slow
 def test_any_history_is_whole(steps: list[tuple[int, str, bytes]]) -> None:
     """fsck finds no damage after any commits."""
     store = Memory()
@@ -104,6 +106,7 @@ def test_any_history_is_whole(steps: list[tuple[int, str, bytes]]) -> None:
     check_clean(store)
 
 
+@pytest.mark.slow
 def test_each_object_is_read_once() -> None:
     """fsck reads and verifies an object once, however many commits share it."""
 
@@ -227,6 +230,7 @@ def test_a_commit_of_the_reflog_that_any_object_is_written_over(filled: Mapping[
         assert told(report, right) == {(undone, key) for key in right[undone]}, str(report)
 
 
+@pytest.mark.slow
 def test_damage_that_many_commits_share_is_told_for_each() -> None:
     """A lost value is listed for every commit that has it, the newest first; further ones are counted."""
     store = Memory()
@@ -246,6 +250,7 @@ def test_damage_that_many_commits_share_is_told_for_each() -> None:
     assert str(report).endswith("lost: and 50 more")
 
 
+@pytest.mark.slow
 def test_much_damage_is_counted() -> None:
     """Of more than a thousand damaged objects the first are listed and all are counted."""
     store = Memory()
@@ -375,6 +380,7 @@ def test_rows_that_make_no_sense(
 
 
 @pytest.mark.parametrize("stamp", [b"ref: heads/main", b"", b"\xff", b"9" * 5000])
+@pytest.mark.slow
 def test_a_format_that_is_no_number(filled: Mapping[str, bytes], stamp: bytes) -> None:
     """A store that was opened before its format was damaged says so, and gets it back."""
     store = copy(filled)
@@ -502,6 +508,7 @@ class Beside(Counted):
 
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("full", [True, False])
+@pytest.mark.slow
 def test_gc_between_any_two_calls_makes_no_damage(
     full: bool, atomic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,6 +547,7 @@ def test_gc_between_any_two_calls_makes_no_damage(
         check(call_of_gc)
 
 
+@pytest.mark.slow
 def test_gc_beside_each_call_hides_no_damage() -> None:
     """A blob that is missing is told, although gc removes other commits all the time."""
     memory, random = Memory(), Random(1)
@@ -716,6 +724,7 @@ def test_a_store_that_cannot_be_read_at_all_raises(tmp_path: Path) -> None:
         Repository(disk).fsck()
 
 
+@pytest.mark.slow
 def test_closing_the_store_ends_a_check_of_its_file(tmp_path: Path) -> None:
     """Ctrl-C does not wait until SQLite has read the whole file."""
     with Disk(tmp_path / "s", durability="process") as disk:
@@ -739,6 +748,7 @@ def test_closing_the_store_ends_a_check_of_its_file(tmp_path: Path) -> None:
         assert len(outcomes) == 1
 
 
+@pytest.mark.slow
 def test_many_rows_that_make_no_sense_are_told_in_linear_time() -> None:
     """Twenty thousand damaged lines take seconds and not minutes."""
     store = Memory()

@@ -816,6 +816,7 @@ ids = st.binary(min_size=32, max_size=32) | st.builds(
 
 
 @given(st.lists(ids), st.lists(ids))
+@pytest.mark.slow
 def test_id_set_is_a_set(added: list[bytes], asked: list[bytes]) -> None:
     """An IdSet behaves like a set, also for forged ids that differ only at their ends."""
     model: set[bytes] = set()
@@ -829,6 +830,7 @@ def test_id_set_is_a_set(added: list[bytes], asked: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(min_size=14, max_size=14)), st.integers(0), st.integers(1, 13))
+@pytest.mark.slow
 def test_id_set_does_not_find_what_lies_between_two_ids(rows: list[bytes], at: int, shift: int) -> None:
     """Bytes across the end of one id and the beginning of the next do not count as an id."""
     bucket = b"".join(rows)

@@ -61,6 +61,7 @@ class RequestAKey(Memory):
 
 @pytest.mark.parametrize("kind", [Memory, RequestAKey])
 @pytest.mark.parametrize("seed", range(30))
+@pytest.mark.slow
 def test_walks_find_the_same_with_the_graph_and_without(
     seed: int, kind: type[Memory], small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ FRONTS: dict[str, Callable[[KVStore], KVStore]] = {
 
 
 @pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.slow
 def test_commits_write_the_graph(front: str, small: None) -> None:
     """A program that commits writes the graph too. Walks then read a row in place of its commits."""
     store = FRONTS[front](Memory())
@@ -209,6 +211,7 @@ def _enormous(rows: dict[str, bytes]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("spoil", [_nonsense, _shuffled, _relinked, _shortened, _enormous])
+@pytest.mark.slow
 def test_a_bad_row_misleads_nobody(
     spoil: Callable[[dict[str, bytes]], dict[str, bytes]], small: None
 ) -> None:

@@ -62,6 +62,7 @@ def write(path: Path, values: Mapping[str, Any], protocol: int = 4) -> Path:
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
+@pytest.mark.slow
 def test_a_shelve_file_is_moved_without_loading(tmp_path: Path, protocol: int) -> None:
     """Objects load as they did, and reading them is no change. Nothing runs while they are moved."""
     mark = tmp_path / "mark"

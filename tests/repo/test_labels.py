@@ -23,6 +23,7 @@ labels = st.dictionaries(st.sampled_from("abk"), atoms | st.lists(atoms, max_siz
 
 
 @given(st.lists(labels, max_size=6), st.dictionaries(st.sampled_from("abk"), atoms, max_size=2))
+@pytest.mark.slow
 def test_a_listing_finds_what_a_filter_of_all_branches_finds(
     given: list[dict[str, Label]], wanted: dict[str, Atom]
 ) -> None:

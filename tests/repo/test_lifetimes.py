@@ -60,6 +60,7 @@ def whole(store: KVStore) -> None:
 
 
 @pytest.mark.parametrize("sliding", [False, True])
+@pytest.mark.slow
 def test_an_expired_branch_is_gone(store: KVStore, time: Time, sliding: bool) -> None:
     """It is in no list, no revision finds it, and opening it begins a new, empty branch."""
     main = committed(Versioned(store), main=1)
@@ -148,6 +149,7 @@ def test_a_branch_that_was_there(store: KVStore, time: Time) -> None:
     assert Repository(store).branches() == {}
 
 
+@pytest.mark.slow
 def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
     """One gc removes branch, row, policies, reflog and objects; objects of other branches stay."""
     main = committed(Versioned(store), main=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def ancestors(graph: Parents, start: int) -> set[int]:
 
 
 @given(GRAPHS, st.data())
+@pytest.mark.slow
 def test_merge_bases_are_the_best_common_ancestors(graph: Parents, data: st.DataObject) -> None:
     """Merge bases are the common ancestors that are ancestors of no other common ancestor."""
     repo, commits = build(graph)
@@ -45,6 +47,7 @@ def test_merge_bases_are_the_best_common_ancestors(graph: Parents, data: st.Data
 
 
 @given(GRAPHS, st.data())
+@pytest.mark.slow
 def test_ancestors_leave_out_known_commits(graph: Parents, data: st.DataObject) -> None:
     """Every ancestor once, newest first, except those reached only through the excluded commits."""
     repo, commits = build(graph)
@@ -72,6 +75,7 @@ def test_is_ancestor_of_itself() -> None:
 
 
 @given(GRAPHS, st.data())
+@pytest.mark.slow
 def test_commits_outside_of_others(graph: Parents, data: st.DataObject) -> None:
     """The ancestors of some commits that others lack, each once, newest first; also by first parents."""
     repo, commits = build(graph)

@@ -314,6 +314,7 @@ def test_an_untrusted_commit_says_why() -> None:
     assert bad.value.signer is None
 
 
+@pytest.mark.slow
 def test_trust_remembers_and_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit is verified once, the cache is bounded, and threads may share it."""
     calls: list[str] = []
@@ -387,6 +388,7 @@ class _Planted:
         return os.mkdir, (self.path,)
 
 
+@pytest.mark.slow
 def test_without_the_package(run_python: Callable[..., str]) -> None:
     """All that needs cryptography says how to install it; reading unsigned commits does not need it."""
     script = f"""

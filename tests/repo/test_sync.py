@@ -58,6 +58,7 @@ def test_a_push_out_of_a_store_that_cannot_be_written_to(target: KVStore) -> Non
     assert refs_of(store)["remotes/origin/main"] == refs_of(target)["heads/main"]
 
 
+@pytest.mark.slow
 def test_a_push_out_of_a_store_that_fails_at_any_call(target: KVStore) -> None:
     """A push that raises has moved no ref; one that has moved the ref reports that."""
     store = Memory()
@@ -89,6 +90,7 @@ def test_a_push_under_a_bad_name_sends_nothing(target: KVStore) -> None:
     assert not list(target.keys())
 
 
+@pytest.mark.slow
 def test_a_push_brings_a_branch_with_all_that_it_needs(target: KVStore) -> None:
     """Values of every size, merges, and later new commits; a report counts the writes."""
     store = Memory()
@@ -376,6 +378,7 @@ def rewrite(state: Versioned, onto: Sequence[Commit]) -> None:
 
 
 @pytest.mark.parametrize(("side", "keeps"), [("there", 0), ("there", 1), ("here", 0)])
+@pytest.mark.slow
 def test_a_pull_brings_nothing_back(keeps: int, side: str, tmp_path: Path) -> None:
     """A branch that dropped history is not merged, also at the next pull; reset and merge are the ways on."""
     there = Versioned(tmp_path / "there")

@@ -92,6 +92,7 @@ WALKS: dict[str, Callable[[Versioned], object]] = {
 
 
 @pytest.mark.parametrize("walk", WALKS.values(), ids=WALKS)
+@pytest.mark.slow
 def test_a_thousand_commits_in_twenty_trips(store: Remote, walk: Callable[[Versioned], object]) -> None:
     """A walk of a thousand commits takes at most twenty round trips."""
     with Versioned(store) as state:
@@ -99,11 +100,13 @@ def test_a_thousand_commits_in_twenty_trips(store: Remote, walk: Callable[[Versi
 
 
 @pytest.mark.parametrize("branch", [None, "main", "new"])
+@pytest.mark.slow
 def test_a_state_is_open_after_two_trips(store: Remote, branch: str | None) -> None:
     """The format and the branch come at once, and then the commit."""
     assert store.during(lambda: Versioned(store, branch=branch)) <= 2
 
 
+@pytest.mark.slow
 def test_the_newest_commits_are_read_alone(store: Remote) -> None:
     """A look at a few commits reads these alone, and no reflog."""
     with Versioned(store) as state:
@@ -113,6 +116,7 @@ def test_the_newest_commits_are_read_alone(store: Remote) -> None:
 
 
 @pytest.mark.parametrize(("new", "most_keys", "most_trips"), [(2, 3000, 7), (900, 3000, 7), (900, 300, 50)])
+@pytest.mark.slow
 def test_the_commits_since_a_commit_come_in_one_batch(
     store: Remote, new: int, most_keys: int, most_trips: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +165,7 @@ def test_the_commits_since_the_head_of_another_branch_come_in_few_trips() -> Non
         assert found == expected
 
 
+@pytest.mark.slow
 def test_a_handle_that_is_far_behind_commits_in_few_round_trips() -> None:
     """The walk back to the base of a commit that lost a race is a walk like any other."""
     store = Remote()
@@ -173,6 +178,7 @@ def test_a_handle_that_is_far_behind_commits_in_few_round_trips() -> None:
         assert len(ids(stale)) == COMMITS + 3
 
 
+@pytest.mark.slow
 def test_a_merge_of_long_branches_takes_few_round_trips() -> None:
     """The merge base is found by the reflogs of both branches."""
     store = Remote()
@@ -188,12 +194,14 @@ def test_a_merge_of_long_branches_takes_few_round_trips() -> None:
         assert store.during(lambda: state.merge("other")) <= 50
 
 
+@pytest.mark.slow
 def test_gc_takes_few_round_trips(store: Remote) -> None:
     """gc reads commits ahead, and the trees of many commits together."""
     repo = Repository(store)
     assert store.during(repo.gc) <= 60
 
 
+@pytest.mark.slow
 def test_fsck_takes_few_round_trips(store: Remote) -> None:
     """fsck reads commits ahead, too, and checks the trees of many commits together."""
     repo = Repository(store)
@@ -212,6 +220,7 @@ COMPARED: dict[str, Callable[[Versioned], object]] = {
 
 @pytest.mark.parametrize("compare", COMPARED.values(), ids=COMPARED)
 @pytest.mark.parametrize("keys", [1, 200])
+@pytest.mark.slow
 def test_commits_are_compared_in_few_round_trips(compare: Callable[[Versioned], object], keys: int) -> None:
     """A log that compares each commit with the one before reads the nodes of many trees at a time."""
     here, there = Memory(), Remote()
@@ -236,6 +245,7 @@ def test_a_few_commits_are_compared_alone(store: Remote) -> None:
         assert store.during(lambda: list(state.log(key="i", limit=1))) <= 4
 
 
+@pytest.mark.slow
 def test_a_damaged_tree_fails_where_it_is_compared(store: Remote) -> None:
     """Commits before and behind a tree that cannot be read are compared as ever."""
     with Versioned(store) as state:
@@ -253,6 +263,7 @@ def test_a_damaged_tree_fails_where_it_is_compared(store: Remote) -> None:
     assert failed == [log[COMMITS // 2 - 1].id, lost.id]
 
 
+@pytest.mark.slow
 def test_writers_that_raced_are_read_in_batches() -> None:
     """A commit that lost a race has no line in the reflog: it comes with its child's batch."""
     store = Remote()
@@ -266,6 +277,7 @@ def test_writers_that_raced_are_read_in_batches() -> None:
         assert len(ids(state)) >= COMMITS // 2
 
 
+@pytest.mark.slow
 def test_long_commits_come_a_few_at_a_time() -> None:
     """A batch holds some megabytes at most."""
     store = Remote()
@@ -306,6 +318,7 @@ def _shuffled(store: Remote, keys: list[str]) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_damaged, _gone, _forged, _shuffled])
+@pytest.mark.slow
 def test_reflogs_are_hints_only(store: Remote, spoil: Callable[[Remote, list[str]], None]) -> None:
     """Lines that are damaged, gone, forged or in another order change no walk, and cost little."""
     with Versioned(store) as state:
@@ -317,6 +330,7 @@ def test_reflogs_are_hints_only(store: Remote, spoil: Callable[[Remote, list[str
         assert found == [expected]
 
 
+@pytest.mark.slow
 def test_a_walk_that_was_interrupted_goes_on() -> None:
     """A store that fails at any call of a walk ends that walk alone."""
     store = Memory()
@@ -336,6 +350,7 @@ def test_a_walk_that_was_interrupted_goes_on() -> None:
             assert ids(state) == expected
 
 
+@pytest.mark.slow
 def test_a_missing_commit_is_named(store: Remote) -> None:
     """A commit that is lost ends the walk where it was, with its id, although it was to be read ahead."""
     with Versioned(store) as state:
@@ -379,6 +394,7 @@ PACES: dict[str, Callable[[int], float]] = {
 
 
 @pytest.mark.parametrize("pause", PACES.values(), ids=PACES)
+@pytest.mark.slow
 def test_at_any_pace(pause: Callable[[int], float], monkeypatch: pytest.MonkeyPatch) -> None:
     """A long reflog is listed near the commits of the walk only, for any time between commits."""
     monkeypatch.setattr(trail, "MOST_KEYS", 300)

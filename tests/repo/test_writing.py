@@ -56,6 +56,7 @@ def test_a_commit_lands_only_where_it_is_expected(store: KVStore) -> None:
     assert repo.newest("other") is None
 
 
+@pytest.mark.slow
 def test_writers_of_one_branch_lose_nothing(store: KVStore) -> None:
     def write(name: str) -> None:
         repo = Repository(store)
@@ -110,6 +111,7 @@ def test_wrong_arguments_are_refused(options: dict[str, object], error: str) -> 
     assert repo.branches() == {}
 
 
+@pytest.mark.slow
 def test_a_time_to_live(store: KVStore) -> None:
     repo = Repository(store)
     repo.commit("main", set={"brief": 1, "kept": 2}, expire={"brief": 0.05})

@@ -80,6 +80,7 @@ def test_a_state_that_is_closed_names_what_is_lost(change: str, warned: list[Any
 
 
 @pytest.mark.parametrize("change", CLEAN)
+@pytest.mark.slow
 def test_nothing_lost_is_no_warning(change: str, warned: list[Any]) -> None:
     """A read, a set to the same value and an undone change are no loss, however the state ends."""
     for end in (Versioned.close, lambda state: None):
@@ -92,6 +93,7 @@ def test_nothing_lost_is_no_warning(change: str, warned: list[Any]) -> None:
     assert not warned
 
 
+@pytest.mark.slow
 def test_a_state_in_memory_of_its_own_warns_of_nothing(warned: list[Any]) -> None:
     """The commits of `Versioned()` and of its forks end with it, so a commit would save nothing."""
     for end in (Versioned.close, lambda state: None):
@@ -117,6 +119,7 @@ def test_an_exception_in_the_block_is_the_news(warned: list[Any]) -> None:
     assert not warned
 
 
+@pytest.mark.slow
 def test_a_state_that_is_dropped_names_its_staged_keys(warned: list[Any]) -> None:
     """It asks no store, so a dead server holds no collector up; also in a cycle of references."""
     store = Faulty(Memory())
@@ -177,6 +180,7 @@ def test_autocommit_that_cannot_commit_closes_nothing() -> None:
     assert Versioned(store)["x"] == 3
 
 
+@pytest.mark.slow
 def test_a_closed_state_is_not_kept() -> None:
     """With autocommit the program's end needs the state, but not once it is closed."""
     state = Versioned(Memory(), autocommit=True)
@@ -299,6 +303,7 @@ def test_the_end_of_the_program_in_the_middle_of_work(tmp_path: Path) -> None:
     assert Versioned(tmp_path / "late")["late"] == "theirs"
 
 
+@pytest.mark.slow
 def test_a_state_that_is_dropped_goes_without_the_collector(tmp_path: Path) -> None:
     """So its store closes its files at once: no part of it refers to itself."""
 

@@ -830,6 +830,7 @@ def test_states_without_expiring_keys_have_the_ids_they_always_had(time: Time) -
     assert state.head.root == plain.head.root
 
 
+@pytest.mark.slow
 def test_counting_reads_what_has_expired_and_no_more(time: Time) -> None:
     """len costs the nodes with expired keys, however many keys there are that never expire or are not due."""
     store = Faulty(Memory())

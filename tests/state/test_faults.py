@@ -239,6 +239,7 @@ def in_a_transaction(state: Versioned, function: Callable[[Versioned], object]) 
         function(state)
 
 
+@pytest.mark.slow
 def test_a_quota_reached_in_the_middle_of_a_commit(tmp_path: Path) -> None:
     """A commit past size_limit raises StoreFull, writes nothing and keeps all changes staged.
 

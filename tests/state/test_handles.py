@@ -59,6 +59,7 @@ def test_a_value_that_was_set_to_what_it_was_is_no_conflict() -> None:
 
 
 @pytest.mark.parametrize("in_hand", [0, 3])
+@pytest.mark.slow
 def test_a_refresh_reads_the_keys_in_hand(in_hand: int) -> None:
     """However many keys another handle changed, a refresh looks only for those that are in hand here."""
     a = Versioned(Memory())
@@ -273,6 +274,7 @@ def quick_switches() -> Any:
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
+@pytest.mark.slow
 def test_threads_on_one_handle_lose_no_write(kind: str, tmp_path: Path, quick_switches: Any) -> None:
     """Eight threads that set keys, edit in place, delete and commit on one handle lose nothing."""
     store = Memory() if kind == "memory" else Disk(tmp_path / "s", durability="process")
@@ -474,6 +476,7 @@ def test_processes_on_one_branch_lose_no_write(tmp_path: Path) -> None:
         assert sum(len(c.parent_ids) < 2 for c in state.log()) == 45
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_key(tmp_path: Path, run_python: Any) -> None:
     """A process that changed the same key as another gets MergeConflict and keeps its change."""
     with Versioned(tmp_path / "s") as state:

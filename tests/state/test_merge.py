@@ -92,6 +92,7 @@ def test_a_merge_of_one_key_reads_few_objects_however_many_the_branch_has_change
     assert (main["key00001"], main["key00007"]) == (-2, -1)
 
 
+@pytest.mark.slow
 def test_a_merge_of_a_fork_reads_no_object_again() -> None:
     """A state and its forks keep one memory of objects. Only the presence of the fork's commit is checked."""
     main, side = pair({f"key{i:05}": i for i in range(5000)}, store := Reads())
@@ -677,6 +678,7 @@ def expected(base: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any])
 
 
 @given(EDITS, EDITS, EDITS)
+@pytest.mark.slow
 def test_merges_are_as_the_model_says(base: Any, ours: Any, theirs: Any) -> None:
     """For any base and any changes on both sides: the model's result, from either side, or a conflict."""
     main = Versioned()

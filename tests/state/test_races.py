@@ -118,6 +118,7 @@ def write_by(how: str, stale: Versioned, lease: str) -> object:
 
 
 @pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
+@pytest.mark.slow
 def test_a_stale_handle_brings_nothing_back(rewrite: Callable[[Versioned], object]) -> None:
     """Each kind of write raises RefMoved, and the branch does not move; after refresh the change lands."""
     for how in ("commit", "record", "transaction", "task", "lease", "rollback"):

@@ -86,6 +86,7 @@ def test_all_is_read_in_a_few_round_trips(
         assert not state.has_uncommitted
 
 
+@pytest.mark.slow
 def test_the_first_item_is_read_alone(store: Trips) -> None:
     """The first of many items does not wait for the next ones."""
     with Versioned(store) as state:
@@ -93,6 +94,7 @@ def test_the_first_item_is_read_alone(store: Trips) -> None:
         assert store.longest < 100_000
 
 
+@pytest.mark.slow
 def test_keys_in_hand_are_read_as_they_are(store: Trips) -> None:
     """Staged, edited and deleted keys lie between the ones that are read ahead."""
     with Versioned(store) as state:
@@ -110,6 +112,7 @@ def test_keys_in_hand_are_read_as_they_are(store: Trips) -> None:
         assert store.trips <= 40
 
 
+@pytest.mark.slow
 def test_a_batch_is_bounded() -> None:
     """Long values come a few at a time: no more than some megabytes wait in memory."""
     store = Trips()
@@ -308,6 +311,7 @@ def changed() -> Trips:
 
 
 @pytest.mark.parametrize("read", DIFF_READERS.values(), ids=DIFF_READERS)
+@pytest.mark.slow
 def test_the_values_of_a_diff_come_in_batches(changed: Trips, read: Callable[[Diff], object]) -> None:
     """A thousand changed values, old and new, take at most twenty round trips, the trees included."""
     with Versioned(changed) as state:
@@ -351,6 +355,7 @@ LONG = Random(3).randbytes(12_000_000)
 
 
 @pytest.mark.parametrize("value", [bytearray(LONG), {"image": LONG, "seen": [1]}], ids=["bytearray", "dict"])
+@pytest.mark.slow
 def test_a_long_value_is_in_memory_twice_at_most(value: object) -> None:
     """While binary data is loaded, memory holds its pickle and itself; it is not pickled again."""
     store = Memory()

@@ -95,6 +95,7 @@ READS: dict[str, tuple[Callable[[Versioned], object], int]] = {
 
 
 @pytest.mark.parametrize("name", READS)
+@pytest.mark.slow
 def test_many_keys_are_read_many_at_a_time(store: Rounds, name: str) -> None:
     """Rounds are as many as the requests divided by those that go at a time, and a few more."""
     read, most = READS[name]
@@ -125,6 +126,7 @@ def _log(store: Rounds) -> int:
 
 
 @pytest.mark.parametrize("branch", ["main", "one", "two", "three"])
+@pytest.mark.slow
 def test_a_log_is_read_many_commits_at_a_time(branch: str, still: None, commit_graph: None) -> None:
     """Where a request has one key, segments end at one commit in 16, and hold most of a log.
 
@@ -146,6 +148,7 @@ def test_a_log_is_read_many_commits_at_a_time(branch: str, still: None, commit_g
     assert len(list(store.keys(GRAPH))) < len(rows) / 2
 
 
+@pytest.mark.slow
 def test_a_log_of_writers_that_raced_is_read_many_commits_at_a_time(still: None, commit_graph: None) -> None:
     """A merge may end a segment, although the commit below it is not stored before the merge."""
     store = Rounds()

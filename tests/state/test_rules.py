@@ -316,6 +316,7 @@ def test_nested_deeper_than_pickle_follows() -> None:
     assert list(state) == ["fine"]
 
 
+@pytest.mark.slow
 def test_a_class_that_is_gone(run_python, tmp_path) -> None:
     """If a class is missing, only its key fails, naming key and class. Listing, diff and the rest work."""
     (tmp_path / "old_module.py").write_text("class Gone:\n    def __init__(self): self.x = [1]\n")
@@ -473,6 +474,7 @@ class Counted:
         return {"number": self.number}
 
 
+@pytest.mark.slow
 def test_sealed_values_are_not_pickled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 1,000 dicts that nothing refers to are committed, the next commit pickles none of them."""
     pickled = []

@@ -104,6 +104,7 @@ def test_doubt_is_shared(make: Callable[[], Any]) -> None:
     assert not is_unshared([holder["k"]])
 
 
+@pytest.mark.slow
 def test_a_budget() -> None:
     """A value of more objects than the budget counts as shared."""
     holder = {"k": [[] for _ in range(50_000)]}

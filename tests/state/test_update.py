@@ -259,6 +259,7 @@ def test_the_message_may_be_a_function_of_what_the_function_returned() -> None:
     Live().update(lambda live: None, message=lambda nothing: 1 / 0)  # no commit, and no message
 
 
+@pytest.mark.slow
 def test_a_commit_of_another_thread_waits_for_an_update() -> None:
     """While the function of an update runs, commit() in another thread waits its turn.
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,12 +30,14 @@ def _longest(old: Sequence[int], new: Sequence[int]) -> int:
 
 
 @given(_FEW_VALUES, _FEW_VALUES)
+@pytest.mark.slow
 def test_few_differences_give_a_longest_common_subsequence(old: list[int], new: list[int]) -> None:
     """No subsequence of both sides is longer than the matches."""
     assert len(Aligner(10**6).matches(old, new)) == _longest(tuple(old), tuple(new))
 
 
 @given(_MANY_VALUES, _MANY_VALUES, st.integers(0, 3000))
+@pytest.mark.slow
 def test_matches_are_equal_items_in_order(old: list[int], new: list[int], steps: int) -> None:
     """Every match pairs equal items, and both indices ascend, however few steps there are."""
     matches = Aligner(steps).matches(old, new)
@@ -43,6 +46,7 @@ def test_matches_are_equal_items_in_order(old: list[int], new: list[int], steps:
 
 
 @given(_MANY_VALUES, _MANY_VALUES, st.integers(0, 3000))
+@pytest.mark.slow
 def test_pairs_have_every_item_once(old: list[int], new: list[int], steps: int) -> None:
     """Each index is in one pair, in ascending order on both sides."""
     pairs = list(Aligner(steps).pairs(old, new))
@@ -85,6 +89,7 @@ def test_items_of_one_side_are_left_out() -> None:
     assert len(Aligner(100_000).matches(old, new)) == 2000
 
 
+@pytest.mark.slow
 def test_the_work_is_bounded() -> None:
     """Many different ranges of repeated items take no longer than one, and then have no matches."""
     aligner = Aligner(300_000)

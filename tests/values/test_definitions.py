@@ -217,6 +217,7 @@ atexit.register(lambda: print(encode_value([Plan(), helper]).entry == first))
 """
 
 
+@pytest.mark.slow
 def test_a_definition_while_the_program_ends(run_python: Any, tmp_path: Path) -> None:
     """A class is the same at the end of its program, when the state looks for uncommitted changes."""
     script = tmp_path / "agent.py"

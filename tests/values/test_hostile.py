@@ -180,6 +180,7 @@ print(*(set(sys.modules) - modules), len(pickles))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_reads_pickles_imports_nothing(run_python: Callable[..., str], tmp_path: Path) -> None:
     """Neither names of pickles are imported, nor late imports of the reader itself."""
     made = [
@@ -590,6 +591,7 @@ def test_pickles_with_other_bytes(data: bytes) -> None:
     other=st.sampled_from(PICKLES),
     cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
+@pytest.mark.slow
 def test_spliced_pickles(one: bytes, other: bytes, cuts: tuple[float, float]) -> None:
     """The beginning of one pickle and the end of another are read or refused."""
     use(one[: int(cuts[0] * len(one))] + other[int(cuts[1] * len(other)) :])
@@ -682,6 +684,7 @@ def test_dicts_and_sets_with_many_keys(protocol: int) -> None:
 
 @pytest.mark.parametrize("first", ["int", "text"])
 @pytest.mark.parametrize("kind", [dict, set])
+@pytest.mark.slow
 def test_the_size_of_a_hash_table_is_foreseen(kind: type, first: str) -> None:
     """The model of a hash table grows when the real table does, and to the same size."""
     container: Any = kind()

@@ -105,6 +105,7 @@ _data = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(_data, st.sampled_from(PROTOCOLS))
+@pytest.mark.slow
 def test_plain_data_is_itself(value: Any, protocol: int) -> None:
     """In every protocol plain data comes back equal, of the same types, and can be shown."""
     found = _read(value, protocol)
@@ -356,6 +357,7 @@ def test_a_call_is_shown_as_not_made() -> None:
     assert repr(bare) == "<os.system>"
 
 
+@pytest.mark.slow
 def test_the_reader_has_no_way_to_import() -> None:
     """The module loads neither pickle nor importlib nor numpy."""
     code = (

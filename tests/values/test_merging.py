@@ -223,6 +223,7 @@ def _nested(depth: int, leaf: Any) -> Any:
     return leaf
 
 
+@pytest.mark.slow
 def test_deep_shared_and_cyclic_values() -> None:
     """Depth, sharing and cycles cost neither the stack nor exponential time."""
     assert same(_nested(10_000, 1), _nested(10_000, 1))
@@ -238,6 +239,7 @@ def test_deep_shared_and_cyclic_values() -> None:
     assert not same(cycles[0], cycles[2])
 
 
+@pytest.mark.slow
 def test_the_first_pickling_of_a_class(run_python: Any) -> None:
     """Pickling leaves a note in a script's own class, which is stored by value: also before that, equal
     objects are the same."""
@@ -269,6 +271,7 @@ values = st.recursive(
 
 
 @given(values, values)
+@pytest.mark.slow
 def test_same_against_repr(a: Any, b: Any) -> None:
     """For plain values it agrees with their representations; it is symmetric, and true of copies."""
 
@@ -294,6 +297,7 @@ numbers = st.integers() | st.fractions()
 
 
 @given(numbers, numbers, numbers)
+@pytest.mark.slow
 def test_counter_adds_what_both_added(base: Any, ours: Any, theirs: Any) -> None:
     """Exact numbers: the base plus both differences, whichever side is which."""
     found = merged("counter", base, ours, theirs)
@@ -302,6 +306,7 @@ def test_counter_adds_what_both_added(base: Any, ours: Any, theirs: Any) -> None
 
 
 @given(st.floats() | st.complex_numbers() | st.decimals(), st.floats() | st.decimals() | st.booleans())
+@pytest.mark.slow
 def test_counter_of_one_side(old: Any, new: Any) -> None:
     """The change of only one side is the result, without rounding; infinities and NaN too."""
     assert same(merged("counter", old, new, old), new)
@@ -350,6 +355,7 @@ small_sets = st.sets(st.integers(0, 8) | st.sampled_from("abc"))
 
 
 @given(small_sets, small_sets, small_sets, st.sampled_from([set, frozenset]))
+@pytest.mark.slow
 def test_union_of_sets(base: Any, ours: Any, theirs: Any, kind: Any) -> None:
     """A member is kept if both kept it, and added if either added it; the sides are alike."""
     base, ours, theirs = kind(base), kind(ours), kind(theirs)
@@ -364,6 +370,7 @@ items = st.lists(st.integers(0, 5) | st.lists(st.integers(0, 1), max_size=1), ma
 
 
 @given(items, items, items, st.sampled_from([list, tuple]))
+@pytest.mark.slow
 def test_union_of_lists(base: Any, ours: Any, theirs: Any, kind: Any) -> None:
     """By membership as for sets, also of items without a hash: ours' order, then theirs' additions."""
     base, ours, theirs = kind(base), kind(ours), kind(theirs)
@@ -419,6 +426,7 @@ def _three_way(base: Any, ours: Any, theirs: Any) -> Any:
 @given(dicts | st.just(ABSENT), dicts, dicts, st.sampled_from(["union", "deep"]))
 @example({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"c": 1, "b": 1, "a": 1}, "union")
 @example({"a": 1, "b": 1}, {"b": 1, "a": 2}, {"c": 1, "a": 1, "b": 1}, "deep")
+@pytest.mark.slow
 def test_dicts_by_key(base: Any, ours: Any, theirs: Any, policy: str) -> None:
     """Flat dicts follow the model of three-way merging key by key, conflicts included."""
     before: Any = base or {}
@@ -767,6 +775,7 @@ short = st.lists(st.integers(0, 255), max_size=5)
 
 
 @given(short, short, short, st.sampled_from(sequences))
+@pytest.mark.slow
 def test_append_both_tails(start: list[int], mine: list[int], other: list[int], kind: Any) -> None:
     """For any sequence, the result is the base, ours' tail, and theirs' tail."""
     expected = kind(start + mine + other)
@@ -793,6 +802,7 @@ steps_of_ints = st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(), ma
 
 @given(short, steps_of_ints, steps_of_ints, st.booleans(), st.booleans())
 @example([1], [(1, [1])], [(1, [2])], False, False)
+@pytest.mark.slow
 def test_append_in_order_keeps_everything(
     start: list[int], mine: Any, other: Any, ascending: bool, absent: bool
 ) -> None:
@@ -858,6 +868,7 @@ texts = st.builds(
 
 
 @given(texts, texts)
+@pytest.mark.slow
 def test_text_of_one_side(base: str, changed: str) -> None:
     """An edit on one side is taken to the letter, and the same edit on both sides once."""
     assert merged("text", base, changed, base) == changed

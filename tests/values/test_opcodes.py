@@ -126,6 +126,7 @@ def test_a_cut_pickle_comes_back_unchanged() -> None:
     assert frameless(data) == data
 
 
+@pytest.mark.slow
 def test_framed_is_one_frame() -> None:
     """PROTO, one FRAME over the rest, and never a second one."""
     data = pickle.dumps([{"a": n} for n in range(50_000)], 5)

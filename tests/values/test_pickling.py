@@ -161,6 +161,7 @@ def test_a_column_of_a_frame() -> None:
 
 
 @pytest.mark.parametrize("length", [LONG_BYTEARRAY - 1, LONG_BYTEARRAY])
+@pytest.mark.slow
 def test_a_long_bytearray_is_a_buffer_beside_its_pickle(length: int) -> None:
     """Loading it copies nothing, and edits of the loaded value, of any length, are stored."""
     value = bytearray(b"0123456789abcdef") * (length // 16 + 1)

@@ -124,6 +124,7 @@ def test_a_long_bytearray_is_plain_data():
     assert type(read(value)) is type(rewritten(value)) is bytearray
 
 
+@pytest.mark.slow
 def test_names_in_old_opcodes_are_no_plain_data():
     """A forged pickle may name a class by old opcodes; the cost of deep keys is bounded."""
     assert recipes.read(b"cos\nsystem\n.", (), inert.Limits())[1] is False

@@ -44,6 +44,7 @@ def test_reading_makes_no_commit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EDITABLE)
+@pytest.mark.slow
 def test_an_edit_in_place_makes_one_commit(name: str) -> None:
     """One edit in place makes exactly one commit, which another handle reads, set or loaded."""
     shape = SHAPES[name]
