@@ -37,17 +37,16 @@ def unpack(stored: bytes) -> str:
 
 
 def pack_writes(
-    writes: Mapping[str, bytes | None], *, longest: int, store: str
+    writes: Mapping[str, bytes | None], *, longest: int, store: str, but: str | None = None
 ) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """The rows to set and the stored keys to delete.
+    """The rows to set and the stored keys to delete, without the row of the key `but`.
 
     InvalidInput for a value of more than `longest` bytes, which `store` does not take.
     """
     sets, deletes = [], []
     for key, value in writes.items():
-        packed = pack(key)
         if value is None:
-            deletes.append(packed)
+            deletes.append(pack(key))
             continue
         if type(value) is not bytes and type(value) is not Revised:
             value = check_value(value)
@@ -55,7 +54,8 @@ def pack_writes(
             raise InvalidInput(
                 f"the value of {key!r} has {len(value):,} bytes; {store} takes {longest:,} at most: split it"
             )
-        sets.append((packed, value))
+        if but is None or key != but:
+            sets.append((pack(key), value))
     return sets, deletes
 
 

@@ -63,7 +63,8 @@ _COPIED = BLOB_BYTES + 1
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
-"""After 8 objects of a kind in a row that did not shrink, try only every 32nd, until one shrinks."""
+"""After 8 objects in a row that did not shrink, of one kind and of about one length (up to twice the other),
+try only every 32nd, until one shrinks. The root of a tree does not shrink where its leaves do."""
 
 NODE_CACHE = 4096
 COMMIT_CACHE = 4096
@@ -105,7 +106,7 @@ class Objects:
         self.store: KVStore = store
         self._nodes: dict[bytes, Node] = {}
         self._commits: dict[ObjectId, Commit] = {}
-        self._misses = dict.fromkeys(KINDS, 0)
+        self._misses = {kind: [0] * (MAX_OBJECT_BYTES.bit_length() + 1) for kind in KINDS}
 
     # Reading
 
@@ -378,17 +379,19 @@ class Objects:
             if size > _LONGEST[kind]:
                 raise _too_large(kind, body)
             raw, packed = _LETTERS[kind]
-            if size >= COMPRESS_FROM_BYTES and oid in before:
-                rows[OBJECT_PREFIX + oid.hex()] = Revised(raw + body, OBJECT_PREFIX + before[oid].hex())
-                continue
-            missed = misses[kind]
-            if size >= COMPRESS_FROM_BYTES and (missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0):
-                shrunk = compress_blob(body) if kind is BLOB else compress(body)
-                if len(shrunk) <= size * 0.9 and len(shrunk) <= size - LEAST_SAVED:
-                    misses[kind] = 0
-                    rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
+            if size >= COMPRESS_FROM_BYTES:
+                if oid in before:
+                    rows[OBJECT_PREFIX + oid.hex()] = Revised(raw + body, OBJECT_PREFIX + before[oid].hex())
                     continue
-            misses[kind] = missed + 1
+                counts, length = misses[kind], size.bit_length()
+                missed = counts[length]
+                if missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0:
+                    shrunk = compress_blob(body) if kind is BLOB else compress(body)
+                    if len(shrunk) <= size * 0.9 and len(shrunk) <= size - LEAST_SAVED:
+                        counts[length] = 0
+                        rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
+                        continue
+                counts[length] = missed + 1
             rows[OBJECT_PREFIX + oid.hex()] = raw + body if type(body) is bytes else _plain(raw, body)
         return rows
 

@@ -48,11 +48,9 @@ _KEYS = f"SELECT key FROM kv {_RANGE}"
 _ITEMS = f"SELECT key, value, base FROM kv {_RANGE}"
 
 
-def _split(writes: Mapping[str, bytes | None], swap: Swap | None = None) -> Rows:
+def _split(writes: Mapping[str, bytes | None], swapped: str | None = None) -> Rows:
     """The rows to set but the swapped one, the keys to delete, and the objects to pack as deltas."""
-    sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
-    if swap is not None:
-        sets.remove((swap.key, swap.new))
+    sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite", but=swapped)
     if Revised not in map(type, writes.values()):
         return Rows(sets, deletes)
     plain, revised = [], []
@@ -275,14 +273,14 @@ class Disk(TransactionalStore, ForkAware):
     # Writing
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        swap, others = None, []
+        swap, swapped, others = None, None, []
         for key, old in expected.items():
             new = writes.get(key)
             if swap is None and old is not None and type(new) is bytes and new != old:
-                swap = Swap(new, pack(key), old)
+                swap, swapped = Swap(new, pack(key), old), key
             else:
                 others.append((pack(key), old))
-        rows = _split(writes, swap)
+        rows = _split(writes, swapped)
         write = Write(rows, others, swap)
         if is_long(rows):
             write.long = True
@@ -420,7 +418,7 @@ class Disk(TransactionalStore, ForkAware):
         for key, value in revised:
             packer.write(key, value)
         if sets:
-            if packer.known is not None:
+            if packer.known is not None and packer.known.rowids:
                 packer.forget_if_known([key for key, _ in sets])
             connection.executemany(_SET, sets)
         return True
