@@ -1,5 +1,6 @@
 """The names that `import vstate` gives, and the modules that it does not load."""
 
+from importlib.metadata import metadata
 from pathlib import Path
 
 import vstate
@@ -85,3 +86,29 @@ for module, name in ((vstate.managers, "ToolStateManager"), (vstate.testing, "KV
 """)
     assert "ToolStateManager needs pydantic; type: pip install 'vstate[agents]'" in shown
     assert "KVStoreTests needs pytest; type: pip install 'vstate[testing]'" in shown
+
+
+def test_an_adapter_without_its_framework_names_its_extra(run_python) -> None:
+    """Each adapter whose framework is missing says how to install it, by an extra that exists."""
+    shown = run_python("""
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
+import vstate.integrations
+for name in "agent_framework agents agentscope burr google langgraph llama_index pydantic_ai".split():
+    sys.modules[name] = None
+for module in iter_modules(vstate.integrations.__path__):
+    try:
+        import_module("vstate.integrations." + module.name)
+    except ModuleNotFoundError as error:
+        print(module.name, error)
+    else:
+        print(module.name, "has no framework")
+""")
+    extras = metadata("vstate").get_all("Provides-Extra") or []
+    for line in shown.splitlines():
+        module, _, said = line.partition(" ")
+        extra = module.replace("_", "-")
+        assert f"pip install --upgrade 'vstate[{extra}]'" in said or module == "openai_sqlite", line
+        assert extra in extras or module == "openai_sqlite"
+    assert len(shown.splitlines()) > 8

@@ -253,7 +253,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_a_process_killed_in_an_add_loses_no_acknowledged_item(tmp_path: Path) -> None:
-    """Kills at eight moments of adds: each acknowledged turn is there, whole, in order, and at most one more."""
+    """After a kill in an add, each acknowledged turn is there, whole, in order, and at most one more."""
     directory = tmp_path / "chats"
     for attempt in range(8):
         command = [sys.executable, "-c", ADDING, directory]

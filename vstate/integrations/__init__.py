@@ -7,3 +7,19 @@ Invariants:
 - The dimension that the framework shares, such as a thread or a session, is a branch.
 - Stored data loads without the program's classes, or by the framework's own rules.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def framework_of(extra: str) -> Iterator[None]:
+    """Import a framework inside; an ImportError names the extra that installs it."""
+    try:
+        yield
+    except ImportError as error:
+        raise type(error)(
+            f"the adapter of {extra} cannot import its framework ({error}); type: "
+            f"pip install --upgrade 'vstate[{extra}]'",
+            name=error.name,
+        ) from error

@@ -10,14 +10,8 @@ from itertools import groupby
 from os import PathLike
 from typing import Any, Final, Self
 
-from agent_framework import HistoryProvider, Message, WorkflowCheckpoint, WorkflowCheckpointException
-
-# The framework's other stores import these two modules too: they decide what a checkpoint may load, and which
-# messages of a run are new.
-from agent_framework._sessions import filter_new_messages
-from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_value, encode_checkpoint_value
-
 from vstate.errors import NotFound, RefMoved
+from vstate.integrations import framework_of
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
@@ -28,6 +22,17 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
+
+with framework_of("agent-framework"):
+    from agent_framework import HistoryProvider, Message, WorkflowCheckpoint, WorkflowCheckpointException
+
+    # The framework's other stores import these two modules too: they decide what a checkpoint may load, and
+    # which messages of a run are new.
+    from agent_framework._sessions import filter_new_messages
+    from agent_framework._workflows._checkpoint_encoding import (
+        decode_checkpoint_value,
+        encode_checkpoint_value,
+    )
 
 _log = logging.getLogger("vstate")
 

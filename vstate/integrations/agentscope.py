@@ -7,11 +7,9 @@ import logging
 from os import PathLike
 from typing import Any, Final, Self
 
-from agentscope.module import StateModule
-from agentscope.session import SessionBase
-
 from vstate.arguments import check_text
 from vstate.errors import InvalidInput, InvalidRecord, NotFound, RefMoved
+from vstate.integrations import framework_of
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.patterns.paths import join_path, split_path
@@ -21,6 +19,10 @@ from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.sessions.state_module import load_all, save_all, warn_of_absent
 from vstate.state.snapshot import Snapshot
+
+with framework_of("agentscope"):
+    from agentscope.module import StateModule
+    from agentscope.session import SessionBase
 
 _log = logging.getLogger("vstate")
 

@@ -10,10 +10,9 @@ from os import PathLike
 from typing import Any, Final, Self
 
 import msgpack
-from burr.core import State
-from burr.core.persistence import AsyncBaseStatePersister, BaseStatePersister, PersistedStateData
 
 from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
+from vstate.integrations import framework_of
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
@@ -23,6 +22,10 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
+
+with framework_of("burr"):
+    from burr.core import State
+    from burr.core.persistence import AsyncBaseStatePersister, BaseStatePersister, PersistedStateData
 
 _STEP: Final = "step"
 _STATE: Final = "state"

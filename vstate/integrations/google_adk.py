@@ -9,16 +9,8 @@ from os import PathLike
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from google.adk.errors import StaleSessionError
-from google.adk.errors.already_exists_error import AlreadyExistsError
-from google.adk.errors.session_not_found_error import SessionNotFoundError
-from google.adk.events import Event
-from google.adk.platform import time as clock
-from google.adk.sessions import BaseSessionService, Session, State
-from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
-from pydantic_core import PydanticSerializationError, to_jsonable_python
-
 from vstate.errors import AlreadyExists, NotFound, RefMoved
+from vstate.integrations import framework_of
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
@@ -30,6 +22,16 @@ from vstate.repo.rules.security import Security
 from vstate.repo.writing import BranchChanges
 from vstate.sessions.shielding import in_thread, shielded
 from vstate.state.snapshot import Snapshot
+
+with framework_of("google-adk"):
+    from google.adk.errors import StaleSessionError
+    from google.adk.errors.already_exists_error import AlreadyExistsError
+    from google.adk.errors.session_not_found_error import SessionNotFoundError
+    from google.adk.events import Event
+    from google.adk.platform import time as clock
+    from google.adk.sessions import BaseSessionService, Session, State
+    from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 _log = logging.getLogger("vstate")
 

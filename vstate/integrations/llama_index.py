@@ -9,12 +9,8 @@ from copy import deepcopy
 from os import PathLike
 from typing import Any, Final, Literal, Self
 
-from llama_index.core.bridge.pydantic import PrivateAttr
-from llama_index.core.llms import ChatMessage
-from llama_index.core.storage.chat_store.base import BaseChatStore
-from workflows.context.state_store_integration import StateRecord
-
 from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.integrations import framework_of
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
@@ -25,6 +21,12 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
+
+with framework_of("llama-index"):
+    from llama_index.core.bridge.pydantic import PrivateAttr
+    from llama_index.core.llms import ChatMessage
+    from llama_index.core.storage.chat_store.base import BaseChatStore
+    from workflows.context.state_store_integration import StateRecord
 
 _CHATS: Final = ("llama_index", "chats")
 _RUNS: Final = ("llama_index", "runs")

@@ -19,9 +19,8 @@ from itertools import chain, count
 from os import PathLike
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from agents.memory.session_settings import SessionSettings, coerce_session_settings, resolve_session_limit
-
 from vstate.errors import InvalidInput, RefMoved, VStateError
+from vstate.integrations import framework_of
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.patterns.journal import Journal
@@ -29,6 +28,9 @@ from vstate.patterns.paths import join_path, split_path
 from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
 from vstate.sessions.shielding import in_thread, shielded
+
+with framework_of("openai-agents"):
+    from agents.memory.session_settings import SessionSettings, coerce_session_settings, resolve_session_limit
 
 _log = logging.getLogger("vstate")
 

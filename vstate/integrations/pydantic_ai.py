@@ -8,16 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Final, Self
 
-from pydantic import TypeAdapter
-from pydantic_ai.conversation_store import (
-    ConversationConflict,
-    ConversationEntry,
-    ConversationRecord,
-    ConversationStore,
-)
-from pydantic_core import PydanticSerializationError
-
 from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.integrations import framework_of
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
@@ -27,6 +19,16 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
+
+with framework_of("pydantic-ai"):
+    from pydantic import TypeAdapter
+    from pydantic_ai.conversation_store import (
+        ConversationConflict,
+        ConversationEntry,
+        ConversationRecord,
+        ConversationStore,
+    )
+    from pydantic_core import PydanticSerializationError
 
 _RECORD: Final = "record"
 _MESSAGES: Final = "messages"
