@@ -289,7 +289,7 @@ ALL = [
         plugin="openai_sessions",
         options=("-o", "asyncio_mode=auto"),
         stores=("memory", "disk", "postgres"),
-        passed=226,
+        passed=228,
         skipped=1,
         failing=listed("openai_sessions"),
     ),

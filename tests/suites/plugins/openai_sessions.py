@@ -20,8 +20,17 @@ from vstate.integrations.openai_agents import VstateSession
 
 
 class _Session(VstateSession):
-    def __init__(self, session_id: str, db_path: Any = ":memory:", *, session_settings: Any = None) -> None:
-        super().__init__(session_id, place(str(db_path)), session_settings=session_settings)
+    def __init__(
+        self,
+        session_id: str,
+        db_path: Any = ":memory:",
+        sessions_table: str = "",
+        messages_table: str = "",
+        session_settings: Any = None,
+    ) -> None:
+        tables = sessions_table + messages_table
+        store = place(f"{db_path}/{tables}" if tables else str(db_path))
+        super().__init__(session_id, store, session_settings=session_settings)
 
 
 class _AdvancedSession(_Session):
