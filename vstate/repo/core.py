@@ -375,8 +375,13 @@ class Core:
         if not self._publish_moves(rows, others, moves, expecting, needs, guard):
             return False
         for advance in advances:
-            self.objects.remember(advance.nodes, advance.commits)
+            self.remember(advance.nodes, advance.commits)
         return True
+
+    def remember(self, nodes: Sequence[tuple[ObjectId, Node]], commits: Sequence[Commit]) -> None:
+        """These nodes and commits are stored, or as good as: the next ones often come after them."""
+        self.objects.remember(nodes, commits)
+        self._predecessors.note(nodes)
 
     def rows_of(
         self,

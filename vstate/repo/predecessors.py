@@ -38,20 +38,20 @@ class Predecessors:
     def __init__(self) -> None:
         self._recent: tuple[str, ...] = ()  # the first keys of leaves, which mostly stay as they are
 
-    def are_near(self, nodes: Sequence[tuple[ObjectId, Node]]) -> bool:
-        """Whether these new nodes get hints: they are few, and one of the last leaves was in their place.
+    def note(self, nodes: Sequence[tuple[ObjectId, Node]]) -> None:
+        """These nodes are in the store now."""
+        if len(nodes) <= MOST_NODES:
+            places = [node.keys[0] for _, node in nodes if not node.height]
+            self._recent = (*places, *self._recent)[:RECENT_LEAVES]
 
-        From now on they are the last ones.
-        """
-        if len(nodes) > MOST_NODES:
-            return False
-        recent, near = self._recent, False
-        for _, node in nodes:
-            if not node.height:
-                place = node.keys[0]
-                near = near or place in recent
-                self._recent = (place, *self._recent)[:RECENT_LEAVES]
-        return near
+    def are_near(self, nodes: Sequence[tuple[ObjectId, Node]]) -> bool:
+        """Whether these new nodes get hints: they are few, and one of the last leaves was in their place."""
+        if len(nodes) <= MOST_NODES:
+            recent = self._recent
+            for _, node in nodes:
+                if not node.height and node.keys[0] in recent:
+                    return True
+        return False
 
     def of(
         self, read: ReadNode, root: ObjectId | None, nodes: Sequence[tuple[ObjectId, Node]]

@@ -104,7 +104,7 @@ def _commit_to(
             at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
         if at.rest is not None and (chain := at.rest.chain) is not None:
             chain.rows.add(handle.repo.rows_of(branch, [commit], plan.objects | objects, nodes))
-            handle.repo.objects.remember(nodes, [commit])
+            handle.repo.remember(nodes, [commit])
             land(handle, landing, commit)
             _seal(handle, plan)
             return commit
