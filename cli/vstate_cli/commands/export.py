@@ -113,7 +113,7 @@ def _write_threads(session: Session, file: str, branches: tuple[str, ...]) -> No
     try:
         from vstate.integrations.langgraph.sqlite_file import write_sqlite  # late, as every optional package
     except ImportError as error:
-        raise InvalidInput(f'this needs LangGraph ({error}): pip install "vstate[langgraph]"') from None
+        raise InvalidInput(str(error)) from None
     with ProgressBar() as bar:
         progress = partial(bar, "exporting checkpoints")
         report = write_sqlite(session.repo, file, branches=branches, progress=progress)

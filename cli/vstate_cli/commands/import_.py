@@ -158,7 +158,7 @@ def _take_threads(session: Session, form: str, place: str, prefix: str) -> None:
     try:
         from vstate.integrations.langgraph import intake as threads  # late, as every optional package
     except ImportError as error:
-        raise InvalidInput(f'this needs LangGraph ({error}): pip install "vstate[langgraph]"') from None
+        raise InvalidInput(str(error)) from None
     session.create_store()
     with ProgressBar() as bar:
         progress = partial(bar, "importing checkpoints")
@@ -176,8 +176,7 @@ def _take_sessions(session: Session, path: str) -> None:
     try:
         from vstate.integrations.openai_sqlite import take_sqlite  # late, as every optional package
     except ImportError as error:
-        extra = 'pip install "vstate[openai-agents]"'
-        raise InvalidInput(f"this needs openai-agents ({error}): {extra}") from None
+        raise InvalidInput(str(error)) from None
     session.create_store()
     with ProgressBar() as bar:
         report = take_sqlite(session.repo, path, progress=partial(bar, "importing items"))
