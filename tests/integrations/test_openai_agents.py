@@ -259,10 +259,10 @@ def test_a_process_killed_in_an_add_loses_no_acknowledged_item(tmp_path: Path) -
         command = [sys.executable, "-c", ADDING, directory]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            process.stdout.readline()
+            first = process.stdout.readline()
             time.sleep(0.02 + attempt * 0.0013)
             process.kill()
-            last = int([line for line in process.stdout if line.endswith("\n")][-1])
+            last = int([first, *(line for line in process.stdout if line.endswith("\n"))][-1])
         with VstateSession("ann", directory) as session:
             items = asyncio.run(session.get_items())
             said = [item["content"] for item in items[::2]]

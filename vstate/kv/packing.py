@@ -38,25 +38,31 @@ def unpack(stored: bytes) -> str:
 
 def pack_writes(
     writes: Mapping[str, bytes | None], *, longest: int, store: str, but: str | None = None
-) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """The rows to set and the stored keys to delete, without the row of the key `but`.
+) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[tuple[bytes, Revised]]]:
+    """The rows to set, the stored keys to delete, and the rows to set that have an earlier version.
 
-    InvalidInput for a value of more than `longest` bytes, which `store` does not take.
+    Without the row of the key `but`. InvalidInput for a value of more than `longest` bytes, which `store`
+    does not take.
     """
-    sets, deletes = [], []
+    sets: list[tuple[bytes, bytes]] = []
+    deletes: list[bytes] = []
+    revised: list[tuple[bytes, Revised]] = []
     for key, value in writes.items():
-        if value is None:
+        if type(value) is bytes and len(value) <= longest:  # mostly so
+            if but is None or key != but:
+                sets.append((pack(key), value))
+        elif value is None:
             deletes.append(pack(key))
-            continue
-        if type(value) is not bytes and type(value) is not Revised:
+        else:
             value = check_value(value)
-        if len(value) > longest:
-            raise InvalidInput(
-                f"the value of {key!r} has {len(value):,} bytes; {store} takes {longest:,} at most: split it"
-            )
-        if but is None or key != but:
-            sets.append((pack(key), value))
-    return sets, deletes
+            if len(value) > longest:
+                size, most = f"{len(value):,} bytes", f"{longest:,} at most"
+                raise InvalidInput(f"the value of {key!r} has {size}; {store} takes {most}: split it")
+            if type(value) is Revised:
+                revised.append((pack(key), value))
+            elif but is None or key != but:
+                sets.append((pack(key), value))
+    return sets, deletes, revised
 
 
 def ranges(prefix: str) -> Iterator[tuple[bytes, bytes]]:

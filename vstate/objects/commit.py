@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from vstate.objects.canonical import decode, encode, plain
@@ -64,7 +63,7 @@ class Signature(NamedTuple):
     value: bytes
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Commit:
     """A content-addressed snapshot; equal content has an equal `id`.
 
@@ -77,18 +76,42 @@ class Commit:
     root: ObjectId | None
     parent_ids: tuple[ObjectId, ...]
     time: datetime
-    message: str = ""
-    info: Mapping[str, Any] = field(default_factory=dict)
-    events: Sequence[Event] = ()
-    signature: Signature | None = None
+    message: str
+    info: Mapping[str, Any]
+    events: Sequence[Event]
+    signature: Signature | None
+    body: bytes = field(init=False)
+    """The canonical encoding, whose hash is the id."""
+    oid: ObjectId = field(init=False)
+    """The id as bytes."""
 
-    @cached_property
-    def body(self) -> bytes:
-        """The canonical encoding, whose hash is the id."""
-        events = [[e.kind, microseconds(e.time), e.data, e.namespace] for e in self.events]
-        fields = [self.root, list(self.parent_ids), microseconds(self.time), self.message, self.info, events]
+    def __init__(
+        self,
+        root: ObjectId | None,
+        parent_ids: tuple[ObjectId, ...],
+        time: datetime,
+        message: str = "",
+        info: Mapping[str, Any] | None = None,
+        events: Sequence[Event] = (),
+        signature: Signature | None = None,
+    ) -> None:
+        info = {} if info is None else info
+        told = [[e.kind, microseconds(e.time), e.data, e.namespace] for e in events]
+        fields = [root, list(parent_ids), microseconds(time), message, info, told]
         # Without a signature there are six fields, so older commits keep their ids.
-        return encode(fields if self.signature is None else [*fields, list(self.signature)])
+        body = encode(fields if signature is None else [*fields, list(signature)])
+        # The usual __init__ of a frozen class makes a call for each field.
+        self.__dict__.update(
+            root=root,
+            parent_ids=parent_ids,
+            time=time,
+            message=message,
+            info=info,
+            events=events,
+            signature=signature,
+            body=body,
+            oid=ObjectId.of(COMMIT, body),
+        )
 
     @property
     def signed_bytes(self) -> bytes:
@@ -98,11 +121,6 @@ class Commit:
             # Cut out of the bytes, not encoded again: no signature covers a second spelling.
             body = _UNSIGNED_ARRAY + body[1:-_SIGNATURE_LENGTH]
         return _SIGNED_BEGIN + ObjectId.of(COMMIT, body)
-
-    @cached_property
-    def oid(self) -> ObjectId:
-        """The id as bytes."""
-        return ObjectId.of(COMMIT, self.body)
 
     @property
     def id(self) -> str:
@@ -152,7 +170,7 @@ class Commit:
             }
         except TypeError as error:
             raise ValueError(f"not a commit: {error}") from error
-        # Not `cls(...)`: the __init__ of a frozen class makes a call for each field, a third of the time.
+        # Not `cls(…)`, which would encode the fields again.
         commit = cls.__new__(cls)
         commit.__dict__.update(fields)
         return commit

@@ -205,7 +205,7 @@ class Objects:
     def _decoded_node(self, oid: bytes, body: bytes) -> Node:
         node = _decode_node(oid, body)
         if len(body) <= LONGEST_CACHED:
-            _remember(self._nodes, oid, node, NODE_CACHE)
+            self.remember([(oid, node)])
         return node
 
     def nodes(self, ids: Sequence[bytes]) -> list[Node]:
@@ -269,15 +269,15 @@ class Objects:
         except ValueError as error:
             raise CorruptObject(str(oid), str(error)) from error
         if len(body) <= LONGEST_CACHED:
-            _remember(self._commits, oid, commit, COMMIT_CACHE)
+            self.remember((), [commit])
         return commit
 
-    def remember(self, nodes: Iterable[tuple[ObjectId, Node]], commits: Iterable[Commit] = ()) -> None:
+    def remember(self, nodes: Iterable[tuple[bytes, Node]], commits: Iterable[Commit] = ()) -> None:
         """Keep nodes and commits in memory that were just written."""
-        for oid, node in nodes:
-            _remember(self._nodes, oid, node, NODE_CACHE)
-        for commit in commits:
-            _remember(self._commits, commit.oid, commit, COMMIT_CACHE)
+        self._nodes.update(nodes)
+        _trim(self._nodes, NODE_CACHE)
+        self._commits.update([(commit.oid, commit) for commit in commits])
+        _trim(self._commits, COMMIT_CACHE)
 
     def drop(self, ids: Iterable[ObjectId]) -> None:
         """Keep none of these objects in memory: they are deleted."""
@@ -375,24 +375,25 @@ class Objects:
         compress, compress_blob = _zstd.compress_node, _zstd.compress_blob
         misses = self._misses
         for oid, (kind, body) in objects.items():
-            size = len(body)
+            key, size = OBJECT_PREFIX + oid.hex(), len(body)
             if size > _LONGEST[kind]:
                 raise _too_large(kind, body)
             raw, packed = _LETTERS[kind]
             if size >= COMPRESS_FROM_BYTES:
-                if oid in before:
-                    rows[OBJECT_PREFIX + oid.hex()] = Revised(raw + body, OBJECT_PREFIX + before[oid].hex())
+                if before and oid in before:
+                    rows[key] = Revised(raw + body, OBJECT_PREFIX + before[oid].hex())
                     continue
                 counts, length = misses[kind], size.bit_length()
                 missed = counts[length]
                 if missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0:
                     shrunk = compress_blob(body) if kind is BLOB else compress(body)
-                    if len(shrunk) <= size * 0.9 and len(shrunk) <= size - LEAST_SAVED:
+                    shrunk_size = len(shrunk)
+                    if shrunk_size <= size * 0.9 and shrunk_size <= size - LEAST_SAVED:
                         counts[length] = 0
-                        rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
+                        rows[key] = packed + shrunk
                         continue
                 counts[length] = missed + 1
-            rows[OBJECT_PREFIX + oid.hex()] = raw + body if type(body) is bytes else _plain(raw, body)
+            rows[key] = raw + body if type(body) is bytes else _plain(raw, body)
         return rows
 
 
@@ -469,12 +470,12 @@ def _body_size(stored: bytes) -> int:
         return 0
 
 
-def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
-    cache[key] = value
+def _trim(cache: dict[Any, Any], limit: int) -> None:
+    """Drop the oldest of a cache that has more than `limit` entries."""
     if len(cache) > limit:
         # Many at once: a dict finds its first key by going over all that were deleted before.
         try:
-            oldest = list(islice(cache, limit // _DROPPED_AT_ONCE))
+            oldest = list(islice(cache, len(cache) - limit + limit // _DROPPED_AT_ONCE))
         except RuntimeError:  # another thread was there first
             return
         for key in oldest:

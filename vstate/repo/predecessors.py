@@ -8,6 +8,7 @@ after the value of the key before it: rounds, events and logs have keys in order
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from vstate.errors import CorruptObject
@@ -36,13 +37,13 @@ class Predecessors:
     """The earlier versions of the objects of commits. Threads may share it."""
 
     def __init__(self) -> None:
-        self._recent: tuple[str, ...] = ()  # the first keys of leaves, which mostly stay as they are
+        # The first keys of leaves, which mostly stay as they are.
+        self._recent = deque[str](maxlen=RECENT_LEAVES)
 
     def note(self, nodes: Sequence[tuple[ObjectId, Node]]) -> None:
         """These nodes are in the store now."""
         if len(nodes) <= MOST_NODES:
-            places = [node.keys[0] for _, node in nodes if not node.height]
-            self._recent = (*places, *self._recent)[:RECENT_LEAVES]
+            self._recent.extend([node.keys[0] for _, node in nodes if not node.height])
 
     def are_near(self, nodes: Sequence[tuple[ObjectId, Node]]) -> bool:
         """Whether these new nodes get hints: they are few, and one of the last leaves was in their place."""

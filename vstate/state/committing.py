@@ -20,7 +20,7 @@ from vstate.errors import (
 from vstate.objects import tree
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import ObjectId
-from vstate.repo.core import Guard
+from vstate.repo.core import Advance, Guard
 from vstate.repo.names.refs import HEADS
 from vstate.repo.writing import reflog_action, told_of
 from vstate.spans import spanned
@@ -138,21 +138,15 @@ def _publish(
     base, commit = handle.at.head, landing.commit
     new = plan.objects | objects
     action = partial(reflog_action, commit=commit)
-    if handle.repo.publish(
-        landing.branch,
-        [commit],
-        new,
-        nodes,
-        expected=None if base is None else base.oid,
-        action=action("commit"),
-        guard=guard,
-    ):
+    expected = None if base is None else base.oid
+    advance = Advance(landing.branch, (commit,), new, nodes, expected, action("commit"))
+    if handle.repo.publish_all([advance], guard=guard):
         return commit, ()
     if on_race == "raise":
         head = handle.repo.refs.read(HEADS + landing.branch)
         if head is not None:
             _stop_at_doubt(handle, landing.branch, head)
-        raise handle.repo.ref_moved(HEADS + landing.branch, None if base is None else base.oid)
+        raise handle.repo.ref_moved(HEADS + landing.branch, expected)
     from vstate.state.merging import publish_merged  # late: most commits win their race
 
     return publish_merged(
@@ -223,7 +217,7 @@ def land(
             events = tuple(event for event in at.events if id(event) not in known)
         attempt = rest.attempt if late else None
         chain = None if rest.chain is None else rest.chain.with_commit(head, steps)
-        rest = Unsettled(steps, None, attempt, rest.open, rest.owed, chain=chain)
+        rest = Unsettled(steps, None, attempt, rest.open, rest.owed, chain)
         hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
         return Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
 

@@ -223,10 +223,12 @@ def _compare(repo: Repository, key: str, slot: Slot, base: Base, encoded: Encode
     """Whether the slot's value, encoded so, is the committed one; and its base, which may know more then."""
     if encoded.entry == base.entry or encoded.entry in base.alternates:
         return True, base
+    restless = may_be_restless()
+    if slot.dirty and not (base.loaded or restless):
+        return False, base
     entry, value = Entry.decode(encoded.entry), slot.value
     if entry.codec != PICKLE:
         return False, base
-    restless = may_be_restless()
     same = False
     if base.loaded or restless:
         same, base = _compare_copies(repo, key, value, base, encoded, restless)

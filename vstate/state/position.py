@@ -114,7 +114,7 @@ class Chain(NamedTuple):
         return self._replace(keys=self.keys.union(keys), commits=(*self.commits, commit))
 
 
-class Unsettled:
+class Unsettled(NamedTuple):
     """The part of a position that is rarely there.
 
     - `steps`: steps of slots that belong to this position and may not have been taken yet.
@@ -128,25 +128,13 @@ class Unsettled:
       as long as the branch has not moved.
     """
 
-    __slots__ = ("attempt", "chain", "doubts", "open", "owed", "pending", "steps")
-
-    def __init__(
-        self,
-        steps: Steps | None = None,
-        pending: Pending | None = None,
-        attempt: Attempt | None = None,
-        open: tuple[Saved, ...] = (),
-        owed: Saved | None = None,
-        doubts: tuple[Landing, ...] = (),
-        chain: Chain | None = None,
-    ) -> None:
-        self.steps: Final = steps
-        self.pending: Final = pending
-        self.attempt: Final = attempt
-        self.open: Final = open
-        self.owed: Final = owed
-        self.doubts: Final = doubts
-        self.chain: Final = chain
+    steps: Steps | None = None
+    pending: Pending | None = None
+    attempt: Attempt | None = None
+    open: tuple[Saved, ...] = ()
+    owed: Saved | None = None
+    chain: Chain | None = None
+    doubts: tuple[Landing, ...] = ()
 
     @property
     def is_under_way(self) -> bool:
@@ -156,6 +144,11 @@ class Unsettled:
         if self.chain is not None and not is_live(self.chain.token):
             return False
         return self.pending is None and self.owed is None and is_live(self.attempt.token)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing but doubts is left, so that readers need not take the lock."""
+        return self[:-1] == SETTLED[:-1]
 
 
 SETTLED: Final = Unsettled()
@@ -196,37 +189,21 @@ class Position:
         head: Any = SAME,
         branch: Any = SAME,
         events: tuple[Event, ...] | None = None,
-        steps: Any = SAME,
-        pending: Any = SAME,
-        attempt: Any = SAME,
-        open: tuple[Saved, ...] | None = None,
-        owed: Any = SAME,
-        doubts: tuple[Landing, ...] | None = None,
-        chain: Any = SAME,
+        **unsettled: Any,
     ) -> Position:
-        """This position with other fields, those of `Unsettled` included; `hot` follows from them."""
-        rest, hand = self.rest or SETTLED, hand or self.hand
-        steps = rest.steps if steps is SAME else steps
-        pending = rest.pending if pending is SAME else pending
-        attempt = rest.attempt if attempt is SAME else attempt
-        open = rest.open if open is None else open
-        owed = rest.owed if owed is SAME else owed
-        doubts = rest.doubts if doubts is None else doubts
-        chain = rest.chain if chain is SAME else chain
-        calm = steps is None and pending is None and attempt is None and not open and owed is None
-        calm = calm and chain is None
+        """This position with other fields, and other fields of `Unsettled`; `hot` follows from them."""
+        rest, hand = (self.rest or SETTLED)._replace(**unsettled), hand or self.hand
         return Position(
-            hand.cache if calm else NO_VALUES,
+            hand.cache if rest.is_calm else NO_VALUES,
             hand,
             self.head if head is SAME else head,
             self.branch if branch is SAME else branch,
             self.events if events is None else events,
             self.epoch,
-            None if calm and not doubts else Unsettled(steps, pending, attempt, open, owed, doubts, chain),
+            None if rest == SETTLED else rest,
         )
 
     def awaiting(self, pending: Pending) -> Position:
         """This position with a pending call of the store. Readers still take values without the lock."""
-        rest = self.rest or SETTLED
-        rest = Unsettled(rest.steps, pending, rest.attempt, rest.open, rest.owed, rest.doubts, rest.chain)
+        rest = (self.rest or SETTLED)._replace(pending=pending)
         return Position(self.hot, self.hand, self.head, self.branch, self.events, self.epoch, rest)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import zstandard
@@ -201,9 +201,9 @@ class Packer(Unpacker):
         """Rows are deleted or replaced: rely on none."""
         self.known = None
 
-    def forget_if_known(self, keys: Sequence[bytes]) -> None:
-        """These keys are set plainly: rely on no row if one of them is known."""
-        if self.known is not None and not self.known.rowids.keys().isdisjoint(keys):
+    def forget_if_known(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """These keys are set to plain values: rely on no row if one of them is known."""
+        if self.known is not None and not self.known.rowids.keys().isdisjoint(dict(rows)):
             self.forget()
 
     def holds(self, key: bytes, value: bytes | None) -> bool:

@@ -12,7 +12,7 @@ from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import Revised, TransactionalStore, batches
+from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk import deltas
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
 from vstate.kv.disk.writes import Rows, Swap, Waiting, Write, is_long
@@ -50,18 +50,14 @@ _ITEMS = f"SELECT key, value, base FROM kv {_RANGE}"
 
 def _split(writes: Mapping[str, bytes | None], swapped: str | None = None) -> Rows:
     """The rows to set but the swapped one, the keys to delete, and the objects to pack as deltas."""
-    sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite", but=swapped)
-    if Revised not in map(type, writes.values()):
-        return Rows(sets, deletes)
-    plain, revised = [], []
-    for key, value in sets:
-        if type(value) is not Revised:
-            plain.append((key, value))
-        elif key.startswith(OBJECT_MARK) and len(value) <= deltas.LONGEST_VALUE:
-            revised.append((key, value))
+    sets, deletes, revised = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite", but=swapped)
+    packed = []
+    for key, value in revised:
+        if key.startswith(OBJECT_MARK) and len(value) <= deltas.LONGEST_VALUE:
+            packed.append((key, value))
         else:
-            plain.append((key, bytes(value)))
-    return Rows(plain, deletes, revised)
+            sets.append((key, bytes(value)))
+    return Rows(sets, deletes, packed)
 
 
 class Disk(TransactionalStore, ForkAware):
@@ -418,8 +414,7 @@ class Disk(TransactionalStore, ForkAware):
         for key, value in revised:
             packer.write(key, value)
         if sets:
-            if packer.known is not None and packer.known.rowids:
-                packer.forget_if_known([key for key, _ in sets])
+            packer.forget_if_known(sets)
             connection.executemany(_SET, sets)
         return True
 

@@ -382,7 +382,7 @@ class Refs:
         line is a deletion. More than one move takes a store with transactions.
         """
         writes, conditions = dict(rows), dict(expecting)
-        lived: list[bytes | None] = []
+        lived: dict[str, bytes | None] = {}
         for ref, expected, new, action, not_before, through in moves:
             earliest = 0 if not_before is None else microseconds(not_before) * 1000
             if new is None:
@@ -406,7 +406,7 @@ class Refs:
                     now = None if new is None else self.lifetimes.after_move(ref, life).encode()
                     if now != row:
                         writes.setdefault(LIFETIME + ref, now)  # `rows` has that of a renamed branch
-            lived.append(row)
+                lived[ref] = row
             for oid, its_action in through:
                 line, writes[line] = self._reflog_line(ref, expected, oid, its_action, earliest)
                 expected = oid
@@ -418,10 +418,8 @@ class Refs:
             conditions[SWEEP] = sweep.mark
         done = self._transact(writes, conditions)
         if done:
-            for move, row in zip(moves, lived, strict=True):
-                if move.ref.startswith(HEADS):
-                    life_row = writes.get(LIFETIME + move.ref, row)
-                    self.lifetimes.note(move.ref, writes[REF + move.ref], life_row)
+            for ref, row in lived.items():
+                self.lifetimes.note(ref, writes[REF + ref], writes.get(LIFETIME + ref, row))
         return done
 
     def _transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:
