@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from loops import in_a_loop
@@ -285,6 +288,33 @@ async def test_a_nested_update_in_a_group(state: aio.Versioned, store: Gate) -> 
     store.go.set()
     await asyncio.gather(*tasks)
     assert (await state["n"], store.transactions) == (6, 2)
+
+
+@gated
+async def test_a_group_keeps_nothing_once_it_is_done(state: aio.Versioned, store: Gate) -> None:
+    """The objects that its functions use are freed at once, and not by the next collection."""
+
+    class Large:
+        """Something that the function of each update needs."""
+
+    def use(thing: Large, now: Any) -> None:
+        count(now)
+
+    kept: WeakSet[Large] = WeakSet()
+    functions: list[Function] = []
+    for _ in range(TASKS):
+        thing = Large()
+        kept.add(thing)
+        functions.append(partial(use, thing))
+    gc.disable()
+    try:
+        tasks = await group(state, functions)
+        store.go.set()
+        await asyncio.gather(*tasks)
+        del thing, functions, tasks
+        assert not kept
+    finally:
+        gc.enable()
 
 
 @in_a_loop

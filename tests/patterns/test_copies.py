@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from enum import Enum
 from typing import Any
 
 import pytest
 
-from vstate.patterns.copies import deep_copy
+from vstate.patterns.copies import deep_copy, plain_copy
 
 
 class Words(list[str]):
@@ -47,6 +48,17 @@ def test_immutable_values_are_not_copied() -> None:
     text = "a" * 1000
     assert deep_copy(text) is text
     assert deep_copy([text])[0] is text
+
+
+def test_a_plain_copy_shares_nothing_and_has_no_members_of_enums() -> None:
+    """Members of enums become their values, as keys too, in the same order; the original stays."""
+    kind = Enum("kind", {"a": "A"})
+    data: dict[str, Any] = {"z": 1, "y": [kind.a], "x": {kind.a: {"w": kind.a}, 2: ()}}
+    copy = plain_copy(data)
+    assert copy == {"z": 1, "y": ["A"], "x": {"A": {"w": "A"}, 2: ()}}
+    assert list(copy) == ["z", "y", "x"]
+    assert copy["x"]["A"] is not data["x"][kind.a]
+    assert data["y"] == [kind.a]
 
 
 def test_a_value_in_itself() -> None:

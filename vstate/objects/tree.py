@@ -645,16 +645,14 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
     timed = node.expiries is not None or not EXPIRING.isdisjoint(new)
     in_order = sorted(merged)
     # Only a key that is new in the leaf, or that was its first one, can begin a node inside it.
-    inner = set(known[1:])
-    starts = [
-        0,
-        *(i for i, key in enumerate(in_order) if i and key not in inner and level(key) > 0),
-        len(in_order),
-    ]
+    fresh = merged.keys() - known[1:]
+    begins = [bisect_left(in_order, key) for key in fresh if level(key) > 0]
+    starts = [0, *sorted(i for i in begins if i), len(in_order)]
     nodes = []
     for begin, end in pairwise(starts):
-        items = [merged[key] for key in in_order[begin:end]]
-        nodes.append(Node(0, in_order[begin:end], items, [], moments(items) if timed else None))
+        some = in_order[begin:end]
+        items = list(map(merged.__getitem__, some))
+        nodes.append(Node(0, some, items, [], moments(items) if timed else None))
     return nodes
 
 

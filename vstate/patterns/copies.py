@@ -14,6 +14,8 @@ from vstate.state.tracking import IMMUTABLE
 from vstate.values.culprits import culprit, own_error
 from vstate.values.pickling import dumps
 
+_TEXT = frozenset({str})
+
 
 def deep_copy(value: Any, memo: dict[int, Any] | None = None) -> Any:
     """Copy a value; the copy shares nothing mutable with the original.
@@ -49,14 +51,15 @@ def plain_copy(data: Any) -> Any:
     kind = type(data)
     if kind in IMMUTABLE:
         return data
-    # The type tests stand inline: most items are immutable, and a call for each would double the time.
     if kind is dict:
-        return {
-            key if type(key) is str else plain_copy(key): item
-            if type(item) in IMMUTABLE
-            else plain_copy(item)
-            for key, item in data.items()
-        }
+        own = data.copy()  # another thread may add to the data meanwhile
+        if not _TEXT.issuperset(map(type, own)):
+            return {plain_copy(key): plain_copy(item) for key, item in own.items()}
+        if not _are_immutable(own.values()):
+            for key, item in own.items():
+                if type(item) not in IMMUTABLE:
+                    own[key] = plain_copy(item)
+        return own
     if kind in (list, tuple, set, frozenset):
         return kind([item if type(item) in IMMUTABLE else plain_copy(item) for item in data])
     if isinstance(data, Enum):

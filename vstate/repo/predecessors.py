@@ -16,7 +16,7 @@ from vstate.objects import tree
 from vstate.objects.ids import Link, ObjectId
 from vstate.objects.stream import is_single
 from vstate.objects.tree import Node, ReadNode
-from vstate.values.entry import Entry
+from vstate.values.entry import Entry, Short
 
 FROM_BYTES = 512
 """A shorter value saves too few bytes to look for an earlier version."""
@@ -76,15 +76,21 @@ class Predecessors:
 
 def _values(before: Node, leaf: Node) -> Iterable[tuple[ObjectId, bytes]]:
     """The ids of the new values of a leaf, each with the id of an earlier version."""
-    known = set(before.items)
-    for key, item in zip(leaf.keys, leaf.items, strict=True):
-        if item not in known and (place := bisect_right(before.keys, key) - 1) >= 0:
-            for old, new in zip(_blobs(before.items[place]), _blobs(item), strict=False):
-                if new.length >= FROM_BYTES:
-                    yield new.id, old.id
+    for item in set(leaf.items).difference(before.items):
+        new = _blobs(item)
+        # The earlier value is decoded only for a long one: most values are short.
+        if any(length >= FROM_BYTES for _, length in new):
+            place = bisect_right(before.keys, leaf.keys[leaf.items.index(item)]) - 1
+            if place >= 0:
+                for (old, _), (oid, length) in zip(_blobs(before.items[place]), new, strict=False):
+                    if length >= FROM_BYTES:
+                        yield oid, old
 
 
 def _blobs(item: bytes | Node) -> list[Link]:
     """The links of an entry to single blobs."""
-    links = Entry.decode(item).links if isinstance(item, bytes) else ()
-    return [link for link in links if is_single(link)]
+    if isinstance(item, Node):
+        return []
+    if (short := Short.find(item)) is not None:
+        return [Link(short.id, short.size)]
+    return [link for link in Entry.decode(item).links if is_single(link)]

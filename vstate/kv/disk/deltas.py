@@ -177,6 +177,8 @@ class Unpacker:
     def _version(self, rowid: int) -> Version:
         """A packed row. Raises Damaged."""
         known = self._rows()
+        if rowid in known.rows:
+            return known.rows[rowid]
         chain: list[Row] = []
         below = rowid
         while below and below not in known.rows and len(chain) < VERSIONS:
