@@ -95,7 +95,7 @@ import sys
 from importlib import import_module
 from pkgutil import iter_modules
 import vstate.integrations
-for name in "agent_framework agents agentscope burr google langgraph llama_index pydantic_ai".split():
+for name in "agent_framework agents agentscope burr google langgraph llama_index pydantic_ai strands".split():
     sys.modules[name] = None
 for module in iter_modules(vstate.integrations.__path__):
     try:
