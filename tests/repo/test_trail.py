@@ -60,6 +60,22 @@ class Remote(Memory):
         return self.trips
 
 
+class Clock:
+    """The time of commits and of reflog lines, in nanoseconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_700_000_000 * SECOND
+        clock = self
+
+        class Moved(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Moved:
+                return cls.fromtimestamp(clock.now / SECOND, tz)
+
+        monkeypatch.setattr(core, "datetime", Moved)
+        monkeypatch.setattr(refs, "time", SimpleNamespace(time_ns=lambda: clock.now))
+
+
 def history(store: KVStore, commits: int, branch: str = "main") -> list[str]:
     """Commit so often; the ids, newest first."""
     with Versioned(store, branch=branch) as state:
@@ -78,9 +94,15 @@ def reflog(store: KVStore) -> list[str]:
 
 
 @pytest.fixture
-def store() -> Remote:
+def store(monkeypatch: pytest.MonkeyPatch) -> Remote:
+    """A long history at an even pace: how fast the machine is does not decide how many keys are listed."""
     store = Remote()
-    history(store, COMMITS)
+    with monkeypatch.context() as patch, Versioned(store) as state:
+        clock = Clock(patch)
+        for i in range(COMMITS):
+            clock.now += SECOND // 1000
+            state["i"] = ("main", i)
+            state.commit(f"{i}")
     return store
 
 
@@ -365,22 +387,6 @@ def test_a_missing_commit_is_named(store: Remote) -> None:
 
 
 # The pace of commits
-
-
-class Clock:
-    """The time of commits and of reflog lines, in nanoseconds."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1_700_000_000 * SECOND
-        clock = self
-
-        class Moved(datetime):
-            @classmethod
-            def now(cls, tz: tzinfo | None = None) -> Moved:
-                return cls.fromtimestamp(clock.now / SECOND, tz)
-
-        monkeypatch.setattr(core, "datetime", Moved)
-        monkeypatch.setattr(refs, "time", SimpleNamespace(time_ns=lambda: clock.now))
 
 
 PACES: dict[str, Callable[[int], float]] = {

@@ -219,6 +219,7 @@ ALL = [
         packages=(*LANGGRAPH, *LANGGRAPH_TESTS),
         plugin="langgraph_saver",
         options=("-o", "asyncio_mode=auto"),
+        stores=("memory", "disk", "postgres"),
         passed=1034,
         skipped=1,
     ),
@@ -234,6 +235,7 @@ ALL = [
         packages=(*LANGGRAPH, *LANGGRAPH_TESTS),
         plugin="langgraph_saver",
         options=("-o", "asyncio_mode=auto"),
+        stores=("memory", "disk", "postgres"),
         passed=20,
         failing={
             "test_informative_async_errors": "the async methods of a VstateSaver work",

@@ -46,6 +46,7 @@ from vstate.repo.rules.labels import Atom, Label, Labels
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
+from vstate.repo.sweeps import begins_anew
 from vstate.repo.trail import Trail
 from vstate.spans import Attributes, spanned, trace_id
 from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
@@ -180,6 +181,7 @@ class Core:
 
     # Reading
 
+    @begins_anew
     def resolve(self, rev: Revision, *, head: Head | None = None) -> Commit:
         """The commit that a revision names; NotFound or InvalidInput, with candidates, if it names none.
 
@@ -194,13 +196,7 @@ class Core:
             return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
-        while True:
-            oid = self._revisions.resolve(rev, head or self.refs.head())
-            try:
-                return self.objects.commit(oid)
-            except CorruptObject:
-                if self._revisions.resolve(rev, head or self.refs.head()) == oid:
-                    raise
+        return self.objects.commit(self._revisions.resolve(rev, head or self.refs.head()))
 
     def log(
         self,
@@ -225,10 +221,16 @@ class Core:
             if key is not None:
                 changes = partial(self.history.changes_key, key=key, first_parent=first_parent)
                 found = filter(changes, found)
-            return islice(found, most)
+            try:
+                yield from islice(found, most)
+            except CorruptObject:
+                for named in (rev, since or rev):
+                    self.require_stored(self.resolve(named, head=head).oid)
+                raise
 
         return Log(walk)
 
+    @begins_anew
     def merge_base(self, one: Revision, other: Revision, head: Head | None = None) -> Commit | None:
         """The newest common ancestor that a merge of the two would begin at; None for unrelated histories."""
         commits = [self.resolve(rev, head=head).oid for rev in (one, other)]
@@ -285,6 +287,7 @@ class Core:
             inspect=lambda key, data: self.inspect(key, data, ahead.of(key, data)),
         )
 
+    @begins_anew
     def changes(self, commit: Commit) -> Diff:
         """The commit's changes against its first parent; against nothing where gc cut the history off."""
         self.require_trusted(commit)
@@ -766,6 +769,7 @@ class Core:
             )
         return at
 
+    @begins_anew
     def rollback(
         self, branch: str, rev: Revision, *, message: str = "", seen: Commit | None = None
     ) -> Commit:
@@ -817,9 +821,9 @@ class Core:
         head = self.refs.head()
         if target == "-":
             target = previous_checkout(self.refs)
-        if target == head.branch or self.refs.read(HEADS + target) is not None:
-            check_ref_name(target)
-            self.refs.set_head(branch=target, action=f"checkout: to {target}")
+        is_there = self.refs.read(HEADS + target) is not None
+        if is_there or target == head.branch:
+            self.take_head(check_ref_name(target), "checkout", existing=is_there)
         else:
             commit = self.resolve(target)
             action = f"checkout: to {commit.short}"
@@ -827,6 +831,11 @@ class Core:
                 [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
             )
         return self.refs.head()
+
+    def take_head(self, branch: str, verb: str, *, existing: bool = True) -> None:
+        """Put HEAD on a branch; NotFound if it has to be an `existing` one and is gone by now."""
+        if not self.refs.set_head(branch=branch, action=f"{verb}: to {branch}", existing=existing):
+            raise NotFound(f"no branch {branch!r}: it was deleted meanwhile", name=branch)
 
 
 def _told_of(done: bool, rows: Mapping[str, bytes], moves: Sequence[Move]) -> Attributes:

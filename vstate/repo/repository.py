@@ -14,6 +14,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
 from vstate.repo.rules.labels import Label
+from vstate.repo.sweeps import begins_anew
 from vstate.repo.writing import BranchChanges, commit_many
 from vstate.spans import Attributes, spanned
 
@@ -51,6 +52,7 @@ class Repository(Core):
 
     # Search
 
+    @begins_anew
     def blame(
         self,
         rev: Revision,
@@ -74,6 +76,7 @@ class Repository(Core):
 
         return blame(self, self.resolve(rev, head=head), key, path, progress=progress)
 
+    @begins_anew
     def find_named(
         self, rev: Revision = "HEAD", *, progress: Callable[[int], None] | None = None
     ) -> list[Named]:
@@ -85,6 +88,7 @@ class Repository(Core):
 
         return find_named(self, self.resolve(rev), progress)
 
+    @begins_anew
     def blame_items(
         self,
         rev: Revision,
@@ -103,6 +107,7 @@ class Repository(Core):
 
         return blame_items(self, self.resolve(rev, head=head), key, progress=progress)
 
+    @begins_anew
     def bisect(
         self,
         predicate: Callable[[Commit], object],
@@ -188,6 +193,7 @@ class Repository(Core):
         return commit_many(self, changes, guard)
 
     @spanned("merge", lambda result, *_, **__: _merged(result))
+    @begins_anew
     def merge(
         self,
         branch: str,
@@ -223,6 +229,7 @@ class Repository(Core):
             before_move=before_move,
         )
 
+    @begins_anew
     def cherry_pick(
         self,
         branch: str,
@@ -243,6 +250,7 @@ class Repository(Core):
             self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
         )
 
+    @begins_anew
     def revert(
         self,
         branch: str,
@@ -263,6 +271,7 @@ class Repository(Core):
             self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
         )
 
+    @begins_anew
     def restore(
         self,
         branch: str,
@@ -280,6 +289,7 @@ class Repository(Core):
 
         return apply.restore(self, branch, rev, keys, message=message, seen=seen)
 
+    @begins_anew
     def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
         """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.
 
@@ -290,10 +300,12 @@ class Repository(Core):
         """
         return self.carry_out(self.find_undo(branch, steps=steps, seen=seen))
 
+    @begins_anew
     def redo(self, branch: str, *, seen: Commit | None = None) -> Commit:
         """Reverse the last undo of the branch, unless the branch has moved since; raises as `undo` does."""
         return self.carry_out(self.find_redo(branch, seen=seen))
 
+    @begins_anew
     def find_undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Undo:
         """The move that `undo` would make."""
         from vstate.repo.names.undo import find_undo
@@ -302,6 +314,7 @@ class Repository(Core):
             self.require_at(branch, seen)
         return find_undo(self.objects, self.refs, branch, seen or self.branch(branch), steps)
 
+    @begins_anew
     def find_redo(self, branch: str, *, seen: Commit | None = None) -> Undo:
         """The move that `redo` would make."""
         from vstate.repo.names.undo import find_redo
@@ -310,6 +323,7 @@ class Repository(Core):
             self.require_at(branch, seen)
         return find_redo(self.objects, self.refs, branch, seen or self.branch(branch))
 
+    @begins_anew
     def carry_out(self, found: Undo) -> Commit:
         """Make the move that `find_undo` or `find_redo` found; the branch's new commit."""
         self.swap_branch(found.branch, found.old, found.new, action=found.action)
@@ -336,6 +350,7 @@ class Repository(Core):
 
         return forgetting.forget(self, name)
 
+    @begins_anew
     def squash(self, branch: str, *, keep: int = 0, message: str = "", seen: Commit | None = None) -> Commit:
         """Fold the history of a branch into one commit, below its newest `keep` commits; its newest commit.
 
@@ -440,6 +455,7 @@ class Repository(Core):
         return bundle_import.load(self, file, prefix=prefix, progress=progress)
 
     @spanned("push", lambda report, *_, **__: _sent(report))
+    @begins_anew
     def push(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -480,6 +496,7 @@ class Repository(Core):
         )
 
     @spanned("fetch", lambda report, *_, **__: _sent(report))
+    @begins_anew
     def fetch(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,

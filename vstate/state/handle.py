@@ -41,6 +41,7 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.names.refs import HEAD, HEADS, Head
 from vstate.repo.repository import Repository
+from vstate.repo.sweeps import anew
 from vstate.state.base import StateHandle, make_expiry, missing
 from vstate.state.plan import Plan, edited_since, make_plan
 from vstate.state.position import (
@@ -174,7 +175,16 @@ class Handle(StateHandle):
             with token:
                 self._operation = ref(token)
                 self.settle()
-                return operation(*args, **options)
+                try:
+                    return operation(*args, **options)
+                except CorruptObject:
+                    self.require_base()
+                # Perhaps a sweep removed the other commits of the operation, after it had found them.
+                return anew(self.repo, partial(self._again, partial(operation, *args, **options)))
+
+    def _again(self, operation: Callable[[], _T]) -> _T:
+        self.settle()
+        return operation()
 
     def require_idle(self, done: str) -> None:
         """Raise InvalidInput while the values are compared: from the pickling of one of them."""
@@ -749,12 +759,15 @@ class Handle(StateHandle):
         """The commit of a revision, as this state sees HEAD."""
         return self.repo.resolve(rev, head=self.own_head())
 
+    def _diff_commits(self, old: Revision | None, new: Revision) -> Diff:
+        before = self.tree if old is None else self.trusted(self.resolve(old)).root
+        return self.repo.diff(before, self.trusted(self.resolve(new)).root)
+
     def diff(self, old: Revision | None, new: Revision | None) -> Diff:
         """As `Versioned.diff` promises."""
         if new is not None:
-            before = self.tree if old is None else self.trusted(self.resolve(old)).root
             with self.base_needed():
-                return self.repo.diff(before, self.trusted(self.resolve(new)).root)
+                return anew(self.repo, partial(self._diff_commits, old, new), (old, new))
         with self.lock, self.base_needed():
             self.settle()
             plan = self.compare()

@@ -750,7 +750,7 @@ class Versioned(State):
 
     def _take_head_along(self, name: str, created: Commit | None) -> None:
         try:
-            self.repo.refs.set_head(branch=name, action=f"switch: to {name}")
+            self.repo.take_head(name, "switch")
         except StorageError:
             if created is not None:
                 with suppress(StorageError):

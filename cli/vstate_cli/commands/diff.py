@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import click
 
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Diff
+from vstate.repo.repository import Repository
+from vstate.repo.sweeps import anew
 from vstate_cli import changes
 from vstate_cli.output import Document
 from vstate_cli.selection import RANGE
@@ -105,7 +108,10 @@ def _is_key(session: Session, name: str, revisions: list[str]) -> bool:
 def _compare(
     session: Session, a: str | None = None, b: str | None = None
 ) -> tuple[Commit | None, Commit, Diff]:
-    repo = session.repo
+    return anew(session.repo, partial(_sides_and_changes, session.repo, a, b))
+
+
+def _sides_and_changes(repo: Repository, a: str | None, b: str | None) -> tuple[Commit | None, Commit, Diff]:
     match = None if a is None or b is not None else RANGE.fullmatch(a)
     if match is not None:
         a, b = _sides(match[0])

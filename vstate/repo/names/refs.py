@@ -496,18 +496,26 @@ class Refs:
         commit: ObjectId | None = None,
         action: str,
         sweep: Sweep | None = None,
+        existing: bool = False,
     ) -> bool:
         """Put HEAD on a branch, or detach it at a commit; the last caller wins.
 
-        False, changing nothing, if `sweep` is given and another sweep came since.
+        False, changing nothing, if `sweep` is given and another sweep came since, or if the branch has to be
+        an `existing` one and is gone.
         """
         value = (_SYMBOLIC + HEADS + branch).encode() if branch is not None else _value(commit)
         while sweep is None or self.sweep() == sweep:
             before = self._store.get(REF + HEAD)
             old = self.head().commit
-            new = self.read(HEADS + branch) if branch is not None else commit
-            line, text = self._reflog_line(HEAD, old, new, action)
             conditions = {REF + HEAD: before}
+            new = commit
+            if branch is not None:
+                new = self.read(HEADS + branch)
+                if existing:
+                    if new is None:
+                        return False
+                    conditions[REF + HEADS + branch] = _value(new)
+            line, text = self._reflog_line(HEAD, old, new, action)
             if sweep is not None:
                 conditions[SWEEP] = sweep.mark
             if self._transact({line: text, REF + HEAD: value}, conditions):

@@ -15,7 +15,8 @@ from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
 from vstate.repo.names.refs import HEADS, LABELS, LIFETIME, REF, SWEEP, read_lifetime
-from vstate.repo.upkeep.gc import MOST_DELETED, Collector, look_again, new_mark
+from vstate.repo.sweeps import anew
+from vstate.repo.upkeep.gc import MOST_DELETED, Collector, new_mark
 from vstate.repo.upkeep.reach import Reach
 
 FORGOTTEN = "branch: forgotten"
@@ -32,7 +33,7 @@ def forget(repo: Core, name: str) -> Commit:
         work.look()
         return head, work, work.remove_at_once()
 
-    head, work, done = look_again(repo, tried)
+    head, work, done = anew(repo, tried)
     if not done:
         work.remove_in_steps()
     work.note()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
-from typing import TypeVar
 
 from blake3 import blake3
 
@@ -36,10 +35,9 @@ from vstate.repo.names.refs import (
     ReflogEntry,
 )
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
+from vstate.repo.sweeps import anew
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.upkeep.reach import Reach
-
-T = TypeVar("T")
 
 KEEP_REFLOG = "30d"
 GRACE = "1h"
@@ -128,7 +126,7 @@ def collect(
             collector.sweep(parse_age(grace))
         return collector, shallow
 
-    collector, shallow = look_again(repo, attempt)
+    collector, shallow = anew(repo, attempt)
     return GcReport(
         live=len(collector.reach),
         removed=sum(each.removed for each in swept),
@@ -141,23 +139,6 @@ def collect(
         seconds=time.monotonic() - began,
         expired=tuple(dict.fromkeys(name.removeprefix(HEADS) for each in swept for name in each.over)),
     )
-
-
-def look_again(repo: Core, look: Callable[[], T]) -> T:
-    """The result of `look`, which begins anew if another process removes an object at that moment.
-
-    A missing object is damage if no sweep came since `look` began. A sweep may also have begun before, so an
-    object counts as missing only the second time.
-    """
-    missing = None
-    while True:
-        sweep = repo.refs.sweep()
-        try:
-            return look()
-        except CorruptObject as error:
-            if repo.refs.sweep() == sweep and error.id == missing:
-                raise
-            missing = error.id
 
 
 class Collector:
