@@ -263,3 +263,14 @@ def test_a_storage_raises_the_errors_of_the_framework(tmp_path: Path) -> None:
             await storage.read("a")
 
     asyncio.run(run())
+
+
+def test_the_examples_of_the_page(example: Any) -> None:
+    """An agent with a session, and one with a storage and snapshots."""
+    example("Strands Agents", model=Script("It rains."))
+    with Versioned("chats", branch="strands/sessions/ann") as state:
+        assert next(commit.message for commit in state.log()) == "assistant: message 1 of default"
+    example("Strands Agents", 1, model=Script("It rains."))["agent"]("What is the weather in Ghent?")
+    with Versioned("agent", branch="strands/ann") as state:
+        (snapshot,) = (state[key] for key in state)
+    assert len(snapshot["data"]["messages"]) == 2

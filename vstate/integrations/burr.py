@@ -63,7 +63,7 @@ class _Applications:
         if self._owned is not None:
             self._owned.close()
 
-    def pack(self, state: State) -> tuple[_Fields, dict[str, bytes]]:
+    def pack(self, state: State[Any]) -> tuple[_Fields, dict[str, bytes]]:
         """The fields of a state, and the value of each key; InvalidInput for one that is no plain data."""
         fields: _Fields = []
         packed: dict[str, bytes] = {}
@@ -245,7 +245,7 @@ class VstatePersister(BaseStatePersister):
         app_id: str,
         sequence_id: int,
         position: str,
-        state: State,
+        state: State[Any],
         status: str,
         **kwargs: Any,
     ) -> None:
@@ -314,7 +314,7 @@ class AsyncVstatePersister(AsyncBaseStatePersister):
         app_id: str,
         sequence_id: int,
         position: str,
-        state: State,
+        state: State[Any],
         status: str,
         **kwargs: Any,
     ) -> None:

@@ -263,6 +263,9 @@ class VstateStorage(Storage[str, str]):
     cancelled call has ended before the cancellation comes out. Raises StorageError.
     """
 
+    _namespaced: object = None
+    _ephemeral: object = None
+
     def __init__(
         self,
         store: KVStore | str | PathLike[str] | None = None,
