@@ -95,7 +95,8 @@ import sys
 from importlib import import_module
 from pkgutil import iter_modules
 import vstate.integrations
-for name in "agent_framework agents agentscope burr crewai google langgraph llama_index pydantic_ai".split():
+names = "agent_framework agents agentscope burr crewai google langgraph llama_index pydantic_ai strands"
+for name in names.split():
     sys.modules[name] = None
 for module in iter_modules(vstate.integrations.__path__):
     try:
@@ -113,4 +114,4 @@ for module in iter_modules(vstate.integrations.__path__):
         extra = module.replace("_", "-")
         assert f"pip install --upgrade 'vstate[{extra}]'" in said or module == "openai_sqlite", line
         assert extra in extras or module == "openai_sqlite"
-    assert len(shown.splitlines()) > 9
+    assert len(shown.splitlines()) > 10

@@ -25,9 +25,12 @@ os.environ["CREWAI_DISABLE_TELEMETRY"] = os.environ["OTEL_SDK_DISABLED"] = "true
 
 pytest.importorskip("crewai", reason="crewai is not installed")
 
+from crewai import Agent, Crew, Task
+from crewai.events.event_bus import crewai_event_bus
 from crewai.flow.async_feedback.types import PendingFeedbackContext
 from crewai.flow.flow import Flow, start
 from crewai.flow.persistence import SQLiteFlowPersistence, persist
+from crewai.llms.base_llm import BaseLLM
 from crewai.state.checkpoint_config import CheckpointConfig
 from crewai.state.runtime import RuntimeState
 
@@ -259,6 +262,15 @@ def test_an_async_flow_is_persisted_and_forked(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+def test_the_example_of_the_persistence(example: Any) -> None:
+    """A flow goes on with its state when the program starts anew."""
+    for visits in (1, 2):
+        names = example("The persistence: states of flows")
+        with VstateFlowPersistence("flows") as persistence:
+            assert persistence.load_state("ann") == {"id": "ann", "visits": visits}
+        assert names["Visits"].__name__ == "Visits"
+
+
 def test_a_flow_in_a_checkpoint_names_its_store_by_a_path_only(tmp_path: Path) -> None:
     """The persistence of a restored flow is the same store; a URL, which may hold a password, is left out."""
     with VstateFlowPersistence(tmp_path / "s") as persistence:
@@ -416,6 +428,33 @@ def test_a_state_of_the_framework_is_restored_and_forked(tmp_path: Path) -> None
         provider.extract_id(place) for place in (fork, *places[::-1])
     ]
     assert json.loads(provider.from_checkpoint(fork))["parent_id"] == str(log[1].id)
+
+
+class Model(BaseLLM):
+    """A model that answers at once."""
+
+    def __init__(self) -> None:
+        super().__init__(model="stub")
+
+    def call(self, *args: Any, **kwargs: Any) -> str:
+        return "Thought: I know.\nFinal Answer: done"
+
+    def supports_function_calling(self) -> bool:
+        return False
+
+
+def test_the_examples_of_the_provider(example: Any) -> None:
+    """A crew writes its checkpoints, and another program restores it from the newest one and goes on."""
+    agent = Agent(role="r", goal="g", backstory="b", llm=Model())
+    tasks = [Task(description="d", expected_output="x", agent=agent)]
+    first = example("The provider: checkpoints", Crew=Crew, agents=[agent], tasks=tasks)
+    crewai_event_bus.flush()
+    provider = first["provider"]
+    branch = provider.branch("report")
+    assert [commit.message for commit in provider.repo.log(branch)] == ["checkpoint 1: task_completed"]
+    again = example("The provider: checkpoints", 1, **{n: v for n, v in first.items() if n != "crew"})
+    assert again["crew"].checkpoint.provider is provider
+    assert [output.raw for output in again["result"].tasks_output] == ["done"]
 
 
 CREW = """

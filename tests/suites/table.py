@@ -324,6 +324,25 @@ ALL = [
         skipped=1,
         failing=listed("openai_sessions"),
     ),
+    Suite(
+        name="strands",
+        title="storages and session managers of strands-agents 1.62.0",
+        source="strands-agents==1.62.0",
+        sha256="8732c87f9c1ceb6ef4c5c4bd6d96b4cdf1bbfde095f1537ec2ac6fddb8d5a066",
+        tests=(
+            "tests/strands/agent/test_agent_storage.py",
+            "tests/strands/session/test_file_session_manager.py",
+            "tests/strands/session/test_repository_session_manager.py",
+            "tests/strands/session/test_snapshot_session_manager.py",
+            "tests/strands/storage/test_in_memory_storage.py",
+            "tests/strands/storage/test_local_file_storage.py",
+            "tests/strands/storage/test_storage.py",
+        ),
+        packages=("strands-agents==1.62.0", "boto3", "moto", *PYTEST),
+        plugin="strands_stores",
+        passed=280,
+        failing=listed("strands"),
+    ),
 ]
 
 SUITES = {suite.name: suite for suite in ALL}

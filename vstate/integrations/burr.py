@@ -51,7 +51,7 @@ class _Applications:
         if self._owned is not None:
             self._owned.close()
 
-    def pack(self, state: State) -> Packed:
+    def pack(self, state: State[Any]) -> Packed:
         """The fields of a state; InvalidInput for one that is no plain data."""
         try:
             return self._fields.pack(state.serialize(**self.serde_kwargs))
@@ -192,7 +192,7 @@ class VstatePersister(BaseStatePersister):
         app_id: str,
         sequence_id: int,
         position: str,
-        state: State,
+        state: State[Any],
         status: str,
         **kwargs: Any,
     ) -> None:
@@ -261,7 +261,7 @@ class AsyncVstatePersister(AsyncBaseStatePersister):
         app_id: str,
         sequence_id: int,
         position: str,
-        state: State,
+        state: State[Any],
         status: str,
         **kwargs: Any,
     ) -> None:
