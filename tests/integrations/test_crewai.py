@@ -265,7 +265,8 @@ def test_an_async_flow_is_persisted_and_forked(tmp_path: Path) -> None:
 def test_the_example_of_the_persistence(example: Any) -> None:
     """A flow goes on with its state when the program starts anew."""
     for visits in (1, 2):
-        names = example("The persistence: states of flows")
+        # The class of a flow needs a module.
+        names = example("The persistence: states of flows", __name__="page")
         with VstateFlowPersistence("flows") as persistence:
             assert persistence.load_state("ann") == {"id": "ann", "visits": visits}
         assert names["Visits"].__name__ == "Visits"
