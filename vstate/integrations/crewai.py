@@ -96,7 +96,8 @@ class VstateFlowPersistence(FlowPersistence):
                     "had no path; open the store as VstateFlowPersistence(PATH) before the checkpoint"
                 )
         opened = _Opened(store, "state")
-        super().__init__(path=_path_of(store))
+        super().__init__()
+        self.path = _path_of(store)
         self._opened = opened
 
     @property
