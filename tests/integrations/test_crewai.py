@@ -382,14 +382,17 @@ def test_two_providers_write_to_one_branch(tmp_path: Path) -> None:
     assert numbers == [f"{n}:" for n in range(30, 0, -1)]
 
 
-def test_events_and_entities_are_stored_once(tmp_path: Path) -> None:
-    """A hundred checkpoints of a run take little more than its events."""
+def test_a_checkpoint_writes_its_new_events(tmp_path: Path) -> None:
+    """A hundred checkpoints of a run take little more than its events, and each commit adds one event."""
     crew = {"name": os.urandom(50_000).hex()}
     nodes: dict[str, Any] = {}
     with VstateProvider(Disk(tmp_path / "s", durability="process")) as provider:
         for n in range(100):
             nodes[os.urandom(16).hex()] = {"event": {"n": n, "text": os.urandom(500).hex()}, "edges": {}}
             provider.checkpoint(json.dumps({"entities": [crew], "event_record": {"nodes": nodes}}), "runs")
+        last, before = provider.repo.log(provider.branch("runs"), limit=2)
+        changed = provider.repo.diff(before.root, last.root)
+        assert (changed.added, changed.modified) == ([f"checkpoint/event_record/{99:012}"], ["step"])
     with Disk(tmp_path / "s") as disk:
         assert disk.size() < 1_500_000 + 4_200_000  # and the log; a copy for each checkpoint takes 15 MB
 
