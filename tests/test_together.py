@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from loops import in_a_loop
@@ -285,6 +289,64 @@ async def test_a_nested_update_in_a_group(state: aio.Versioned, store: Gate) -> 
     store.go.set()
     await asyncio.gather(*tasks)
     assert (await state["n"], store.transactions) == (6, 2)
+
+
+class Large:
+    """Something that a function uses."""
+
+
+async def are_freed(things: WeakSet[Large]) -> bool:
+    """Whether they are freed once the thread has come to the end of its work."""
+    for _ in range(1000):
+        if not things:
+            return True
+        await asyncio.sleep(0.001)
+    return False
+
+
+@gated
+async def test_a_group_keeps_nothing_once_it_is_done(state: aio.Versioned, store: Gate) -> None:
+    """The objects that its functions use are freed at once, and not by the next collection."""
+
+    def use(thing: Large, now: Any) -> None:
+        count(now)
+
+    kept: WeakSet[Large] = WeakSet()
+    functions: list[Function] = []
+    for _ in range(TASKS):
+        thing = Large()
+        kept.add(thing)
+        functions.append(partial(use, thing))
+    gc.disable()
+    try:
+        tasks = await group(state, functions)
+        store.go.set()
+        await asyncio.gather(*tasks)
+        del thing, functions, tasks
+        assert await are_freed(kept)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("call", [aio.Versioned.update, aio.Versioned.read])
+@in_a_loop
+async def test_an_exception_keeps_nothing_once_it_is_handled(call: Callable[..., Any]) -> None:
+    """The frames in its traceback are freed at once, with all that the function had."""
+    kept: WeakSet[Large] = WeakSet()
+
+    def fail(now: Any) -> None:
+        thing = Large()
+        kept.add(thing)
+        raise ZeroDivisionError
+
+    async with aio.Versioned(Memory()) as state:
+        gc.disable()
+        try:
+            with suppress(ZeroDivisionError):
+                await call(state, fail)
+            assert await are_freed(kept)
+        finally:
+            gc.enable()
 
 
 @in_a_loop

@@ -22,10 +22,14 @@ pytest.importorskip("agent_framework", reason="agent-framework-core is not insta
 from agent_framework import (
     AgentResponse,
     AgentSession,
+    BaseChatClient,
+    ChatResponse,
     Message,
     SessionContext,
     WorkflowCheckpoint,
     WorkflowCheckpointException,
+    WorkflowContext,
+    executor,
 )
 
 from vstate.integrations.agent_framework import VstateCheckpointStorage, VstateHistoryProvider
@@ -269,5 +273,35 @@ def test_writers_of_one_chat_lose_nothing(tmp_path: Path) -> None:
             assert [text for text in found if text.startswith(f"{name} ")] == [
                 f"{name} {n}" for n in range(10)
             ]
+
+    run(check())
+
+
+class Script(BaseChatClient):  # type: ignore[misc]  # the framework need not be there for the check
+    """A client that gives one answer."""
+
+    def _inner_get_response(self, *, messages: Any, options: Any, stream: bool = False, **more: Any) -> Any:
+        async def answer() -> ChatResponse:
+            return ChatResponse(messages=Message(role="assistant", contents=[f"answer {len(messages)}"]))
+
+        return answer()
+
+
+def test_the_example_of_the_page(example: Any) -> None:
+    """A workflow has its checkpoints, and an agent its chat."""
+
+    @executor(id="first")
+    async def first(n: int, context: WorkflowContext[int, int]) -> None:
+        await context.yield_output(n + 1)
+
+    names = example("Microsoft Agent Framework", first=first, client=Script())
+
+    async def check() -> None:
+        result = await names["workflow"].run(message=1)
+        assert result.get_outputs() == [2]
+        assert await names["storage"].list_checkpoint_ids(workflow_name="count")
+        session = names["agent"].create_session(session_id="ann")
+        answers = [(await names["agent"].run(words, session=session)).text for words in ("one", "two")]
+        assert answers == ["answer 1", "answer 3"]
 
     run(check())

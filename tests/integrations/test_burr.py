@@ -330,3 +330,21 @@ def test_a_cancelled_save_has_ended() -> None:
         assert await persister.load("p", "a") is not None
 
     asyncio.run(check())
+
+
+def test_the_example_of_the_page(example: Any) -> None:
+    """An application goes on at its next action when it is built again."""
+
+    @action(reads=["chat"], writes=["chat"])
+    def ask(state: State[Any]) -> State[Any]:
+        return state.append(chat="how?")
+
+    @action(reads=["chat"], writes=["chat"])
+    def answer(state: State[Any]) -> State[Any]:
+        return state.append(chat="so")
+
+    names = example("Burr", ask=ask, answer=answer)
+    names["app"].run(halt_after=["ask"])
+    names = example("Burr", ask=ask, answer=answer)  # the process starts anew
+    _, _, state = names["app"].run(halt_after=["answer"])
+    assert state["chat"] == ["how?", "so"]

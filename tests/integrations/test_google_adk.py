@@ -270,3 +270,18 @@ def test_an_agent_runs_is_rewound_and_forked(tmp_path: Path) -> None:
     with Versioned(tmp_path / "s", branch="adk/sessions/chat/ann/y") as state:
         assert [commit.message for commit in state.log()][:2] == ["echo: you said three", "user: three"]
         assert state["state/count"] == 3
+
+
+def test_the_example_of_the_page(example: Any) -> None:
+    """A runner of ADK keeps its events in the service."""
+    names = example("Google ADK", agent=_Echo(name="echo"))
+
+    async def ask() -> None:
+        await names["service"].create_session(app_name="chat", user_id="ann", session_id="s1")
+        message = types.Content(role="user", parts=[types.Part(text="hello")])
+        async for _ in names["runner"].run_async(user_id="ann", session_id="s1", new_message=message):
+            pass
+
+    run(ask())
+    with Versioned("sessions", branch="adk/sessions/chat/ann/s1") as state:
+        assert next(commit.message for commit in state.log()) == "echo: you said hello"

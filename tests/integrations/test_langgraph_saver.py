@@ -587,3 +587,8 @@ def test_a_filtered_list_is_never_behind(tmp_path: Path) -> None:
     assert not any(b"mallory" in row for _, row in store.items("r/"))
     assert plain.branch("last") in plain.repo.possible_branches({"user": "mallory"})
     assert len(plain.repo.possible_branches({"user": "nobody"})) < len(plain.repo.branch_names())
+
+
+def test_the_example_of_the_page(example: Any) -> None:
+    """The branch of a thread."""
+    example("The checkpointer: threads")

@@ -212,3 +212,8 @@ def test_tasks_put_and_find(store: VstateStore) -> None:
         return [item.key for item in await memory.asearch((), query="bear")]
 
     assert asyncio.run(run())[0] == "bear"
+
+
+def test_the_example_of_the_page(example: Any) -> None:
+    """A search by a filter finds the newest value."""
+    example("The store: long-term memory")

@@ -194,3 +194,24 @@ def test_a_change_on_an_old_state_is_refused() -> None:
         assert await fast.get("count") == 12
 
     asyncio.run(check())
+
+
+class MyState(BaseModel):
+    """The state of a workflow."""
+
+    count: int = 0
+
+
+def test_the_example_of_the_page(example: Any) -> None:
+    """A memory and a state are on their branches."""
+    names = example("LlamaIndex", MyState=MyState)
+    names["memory"].put(said("hello"))
+
+    async def count() -> None:
+        async with names["state"].edit_state() as state:
+            state.count += 1
+
+    asyncio.run(count())
+    again = example("LlamaIndex", MyState=MyState)
+    assert [message.content for message in again["memory"].get()] == ["hello"]
+    assert asyncio.run(again["state"].get_state()).count == 1

@@ -15,7 +15,9 @@ import pytest
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install vstate[openai-agents]")
 
+from agents import Agent, Model, ModelResponse, Usage, set_tracing_disabled
 from agents.memory import Session
+from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
 from vstate import Disk, InvalidInput, Memory, Versioned
 from vstate.integrations.openai_agents import VstateSession
@@ -270,3 +272,29 @@ def test_a_process_killed_in_an_add_loses_no_acknowledged_item(tmp_path: Path) -
             assert [item["role"] for item in items] == ["user", "assistant"] * len(said)
             assert last + 1 <= len(said) <= last + 2
             assert session.repo.fsck().ok
+
+
+class Script(Model):
+    """A model that gives one answer."""
+
+    async def get_response(self, *given: Any, **more: Any) -> ModelResponse:
+        text = ResponseOutputText(type="output_text", text="On its way.", annotations=[])
+        message = ResponseOutputMessage(
+            id="m", type="message", role="assistant", status="completed", content=[text]
+        )
+        return ModelResponse(output=[message], usage=Usage(), response_id=None)
+
+    def stream_response(self, *given: Any, **more: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_the_example_of_the_page(example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of an agent is in its session."""
+    set_tracing_disabled(True)
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr(asyncio.get_event_loop_policy(), "get_event_loop", lambda: loop)  # else it stays open
+    names = example("OpenAI Agents SDK", agent=Agent(name="helper", model=Script()))
+    loop.close()
+    assert names["result"].final_output == "On its way."
+    with Versioned("chats", branch="openai/ann/main") as state:
+        assert [commit.message for commit in state.log()] == ["add assistant", "add user"]

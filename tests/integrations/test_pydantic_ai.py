@@ -197,3 +197,11 @@ def test_a_deleted_conversation_can_be_forgotten() -> None:
         assert words(await store.load("a")) == ["again", "again?"]
 
     run(check())
+
+
+def test_the_example_of_the_page(example: Any) -> None:
+    """Two turns of an agent are one conversation."""
+    names = example("Pydantic AI", agent=Agent(TestModel(custom_output_text="hello")))
+    for prompt in ("one", "two"):
+        run(names["turn"](prompt))
+    assert words(run(names["store"].load("ann"))) == ["one", "hello", "two", "hello"]

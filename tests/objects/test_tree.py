@@ -241,6 +241,19 @@ def test_the_root_depends_on_the_contents_only(items: Values, random) -> None:
     assert dict(tree.scan(nodes.many, root)) == items
 
 
+@pytest.mark.slow
+@given(*[st.dictionaries(keys, st.none() | values, max_size=300)] * 2)
+def test_the_nodes_of_two_trees_that_are_in_both(
+    one: dict[str, bytes | None], two: dict[str, bytes | None]
+) -> None:
+    """A node is looked for at its place, and found wherever it is."""
+    nodes = Nodes()
+    base = nodes.update(None, dict.fromkeys(POOL, b"base"))
+    first, second = nodes.update(base, one), nodes.update(base, two)
+    for oid in nodes.below(first):
+        assert tree.holds(nodes, second, oid, nodes(oid)) == (oid in nodes.below(second))
+
+
 @given(st.text(max_size=20))
 def test_the_level_depends_on_the_key_only(key: str) -> None:
     """A key's level is a function of its text, between 0 and 12."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,33 @@ def test_a_merge_of_a_fork_reads_no_object_again() -> None:
     store.read.clear()
     assert main.merge("side").merged_keys == ("key04000",)
     assert [key for key in store.read if key.startswith("o/")] == [f"o/{side.head.id}"]
+
+
+class Writes(Memory):
+    """A store that notes the objects that the last transaction wrote, though the store had them."""
+
+    again: frozenset[str] = frozenset()
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        self.again = frozenset(self.present([key for key in writes if key.startswith("o/")]))
+        return super().transact(writes, expected)
+
+
+def test_no_object_that_the_other_side_has_is_written_again() -> None:
+    """Nodes that only theirs changed are in the merged tree as they are. A revert may need no new node."""
+    main, side = pair({f"key{i:04}": i for i in range(2000)}, store := Writes())
+    commit(main, key0001=-1)
+    commit(side, key1000=-3, key1500=-4)
+    merged = main.merge("side").commit
+    assert (main["key0001"], main["key1000"], main["key1500"]) == (-1, -3, -4)
+    assert not store.again
+    commit(main, key0700=-2)
+    reverted = main.revert("HEAD")
+    assert not store.again
+    assert merged is not None
+    assert reverted is not None
+    assert reverted.root == merged.root
+    assert main.repo.fsck().ok
 
 
 def test_fast_forward_and_up_to_date() -> None:

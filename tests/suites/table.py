@@ -110,6 +110,14 @@ AGENTSCOPE: dict[str, Any] = {
     ),
 }
 
+CREWAI: dict[str, Any] = {
+    "source": "crewai==1.15.30",
+    "sha256": "17de4b7cc3f2c207033e9f82be4f7d749e540b0e415a3885a8d97bb43a90a318",
+    "packages": ("crewai==1.15.30", *PYTEST),
+    "plugin": "crewai_stores",
+    "options": ("-o", "asyncio_mode=auto"),
+}
+
 ALL = [
     # The package on the registry has no tests, so the sources are those of a commit before its release.
     Suite(
@@ -179,6 +187,29 @@ ALL = [
             "test_versioned_snapshot": "it reads the keys of agex' own layout in the store",
             "test_snapshot_creates_diff_keys": "it reads a key of agex' own layout in the state",
         },
+    ),
+    Suite(
+        name="crewai checkpoints",
+        title="checkpoints of CrewAI 1.15.30",
+        tests=("tests/test_checkpoint.py",),
+        passed=51,
+        failing=listed("crewai_checkpoints"),
+        **CREWAI,
+    ),
+    Suite(
+        name="crewai flows",
+        title="persistence, pauses and resumption of flows of CrewAI 1.15.30",
+        tests=tuple(
+            f"tests/test_{name}.py"
+            for name in (
+                "flow_persistence",
+                "flow_persistence_factory",
+                "flow_resumability_regression",
+                "async_human_feedback",
+            )
+        ),
+        passed=85,
+        **CREWAI,
     ),
     # The package on the registry has no tests. The sources are those of a commit after the tag v1.4.2.
     Suite(
@@ -292,6 +323,25 @@ ALL = [
         passed=228,
         skipped=1,
         failing=listed("openai_sessions"),
+    ),
+    Suite(
+        name="strands",
+        title="storages and session managers of strands-agents 1.62.0",
+        source="strands-agents==1.62.0",
+        sha256="8732c87f9c1ceb6ef4c5c4bd6d96b4cdf1bbfde095f1537ec2ac6fddb8d5a066",
+        tests=(
+            "tests/strands/agent/test_agent_storage.py",
+            "tests/strands/session/test_file_session_manager.py",
+            "tests/strands/session/test_repository_session_manager.py",
+            "tests/strands/session/test_snapshot_session_manager.py",
+            "tests/strands/storage/test_in_memory_storage.py",
+            "tests/strands/storage/test_local_file_storage.py",
+            "tests/strands/storage/test_storage.py",
+        ),
+        packages=("strands-agents==1.62.0", "boto3", "moto", *PYTEST),
+        plugin="strands_stores",
+        passed=280,
+        failing=listed("strands"),
     ),
 ]
 

@@ -32,7 +32,7 @@ class _Call:
     def __init__(self, update: Update) -> None:
         self.update = update
         self.group: list[_Call] = []
-        """The calls that this one led."""
+        """The other calls that this one led."""
         self.over = False
         """Whether another call led this one, and has ended."""
         self._loop = asyncio.get_running_loop()
@@ -98,20 +98,22 @@ class Together:
 
     def _carry_out(self, handle: Handle, first: _Call, turn: Turn) -> None:
         """In a thread: carry out the first update, and those that wait."""
-        first.group = group = [first]
+        # Without itself: a cycle would keep all that the calls hold until the next collection.
+        others: list[_Call] = []
+        first.group = others
         try:
             self._waiting.remove(first)
-            while len(group) < MOST:
-                group.append(self._waiting.popleft())
+            while len(others) < MOST - 1:
+                others.append(self._waiting.popleft())
         except (IndexError, ValueError):  # no more; or an earlier group took the first and did not end it
             pass
         try:
-            run_updates(handle, [call.update for call in group], turn)
+            run_updates(handle, [call.update for call in (first, *others)], turn)
         finally:
-            first.group = [call for call in group if call.update.done]
+            first.group = [call for call in others if call.update.done]
             for call in (first, *first.group):
                 call.over = True
-            self._waiting.extendleft(call for call in reversed(group) if not call.over)
+            self._waiting.extendleft(call for call in reversed(others) if not call.over)
 
     async def _leave(self, handle: Handle, call: _Call) -> None:
         """Give up a call. If a group has it, wait until the group has ended it, or left it."""

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -47,17 +48,28 @@ class Workers:
             work = self._threads.submit(contextvars.copy_context().run, function)
         except RuntimeError:
             raise InvalidInput("this state is closed; open it again") from None
-        future = asyncio.wrap_future(work)
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def wake(work: object) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(_end, done)
+
+        # Not `wrap_future`: it takes more steps, and would cancel the call together with this one.
+        work.add_done_callback(wake)
         try:
-            # A shield only where one is needed: it takes another round of the loop for each call.
-            return await (asyncio.shield(future) if shielded else future)
+            await done
         except asyncio.CancelledError:
             if shielded or not work.cancel():  # the call may have begun
-                future = asyncio.wrap_future(work)  # the first future is cancelled
+                future = asyncio.wrap_future(work)
                 await settled(future)
                 if undo is not None and future.exception() is None:
                     await self.run(partial(undo, future.result()), shielded=True)
             raise
+        try:
+            return work.result()
+        finally:
+            del work  # it holds the exception, whose traceback holds this frame: a cycle
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError(
@@ -68,6 +80,11 @@ class Workers:
     def stop(self) -> None:
         self.are_open = False
         self._threads.shutdown(wait=False)
+
+
+def _end(done: asyncio.Future[None]) -> None:
+    if not done.done():  # it may be cancelled
+        done.set_result(None)
 
 
 async def settled(future: asyncio.Future[Any]) -> None:

@@ -179,6 +179,17 @@ def counterpart(read: ReadNode, root: ObjectId | None, node: Node) -> tuple[byte
     return (oid, found) if found.height == node.height else None
 
 
+def holds(read: ReadNode, root: ObjectId | None, oid: ObjectId, node: Node) -> bool:
+    """Whether a tree has this very node. Reads only nodes above its place."""
+    below: bytes | None = root
+    while below is not None and below != oid:
+        found = read(below)
+        if found.height <= node.height:
+            return False
+        below = found.items[max(bisect_right(found.keys, node.keys[0]) - 1, 0)]  # type: ignore[assignment]  # written
+    return below is not None
+
+
 def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = None) -> bytes | None:
     """The value of `key`, or None. Reads one node for each height."""
     found = find(read, root, key)

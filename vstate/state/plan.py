@@ -281,6 +281,8 @@ def _compare_copies(
 
 def _defined_anew(base: Base, entry: Entry, value: object) -> bool:
     """Whether only the definitions of classes, which the entry has beside the value, differ."""
+    if len(entry.parts) < 2:  # mostly so
+        return False
     for known in map(Entry.decode, (base.entry, *base.alternates)):
         places = range(len(entry.parts))
         if (known.type, known.parts[:1], len(known.parts)) == (entry.type, entry.parts[:1], len(places)):

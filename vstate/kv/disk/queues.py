@@ -117,7 +117,7 @@ class UpdateQueue:
             opened.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
         except OSError:
             return False
-        backoff = Backoff(FIRST_PAUSE, longest_pause, seconds=limit - time.monotonic(), growth=1.5)
+        backoff: Backoff | None = None
         while True:
             try:
                 fcntl.flock(opened[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,6 +125,8 @@ class UpdateQueue:
             except BlockingIOError:
                 # A refused lock and not the clock tells that others wait: opening the files may take as long.
                 self._waited = True
+                seconds = limit - time.monotonic()
+                backoff = backoff or Backoff(FIRST_PAUSE, longest_pause, seconds=seconds, growth=1.5)
                 if not backoff.pause():
                     return False
             except OSError:

@@ -280,7 +280,13 @@ def _land(
         raise MergeConflict(merged.conflicts, branch=branch, conflicts=merged.conflicts, operation=operation)
     if before_move is not None:
         before_move(changes)
-    root, objects, nodes = tree.update(repo.objects.node, head.root, changes)
+    read = repo.objects.node
+    root, objects, nodes = tree.update(read, head.root, changes)
+    # Where only the other side changed a leaf, the merged tree has that leaf, and it is stored.
+    known = [repo.objects.commit(oid).root for oid in needs]
+    for oid, node in nodes:
+        if any(tree.holds(read, there, oid, node) for there in known):
+            del objects[oid]
     commit = repo.build_commit(root, parents, message=message, info=info)
     if not repo.publish(
         branch, [commit], merged.objects | objects, nodes, expected=head.oid, action=action, needs=needs
