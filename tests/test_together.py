@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -290,12 +291,22 @@ async def test_a_nested_update_in_a_group(state: aio.Versioned, store: Gate) -> 
     assert (await state["n"], store.transactions) == (6, 2)
 
 
+class Large:
+    """Something that a function uses."""
+
+
+async def are_freed(things: WeakSet[Large]) -> bool:
+    """Whether they are freed once the thread has come to the end of its work."""
+    for _ in range(1000):
+        if not things:
+            return True
+        await asyncio.sleep(0.001)
+    return False
+
+
 @gated
 async def test_a_group_keeps_nothing_once_it_is_done(state: aio.Versioned, store: Gate) -> None:
     """The objects that its functions use are freed at once, and not by the next collection."""
-
-    class Large:
-        """Something that the function of each update needs."""
 
     def use(thing: Large, now: Any) -> None:
         count(now)
@@ -312,9 +323,30 @@ async def test_a_group_keeps_nothing_once_it_is_done(state: aio.Versioned, store
         store.go.set()
         await asyncio.gather(*tasks)
         del thing, functions, tasks
-        assert not kept
+        assert await are_freed(kept)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("call", [aio.Versioned.update, aio.Versioned.read])
+@in_a_loop
+async def test_an_exception_keeps_nothing_once_it_is_handled(call: Callable[..., Any]) -> None:
+    """The frames in its traceback are freed at once, with all that the function had."""
+    kept: WeakSet[Large] = WeakSet()
+
+    def fail(now: Any) -> None:
+        thing = Large()
+        kept.add(thing)
+        raise ZeroDivisionError
+
+    async with aio.Versioned(Memory()) as state:
+        gc.disable()
+        try:
+            with suppress(ZeroDivisionError):
+                await call(state, fail)
+            assert await are_freed(kept)
+        finally:
+            gc.enable()
 
 
 @in_a_loop

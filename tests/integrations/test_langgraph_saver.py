@@ -25,6 +25,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from vstate import Disk, LeaseLost, Memory, Versioned
 from vstate.integrations.langgraph import VstateSaver
+from vstate.kv.disk import deltas
 from vstate.repo import Repository
 
 
@@ -95,6 +96,30 @@ def test_a_chat_takes_little_room(tmp_path: Path) -> None:
             messages = [*messages, {"role": "user", "content": text}, {"role": "ai", "content": text[::-1]}]
             config = step(saver, number, {"messages": messages}, config)
     assert (tmp_path / "s" / "vstate.db").stat().st_size < 200_000
+
+
+@pytest.mark.slow
+def test_the_first_get_of_a_thread_reads_few_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store just opened unpacks two rows or less for a segment of 9 steps, and the last steps."""
+    texts = random.Random(3)
+    with VstateSaver(tmp_path) as saver:
+        config, chat = named(), []
+        for number in range(200):
+            chat.append({"role": "user", "content": f"{number} " + texts.randbytes(225).hex()})
+            config = step(saver, number, {"messages": chat}, config)
+    unpacked: list[int] = []
+
+    def unpack_value(packed: bytes, base: bytes = b"") -> bytes:
+        unpacked.append(len(packed))
+        return unpack(packed, base)
+
+    unpack = deltas.unpack_value
+    monkeypatch.setattr(deltas, "unpack_value", unpack_value)
+    with VstateSaver(tmp_path) as saver:
+        found = saver.get_tuple(named())
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == chat
+    assert len(unpacked) < 200 / 9 * 2 + 20
 
 
 def test_forks_of_one_checkpoint_keep_their_own_values(saver: VstateSaver) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from vstate import Disk, StoreFull
 from vstate.kv.base import Revised
-from vstate.kv.disk.deltas import VERSIONS, Damaged, base_of, pack_value, unpack_value
+from vstate.kv.disk.deltas import Damaged, pack_value, unpack_value
 
 KEYS = [f"o/{i * 0x9E3779B97F4A7C15 % 2**256:064x}" for i in range(400)]
 
@@ -67,13 +67,55 @@ def test_versions_take_the_room_of_their_differences(store: Disk, tmp_path: Path
     assert stored < sum(map(len, values)) / 5
 
 
-def test_few_steps_lead_to_each_version() -> None:
-    """The version before leads to the base of each version, and 20 steps lead to the first one."""
-    paths = {0: [0]}
-    for version in range(1, VERSIONS):
-        assert base_of(version) in paths[version - 1]
-        paths[version] = [version, *paths[base_of(version)]]
-    assert max(map(len, paths.values())) == 21
+def _steps(store: Disk) -> dict[bytes, list[int]]:
+    """For each key the rows that a reader needs, down to the one that is packed by itself."""
+    rows = {rowid: (key, base) for rowid, key, base in _rows(store)}
+    found = {}
+    for rowid, (key, base) in rows.items():
+        found[key] = [rowid]
+        while base:
+            found[key].append(base)
+            base = rows[base][1]
+    return found
+
+
+@pytest.mark.slow
+def test_few_steps_lead_to_each_version(store: Disk) -> None:
+    """20 steps lead to each value at the most, whatever grows, shrinks, or goes on from an older value."""
+    source = random.Random(7)
+    keys = [f"o/{source.randbytes(32).hex()}" for _ in range(1500)]
+    values: list[bytes] = []
+    for first in range(0, len(keys), 10):
+        writes = {}
+        for place in range(first, first + 10):
+            before = max(0, place - source.choice([1] * 30 + [2, 5, 40]))
+            old = values[before] if values else b""
+            shrinks = len(old) > 5000 and source.random() < 0.7
+            values.append(
+                (b"b" if shrinks else old) + source.randbytes(source.randrange(100, 300)).hex().encode()
+            )
+            writes[keys[place]] = Revised(values[place], keys[before])
+        assert store.transact(writes, {})
+    assert [store.get(key) for key in keys] == values
+    assert store.get_many(keys) == dict(zip(keys, values, strict=True))
+    lengths = [len(rows) for rows in _steps(store).values()]
+    assert max(lengths) <= 21
+    assert len(lengths) == len(keys)
+
+
+@pytest.mark.slow
+def test_a_value_that_has_grown_takes_one_row_more(store: Disk) -> None:
+    """A reader of the last values of 20 series, each of which grew 8 times, needs a row for each."""
+    source = random.Random(5)
+    common = source.randbytes(3500).hex().encode()
+    series = [source.randbytes(100).hex().encode() + common for _ in range(20)]
+    _write(store, [b"b" + text[: 800 * count] for text in series for count in range(1, 10)])
+    steps = _steps(store)
+    last = [bytes.fromhex(key[2:]) for key in KEYS[8 : 9 * 19 : 9]]
+    needed = {row for key, rows in steps.items() if key[-32:] in last for row in rows}
+    assert len(last) == 19  # the last series may go on
+    assert len(needed) <= 19 + 2
+    assert all(store.get(KEYS[i]) == b"b" + series[i // 9][: 800 * (i % 9 + 1)] for i in range(180))
 
 
 @pytest.mark.slow
@@ -90,12 +132,14 @@ def test_any_order_of_deletions_and_writes(
         for _ in range(data.draw(st.integers(1, 25))):
             store = data.draw(st.sampled_from([one, two]))
             i, count = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 10))
-            action = data.draw(st.sampled_from(["write", "write", "delete", "replace", "set plainly"]))
+            action = data.draw(st.sampled_from(["write", "grow", "grow", "delete", "replace", "set plainly"]))
             writes: dict[str, bytes | None] = {}
             for j in range(i, i + count):
                 before = KEYS[j - data.draw(st.integers(1, 2))]
                 if action == "write":
                     writes[KEYS[j]] = Revised(values[j], before)
+                elif action == "grow":
+                    writes[KEYS[j]] = Revised(values[0][: 150 * (1 + j % 6)], KEYS[j - 1])
                 elif action == "replace":
                     writes[KEYS[j]] = Revised(values[-j], before)
                 else:

@@ -190,7 +190,10 @@ def run(suite: Suite, store: str, python: Path, source: Path) -> Outcome:
         for case in ElementTree.parse(report).getroot().iter("testcase"):
             told = {child.tag: child.attrib.get("message", "").partition("\n")[0] for child in case}
             if reason := told.get("failure", told.get("error")):
-                failed[case.attrib["name"]] = reason
+                name = case.attrib["name"]
+                if name in failed:  # in another class
+                    name = f"{case.attrib['classname'].rpartition('.')[2]}.{name}"
+                failed[name] = reason
             elif "skipped" in told:
                 skipped += 1
             else:

@@ -110,6 +110,14 @@ AGENTSCOPE: dict[str, Any] = {
     ),
 }
 
+CREWAI: dict[str, Any] = {
+    "source": "crewai==1.15.30",
+    "sha256": "17de4b7cc3f2c207033e9f82be4f7d749e540b0e415a3885a8d97bb43a90a318",
+    "packages": ("crewai==1.15.30", *PYTEST),
+    "plugin": "crewai_stores",
+    "options": ("-o", "asyncio_mode=auto"),
+}
+
 ALL = [
     # The package on the registry has no tests, so the sources are those of a commit before its release.
     Suite(
@@ -179,6 +187,29 @@ ALL = [
             "test_versioned_snapshot": "it reads the keys of agex' own layout in the store",
             "test_snapshot_creates_diff_keys": "it reads a key of agex' own layout in the state",
         },
+    ),
+    Suite(
+        name="crewai checkpoints",
+        title="checkpoints of CrewAI 1.15.30",
+        tests=("tests/test_checkpoint.py",),
+        passed=51,
+        failing=listed("crewai_checkpoints"),
+        **CREWAI,
+    ),
+    Suite(
+        name="crewai flows",
+        title="persistence, pauses and resumption of flows of CrewAI 1.15.30",
+        tests=tuple(
+            f"tests/test_{name}.py"
+            for name in (
+                "flow_persistence",
+                "flow_persistence_factory",
+                "flow_resumability_regression",
+                "async_human_feedback",
+            )
+        ),
+        passed=85,
+        **CREWAI,
     ),
     # The package on the registry has no tests. The sources are those of a commit after the tag v1.4.2.
     Suite(

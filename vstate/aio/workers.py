@@ -66,7 +66,10 @@ class Workers:
                 if undo is not None and future.exception() is None:
                     await self.run(partial(undo, future.result()), shielded=True)
             raise
-        return work.result()
+        try:
+            return work.result()
+        finally:
+            del work  # it holds the exception, whose traceback holds this frame: a cycle
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
-from hashlib import blake2b
 from os import PathLike
 from typing import Any, Final, Self
-
-import msgpack
 
 from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
+from vstate.patterns.fields import Fields, Packed
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
@@ -29,11 +25,6 @@ with framework_of("burr"):
 
 _STEP: Final = "step"
 _STATE: Final = "state"
-_DIGITS: Final = 12
-_MOST: Final = 64  # applications whose digests stay in memory
-
-_Fields = list[tuple[str, bool]]
-"""The names of a state's fields, in order, and whether each item of the field has a key."""
 
 
 class _Applications:
@@ -42,8 +33,7 @@ class _Applications:
     Invariants:
 
     - A step is one commit, and its tree is the state after it. `step` has the id, action and status of the
-      step, and the names of the fields. `state/NAME` has a field.
-    - A list of dicts or texts, such as the messages of a chat, has a key for each item: `state/NAME/NUMBER`.
+      step, and the names of the fields. The state is a record of `Fields`.
     - The last commit of a branch has its greatest sequence id.
     """
 
@@ -54,45 +44,31 @@ class _Applications:
         self._owned = opened if opened is not store else None
         self.repo = Repository(opened, Security(allow=()))
         self.serde_kwargs = dict(serde_kwargs or {})
-        self._lock = threading.Lock()
-        # By branch: its newest commit here, and a digest of each value. A save sets the others only.
-        self._known: OrderedDict[str, tuple[Commit, dict[str, bytes]]] = OrderedDict()
+        self._fields = Fields(self.repo, _STATE)
 
     def close(self) -> None:
         """Close the store if it was opened here."""
         if self._owned is not None:
             self._owned.close()
 
-    def pack(self, state: State[Any]) -> tuple[_Fields, dict[str, bytes]]:
-        """The fields of a state, and the value of each key; InvalidInput for one that is no plain data."""
-        fields: _Fields = []
-        packed: dict[str, bytes] = {}
-        for name, value in state.serialize(**self.serde_kwargs).items():
-            try:
-                key = join_path(_STATE, name)
-                fields.append((name, _has_items(value)))
-                if _has_items(value):
-                    packed |= {f"{key}/{place:0{_DIGITS}}": _pack(item) for place, item in enumerate(value)}
-                else:
-                    packed[key] = _pack(value)
-            except (TypeError, ValueError) as error:
-                raise InvalidInput(
-                    f"the field {name!r} of the state cannot be stored: {error}; "
-                    "register a serializer for the field with Burr's register_field_serde"
-                ) from error
-        return fields, packed
+    def pack(self, state: State[Any]) -> Packed:
+        """The fields of a state; InvalidInput for one that is no plain data."""
+        try:
+            return self._fields.pack(state.serialize(**self.serde_kwargs))
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"{error}; register a serializer for the field with Burr's register_field_serde"
+            ) from error
 
-    def save(self, branch: str, step: Mapping[str, Any], packed: Mapping[str, bytes]) -> None:
+    def save(self, branch: str, step: Mapping[str, Any], packed: Packed) -> None:
         """Commit a step; AlreadyExists if the branch has this step, or a later one, with other values."""
-        digests = {key: blake2b(data, digest_size=16).digest() for key, data in packed.items()}
         message = f"step {step['sequence_id']}: {step['position']} ({step['status']})"
         while True:
             head = self.repo.newest(branch)
-            known: Mapping[str, bytes] = {}
             if head is not None:
                 last = self._step(head)
                 if step["sequence_id"] <= last["sequence_id"]:
-                    if step == last and self._is_same(head, packed):
+                    if step == last and self._fields.is_same(head, packed):
                         return  # saved again, after a lost answer
                     raise AlreadyExists(
                         f"the branch {branch!r} has step {last['sequence_id']}, so step "
@@ -100,17 +76,14 @@ class _Applications:
                         "Load the application again, or give this run an app_id of its own",
                         name=branch,
                     )
-                known = self._digests(branch, head)
-            new = {key: _unpack(packed[key]) for key, digest in digests.items() if known.get(key) != digest}
-            gone = [key for key in known if key not in digests]
+            new, gone = self._fields.changes(branch, head, packed)
             try:
                 commit = self.repo.commit(
                     branch, set={_STEP: dict(step), **new}, delete=gone, expect=head, message=message
                 )
             except RefMoved:
                 continue
-            if commit is not None:
-                self._remember(branch, commit, digests)
+            self._fields.landed(branch, commit, packed)
             return
 
     def load(
@@ -136,7 +109,9 @@ class _Applications:
                     "app_id": _app_of(branch),
                     "sequence_id": step["sequence_id"],
                     "position": step["position"],
-                    "state": State.deserialize(self._fields(commit, step["fields"]), **self.serde_kwargs),
+                    "state": State.deserialize(
+                        self._fields.load(commit, step["fields"]), **self.serde_kwargs
+                    ),
                     "created_at": commit.time.isoformat(),
                     "status": step["status"],
                 }
@@ -166,34 +141,6 @@ class _Applications:
     def _step(self, commit: Commit) -> dict[str, Any]:
         step: dict[str, Any] = Snapshot(self.repo, commit)[_STEP]
         return step
-
-    def _fields(self, commit: Commit, fields: _Fields) -> dict[str, Any]:
-        stored = Snapshot(self.repo, commit)
-        values: dict[str, Any] = {}
-        for name, has_items in fields:
-            key = join_path(_STATE, name)
-            values[name] = [stored[item] for item in stored.keys(f"{key}/")] if has_items else stored[key]
-        return values
-
-    def _is_same(self, head: Commit, packed: Mapping[str, bytes]) -> bool:
-        stored = Snapshot(self.repo, head)
-        # Packed again: 1, 1.0 and True are equal in Python.
-        return all(_pack(stored[key]) == data for key, data in packed.items())
-
-    def _digests(self, branch: str, head: Commit) -> Mapping[str, bytes]:
-        with self._lock:
-            known = self._known.get(branch)
-        if known is not None and known[0].id == head.id:
-            return known[1]
-        # The keys alone: each of them is set or deleted, and nothing is loaded.
-        return {key: b"" for key, _ in self.repo.entries(head.root, f"{_STATE}/")}
-
-    def _remember(self, branch: str, commit: Commit, digests: dict[str, bytes]) -> None:
-        with self._lock:
-            self._known[branch] = commit, digests
-            self._known.move_to_end(branch)
-            if len(self._known) > _MOST:
-                self._known.popitem(last=False)
 
 
 class VstatePersister(BaseStatePersister):
@@ -250,8 +197,8 @@ class VstatePersister(BaseStatePersister):
         **kwargs: Any,
     ) -> None:
         """Store the state after a step as one commit; AlreadyExists if there is this step or a later one."""
-        fields, packed = self._applications.pack(state)
-        step = _step_of(sequence_id, position, status, fields)
+        packed = self._applications.pack(state)
+        step = _step_of(sequence_id, position, status, packed)
         self._applications.save(_branch_of(partition_key, app_id), step, packed)
 
     def load(
@@ -320,8 +267,8 @@ class AsyncVstatePersister(AsyncBaseStatePersister):
     ) -> None:
         """As `VstatePersister.save`."""
         # Before the first await: the application may go on to change the values.
-        fields, packed = self._applications.pack(state)
-        step = _step_of(sequence_id, position, status, fields)
+        packed = self._applications.pack(state)
+        step = _step_of(sequence_id, position, status, packed)
         branch = _branch_of(partition_key, app_id)
         await in_thread(lambda: self._applications.save(branch, step, packed))
 
@@ -348,29 +295,5 @@ def _app_of(branch: str) -> str:
     return split_path(unquote_ref(branch))[-1]
 
 
-def _step_of(sequence_id: int, position: str, status: str, fields: _Fields) -> dict[str, Any]:
-    return {"sequence_id": sequence_id, "position": position, "status": status, "fields": fields}
-
-
-def _has_items(value: Any) -> bool:
-    """Is each item of the value stored on its own? The numbers of a vector are not."""
-    return type(value) is list and all(isinstance(item, dict | str) for item in value)
-
-
-def _pack(value: Any) -> bytes:
-    """The value as plain data: a member of an enum that is a str becomes a str."""
-    packed: bytes = msgpack.packb(value, default=_wide, unicode_errors="surrogatepass")
-    return packed
-
-
-def _unpack(data: bytes) -> Any:
-    return msgpack.unpackb(
-        data, ext_hook=lambda _, digits: int(digits, 16), strict_map_key=False, unicode_errors="surrogatepass"
-    )
-
-
-def _wide(value: object) -> msgpack.ExtType:
-    """An int of more than 64 bits, which MessagePack lacks."""
-    if isinstance(value, int):
-        return msgpack.ExtType(0, f"{value:x}".encode())
-    raise TypeError(f"{type(value).__name__} is no plain data")
+def _step_of(sequence_id: int, position: str, status: str, packed: Packed) -> dict[str, Any]:
+    return {"sequence_id": sequence_id, "position": position, "status": status, "fields": packed.names}

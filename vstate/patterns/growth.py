@@ -8,6 +8,7 @@ are ranges of the heap too.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -40,25 +41,35 @@ class Grown(NamedTuple):
 
 
 class Heap:
-    """The bytes of a journal in memory."""
+    """The bytes of a journal in memory, as the parts that were added: no part is copied."""
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        self._parts: list[bytes] = []
+        self._ends: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._bytes)
+        return self._ends[-1] if self._ends else 0
 
     def add(self, data: bytes) -> None:
         """Put bytes at the end of the heap."""
-        self._bytes += data
+        self._ends.append(len(self) + len(data))
+        self._parts.append(data)
 
     def value(self, grown: Grown) -> bytes:
         """The value of a description. Raises InvalidInput if the heap lacks a part of it."""
-        heap = self._bytes
+        found = [grown.head]
         starts, ends = grown.ranges[::2], grown.ranges[1::2]
-        if max(ends, default=0) > len(heap):
-            raise InvalidInput(f"a value needs {max(ends)} bytes of a heap of {len(heap)}")
-        return b"".join([grown.head, *(heap[i:j] for i, j in zip(starts, ends, strict=True))])
+        if max(ends, default=0) > len(self):
+            raise InvalidInput(f"a value needs {max(ends)} bytes of a heap of {len(self)}")
+        for start, end in zip(starts, ends, strict=True):
+            if start < end:
+                first, last = bisect_right(self._ends, start), bisect_left(self._ends, end)
+                parts = self._parts[first : last + 1]
+                parts[-1] = parts[-1][: end - self._ends[last] or None]
+                # After the end: the first part may be the last one, too.
+                parts[0] = parts[0][start - (self._ends[first - 1] if first else 0) :]
+                found += parts
+        return b"".join(found)
 
 
 def grow(data: bytes, heap_size: int, before: tuple[Grown, bytes] | None = None) -> tuple[Grown, bytes]:

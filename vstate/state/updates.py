@@ -172,11 +172,19 @@ class Update:
         self._error, self._trace, self.done = error, error.__traceback__, True
 
     def result(self) -> Commit | None:
-        """The commit, None if nothing changed. Raises the exception that ended the update. It is done."""
+        """The commit, None if nothing changed. Raises the exception that ended the update. It is done.
+
+        It is asked for once: the traceback of the exception leads here, so keeping both would be a cycle.
+        """
         assert self.done  # else None would say that nothing changed
-        if self._error is not None:
-            # Several updates may have met one error. Its traceback names the caller of this one alone.
-            raise self._error.with_traceback(self._trace)
+        error, trace = self._error, self._trace
+        self._error = self._trace = None
+        try:
+            if error is not None:
+                # Several updates may have met one error. Its traceback names the caller of this one alone.
+                raise error.with_traceback(trace)
+        finally:
+            del error, trace
         return self._commit
 
 

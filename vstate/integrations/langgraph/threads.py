@@ -53,7 +53,8 @@ class Thread:
 
     def __init__(self) -> None:
         self.heap = Heap()
-        self._saved: dict[str, dict[str, Saved]] = {}
+        self._saved: dict[str, dict[str, Saved | dict[str, Any]]] = {}
+        """The checkpoints by namespace and id, as their fields until they are asked for: most never are."""
         self._newest: dict[str, str] = {}
         self._writes: dict[tuple[str, str], dict[tuple[str, int], Write]] = {}
         self._last: dict[tuple[str, str], tuple[Grown, bytes]] = {}
@@ -66,36 +67,39 @@ class Thread:
         kind, fields, *grown = record
         ns, id = fields["ns"], fields["id"]
         if kind == CHECKPOINT:
-            values = {
-                channel: Value(version, form, Grown(head, ranges))
-                for channel, (version, form, head, ranges) in fields["values"].items()
-            }
-            saved = Saved(ns, id, fields["parent"], fields["checkpoint"], fields["metadata"], values)
-            self._saved.setdefault(ns, {})[id] = saved
-            self._newest[ns] = max(id, self._newest.get(ns, id))
+            own = self._saved.get(ns)
+            if own is None:
+                own = self._saved[ns] = {}
+                self._newest[ns] = id
+            own[id] = fields
+            if id > self._newest[ns]:
+                self._newest[ns] = id
             for _, data in grown:
                 self.heap.add(data)
             if record is self._planned[0]:
                 self._last |= self._planned[1]
         elif kind == WRITES:
-            own = self._writes.setdefault((ns, id), {})
+            writes = self._writes.setdefault((ns, id), {})
             for place, channel, value in fields["writes"]:
                 key = fields["task"], place
-                if place < 0 or key not in own:
-                    own[key] = Write(fields["path"], fields["task"], place, channel, value)
+                if place < 0 or key not in writes:
+                    writes[key] = Write(fields["path"], fields["task"], place, channel, value)
 
     # Reading
 
     def find(self, ns: str, id: str | None) -> Saved | None:
         """The checkpoint of this id, or the newest one: that with the greatest id."""
         own = self._saved.get(ns, {})
-        return own.get(id or self._newest.get(ns, ""))
+        id = id or self._newest.get(ns, "")
+        found = own.get(id)
+        if isinstance(found, dict):
+            found = own[id] = _saved(found)
+        return found
 
     def all(self, ns: str | None = None) -> list[Saved]:
         """The checkpoints of a namespace, or of all, the greatest id first."""
-        found = [
-            saved for name, own in self._saved.items() if ns is None or name == ns for saved in own.values()
-        ]
+        names = [(name, id) for name, own in self._saved.items() if ns is None or name == ns for id in own]
+        found = [saved for name, id in names if (saved := self.find(name, id)) is not None]
         return sorted(found, key=lambda saved: saved.id, reverse=True)
 
     def writes(self, ns: str, id: str) -> list[Write]:
@@ -169,6 +173,17 @@ class Thread:
             for write in self.writes(saved.ns, saved.id):
                 records.append(writes_record(saved.ns, saved.id, write.path, write.task, [write[2:]]))
         return records
+
+
+def _saved(fields: Mapping[str, Any]) -> Saved:
+    """The checkpoint of a record with these fields."""
+    values = {
+        channel: Value(version, form, Grown(head, ranges))
+        for channel, (version, form, head, ranges) in fields["values"].items()
+    }
+    return Saved(
+        fields["ns"], fields["id"], fields["parent"], fields["checkpoint"], fields["metadata"], values
+    )
 
 
 class _Maker:

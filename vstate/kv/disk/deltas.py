@@ -7,9 +7,10 @@ The column `base` of a row says how its value is kept:
 - otherwise: as the difference from the value of the row with this rowid, which is packed too.
 
 A packed value begins with one byte: a bit that says whether zstd packed it, and the number of its version in
-seven bits. A value that is packed by itself has the number 0, the next one 1, and so on to 120. `base_of`
-names the version that each one is based on, so 20 steps at the most lead to any value. The triggers in
-`database.py` keep a base as long as a row needs it.
+seven bits. A value that is packed by itself has the number 0, the next one 1, and so on to 120. The multiples
+of 11 are *marks*: each is based on the mark before it, and any other version on the version before it. So 20
+steps at the most lead to any value. A value that grew, and does not grow any more, becomes a mark, and the
+versions below it are based on it. The triggers in `database.py` keep a base as long as a row needs it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _LEVEL = 5
 _LEVEL_OF_ZLIB = 6
 _WORTH_IT = 0.5
 _MOST_KNOWN = 256
+_CLOSING = 8
+"""So many bytes at the end of a pickled list may be others in the same list with more items."""
 
 _PUT = "INSERT INTO kv (key, value, base) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
 _DELETE = "DELETE FROM kv WHERE key = ?"
@@ -50,8 +53,17 @@ _PACKED_ROW = "SELECT rowid FROM kv WHERE key = ? AND base IS NOT NULL"
 BY_KEY = "SELECT rowid, value, base FROM kv WHERE key = ?"
 _BY_ROW = "SELECT rowid, value, base FROM kv WHERE rowid = ?"
 
+_SIZE = "SELECT sum(length(value)) FROM kv WHERE rowid IN ({})"
+_UNBASE = "UPDATE kv SET base = NULL WHERE rowid IN ({})"
+_REPACK = "UPDATE kv SET value = ?, base = ? WHERE rowid = ?"
+
 LISTED = "(key < x'FF' OR length(key) = 33)"
 """Which rows are listed: texts, and objects (see `vstate/kv/packing.py`). The others only serve as bases."""
+
+_RELEASE = (
+    f"DELETE FROM kv WHERE rowid IN ({{}}) AND NOT {LISTED} "
+    "AND NOT EXISTS (SELECT 1 FROM kv AS other WHERE other.base = kv.rowid AND other.base > 0)"
+)
 
 CHAINS = (
     "WITH RECURSIVE needed(place) AS (SELECT rowid FROM kv WHERE key IN ({}) "
@@ -62,11 +74,6 @@ CHAINS = (
 
 Row = tuple[int, bytes, int | None]
 """The rowid, the value as it is kept, and the base."""
-
-
-def base_of(version: int) -> int:
-    """The number of the version on which this one is based: 11 or 1 before it."""
-    return version - (1 if version % STEP else STEP)
 
 
 class Damaged(ValueError):
@@ -233,16 +240,66 @@ class Packer(Unpacker):
         """The number of the version, its base, and the packed value."""
         try:
             rowid = self._rows().rowids.get(before) or self._packed_row(before)
-            if rowid is not None and (number := self._version(rowid).number + 1) < VERSIONS:
-                wanted = base_of(number)
-                while (version := self._version(rowid)).number > wanted:
-                    rowid = version.base
-                packed = pack_value(value, number, version.value)
-                if len(packed) < len(value) * _WORTH_IT:
-                    return number, rowid, packed
+            if rowid is not None:
+                if len(value) < len(self._version(rowid).value):
+                    self._turn(rowid)
+                version = self._version(rowid)
+                number = version.number + 1
+                if not number % STEP:
+                    rowid, version = self._mark(rowid)
+                    number = version.number + STEP
+                if number < VERSIONS:
+                    packed = pack_value(value, number, version.value)
+                    if len(packed) < len(value) * _WORTH_IT:
+                        return number, rowid, packed
         except Damaged:
             pass  # the next version does not rely on it
         return 0, 0, pack_value(value, 0)
+
+    def _mark(self, rowid: int) -> tuple[int, Version]:
+        """This row if it is a mark, or the nearest one below it. A mark never moves."""
+        while (version := self._version(rowid)).number % STEP:
+            rowid = version.base
+        return rowid, version
+
+    def _turn(self, last: int) -> None:
+        """Make this row a mark, and base those below it on it whose values are its beginning.
+
+        Its growth is over. Readers of the last value need fewer rows then. Does nothing if it took more room.
+        """
+        whole = version = self._version(last)
+        grown: dict[int, bytes] = {}
+        below = version.base
+        while version.number % STEP:
+            below, version = version.base, self._version(version.base)
+            if not version.number % STEP or not whole.value.startswith(version.value[:-_CLOSING]):
+                break
+            grown[below] = version.value
+        if not grown:
+            return
+        base, before = self._mark(last)
+        number = (before.number + STEP) % VERSIONS
+        if not number:
+            base, before = 0, Version(0, 0, b"")
+        compress = zstandard.ZstdCompressor(level=1, dict_data=_dictionary(whole.value)).compress
+        head = bytes([_BY_ZSTD | number + 1])
+        rows = [(head + compress(value), last, rowid) for rowid, value in grown.items()]
+        # The row that gets longer comes last: SQLite gives it the room of the others.
+        rows.append((pack_value(whole.value, number, before.value), base, last))
+        places = [*grown, last]
+        marks = ",".join("?" * len(places))
+        ((size,),) = self._connection.execute(_SIZE.format(marks), places).fetchall()
+        if number and sum(len(packed) for packed, _, _ in rows) > size:
+            return
+        # A trigger would copy a row that has a base, and whose value changes.
+        self._connection.execute(_UNBASE.format(marks), places)
+        self._connection.executemany(_REPACK, rows)
+        known = self._rows()
+        if self._connection.execute(_RELEASE.format(marks), [*grown, below]).rowcount:
+            known.rows.clear()  # SQLite may use the rowids again
+        for rowid, value in grown.items():
+            known.remember(rowid, Version(number + 1, last, value))
+        known.remember(last, Version(number, base, whole.value))
 
     def _packed_row(self, key: bytes) -> int | None:
         """The rowid of the key, if its value is packed."""

@@ -1,0 +1,401 @@
+"""VstateProvider and VstateFlowPersistence: the checkpoints and the states of flows of CrewAI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
+from os import PathLike, fspath
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Self
+
+from pydantic import BaseModel, PrivateAttr
+
+from vstate.arguments import check_count, check_text
+from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.integrations import framework_of
+from vstate.kv.base import KVStore
+from vstate.kv.url import location_of, open_store
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.patterns.fields import Fields
+from vstate.patterns.paths import join_path
+from vstate.repo.names.refs import quote_ref
+from vstate.repo.repository import Repository
+from vstate.repo.rules.security import Security
+from vstate.repo.writing import BranchChanges
+from vstate.sessions.shielding import in_thread
+from vstate.state.snapshot import Snapshot
+
+with framework_of("crewai"):
+    from crewai.flow.async_feedback.types import PendingFeedbackContext
+    from crewai.flow.persistence import FlowPersistence
+    from crewai.state.provider.json_provider import JsonProvider
+
+_FLOWS: Final = ("crewai", "flows")
+_CHECKPOINTS: Final = ("crewai", "checkpoints")
+_STEP: Final = "step"
+_PENDING: Final = "pending"
+_EVENTS: Final = "event_record"
+_FORMS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ascii": {},
+    "compact": {"ensure_ascii": False, "separators": (",", ":")},
+    "unicode": {"ensure_ascii": False},
+}
+"""How a checkpoint is spelled as JSON: CrewAI's listener and `RuntimeState.checkpoint` do it differently."""
+
+
+class _Opened:
+    """A store, its repository, and the fields of the records in it."""
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None, name: str) -> None:
+        opened = open_store(store)
+        self._owned = opened if opened is not store else None
+        self.repo = Repository(opened, Security(allow=()))
+        self.fields = Fields(self.repo, name)
+
+    def close(self) -> None:
+        """Close the store if it was opened here."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def step(self, commit: Commit) -> dict[str, Any]:
+        """The facts of a commit beside its record."""
+        step: dict[str, Any] = Snapshot(self.repo, commit)[_STEP]
+        return step
+
+
+class VstateFlowPersistence(FlowPersistence):
+    """The states of flows: `@persist(VstateFlowPersistence("./flows"))`.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
+      `close()`, or at the end of the `with` block.
+    - A flow is the branch `crewai/flows/ID`, and the state after a method is one commit. A field that did not
+      change takes no room in the next commit. Each item of a list of dicts or texts is stored once.
+    - A state is JSON, as in CrewAI's own persistence, and comes back as JSON gives it. A set becomes a list,
+      a date its ISO text, and another object its `str()`.
+    - A branch that was copied is a flow of its own: its state comes back with the new id.
+
+    Threads and processes may share it. Of two saves of one flow the later one wins. Raises InvalidInput for a
+    state that JSON cannot hold, StoreUnavailable, and the other errors of `vstate`.
+    """
+
+    persistence_type: str = "VstateFlowPersistence"
+    path: str | None = None
+    """The directory of the store, by which a flow that comes back from a checkpoint opens it again."""
+    _opened: _Opened = PrivateAttr()
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None = None, /, **fields: Any) -> None:
+        if store is None and fields:  # a flow that was in a checkpoint
+            store = fields.get("path")
+            if store is None:
+                raise InvalidInput(
+                    "the checkpoint of a flow names its VstateFlowPersistence only by a path, and this one "
+                    "had no path; open the store as VstateFlowPersistence(PATH) before the checkpoint"
+                )
+        opened = _Opened(store, "state")
+        super().__init__()
+        self.path = _path_of(store)
+        self._opened = opened
+
+    @property
+    def repo(self) -> Repository:
+        """The repository with the flows."""
+        return self._opened.repo
+
+    def branch(self, flow_uuid: str) -> str:
+        """The name of the branch of a flow. Raises InvalidInput for an empty id."""
+        return quote_ref(join_path(*_FLOWS, check_text("flow_uuid", flow_uuid, empty=False)))
+
+    def close(self) -> None:
+        """Close the store if it was opened here."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def init_db(self) -> None:
+        """Do nothing: a store of vstate needs no preparation."""
+
+    def save_state(self, flow_uuid: str, method_name: str, state_data: dict[str, Any] | BaseModel) -> None:
+        """Store the state after a method as one commit; none if the method left the same state before."""
+        self._save(flow_uuid, method_name, _plain(state_data), f"state after {method_name}", {})
+
+    def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
+        """The newest state of the flow, None if there is none."""
+        head = self.repo.newest(self.branch(flow_uuid))
+        if head is None:
+            return None
+        step = self._opened.step(head)
+        return _of_flow(flow_uuid, step, self._opened.fields.load(head, step["fields"]))
+
+    def save_pending_feedback(
+        self, flow_uuid: str, context: PendingFeedbackContext, state_data: dict[str, Any] | BaseModel
+    ) -> None:
+        """Store the state of a flow that waits for a person, and the question, as one commit."""
+        state = _plain(state_data)
+        pending = {"context": _plain(context.to_dict()), "state": state}
+        message = f"{context.method_name} waits for feedback"
+        self._save(flow_uuid, context.method_name, state, message, {_PENDING: pending})
+
+    def load_pending_feedback(self, flow_uuid: str) -> tuple[dict[str, Any], PendingFeedbackContext] | None:
+        """The state and the question of a flow that waits for a person; None if it does not wait."""
+        head = self.repo.newest(self.branch(flow_uuid))
+        pending = None if head is None else Snapshot(self.repo, head).get(_PENDING)
+        if head is None or pending is None:
+            return None
+        step = self._opened.step(head)
+        context = {**pending["context"], "flow_id": flow_uuid}
+        state = _of_flow(flow_uuid, step, dict(pending["state"]))
+        return state, PendingFeedbackContext.from_dict(context)
+
+    def clear_pending_feedback(self, flow_uuid: str) -> None:
+        """Note that the flow waits no more. Its state stays."""
+        branch = self.branch(flow_uuid)
+        if self.repo.newest(branch) is not None:
+            self.repo.commit(branch, delete=[_PENDING], message="feedback received")
+
+    def _save(
+        self, flow_uuid: str, method: str, state: dict[str, Any], message: str, beside: Mapping[str, Any]
+    ) -> None:
+        branch, fields = self.branch(flow_uuid), self._opened.fields
+        packed = fields.pack(state)
+        step = {"flow": flow_uuid, "method": method, "fields": packed.names}
+        while True:
+            head = self.repo.newest(branch)
+            new, gone = fields.changes(branch, head, packed)
+            try:
+                commit = self.repo.commit(
+                    branch, set={_STEP: step, **beside, **new}, delete=gone, expect=head, message=message
+                )
+            except RefMoved:
+                continue
+            fields.landed(branch, commit, packed)
+            return
+
+
+class VstateProvider(JsonProvider):
+    """Checkpoints of crews, flows and agents: `CheckpointConfig(provider=VstateProvider("./runs"))`.
+
+    - `store` is as for `VstateFlowPersistence`.
+    - The `location` of a `CheckpointConfig` is a name here: the checkpoints are the commits of the branch
+      `crewai/checkpoints/LOCATION/BRANCH`, where BRANCH is CrewAI's own, such as `main`. A fork begins at the
+      commit of its parent.
+    - The id of a checkpoint is that of its commit. Each entity and each event of a run has a key, so those
+      that did not change take no room in the next checkpoint.
+    - CrewAI restores from files only, so `file` gives a checkpoint as one.
+
+    It is a JsonProvider, because a `CheckpointConfig` takes no provider that is not one of CrewAI's own.
+    Tasks, threads and processes may share it. A cancelled call has ended before the cancellation comes out.
+    Raises StoreUnavailable and the other errors of `vstate`.
+    """
+
+    _opened: _Opened = PrivateAttr()
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None = None, /) -> None:
+        super().__init__()
+        self._opened = _Opened(store, "checkpoint")
+
+    @property
+    def repo(self) -> Repository:
+        """The repository with the checkpoints."""
+        return self._opened.repo
+
+    def branch(self, location: str, branch: str = "main") -> str:
+        """The name of the branch with the checkpoints of a location, and of a branch of CrewAI."""
+        return quote_ref(join_path(*_CHECKPOINTS, check_text("location", location, empty=False), branch))
+
+    def close(self) -> None:
+        """Close the store if it was opened here."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def checkpoint(
+        self, data: str, location: str, *, parent_id: str | None = None, branch: str = "main"
+    ) -> str:
+        """Store a checkpoint as one commit, and return where it is.
+
+        A new branch begins at the checkpoint `parent_id`, if the store has it.
+        """
+        name, opened = self.branch(location, branch), self._opened
+        record, form = _taken_apart(data)
+        packed = opened.fields.pack(record)
+        trigger = record.get("trigger") or "on request"
+        while True:
+            head = self.repo.newest(name)
+            base = self._commit_of(parent_id) if head is None and parent_id else None
+            before = {"number": 0, "first": 1} if head is None else opened.step(head)
+            step = {
+                "number": before["number"] + 1,
+                "first": before["first"],
+                "form": form,
+                "fields": packed.names,
+            }
+            new, gone = opened.fields.changes(name, head or base, packed)
+            changes = BranchChanges(
+                name,
+                set={_STEP: step, **new},
+                delete=gone,
+                expect="anywhere" if base else head,
+                base=base,
+                message=f"checkpoint {step['number']}: {trigger}",
+            )
+            try:
+                (commit,) = self.repo.commit_many([changes])
+            except RefMoved:
+                continue
+            assert commit is not None  # the number is new
+            opened.fields.landed(name, commit, packed)
+            return f"{name}#{commit.id}"
+
+    async def acheckpoint(
+        self, data: str, location: str, *, parent_id: str | None = None, branch: str = "main"
+    ) -> str:
+        """As `checkpoint`."""
+        return await in_thread(lambda: self.checkpoint(data, location, parent_id=parent_id, branch=branch))
+
+    def newest(self, location: str, *, branch: str = "main") -> str | None:
+        """Where the newest checkpoint is, for `file` and `from_checkpoint`; None if there is none."""
+        name = self.branch(location, branch)
+        head = self.repo.newest(name)
+        if head is None:
+            return None
+        step = self._opened.step(head)
+        return f"{name}#{head.id}" if step["number"] >= step["first"] else None
+
+    def prune(self, location: str, max_keep: int, *, branch: str = "main") -> int:
+        """Keep the newest `max_keep` checkpoints, and return how many are gone.
+
+        They cannot be restored any more. History has them until `vstate gc --keep-last` or `repo.squash`.
+        """
+        check_count("max_keep", max_keep, 0)
+        name = self.branch(location, branch)
+        while True:
+            head = self.repo.newest(name)
+            if head is None:
+                return 0
+            step = self._opened.step(head)
+            first = max(step["first"], step["number"] - max_keep + 1)
+            removed: int = first - step["first"]
+            try:
+                if removed:
+                    self.repo.commit(
+                        name, set={_STEP: {**step, "first": first}}, expect=head, message=f"prune {removed}"
+                    )
+            except RefMoved:
+                continue
+            return removed
+
+    def extract_id(self, location: str) -> str:
+        """The id of the checkpoint at a location."""
+        return location.rpartition("#")[2]
+
+    def from_checkpoint(self, location: str) -> str:
+        """The JSON text of a checkpoint; NotFound if there is none, or if it was pruned."""
+        branch, _, id = location.rpartition("#")
+        head = self.repo.newest(branch)
+        commit = self._commit_of(id)
+        if head is not None and commit is not None:
+            step = self._opened.step(commit)
+            if step["number"] >= self._opened.step(head)["first"]:
+                return _put_together(self._opened.fields.load(commit, step["fields"]), step["form"])
+        raise NotFound(f"there is no checkpoint {location!r}", name=location)
+
+    async def afrom_checkpoint(self, location: str) -> str:
+        """As `from_checkpoint`."""
+        return await in_thread(lambda: self.from_checkpoint(location))
+
+    @contextmanager
+    def file(self, location: str) -> Iterator[str]:
+        """A file with the checkpoint, for `CheckpointConfig(restore_from=…)` inside the block: its path."""
+        with TemporaryDirectory(prefix="vstate-") as directory:
+            # CrewAI takes the id of the checkpoint out of the name.
+            path = Path(directory, f"{self.extract_id(location)}_p-none.json")
+            path.write_text(self.from_checkpoint(location), encoding="utf-8")
+            yield str(path)
+
+    def _commit_of(self, id: str) -> Commit | None:
+        try:
+            return self.repo.resolve(ObjectId.parse(id))
+        except (InvalidInput, NotFound):
+            return None
+
+
+def _path_of(store: KVStore | str | PathLike[str] | None) -> str | None:
+    """The path of a store; None for another store, and for a URL, which may hold a password."""
+    if store is None or isinstance(store, KVStore):
+        return None
+    path = fspath(store)
+    return path if location_of(store) == path else None
+
+
+def _plain(state: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
+    """A copy of the state as JSON gives it back."""
+    if isinstance(state, BaseModel):
+        state = _dumped(state)
+    if not isinstance(state, dict):
+        raise InvalidInput(f"the state of a flow is a dict or a model, not {type(state).__name__}")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(state, default=_jsonable))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the state of a flow cannot be stored as JSON: {error}") from error
+    return plain
+
+
+def _dumped(model: BaseModel) -> dict[str, Any]:
+    try:
+        return model.model_dump(mode="json")
+    except Exception:  # a field of a class that pydantic does not know, or a serializer of the program
+        return model.model_dump()
+
+
+def _jsonable(value: object) -> Any:
+    if isinstance(value, BaseModel):
+        return _dumped(value)
+    if isinstance(value, set | frozenset):
+        return list(value)
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _of_flow(flow_uuid: str, step: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """The state with the id of the flow, which is another one on a branch that was copied."""
+    if step["flow"] != flow_uuid and state.get("id") == step["flow"]:
+        state["id"] = flow_uuid
+    return state
+
+
+def _taken_apart(data: str) -> tuple[dict[str, Any], str | None]:
+    """The data of a checkpoint and the spelling of its text. Any other text is one field, as it is."""
+    try:
+        record = json.loads(data)
+        if type(record) is dict:
+            events = record.get(_EVENTS)
+            if type(events) is dict and type(events.get("nodes")) is dict:
+                record[_EVENTS] = [{id: node} for id, node in events["nodes"].items()]
+            for form in _FORMS:
+                if _put_together(record, form) == data:
+                    return record, form
+    except (ValueError, RecursionError):
+        pass
+    return {"text": data}, None
+
+
+def _put_together(record: Mapping[str, Any], form: str | None) -> str:
+    """The text of a checkpoint out of its data."""
+    if form is None:
+        return str(record["text"])
+    events = record.get(_EVENTS)
+    if type(events) is list:
+        nodes = {id: node for each in events for id, node in each.items()}
+        record = {**record, _EVENTS: {"nodes": nodes}}
+    return json.dumps(record, **_FORMS[form])
