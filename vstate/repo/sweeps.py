@@ -60,6 +60,10 @@ def begins_anew(method: Callable[Concatenate[_Core, _P], _T]) -> Callable[Concat
 
     @wraps(method)
     def call(self: _Core, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        try:
+            return method(self, *args, **options)
+        except CorruptObject:
+            pass
         return anew(self, partial(method, self, *args, **options), (*args, *options.values()))
 
     return call
