@@ -20,8 +20,8 @@ from pydantic import BaseModel
 
 from vstate import Disk, InvalidInput, Memory, NotFound, Versioned
 
-# Before the import: CrewAI looks at them then.
-os.environ["CREWAI_DISABLE_TELEMETRY"] = os.environ["OTEL_SDK_DISABLED"] = "true"
+# Before the import: CrewAI looks then. `OTEL_SDK_DISABLED` would disable the spans of other tests too.
+os.environ["CREWAI_DISABLE_TELEMETRY"] = "true"
 
 pytest.importorskip("crewai", reason="crewai is not installed")
 

@@ -92,7 +92,7 @@ def test_a_branch_that_is_forgotten_beside_an_operation_is_no_damage(
 ) -> None:
     """Before each call of the store, `delete_branch(forget=True)` removes the branch and its objects."""
     # Most calls of the store come early. Disk has the same ones as Memory.
-    step = 11 if name in MANY_CALLS or kind is Disk else 3
+    step = 11 if name in MANY_CALLS or kind is Disk else 5
     at, calls, ended = 1, 1, []
     while at <= calls:
         store: Any = watched(kind)(*([] if kind is Memory else [tmp_path / f"{at}"]))
