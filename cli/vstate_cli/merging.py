@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from vstate.display import documents
 from vstate.errors import Conflict, InvalidInput, MergeConflict
 from vstate.kv.base import KVStore
 from vstate.objects import tree
@@ -233,7 +234,7 @@ def show_applied(session: Session, branch: str, commit: Commit | None, nothing: 
     out = session.out
     diff = None if commit is None else session.repo.changes(commit)
     if session.json:
-        document = {} if diff is None else {"changes": changes.keys_document(diff)}
+        document = {} if diff is None else {"changes": documents.keys_document(diff)}
         out.json({"branch": branch, "commit": None if commit is None else commit.id} | document)
         return
     if commit is None or diff is None:

@@ -1,0 +1,150 @@
+"""The application: paths and the functions that answer them, as an ASGI app."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from vstate.errors import Conflict, InvalidInput, NotFound, StorageError, UntrustedCommit, VStateError
+from vstate.kv.base import KVStore
+from vstate.kv.readonly import ReadOnly as ReadOnlyStore
+from vstate.repo.repository import Repository
+from vstate.values.inert import InertError
+from vstate.viewer.guard import Guard
+from vstate.viewer.listing import Gone
+from vstate.viewer.parameters import Parameters
+from vstate.viewer.reading import Reading, refs_state
+
+__all__ = ["API", "STATIC", "app"]
+
+API: Final = "/api/v1"
+STATIC: Final = Path(__file__).with_name("static")
+_LOOK_EVERY: Final = 0.4  # seconds
+_ALIVE_EVERY: Final = 15.0
+
+
+def app(
+    store: KVStore | Repository,
+    *,
+    write: bool = False,
+    token: str | None = None,
+    hosts: Collection[str] | None = None,
+    cookie: str = "vstate",
+) -> ASGIApp:
+    """The viewer of a store as an ASGI application, with the JSON API under /api/v1.
+
+    Mount it behind an application that decides who may see the store, since without `token` it asks nobody.
+    With a token, a request needs it in the address, as a cookie or as a Bearer. `hosts` are the values of the
+    header Host that it answers for, None for any. Without `write` it changes nothing. No value is unpickled.
+    """
+    repo = store if isinstance(store, Repository) else Repository(store if write else ReadOnlyStore(store))
+    reading = Reading(repo, write=write)
+    routes = [
+        *(Route(API + path, _answering(function, repo)) for path, function in reading.answers.items()),
+        Route(API + "/commits/{rev:path}", _answering(lambda rev: reading.commit(rev), repo, "rev")),
+        Route(API + "/bytes", _picture(reading, repo)),
+        Route(API + "/events", _events(repo)),
+        Route("/", _page),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    starlette = Starlette(
+        routes=routes,
+        middleware=[Middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)],
+        exception_handlers={
+            VStateError: _failed,
+            404: lambda *_: _json({"error": "no such address"}, 404),
+            405: lambda *_: _json({"error": "this address has no such method"}, 405),
+        },
+    )
+    return Guard(starlette, token=token, hosts=hosts, cookie=cookie)
+
+
+def _answering(function: Callable[..., Any], repo: Repository, name: str = "") -> Callable[[Request], Any]:
+    """The endpoint that answers with the result of `function`: of the query, or of a part of the path."""
+
+    def endpoint(request: Request) -> Response:
+        given = request.path_params[name] if name else Parameters(request, repo)
+        return _json(function(given))
+
+    return endpoint
+
+
+def _picture(reading: Reading, repo: Repository) -> Callable[[Request], Any]:
+    def endpoint(request: Request) -> Response:
+        media, data = reading.picture(Parameters(request, repo))
+        return Response(
+            data, media_type=media, headers={"Content-Security-Policy": "sandbox; default-src 'none'"}
+        )
+
+    return endpoint
+
+
+def _page(request: Request) -> Response:
+    return FileResponse(STATIC / "index.html", media_type="text/html")
+
+
+def _events(repo: Repository) -> Callable[[Request], Any]:
+    """Tells of each change of the refs as a server-sent event."""
+
+    async def changes() -> AsyncIterator[str]:
+        seen, told = "", time.monotonic()
+        while True:
+            began = time.monotonic()
+            try:
+                state = await run_in_threadpool(refs_state, repo)
+            except VStateError:
+                state = seen  # the next look may succeed
+            if state != seen:
+                seen, told = state, time.monotonic()
+                yield f"event: refs\ndata: {json.dumps({'state': state})}\n\n"
+            elif time.monotonic() - told > _ALIVE_EVERY:
+                told = time.monotonic()
+                yield ": alive\n\n"
+            # A store with many refs is not looked at all the time.
+            await asyncio.sleep(max(_LOOK_EVERY, 10 * (time.monotonic() - began)))
+
+    async def endpoint(_: Request) -> Response:
+        return StreamingResponse(changes(), media_type="text/event-stream")
+
+    return endpoint
+
+
+def _json(answer: Any, status: int = 200) -> Response:
+    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # Lone surrogates, which a pickle may hold, are no UTF-8.
+    return Response(text.encode("utf-8", "replace"), status, media_type="application/json")
+
+
+def _failed(_: Request, error: Exception) -> Response:
+    """The error of a request as JSON, with the status that tells a program what to do."""
+    return _json({"error": str(error)}, status_of(error))
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status for an error of vstate."""
+    for kind, status in (
+        (Gone, 410),
+        (NotFound, 404),
+        (Conflict, 409),
+        (UntrustedCommit, 403),
+        (InvalidInput, 400),
+        (InertError, 422),
+        (StorageError, 500),
+    ):
+        if isinstance(error, kind):
+            return status
+    return 400
