@@ -19,12 +19,22 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from vstate.errors import Conflict, InvalidInput, NotFound, StorageError, UntrustedCommit, VStateError
+from vstate.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    StorageError,
+    UntrustedCommit,
+    VStateError,
+)
 from vstate.kv.base import KVStore
 from vstate.kv.readonly import ReadOnly as ReadOnlyStore
 from vstate.repo.repository import Repository
 from vstate.values.inert import InertError
+from vstate.viewer.changing import Body, Changing
 from vstate.viewer.guard import Guard
+from vstate.viewer.health import JOBS
 from vstate.viewer.listing import Gone
 from vstate.viewer.parameters import Parameters
 from vstate.viewer.reading import Reading, refs_state
@@ -35,6 +45,7 @@ API: Final = "/api/v1"
 STATIC: Final = Path(__file__).with_name("static")
 _LOOK_EVERY: Final = 0.4  # seconds
 _ALIVE_EVERY: Final = 15.0
+_LONGEST_BODY: Final = 2_000_000  # bytes
 
 
 def app(
@@ -53,11 +64,15 @@ def app(
     """
     repo = store if isinstance(store, Repository) else Repository(store if write else ReadOnlyStore(store))
     reading = Reading(repo, write=write)
+    changing = Changing(repo)
+    changes = changing.changes if write else ()
     routes = [
+        *(Route(API + path, _changing(changing, path), methods=["POST"]) for path in changes),
         *(Route(API + path, _answering(function, repo)) for path, function in reading.answers.items()),
         Route(API + "/commits/{rev:path}", _answering(lambda rev: reading.commit(rev), repo, "rev")),
         Route(API + "/bytes", _picture(reading, repo)),
         Route(API + "/events", _events(repo)),
+        *(Route(f"{API}/{name}", _job(function, repo)) for name, function in JOBS.items()),
         Route("/", _page),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
@@ -123,6 +138,65 @@ def _events(repo: Repository) -> Callable[[Request], Any]:
     return endpoint
 
 
+def _job(function: Callable[..., Any], repo: Repository) -> Callable[[Request], Any]:
+    """Does long work, and tells of its progress and of its result as server-sent events."""
+
+    async def work() -> AsyncIterator[str]:
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any]]()
+        is_over = False
+
+        def progress(step: str, count: int) -> None:
+            if is_over:
+                raise _Left
+            loop.call_soon_threadsafe(told.put_nowait, ("progress", {"step": step, "count": count}))
+
+        def run() -> None:
+            try:
+                found = ("result", function(repo, progress))
+            except _Left:
+                return
+            except VStateError as error:
+                found = ("failed", {"error": str(error)})
+            loop.call_soon_threadsafe(told.put_nowait, found)
+
+        running = asyncio.create_task(run_in_threadpool(run))
+        try:
+            kind = ""
+            while kind not in ("result", "failed"):
+                kind, data = await told.get()
+                yield f"event: {kind}\ndata: {json.dumps(data)}\n\n"
+            await running
+        finally:
+            is_over = True
+
+    async def endpoint(_: Request) -> Response:
+        return StreamingResponse(work(), media_type="text/event-stream")
+
+    return endpoint
+
+
+class _Left(Exception):
+    """Nobody waits for the result any more."""
+
+
+def _changing(changing: Changing, path: str) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _json({"error": "a change is sent as application/json"}, 415)
+        sent = bytearray()
+        async for piece in request.stream():
+            sent += piece
+            if len(sent) > _LONGEST_BODY:
+                return _json({"error": f"a change has at most {_LONGEST_BODY:,} bytes"}, 413)
+        try:
+            members = json.loads(sent)
+        except (ValueError, RecursionError):
+            return _json({"error": "the body of the request is no JSON"}, 400)
+        return _json(await run_in_threadpool(changing.carry_out, path, Body(members)))
+
+    return endpoint
+
+
 def _json(answer: Any, status: int = 200) -> Response:
     text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # Lone surrogates, which a pickle may hold, are no UTF-8.
@@ -140,6 +214,7 @@ def status_of(error: Exception) -> int:
         (Gone, 410),
         (NotFound, 404),
         (Conflict, 409),
+        (AlreadyExists, 409),
         (UntrustedCommit, 403),
         (InvalidInput, 400),
         (InertError, 422),

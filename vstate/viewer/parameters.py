@@ -30,6 +30,13 @@ class Parameters:
             raise InvalidInput(f"{name} has {len(found)} characters; at most {_LONGEST} are possible")
         return found
 
+    def texts(self, name: str) -> list[str]:
+        """All texts that are given under one name."""
+        found = self._given.getlist(name)
+        if len(found) > _MOST or any(len(text) > _LONGEST for text in found):
+            raise InvalidInput(f"{name} is given too often, or is too long")
+        return found
+
     def flag(self, name: str) -> bool:
         """Whether the parameter is 1 or true."""
         return self.text(name).lower() in ("1", "true")

@@ -13,9 +13,12 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
+from vstate.repo.rules.policies import OURS, THEIRS
 from vstate.repo.rules.signing import PublicKey, check
 from vstate.repo.search.texts import find_text
+from vstate.viewer.changing import Changing
 from vstate.viewer.comparing import change_page, key_changes
+from vstate.viewer.health import health
 from vstate.viewer.keys import key_page
 from vstate.viewer.life import blame_document, versions
 from vstate.viewer.listing import Listings, Query, ref_documents, refs_by_commit
@@ -54,6 +57,8 @@ class Reading:
             "/history": self.history,
             "/blame": self.blame,
             "/search": self.search,
+            "/health": self.health,
+            "/merge": self.merge,
         }
 
     def store(self, _: Parameters) -> Answer:
@@ -196,6 +201,19 @@ class Reading:
     def blame(self, given: Parameters) -> Answer:
         """The parts of a value, each with the commit that last changed it."""
         return blame_document(self._repo, given.commit(), given.required("key"))
+
+    def health(self, _: Parameters) -> Answer:
+        """Where the bytes are, and who signed."""
+        return health(self._repo)
+
+    def merge(self, given: Parameters) -> Answer:
+        """What a merge would do: nothing is changed."""
+        choices = dict.fromkeys(given.texts("take_ours"), OURS) | dict.fromkeys(
+            given.texts("take_theirs"), THEIRS
+        )
+        return Changing(self._repo).try_merge(
+            given.required("ours"), given.required("theirs"), given.text("policy"), choices
+        )
 
     def search(self, given: Parameters) -> Answer:
         """The places of a text in keys and values."""

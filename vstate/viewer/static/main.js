@@ -1,14 +1,17 @@
 // The page: three panes, and the keyboard.
+import { Actions } from "./actions.js";
 import { shown, useAnswer } from "./api.js";
 import { CommitHead } from "./commit.js";
 import { CommitList, ListFoot } from "./commits.js";
 import { DiffView, KeyDiff } from "./diff.js";
 import { Filter, textOfConditions } from "./filter.js";
+import { Health } from "./health.js";
 import { Help } from "./help.js";
 import { KeyTree } from "./keys.js";
 import { Blame, Life } from "./life.js";
 import { useListing } from "./listing.js";
 import { useRefs } from "./live.js";
+import { MergeTry } from "./merge.js";
 import { Pins, pinsOf, togglePin } from "./pins.js";
 import { go, hrefOf, readPlace, usePlace } from "./place.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
@@ -44,7 +47,9 @@ function Against({ place, refs }) {
   </span>`;
 }
 
-function Content({ place, rev, tip, refs, store }) {
+function Content({ place, rev, tip, refs, store, state }) {
+  if (place.page === "merge") return html`<main class="pane content"><${MergeTry} place=${place} refs=${refs} store=${store} state=${state} /></main>`;
+  if (place.page === "health") return html`<main class="pane content"><${Health} state=${state} /></main>`;
   const tab = place.tab ?? "";
   const isPinned = place.key && pinsOf(place).includes(place.path ? `${place.key}\n${place.path}` : place.key);
   const diff = { old: place.against, base: place.base, rev, isBeside: place.beside === "1" };
@@ -61,7 +66,7 @@ function Content({ place, rev, tip, refs, store }) {
             ? html`<${Blame} rev=${rev} name=${name} />`
             : html`<${Value} rev=${rev} name=${name} path=${place.path} since=${place.against} />`;
   return html`<main class="pane content">
-    <${CommitHead} rev=${rev}/>
+    <${CommitHead} rev=${rev}><${Actions} rev=${rev} place=${place} store=${store} refs=${refs} /></${CommitHead}>
     <${Pins} rev=${rev} place=${place} />
     <div class="content-bar">
       ${name ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>Changes of this commit</span></nav>`}
@@ -177,6 +182,8 @@ function App() {
       <${Filter} place=${place} rev=${rev} field=${field} />
       <span class="grow"></span>
       <button type="button" class="chip" aria-pressed=${isFollowing} title="show each new commit as it is made (g)" onClick=${() => go({ rev: isFollowing ? tip ?? "" : "" })}>${isFollowing ? "following" : "follow"}</button>
+      <a class="chip" href=${hrefOf({ page: "merge", pane: "value" })} title="merge two branches on trial (m)">merge</a>
+      <a class="chip" href=${hrefOf({ page: "health", pane: "value" })} title="sizes, gc, fsck, signatures (h)">health</a>
       <button type="button" class="icon" title="dark or light (t)" aria-label="dark or light" onClick=${switchTheme}>◐</button>
       <button type="button" class="icon" title="keys (?)" aria-label="help" onClick=${() => setHelp(true)}>?</button>
     </header>
@@ -189,7 +196,7 @@ function App() {
       <${ListFoot} listing=${listing} place=${place} />
     </section>
     <${KeyTree} rev=${rev} place=${place} steps=${steps} />
-    <${Content} place=${place} rev=${rev} tip=${tip} refs=${refs} store=${store} />
+    <${Content} place=${place} rev=${rev} tip=${tip} refs=${refs} store=${store} state=${state} />
     <nav class="panes" aria-label="Panes">${[["commits", "Commits"], ["keys", "Keys"], ["value", "Content"]].map(([id, label]) => html`<button type="button" aria-pressed=${pane === id} onClick=${() => go({ pane: id }, { replace: true })}>${label}</button>`)}</nav>
     ${isHelp ? html`<${Help} onClose=${() => setHelp(false)} />` : null}
   </div>`;
