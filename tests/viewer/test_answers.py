@@ -173,3 +173,14 @@ def test_an_empty_store(tmp_path: Path) -> None:
         assert viewer.get("/refs")["branches"] == []
         assert viewer.get("/health")["keys"] == 0
         assert viewer.ask("/keys")[0] == 404
+
+
+def test_notebook(small: Path) -> None:
+    """`state.view()` is a sandboxed frame with the whole page as text; nothing in it ends the attribute."""
+    with Versioned(Disk(small)) as state:
+        window = state.view("v1..main")
+        frame = window._repr_html_()
+        assert frame.startswith('<iframe sandbox="allow-scripts" ')
+        assert frame.count('"') == 12
+        assert "planned" in window.html
+        assert "default-src 'none'" in window.html

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from html import escape
@@ -18,15 +17,15 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.repository import Repository
 from vstate.repo.search.selection import select
-from vstate.viewer.app import STATIC
 from vstate.viewer.comparing import key_changes
 from vstate.viewer.health import health
 from vstate.viewer.lanes import Lanes
 from vstate.viewer.listing import ref_documents, refs_by_commit, row_document
+from vstate.viewer.page import joined_script, read_static
 from vstate.viewer.reading import Reading
 from vstate.viewer.values import Values
 
-__all__ = ["export_html", "joined_script"]
+__all__ = ["export_html"]
 
 _MOST_COMMITS: Final = 2000
 _MOST_CHARACTERS: Final = 40_000_000  # of JSON
@@ -34,10 +33,6 @@ _MOST_KEYS: Final = 5000  # of a state
 _PARTS: Final = 100  # of a page
 _PAGES: Final = 40  # of one value
 _MOST_PICTURE: Final = 1_000_000  # bytes
-_IMPORT: Final = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
-_EXPORT: Final = re.compile(
-    r"^export (?:async )?(?:function|const|class) (?:(\w+)|\{([^}]*)\})", re.MULTILINE
-)
 
 
 def export_html(
@@ -55,8 +50,8 @@ def export_html(
     """
     data = _Data(repo, rev, limit, progress).document()
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    style = (STATIC / "style.css").read_text("utf-8")
-    scripts = [(STATIC / "vendor" / "htm-preact.umd.js").read_text("utf-8"), joined_script()]
+    style = read_static("style.css")
+    scripts = [read_static("vendor/htm-preact.umd.js"), joined_script()]
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
         f"script-src {' '.join(map(_hash, scripts))}; base-uri 'none'; form-action 'none'"
@@ -79,26 +74,6 @@ def export_html(
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def joined_script() -> str:
-    """All modules of the page as one script: each is a function that returns its exports."""
-    done: dict[str, str] = {}
-    for name in ("file", "main"):
-        _join(name, done)
-    return '"use strict";\n' + "\n".join(done.values())
-
-
-def _join(name: str, done: dict[str, str]) -> None:
-    source = (STATIC / f"{name}.js").read_text("utf-8")
-    for _, needed in _IMPORT.findall(source):
-        if needed not in done:
-            _join(needed, done)
-    found = (many or one for one, many in _EXPORT.findall(source))
-    names = [name.strip() for each in found for name in each.split(",") if name.strip()]
-    body = _IMPORT.sub(r"const \1 = module_\2;", source)
-    body = re.sub(r"^export ", "", body, flags=re.MULTILINE)
-    done[name] = f"const module_{name} = (() => {{\n{body}\nreturn {{ {', '.join(names)} }};\n}})();"
 
 
 class _Data:

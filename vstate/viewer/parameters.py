@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from starlette.requests import Request
+from typing import TYPE_CHECKING, Final
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.objects.commit import Commit
 from vstate.repo.repository import Repository
+
+if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
 
 __all__ = ["Parameters"]
 
@@ -19,8 +20,8 @@ _MOST: Final = 1000  # items of a page
 class Parameters:
     """The query of one request. Each method raises InvalidInput for a malformed value."""
 
-    def __init__(self, request: Request, repo: Repository) -> None:
-        self._given = request.query_params
+    def __init__(self, given: QueryParams, repo: Repository) -> None:
+        self._given = given
         self._repo = repo
 
     def text(self, name: str) -> str:

@@ -12,7 +12,7 @@ import uvicorn
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
-from vstate.viewer.app import app
+from vstate.viewer.asgi import application
 
 __all__ = ["LOOPBACK", "serve"]
 
@@ -45,9 +45,11 @@ def serve(
             ) from error
         port = listener.getsockname()[1]
         name = f"[{host}]" if ":" in host else host
-        application = app(store, write=write, token=token, hosts=_hosts(host, port), cookie=f"vstate-{port}")
+        viewer = application(
+            store, write=write, token=token, hosts=_hosts(host, port), cookie=f"vstate-{port}"
+        )
         config = uvicorn.Config(
-            application,
+            viewer,
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -102,10 +102,8 @@ def view(
 
 
 def _export(session: Session, rev: str, file: str) -> None:
-    try:
-        from vstate.viewer.exporting import export_html  # late, as above
-    except ImportError as error:
-        raise InvalidInput(f'vstate view needs more packages ({error}): pip install "vstate[view]"') from None
+    from vstate.viewer.exporting import export_html  # late: only this option needs it
+
     with ProgressBar() as bar:
         page = export_html(session.repo, rev, progress=lambda number: bar("exporting commits", number))
     data = page.encode("utf-8", "replace")

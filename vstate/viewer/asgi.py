@@ -36,19 +36,19 @@ from vstate.viewer.changing import Body, Changing
 from vstate.viewer.guard import Guard
 from vstate.viewer.health import JOBS
 from vstate.viewer.listing import Gone
+from vstate.viewer.page import STATIC
 from vstate.viewer.parameters import Parameters
 from vstate.viewer.reading import Reading, refs_state
 
-__all__ = ["API", "STATIC", "app"]
+__all__ = ["API", "application"]
 
 API: Final = "/api/v1"
-STATIC: Final = Path(__file__).with_name("static")
 _LOOK_EVERY: Final = 0.4  # seconds
 _ALIVE_EVERY: Final = 15.0
 _LONGEST_BODY: Final = 2_000_000  # bytes
 
 
-def app(
+def application(
     store: KVStore | Repository,
     *,
     write: bool = False,
@@ -56,12 +56,7 @@ def app(
     hosts: Collection[str] | None = None,
     cookie: str = "vstate",
 ) -> ASGIApp:
-    """The viewer of a store as an ASGI application, with the JSON API under /api/v1.
-
-    Mount it behind an application that decides who may see the store, since without `token` it asks nobody.
-    With a token, a request needs it in the address, as a cookie or as a Bearer. `hosts` are the values of the
-    header Host that it answers for, None for any. Without `write` it changes nothing. No value is unpickled.
-    """
+    """As `vstate.viewer.app` promises."""
     repo = store if isinstance(store, Repository) else Repository(store if write else ReadOnlyStore(store))
     reading = Reading(repo, write=write)
     changing = Changing(repo)
@@ -73,6 +68,7 @@ def app(
         Route(API + "/bytes", _picture(reading, repo)),
         Route(API + "/events", _events(repo)),
         *(Route(f"{API}/{name}", _job(function, repo)) for name, function in JOBS.items()),
+        Route(API + "/openapi.json", _openapi),
         Route("/", _page),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
@@ -92,7 +88,7 @@ def _answering(function: Callable[..., Any], repo: Repository, name: str = "") -
     """The endpoint that answers with the result of `function`: of the query, or of a part of the path."""
 
     def endpoint(request: Request) -> Response:
-        given = request.path_params[name] if name else Parameters(request, repo)
+        given = request.path_params[name] if name else Parameters(request.query_params, repo)
         return _json(function(given))
 
     return endpoint
@@ -100,7 +96,7 @@ def _answering(function: Callable[..., Any], repo: Repository, name: str = "") -
 
 def _picture(reading: Reading, repo: Repository) -> Callable[[Request], Any]:
     def endpoint(request: Request) -> Response:
-        media, data = reading.picture(Parameters(request, repo))
+        media, data = reading.picture(Parameters(request.query_params, repo))
         return Response(
             data, media_type=media, headers={"Content-Security-Policy": "sandbox; default-src 'none'"}
         )
@@ -110,6 +106,10 @@ def _picture(reading: Reading, repo: Repository) -> Callable[[Request], Any]:
 
 def _page(request: Request) -> Response:
     return FileResponse(STATIC / "index.html", media_type="text/html")
+
+
+def _openapi(request: Request) -> Response:
+    return FileResponse(Path(__file__).with_name("openapi.json"), media_type="application/json")
 
 
 def _events(repo: Repository) -> Callable[[Request], Any]:
