@@ -7,19 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from itertools import groupby
-from os import PathLike
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from vstate.errors import NotFound, RefMoved
+from vstate.errors import RefMoved
 from vstate.integrations import framework_of
-from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.integrations.branches import branch_of, delete_branch
+from vstate.integrations.opening import AsyncOpened, Opening, StoreLike
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals
 from vstate.patterns.paths import join_path, split_path
-from vstate.repo.names.refs import quote_ref
-from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
@@ -45,27 +41,7 @@ _APART: Final = ("messages", "pending_request_info_events")
 """The fields that have keys of their own, beside the state: those that can be long."""
 
 
-class _Opened:
-    """A store that is closed if it was opened here."""
-
-    def __init__(self, store: KVStore | str | PathLike[str] | None) -> None:
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened, Security(allow=()))
-
-    async def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            await in_thread(self._owned.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.close()
-
-
-class VstateCheckpointStorage(_Opened):
+class VstateCheckpointStorage(AsyncOpened):
     """Checkpoints of workflows: `WorkflowBuilder(..., checkpoint_storage=VstateCheckpointStorage("./runs"))`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -83,11 +59,11 @@ class VstateCheckpointStorage(_Opened):
 
     def __init__(
         self,
-        store: KVStore | str | PathLike[str] | None = None,
+        store: StoreLike = None,
         *,
         allowed_checkpoint_types: Iterable[str] = (),
     ) -> None:
-        super().__init__(store)
+        self._opening = Opening.of(store)
         self._allowed = frozenset(allowed_checkpoint_types)
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
@@ -185,7 +161,7 @@ class VstateCheckpointStorage(_Opened):
             return False
 
     def _branches(self) -> Iterable[tuple[str, Commit]]:
-        return self.repo.branches(self.repo.branch_names(_workflow("x")[:-1])).items()
+        return self.repo.branches(self.repo.branch_names(branch_of(*_WORKFLOWS) + "/")).items()
 
     def _keys(self, head: Commit | None, id: str) -> list[str]:
         root = None if head is None else head.root
@@ -236,7 +212,7 @@ class _Messages:
         self.messages.append(_message(record))
 
 
-class VstateHistoryProvider(_Opened, HistoryProvider):
+class VstateHistoryProvider(AsyncOpened, HistoryProvider):
     """The messages of chats: `Agent(..., context_providers=[VstateHistoryProvider("./chats")])`.
 
     - A session is the branch `agent_framework/history/SOURCE/SESSION`, and the messages of a run are one
@@ -252,14 +228,14 @@ class VstateHistoryProvider(_Opened, HistoryProvider):
 
     def __init__(
         self,
-        store: KVStore | str | PathLike[str] | None = None,
+        store: StoreLike = None,
         source_id: str = "vstate_history",
         *,
         skip_excluded: bool = False,
         **flags: Any,
     ) -> None:
-        _Opened.__init__(self, store)
-        HistoryProvider.__init__(self, source_id, **flags)
+        self._opening = Opening.of(store)
+        super().__init__(source_id, **flags)
         self.skip_excluded = skip_excluded
         self._journals = Journals(lambda branch: Journal(self.repo, branch, _Messages, name="messages"))
 
@@ -303,24 +279,18 @@ class VstateHistoryProvider(_Opened, HistoryProvider):
         branch = self._branch(session_id)
 
         def delete() -> None:
-            while True:
-                try:
-                    self.repo.delete_branch(branch, forget=forget)
-                except NotFound:
-                    break
-                except RefMoved:
-                    continue  # a message arrived meanwhile
+            delete_branch(self.repo, branch, forget=forget)
             self._journals.drop(branch)
 
         await in_thread(delete)
 
     def _branch(self, session_id: str | None) -> str:
         named = () if session_id is None else (session_id,)
-        return quote_ref(join_path(*_HISTORY, self.source_id, *named))
+        return branch_of(*_HISTORY, self.source_id, *named)
 
 
 def _workflow(name: str) -> str:
-    return quote_ref(join_path(*_WORKFLOWS, name))
+    return branch_of(*_WORKFLOWS, name)
 
 
 def _time(about: Mapping[str, Any]) -> datetime:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from os import PathLike
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from vstate.arguments import check_text
-from vstate.errors import InvalidInput, InvalidRecord, NotFound, RefMoved
+from vstate.errors import InvalidInput, InvalidRecord
 from vstate.integrations import framework_of
-from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.integrations.branches import branch_of, delete_branch
+from vstate.integrations.opening import AsyncOpened, Opening, StoreLike
 from vstate.patterns.paths import join_path, split_path
-from vstate.repo.names.refs import quote_ref
-from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.sessions.state_module import load_all, save_all, warn_of_absent
 from vstate.state.snapshot import Snapshot
@@ -29,7 +25,7 @@ _log = logging.getLogger("vstate")
 _MODULES: Final = "modules"
 
 
-class VstateSession(SessionBase):
+class VstateSession(AsyncOpened, SessionBase):
     """Sessions of AgentScope: `await VstateSession("./sessions").save_session_state("s1", agent=agent)`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -43,16 +39,14 @@ class VstateSession(SessionBase):
     StoreUnavailable and the other errors of `vstate`.
     """
 
-    def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened, Security(allow=()))
+    def __init__(self, store: StoreLike = None) -> None:
+        self._opening = Opening.of(store)
 
     def branch(self, session_id: str, user_id: str = "") -> str:
         """The name of a session's branch. Raises InvalidInput for an empty session_id."""
         check_text("session_id", session_id, empty=False)
         parts = ("users", check_text("user_id", user_id)) if user_id else ("sessions",)
-        return quote_ref(join_path("agentscope", *parts, session_id))
+        return branch_of("agentscope", *parts, session_id)
 
     async def save_session_state(
         self, session_id: str, user_id: str = "", **state_modules_mapping: StateModule
@@ -110,25 +104,4 @@ class VstateSession(SessionBase):
         """
         branch = self.branch(session_id, user_id)
 
-        def delete() -> bool:
-            while True:
-                try:
-                    self.repo.delete_branch(branch, forget=forget)
-                except NotFound:
-                    return False
-                except RefMoved:
-                    continue  # a save arrived meanwhile
-                return True
-
-        return await in_thread(delete)
-
-    async def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            await in_thread(self._owned.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.close()
+        return await in_thread(lambda: delete_branch(self.repo, branch, forget=forget) is not None)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
+from vstate.errors import AlreadyExists, InvalidInput, RefMoved
 from vstate.integrations import framework_of
-from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.integrations.branches import branch_of, delete_branch, parts_of
+from vstate.integrations.opening import AsyncOpened, Opened, Opening, StoreLike
 from vstate.objects.commit import Commit
 from vstate.patterns.fields import Fields, Packed
-from vstate.patterns.paths import join_path, split_path
-from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
@@ -23,6 +19,7 @@ with framework_of("burr"):
     from burr.core import State
     from burr.core.persistence import AsyncBaseStatePersister, BaseStatePersister, PersistedStateData
 
+_PREFIX: Final = "burr"
 _STEP: Final = "step"
 _STATE: Final = "state"
 
@@ -37,19 +34,10 @@ class _Applications:
     - The last commit of a branch has its greatest sequence id.
     """
 
-    def __init__(
-        self, store: KVStore | str | PathLike[str] | None, serde_kwargs: Mapping[str, Any] | None
-    ) -> None:
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened, Security(allow=()))
+    def __init__(self, repo: Repository, serde_kwargs: Mapping[str, Any] | None) -> None:
+        self.repo = repo
         self.serde_kwargs = dict(serde_kwargs or {})
-        self._fields = Fields(self.repo, _STATE)
-
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            self._owned.close()
+        self._fields = Fields(repo, _STATE)
 
     def pack(self, state: State[Any]) -> Packed:
         """The fields of a state; InvalidInput for one that is no plain data."""
@@ -96,7 +84,7 @@ class _Applications:
                 return None
             branch = branches[0]
         else:
-            branch = _branch_of(partition_key, app_id)
+            branch = _branch(partition_key, app_id)
         head = self.repo.newest(branch)
         if head is None:
             return None
@@ -123,18 +111,10 @@ class _Applications:
 
     def delete(self, partition_key: str | None, app_id: str, *, forget: bool) -> bool:
         """Delete an application, and return whether there was one."""
-        branch = _branch_of(partition_key, app_id)
-        while True:
-            try:
-                self.repo.delete_branch(branch, forget=forget)
-            except NotFound:
-                return False
-            except RefMoved:
-                continue  # a step was saved meanwhile
-            return True
+        return delete_branch(self.repo, _branch(partition_key, app_id), forget=forget) is not None
 
     def _newest_first(self, partition_key: str | None) -> list[str]:
-        names = self.repo.branch_names(_branch_of(partition_key, "x")[:-1])
+        names = self.repo.branch_names(branch_of(_PREFIX, partition_key or "") + "/")
         found = self.repo.branches(names)
         return sorted(found, key=lambda name: found[name].time, reverse=True)
 
@@ -143,7 +123,7 @@ class _Applications:
         return step
 
 
-class VstatePersister(BaseStatePersister):
+class VstatePersister(Opened, BaseStatePersister):
     """A persister of Burr's states: `ApplicationBuilder().with_state_persister(VstatePersister("./apps"))`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -159,24 +139,13 @@ class VstatePersister(BaseStatePersister):
     do not turn into plain data, StoreUnavailable, and the other errors of `vstate`.
     """
 
-    def __init__(
-        self,
-        store: KVStore | str | PathLike[str] | None = None,
-        *,
-        serde_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._applications = _Applications(store, serde_kwargs)
-        self.repo = self._applications.repo
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.cleanup()
+    def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
+        self._opening = Opening.of(store)
+        self._applications = _Applications(self.repo, serde_kwargs)
 
     def cleanup(self) -> None:
-        """Close the store if it was opened here."""
-        self._applications.close()
+        """As `close`."""
+        self.close()
 
     def is_initialized(self) -> bool:
         """True: a store of vstate needs no preparation."""
@@ -199,7 +168,7 @@ class VstatePersister(BaseStatePersister):
         """Store the state after a step as one commit; AlreadyExists if there is this step or a later one."""
         packed = self._applications.pack(state)
         step = _step_of(sequence_id, position, status, packed)
-        self._applications.save(_branch_of(partition_key, app_id), step, packed)
+        self._applications.save(_branch(partition_key, app_id), step, packed)
 
     def load(
         self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
@@ -222,30 +191,19 @@ class VstatePersister(BaseStatePersister):
         return self._applications.delete(partition_key, app_id, forget=forget)
 
 
-class AsyncVstatePersister(AsyncBaseStatePersister):
+class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
     """`VstatePersister` for applications that are built with `abuild()`.
 
     A cancelled call has ended before the cancellation comes out.
     """
 
-    def __init__(
-        self,
-        store: KVStore | str | PathLike[str] | None = None,
-        *,
-        serde_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._applications = _Applications(store, serde_kwargs)
-        self.repo = self._applications.repo
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.cleanup()
+    def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
+        self._opening = Opening.of(store)
+        self._applications = _Applications(self.repo, serde_kwargs)
 
     async def cleanup(self) -> None:
-        """As `VstatePersister.cleanup`."""
-        await in_thread(self._applications.close)
+        """As `close`."""
+        await self.close()
 
     async def is_initialized(self) -> bool:
         """True: a store of vstate needs no preparation."""
@@ -269,7 +227,7 @@ class AsyncVstatePersister(AsyncBaseStatePersister):
         # Before the first await: the application may go on to change the values.
         packed = self._applications.pack(state)
         step = _step_of(sequence_id, position, status, packed)
-        branch = _branch_of(partition_key, app_id)
+        branch = _branch(partition_key, app_id)
         await in_thread(lambda: self._applications.save(branch, step, packed))
 
     async def load(
@@ -287,12 +245,12 @@ class AsyncVstatePersister(AsyncBaseStatePersister):
         return await in_thread(lambda: self._applications.delete(partition_key, app_id, forget=forget))
 
 
-def _branch_of(partition_key: str | None, app_id: str) -> str:
-    return quote_ref(join_path("burr", partition_key or "", app_id))
+def _branch(partition_key: str | None, app_id: str) -> str:
+    return branch_of(_PREFIX, partition_key or "", app_id)
 
 
 def _app_of(branch: str) -> str:
-    return split_path(unquote_ref(branch))[-1]
+    return parts_of(branch)[-1]
 
 
 def _step_of(sequence_id: int, position: str, status: str, packed: Packed) -> dict[str, Any]:

@@ -6,25 +6,24 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pydantic import BaseModel, PrivateAttr
 
 from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
+from vstate.integrations.branches import branch_of
+from vstate.integrations.opening import Opened, Opening, StoreLike
 from vstate.kv.base import KVStore
-from vstate.kv.url import location_of, open_store
+from vstate.kv.url import location_of
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import Fields
-from vstate.patterns.paths import join_path
-from vstate.repo.names.refs import quote_ref
 from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
 from vstate.repo.writing import BranchChanges
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
@@ -47,27 +46,7 @@ _FORMS: Final[Mapping[str, Mapping[str, Any]]] = {
 """How a checkpoint is spelled as JSON: CrewAI's listener and `RuntimeState.checkpoint` do it differently."""
 
 
-class _Opened:
-    """A store, its repository, and the fields of the records in it."""
-
-    def __init__(self, store: KVStore | str | PathLike[str] | None, name: str) -> None:
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened, Security(allow=()))
-        self.fields = Fields(self.repo, name)
-
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            self._owned.close()
-
-    def step(self, commit: Commit) -> dict[str, Any]:
-        """The facts of a commit beside its record."""
-        step: dict[str, Any] = Snapshot(self.repo, commit)[_STEP]
-        return step
-
-
-class VstateFlowPersistence(FlowPersistence):
+class VstateFlowPersistence(Opened, FlowPersistence):
     """The states of flows: `@persist(VstateFlowPersistence("./flows"))`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -85,9 +64,10 @@ class VstateFlowPersistence(FlowPersistence):
     persistence_type: str = "VstateFlowPersistence"
     path: str | None = None
     """The directory of the store, by which a flow that comes back from a checkpoint opens it again."""
-    _opened: _Opened = PrivateAttr()
+    _opening: Opening = PrivateAttr()
+    _fields: Fields = PrivateAttr()
 
-    def __init__(self, store: KVStore | str | PathLike[str] | None = None, /, **fields: Any) -> None:
+    def __init__(self, store: StoreLike = None, /, **fields: Any) -> None:
         if store is None and fields:  # a flow that was in a checkpoint
             store = fields.get("path")
             if store is None:
@@ -95,29 +75,15 @@ class VstateFlowPersistence(FlowPersistence):
                     "the checkpoint of a flow names its VstateFlowPersistence only by a path, and this one "
                     "had no path; open the store as VstateFlowPersistence(PATH) before the checkpoint"
                 )
-        opened = _Opened(store, "state")
+        opening = Opening.of(store)
         super().__init__()
         self.path = _path_of(store)
-        self._opened = opened
-
-    @property
-    def repo(self) -> Repository:
-        """The repository with the flows."""
-        return self._opened.repo
+        self._opening = opening
+        self._fields = Fields(opening.repo, "state")
 
     def branch(self, flow_uuid: str) -> str:
         """The name of the branch of a flow. Raises InvalidInput for an empty id."""
-        return quote_ref(join_path(*_FLOWS, check_text("flow_uuid", flow_uuid, empty=False)))
-
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
+        return branch_of(*_FLOWS, check_text("flow_uuid", flow_uuid, empty=False))
 
     def init_db(self) -> None:
         """Do nothing: a store of vstate needs no preparation."""
@@ -131,8 +97,8 @@ class VstateFlowPersistence(FlowPersistence):
         head = self.repo.newest(self.branch(flow_uuid))
         if head is None:
             return None
-        step = self._opened.step(head)
-        return _of_flow(flow_uuid, step, self._opened.fields.load(head, step["fields"]))
+        step = _step(self.repo, head)
+        return _of_flow(flow_uuid, step, self._fields.load(head, step["fields"]))
 
     def save_pending_feedback(
         self, flow_uuid: str, context: PendingFeedbackContext, state_data: dict[str, Any] | BaseModel
@@ -149,7 +115,7 @@ class VstateFlowPersistence(FlowPersistence):
         pending = None if head is None else Snapshot(self.repo, head).get(_PENDING)
         if head is None or pending is None:
             return None
-        step = self._opened.step(head)
+        step = _step(self.repo, head)
         context = {**pending["context"], "flow_id": flow_uuid}
         state = _of_flow(flow_uuid, step, dict(pending["state"]))
         return state, PendingFeedbackContext.from_dict(context)
@@ -163,7 +129,7 @@ class VstateFlowPersistence(FlowPersistence):
     def _save(
         self, flow_uuid: str, method: str, state: dict[str, Any], message: str, beside: Mapping[str, Any]
     ) -> None:
-        branch, fields = self.branch(flow_uuid), self._opened.fields
+        branch, fields = self.branch(flow_uuid), self._fields
         packed = fields.pack(state)
         step = {"flow": flow_uuid, "method": method, "fields": packed.names}
         while True:
@@ -179,7 +145,7 @@ class VstateFlowPersistence(FlowPersistence):
             return
 
 
-class VstateProvider(JsonProvider):
+class VstateProvider(Opened, JsonProvider):
     """Checkpoints of crews, flows and agents: `CheckpointConfig(provider=VstateProvider("./runs"))`.
 
     - `store` is as for `VstateFlowPersistence`.
@@ -195,30 +161,17 @@ class VstateProvider(JsonProvider):
     Raises StoreUnavailable and the other errors of `vstate`.
     """
 
-    _opened: _Opened = PrivateAttr()
+    _opening: Opening = PrivateAttr()
+    _fields: Fields = PrivateAttr()
 
-    def __init__(self, store: KVStore | str | PathLike[str] | None = None, /) -> None:
+    def __init__(self, store: StoreLike = None, /) -> None:
         super().__init__()
-        self._opened = _Opened(store, "checkpoint")
-
-    @property
-    def repo(self) -> Repository:
-        """The repository with the checkpoints."""
-        return self._opened.repo
+        self._opening = Opening.of(store)
+        self._fields = Fields(self.repo, "checkpoint")
 
     def branch(self, location: str, branch: str = "main") -> str:
         """The name of the branch with the checkpoints of a location, and of a branch of CrewAI."""
-        return quote_ref(join_path(*_CHECKPOINTS, check_text("location", location, empty=False), branch))
-
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
+        return branch_of(*_CHECKPOINTS, check_text("location", location, empty=False), branch)
 
     def checkpoint(
         self, data: str, location: str, *, parent_id: str | None = None, branch: str = "main"
@@ -227,21 +180,21 @@ class VstateProvider(JsonProvider):
 
         A new branch begins at the checkpoint `parent_id`, if the store has it.
         """
-        name, opened = self.branch(location, branch), self._opened
+        name, fields = self.branch(location, branch), self._fields
         record, form = _taken_apart(data)
-        packed = opened.fields.pack(record)
+        packed = fields.pack(record)
         trigger = record.get("trigger") or "on request"
         while True:
             head = self.repo.newest(name)
             base = self._commit_of(parent_id) if head is None and parent_id else None
-            before = {"number": 0, "first": 1} if head is None else opened.step(head)
+            before = {"number": 0, "first": 1} if head is None else _step(self.repo, head)
             step = {
                 "number": before["number"] + 1,
                 "first": before["first"],
                 "form": form,
                 "fields": packed.names,
             }
-            new, gone = opened.fields.changes(name, head or base, packed)
+            new, gone = fields.changes(name, head or base, packed)
             changes = BranchChanges(
                 name,
                 set={_STEP: step, **new},
@@ -255,7 +208,7 @@ class VstateProvider(JsonProvider):
             except RefMoved:
                 continue
             assert commit is not None  # the number is new
-            opened.fields.landed(name, commit, packed)
+            fields.landed(name, commit, packed)
             return f"{name}#{commit.id}"
 
     async def acheckpoint(
@@ -270,7 +223,7 @@ class VstateProvider(JsonProvider):
         head = self.repo.newest(name)
         if head is None:
             return None
-        step = self._opened.step(head)
+        step = _step(self.repo, head)
         return f"{name}#{head.id}" if step["number"] >= step["first"] else None
 
     def prune(self, location: str, max_keep: int, *, branch: str = "main") -> int:
@@ -284,7 +237,7 @@ class VstateProvider(JsonProvider):
             head = self.repo.newest(name)
             if head is None:
                 return 0
-            step = self._opened.step(head)
+            step = _step(self.repo, head)
             first = max(step["first"], step["number"] - max_keep + 1)
             removed: int = first - step["first"]
             try:
@@ -306,9 +259,9 @@ class VstateProvider(JsonProvider):
         head = self.repo.newest(branch)
         commit = self._commit_of(id)
         if head is not None and commit is not None:
-            step = self._opened.step(commit)
-            if step["number"] >= self._opened.step(head)["first"]:
-                return _put_together(self._opened.fields.load(commit, step["fields"]), step["form"])
+            step = _step(self.repo, commit)
+            if step["number"] >= _step(self.repo, head)["first"]:
+                return _put_together(self._fields.load(commit, step["fields"]), step["form"])
         raise NotFound(f"there is no checkpoint {location!r}", name=location)
 
     async def afrom_checkpoint(self, location: str) -> str:
@@ -331,7 +284,13 @@ class VstateProvider(JsonProvider):
             return None
 
 
-def _path_of(store: KVStore | str | PathLike[str] | None) -> str | None:
+def _step(repo: Repository, commit: Commit) -> dict[str, Any]:
+    """The facts of a commit beside its record."""
+    step: dict[str, Any] = Snapshot(repo, commit)[_STEP]
+    return step
+
+
+def _path_of(store: StoreLike) -> str | None:
     """The path of a store; None for another store, and for a URL, which may hold a password."""
     if store is None or isinstance(store, KVStore):
         return None

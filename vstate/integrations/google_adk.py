@@ -5,20 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from os import PathLike
-from typing import Any, Final, Self
+from typing import Any, Final
 from uuid import uuid4
 
-from vstate.errors import AlreadyExists, NotFound, RefMoved
+from vstate.errors import AlreadyExists, RefMoved
 from vstate.integrations import framework_of
-from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.integrations.branches import branch_of, delete_branch, parts_of
+from vstate.integrations.opening import AsyncOpened, Opening, StoreLike
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals
 from vstate.patterns.paths import join_path, split_path
-from vstate.repo.names.refs import quote_ref, unquote_ref
 from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
 from vstate.repo.writing import BranchChanges
 from vstate.sessions.shielding import in_thread, shielded
 from vstate.state.snapshot import Snapshot
@@ -57,7 +54,7 @@ class _Events:
         self.records.append(record)
 
 
-class VstateSessionService(BaseSessionService):
+class VstateSessionService(AsyncOpened, BaseSessionService):
     """ADK's session service on a store: `Runner(session_service=VstateSessionService("./sessions"), ...)`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -75,23 +72,10 @@ class VstateSessionService(BaseSessionService):
     comes out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
-    def __init__(self, store: KVStore | str | PathLike[str] | None = None, *, forget: bool = False) -> None:
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
+    def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
+        self._opening = Opening.of(store)
         self._forget = forget
-        self.repo = Repository(opened, Security(allow=()))
         self._journals = Journals(lambda branch: Journal(self.repo, branch, _Events, name=_EVENTS))
-
-    async def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            await in_thread(self._owned.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.close()
 
     # The calls of ADK
 
@@ -124,11 +108,11 @@ class VstateSessionService(BaseSessionService):
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete the session, if it exists. The states of its user and app stay."""
-        await in_thread(lambda: self._delete(_branch(*_SESSIONS, app_name, user_id, session_id.strip())))
+        await in_thread(lambda: self._delete(branch_of(*_SESSIONS, app_name, user_id, session_id.strip())))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The state of the user, without the prefix of its keys."""
-        return await in_thread(lambda: self._state_of(_branch(*_USERS, app_name, user_id)))
+        return await in_thread(lambda: self._state_of(branch_of(*_USERS, app_name, user_id)))
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append the event, and apply its change of state, as one commit.
@@ -164,7 +148,7 @@ class VstateSessionService(BaseSessionService):
     # Reading
 
     def _get(self, app: str, user: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
-        journal = self._journals[_branch(*_SESSIONS, app, user, session_id)]
+        journal = self._journals[branch_of(*_SESSIONS, app, user, session_id)]
         with journal.lock:
             records, head = journal.refresh().records, journal.head
             if head is None:
@@ -179,12 +163,11 @@ class VstateSessionService(BaseSessionService):
 
     def _list(self, app: str, user: str | None) -> list[Session]:
         parts = (*_SESSIONS, app) if user is None else (*_SESSIONS, app, user)
-        # With one part more, since a name is quoted as a whole.
-        found = self.repo.branches(self.repo.branch_names(_branch(*parts, "x")[:-1]))
+        found = self.repo.branches(self.repo.branch_names(branch_of(*parts) + "/"))
         shared: dict[str, dict[str, Any]] = {}
         sessions = []
         for name, head in found.items():
-            *_, owner, session_id = split_path(unquote_ref(name))
+            *_, owner, session_id = parts_of(name)
             if owner not in shared:
                 shared[owner] = self._shared(app, owner)
             sessions.append(self._session(app, owner, session_id, head, shared[owner], []))
@@ -212,7 +195,7 @@ class VstateSessionService(BaseSessionService):
 
     def _shared(self, app: str, user: str) -> dict[str, Any]:
         """The states of the app and of the user, with the prefixes of their keys."""
-        apps, users = (self._state_of(_branch(*parts)) for parts in ((*_APPS, app), (*_USERS, app, user)))
+        apps, users = (self._state_of(branch_of(*parts)) for parts in ((*_APPS, app), (*_USERS, app, user)))
         return {
             **{State.APP_PREFIX + key: value for key, value in apps.items()},
             **{State.USER_PREFIX + key: value for key, value in users.items()},
@@ -228,7 +211,7 @@ class VstateSessionService(BaseSessionService):
         now = clock.get_time()
         own, others = _split(app, user, state)
         about = {"app_name": app, "user_id": user, "id": session_id, "created": now}
-        branch = _branch(*_SESSIONS, app, user, session_id)
+        branch = branch_of(*_SESSIONS, app, user, session_id)
         created = BranchChanges(
             branch,
             set={_ABOUT: about, **own},
@@ -250,7 +233,7 @@ class VstateSessionService(BaseSessionService):
         return self._session(app, user, session_id, head, self._shared(app, user), [])
 
     def _append(self, session: Session, event: Event) -> None:
-        branch = _branch(*_SESSIONS, session.app_name, session.user_id, session.id)
+        branch = branch_of(*_SESSIONS, session.app_name, session.user_id, session.id)
         delta = dict(event.actions.state_delta or {}) if event.actions else {}
         delta = {key: value for key, value in delta.items() if not key.startswith(State.TEMP_PREFIX)}
         own, others = _split(session.app_name, session.user_id, delta)
@@ -291,32 +274,22 @@ class VstateSessionService(BaseSessionService):
             self.repo.commit_many([each])
 
     def _delete(self, branch: str) -> None:
-        while True:
-            try:
-                self.repo.delete_branch(branch, forget=self._forget)
-            except NotFound:
-                return
-            except RefMoved:
-                continue  # an event arrived meanwhile
-            self._journals.drop(branch)
+        delete_branch(self.repo, branch, forget=self._forget)
+        self._journals.drop(branch)
 
     def _fork(self, app: str, user: str, session_id: str, new: str) -> Session:
-        source = _branch(*_SESSIONS, app, user, session_id)
+        source = branch_of(*_SESSIONS, app, user, session_id)
         head = self.repo.newest(source)
         if head is None:
             raise SessionNotFoundError(f"Session {session_id} not found.")
         try:
-            self.repo.create_branch(_branch(*_SESSIONS, app, user, new), head, like=source)
+            self.repo.create_branch(branch_of(*_SESSIONS, app, user, new), head, like=source)
         except AlreadyExists:
             raise _taken(new) from None
         found = self._get(app, user, new, None)
         if found is None:
             raise SessionNotFoundError(f"Session {new} was deleted.")
         return found
-
-
-def _branch(*parts: str) -> str:
-    return quote_ref(join_path(*parts))
 
 
 def _updated(head: Commit) -> float:
@@ -349,7 +322,7 @@ def _split(app: str, user: str, state: Mapping[str, Any]) -> tuple[dict[str, Any
             keys[prefix][join_path(_STATE, key.removeprefix(prefix))] = value
     branches = {State.APP_PREFIX: (*_APPS, app), State.USER_PREFIX: (*_USERS, app, user)}
     others = [
-        BranchChanges(_branch(*parts), set=keys[prefix], message=f"state of {' '.join(parts[1:])}")
+        BranchChanges(branch_of(*parts), set=keys[prefix], message=f"state of {' '.join(parts[1:])}")
         for prefix, parts in branches.items()
         if keys[prefix]
     ]

@@ -6,19 +6,14 @@ import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
-from os import PathLike
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
-from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
-from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.integrations.branches import branch_of, delete_branch, parts_of
+from vstate.integrations.opening import Opened, Opening, StoreLike
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals, Records
-from vstate.patterns.paths import join_path, split_path
-from vstate.repo.names.refs import quote_ref, unquote_ref
-from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
@@ -35,27 +30,7 @@ _STATE: Final = "state"
 _STORE_TYPE: Final = "vstate"
 
 
-class _Opened:
-    """A store, and its repository. A store that was opened here is closed by `close`."""
-
-    def __init__(self, store: KVStore | str | PathLike[str] | None) -> None:
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened, Security(allow=()))
-
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            self._owned.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-
-class VstateChatStore(BaseChatStore):
+class VstateChatStore(Opened, BaseChatStore):
     """Chats: `ChatMemoryBuffer.from_defaults(chat_store=VstateChatStore("./chats"), chat_store_key="ann")`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -69,12 +44,12 @@ class VstateChatStore(BaseChatStore):
     cancellation comes out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
-    _opened: _Opened = PrivateAttr()
+    _opening: Opening = PrivateAttr()
     _journals: Journals[Records] = PrivateAttr()
 
-    def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
+    def __init__(self, store: StoreLike = None) -> None:
         super().__init__()
-        self._opened = _Opened(store)
+        self._opening = Opening.of(store)
         self._journals = Journals(lambda branch: Journal(self.repo, branch, Records, name=_MESSAGES))
 
     @classmethod
@@ -82,24 +57,9 @@ class VstateChatStore(BaseChatStore):
         """The name of the class in LlamaIndex's descriptions."""
         return "VstateChatStore"
 
-    @property
-    def repo(self) -> Repository:
-        """The repository with the chats."""
-        return self._opened.repo
-
     def branch(self, key: str) -> str:
         """The name of the branch of a chat."""
-        return quote_ref(join_path(*_CHATS, key))
-
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
+        return branch_of(*_CHATS, key)
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """The messages of the chat, oldest first; none if there is no such chat."""
@@ -110,8 +70,7 @@ class VstateChatStore(BaseChatStore):
 
     def get_keys(self) -> list[str]:
         """The keys of the chats, sorted as branches are. A chat stays one after its last message is gone."""
-        names = self.repo.branch_names(self.branch("x")[:-1])
-        return [split_path(unquote_ref(name))[-1] for name in names]
+        return [parts_of(name)[-1] for name in self.repo.branch_names(branch_of(*_CHATS) + "/")]
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message at the end of the chat."""
@@ -149,16 +108,12 @@ class VstateChatStore(BaseChatStore):
         once.
         """
         branch = self.branch(key)
-        while True:
-            try:
-                last = self.repo.delete_branch(branch)
-            except NotFound:
-                return None
-            except RefMoved:
-                continue  # a message arrived meanwhile
-            self._journals.drop(branch)
-            segments = Snapshot(self.repo, last).items(f"{_MESSAGES}/")
-            return [_message(record) for _, segment in segments for record in segment]
+        last = delete_branch(self.repo, branch)
+        if last is None:
+            return None
+        self._journals.drop(branch)
+        segments = Snapshot(self.repo, last).items(f"{_MESSAGES}/")
+        return [_message(record) for _, segment in segments for record in segment]
 
     async def async_add_message(self, key: str, message: ChatMessage) -> None:
         """As `add_message`."""
@@ -209,7 +164,7 @@ def _summary(messages: Sequence[ChatMessage]) -> str:
     return "\n".join(line if len(line) <= 80 else f"{line[:79]}…" for line in lines)
 
 
-class VstateStateStorage(_Opened):
+class VstateStateStorage(Opened):
     """The state of one run of a workflow: `StateStoreFacade(VstateStateStorage("run 1", "./runs"), MyState)`.
 
     - `store` is as for `VstateChatStore`. The state is the key `state` of the branch `llama_index/runs/RUN`,
@@ -222,8 +177,8 @@ class VstateStateStorage(_Opened):
     of `vstate`.
     """
 
-    def __init__(self, run_id: str, store: KVStore | str | PathLike[str] | None = None) -> None:
-        super().__init__(store)
+    def __init__(self, run_id: str, store: StoreLike = None) -> None:
+        self._opening = Opening.of(store)
         self._run_id = run_id
         self.branch = _run(run_id)
         """The name of the run's branch."""
@@ -313,7 +268,7 @@ class _Session:
 
 
 def _run(run_id: str) -> str:
-    return quote_ref(join_path(*_RUNS, run_id))
+    return branch_of(*_RUNS, run_id)
 
 
 def _tree(data: Any) -> Any:

@@ -16,17 +16,13 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, count
-from os import PathLike
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from vstate.errors import InvalidInput, RefMoved, VStateError
 from vstate.integrations import framework_of
-from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.integrations.branches import branch_of, parts_of
+from vstate.integrations.opening import Opened, Opening, StoreLike
 from vstate.patterns.journal import Journal
-from vstate.patterns.paths import join_path, split_path
-from vstate.repo.names.refs import quote_ref, unquote_ref
-from vstate.repo.repository import Repository
 from vstate.sessions.shielding import in_thread, shielded
 
 with framework_of("openai-agents"):
@@ -119,7 +115,7 @@ class _GoneError(Exception):
     """The branch was deleted, or the session cleared."""
 
 
-class VstateSession:
+class VstateSession(Opened):
     """A session of the OpenAI Agents SDK: `Runner.run(agent, text, session=VstateSession("ann", "./chats"))`.
 
     It has the methods of the SDK's `AdvancedSQLiteSession`, and stands wherever a `Session` can.
@@ -140,16 +136,14 @@ class VstateSession:
     def __init__(
         self,
         session_id: str,
-        store: KVStore | str | PathLike[str] | None = None,
+        store: StoreLike = None,
         *,
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened)
-        self._prefix = f"openai/{_quoted(session_id)}/"
+        self._opening = Opening.of(store)
+        self._prefix = branch_of("openai", session_id) + "/"
         self._branch = _MAIN
         self._journals: dict[str, Journal[_History]] = {}
         self._lock = threading.Lock()
@@ -159,14 +153,7 @@ class VstateSession:
     def close(self) -> None:
         """Close the store if it was opened here."""
         self._is_closed = True
-        if self._owned is not None:
-            self._owned.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
+        super().close()
 
     @property
     def current_branch(self) -> str:
@@ -441,12 +428,12 @@ class VstateSession:
     # The journals of the branches
 
     def _ref(self, branch: str) -> str:
-        return self._prefix + _quoted(branch)
+        return branch_of("openai", self.session_id, branch)
 
     def _branches(self) -> list[str]:
         """The names of the branches of the session, those that are gone too."""
         names = self.repo.branch_names(self._prefix)
-        return [split_path(unquote_ref(name.removeprefix(self._prefix)))[0] for name in names]
+        return [parts_of(name)[-1] for name in names]
 
     def _unused(self, name: str) -> str:
         """The name, or the name with a number, that no branch of the session has or had."""
@@ -511,11 +498,6 @@ class VstateSession:
 
         # Alone, the call needs no task: `in_thread` has a shield.
         return await (run() if before is None or before.done() else shielded(run()))
-
-
-def _quoted(name: str) -> str:
-    """One part of the name of a branch: without "/", so that no two sessions share a branch."""
-    return quote_ref(join_path(name))
 
 
 def _now() -> str:

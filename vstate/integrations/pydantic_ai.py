@@ -5,18 +5,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from os import PathLike
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
-from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.integrations.branches import branch_of
+from vstate.integrations.opening import AsyncOpened, Opening, StoreLike
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
-from vstate.repo.names.refs import quote_ref
-from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
@@ -30,6 +26,7 @@ with framework_of("pydantic-ai"):
     )
     from pydantic_core import PydanticSerializationError
 
+_PREFIX: Final = "pydantic_ai"
 _RECORD: Final = "record"
 _MESSAGES: Final = "messages"
 _MOST: Final = 10_000  # entries whose branches stay in memory
@@ -38,7 +35,7 @@ _RECORDS: Final = TypeAdapter(ConversationRecord)
 _ENTRIES: Final = TypeAdapter(ConversationEntry)
 
 
-class VstateConversationStore(ConversationStore):
+class VstateConversationStore(AsyncOpened, ConversationStore):
     """Pydantic AI's conversations on a store: `VstateConversationStore("./chats")`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -56,25 +53,12 @@ class VstateConversationStore(ConversationStore):
     for a message that is no JSON, StoreUnavailable, and the other errors of `vstate`.
     """
 
-    def __init__(self, store: KVStore | str | PathLike[str] | None = None, *, forget: bool = False) -> None:
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
+    def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
+        self._opening = Opening.of(store)
         self._forget = forget
-        self.repo = Repository(opened, Security(allow=()))
         self._lock = threading.Lock()
         # The branch of an entry, which is asked for by its id alone. Only a hint: other branches come next.
         self._places: OrderedDict[str, str] = OrderedDict()
-
-    async def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            await in_thread(self._owned.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.close()
 
     # The calls of Pydantic AI
 
@@ -90,7 +74,7 @@ class VstateConversationStore(ConversationStore):
 
         def read() -> list[ConversationRecord]:
             labels = {} if scope is None else {"scope": scope}
-            names = self.repo.branch_names(_branch("x")[:-1], labels=labels)
+            names = self.repo.branch_names(f"{_PREFIX}/", labels=labels)
             found = (self._record(name, head) for name, head in self.repo.branches(names).items())
             records = [each for each in found if each is not None and scope in (None, each.scope)]
             return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
@@ -230,11 +214,11 @@ class VstateConversationStore(ConversationStore):
         head = None if place is None else self.repo.newest(place)
         if head is not None:
             yield head
-        yield from self.repo.branches(self.repo.branch_names(_branch("x")[:-1])).values()
+        yield from self.repo.branches(self.repo.branch_names(f"{_PREFIX}/")).values()
 
 
 def _branch(conversation_id: str) -> str:
-    return quote_ref(join_path("pydantic_ai", conversation_id))
+    return branch_of(_PREFIX, conversation_id)
 
 
 def _key(entry_id: str) -> str:

@@ -6,19 +6,16 @@ import builtins
 import copy
 import json
 from collections.abc import Callable, Mapping
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vstate.arguments import check_count, check_text
-from vstate.errors import InvalidInput, NotFound, RefMoved, VStateError
+from vstate.errors import InvalidInput, RefMoved, VStateError
 from vstate.integrations import framework_of
-from vstate.kv.base import KVStore
+from vstate.integrations.branches import branch_of, delete_branch
+from vstate.integrations.opening import AsyncOpened, Opened, Opening, StoreLike
 from vstate.kv.memory import Memory
-from vstate.kv.url import open_store
 from vstate.patterns.paths import join_path
-from vstate.repo.names.refs import check_ref_name, quote_ref
-from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
+from vstate.repo.names.refs import check_ref_name
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
@@ -48,7 +45,7 @@ _DIGITS: Final = 10
 """Of a message's number in its key, so that the keys are in the order of the numbers."""
 
 
-class VstateSessionRepository(SessionRepository):
+class VstateSessionRepository(Opened, SessionRepository):
     """Sessions of Strands: `RepositorySessionManager("ann", VstateSessionRepository("./chats"))`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -62,14 +59,12 @@ class VstateSessionRepository(SessionRepository):
     absent or exists already, StoreUnavailable and the other errors of `vstate`.
     """
 
-    def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened, Security(allow=()))
+    def __init__(self, store: StoreLike = None) -> None:
+        self._opening = Opening.of(store)
 
     def branch(self, session_id: str) -> str:
         """The name of a session's branch. Raises InvalidInput for an empty id."""
-        return quote_ref(join_path("strands", "sessions", check_text("session_id", session_id, empty=False)))
+        return branch_of("strands", "sessions", check_text("session_id", session_id, empty=False))
 
     # Sessions
 
@@ -92,14 +87,8 @@ class VstateSessionRepository(SessionRepository):
 
         The reflog keeps the session for 30 days, unless `forget` is True: then the store has nothing of it.
         """
-        while True:
-            try:
-                self.repo.delete_branch(self.branch(session_id), forget=forget)
-            except NotFound as error:
-                raise _absent(session_id) from error
-            except RefMoved:
-                continue  # a message arrived meanwhile
-            return
+        if delete_branch(self.repo, self.branch(session_id), forget=forget) is None:
+            raise _absent(session_id)
 
     # Agents
 
@@ -237,19 +226,8 @@ class VstateSessionRepository(SessionRepository):
                 continue  # another writer was faster
             return
 
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            self._owned.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-
-class VstateStorage(Storage[str, str]):
+class VstateStorage(AsyncOpened, Storage[str, str]):
     """Bytes by key, for `Agent(storage=…)`, snapshots and offloaded context: `VstateStorage("./agent")`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -268,18 +246,16 @@ class VstateStorage(Storage[str, str]):
 
     def __init__(
         self,
-        store: KVStore | str | PathLike[str] | None = None,
+        store: StoreLike = None,
         *,
         branch: str = "strands/storage",
         search_strategy: SearchStrategy[VstateStorage] | None = None,
     ) -> None:
         self.branch = check_ref_name(branch)
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened, Security(allow=()))
+        self._opening = Opening.of(store)
         self._search_strategy = search_strategy
         self._prefix = ""
-        if isinstance(opened, Memory):
+        if isinstance(self.repo.store, Memory):
             self._ephemeral = _EPHEMERAL
 
     async def write(self, key: str, data: bytes) -> None:
@@ -323,24 +299,13 @@ class VstateStorage(Storage[str, str]):
         scoped = copy.copy(self)
         below = _normalize_prefix(prefix).strip("/")
         scoped._prefix = f"{self._prefix}{below}/" if below else self._prefix
-        scoped._owned = None
+        scoped._opening = self._opening._replace(owned=None)
         scoped._namespaced = _NAMESPACED
         return scoped
 
     def _state(self) -> Snapshot | None:
         head = self.repo.newest(self.branch)
         return None if head is None else Snapshot(self.repo, head)
-
-    async def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            await in_thread(self._owned.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.close()
 
 
 def _agent_key(agent_id: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from os import PathLike
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -22,7 +21,8 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
+from vstate.errors import AlreadyExists, InvalidInput, RefMoved
+from vstate.integrations.branches import delete_branch
 from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
 from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
@@ -35,12 +35,10 @@ from vstate.integrations.langgraph.threads import (
     Value,
     writes_record,
 )
-from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.integrations.opening import Opened, Opening, StoreLike
 from vstate.patterns.journal import Journal, Journals
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import quote_ref, unquote_ref
-from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.sessions.shielding import in_thread
 
@@ -57,7 +55,7 @@ class _Thread(Thread):
         self.loaded = Loaded()
 
 
-class VstateSaver(BaseCheckpointSaver[Any]):
+class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     """A checkpointer of LangGraph. `builder.compile(checkpointer=VstateSaver("./threads"))`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -78,7 +76,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
 
     def __init__(
         self,
-        store: KVStore | str | PathLike[str] | None = None,
+        store: StoreLike = None,
         *,
         serde: SerializerProtocol | None = None,
         prefix: str = "threads/",
@@ -86,9 +84,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         forget: bool = False,
     ) -> None:
         super().__init__(serde=serde)
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened)
+        self._opening = Opening.of(store)
         self.prefix = prefix
         self.lease = lease
         self.forget = forget
@@ -97,23 +93,6 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         self._journals = Journals(
             lambda branch: Journal(self.repo, branch, _Thread, guard=lease, labels=self._labels), most=256
         )
-
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            self._owned.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        self.close()
 
     def branch(self, thread_id: object) -> str:
         """The branch of a thread, for `vstate log`, `diff` and `show`."""
@@ -196,10 +175,7 @@ class VstateSaver(BaseCheckpointSaver[Any]):
         if self.lease is not None:
             # The transaction of a commit tests the lease; a deletion cannot.
             self._journal(thread_id).rewrite(lambda thread: [], message="delete")
-        try:
-            self.repo.delete_branch(branch, forget=self.forget)
-        except NotFound:
-            return
+        delete_branch(self.repo, branch, forget=self.forget)
         self._journals.drop(branch)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:

@@ -9,8 +9,7 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from itertools import islice
 from operator import ge, gt, le, lt, mul
-from os import PathLike
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from langgraph.store.base import (
     BaseStore,
@@ -33,15 +32,13 @@ from langgraph.store.base import (
 
 from vstate.backoff import Backoff
 from vstate.errors import CannotLoad, InvalidInput, RefMoved
-from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.integrations.opening import Opened, Opening, StoreLike
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.plural import counted
 from vstate.repo.merge.expiring import purge
 from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
 from vstate.sessions.shielding import in_thread
 from vstate.state.base import ReadableState
 from vstate.state.live import Live
@@ -69,7 +66,7 @@ class _Texts(NamedTuple):
         return [text for fields in self.fields.values() for _, text in fields]
 
 
-class VstateStore(BaseStore):
+class VstateStore(Opened, BaseStore):
     """A `BaseStore` of LangGraph: each item is a key of one branch. `compile(store=VstateStore("./memory"))`.
 
     - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
@@ -92,7 +89,7 @@ class VstateStore(BaseStore):
 
     def __init__(
         self,
-        store: KVStore | str | PathLike[str] | None = None,
+        store: StoreLike = None,
         *,
         branch: str = "memories",
         index: IndexConfig | None = None,
@@ -103,21 +100,8 @@ class VstateStore(BaseStore):
         self.index_config = index
         self.ttl_config = ttl
         self.branch = branch
-        opened = open_store(store)
-        self._owned = opened if opened is not store else None
-        self.repo = Repository(opened, Security(allow=allow))
+        self._opening = Opening.of(store, allow=allow)
         self._decoded: dict[bytes, Any] = {}
-
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._owned is not None:
-            self._owned.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     # The calls that LangGraph makes
 

@@ -1,0 +1,54 @@
+"""The branches of adapters: their names and their deletion."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from vstate.errors import InvalidInput
+from vstate.integrations.branches import branch_of, delete_branch, parts_of
+from vstate.kv import Memory
+from vstate.repo.names.refs import check_ref_name
+from vstate.repo.repository import Repository
+
+
+def test_branches_of_ids_are_names_from_which_the_ids_come_back() -> None:
+    """Whatever the ids, `branch_of` makes a name of a branch, and no two tuples of ids share one."""
+    texts = [*map("".join, product("a/%.@", repeat=2))]
+    texts += ["", "/", "%", ".", "-", "@", "HEAD", "@{", "a b", "é\n"]
+    ids = [(text,) for text in texts] + list(product(texts, repeat=2))
+    names = [check_ref_name(branch_of(*each)) for each in ids]
+    assert len(set(names)) == len(ids)
+    assert list(map(parts_of, names)) == ids
+
+
+def test_an_id_is_quoted_once() -> None:
+    """A slash or a percent sign in an id is one escape of a URL; what needs none stays."""
+    assert branch_of("chats", "a/b", "50%", "é x", "") == "chats/a%2Fb/50%25/é%20x/%"
+    for name in ("a%2fb", "a//b", "a b", "%48"):
+        with pytest.raises(InvalidInput):
+            parts_of(name)
+    with pytest.raises(InvalidInput):
+        branch_of("x" * 150, "y" * 60)
+    with pytest.raises(TypeError, match="an id is a str, not int"):
+        branch_of("chats", 7)  # type: ignore[arg-type]  # refused
+
+
+def test_a_branch_that_moves_while_it_is_deleted_goes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that lands between the read of the branch and its deletion goes with it."""
+    repo, other = (Repository(store) for store in [Memory()] * 2)
+    repo.commit("chats/a", set={"n": 0}, message="first")
+    publish = repo.refs.publish
+    late = iter(["late"])
+
+    def slow(*args: object, **options: object) -> bool:
+        for message in late:
+            other.commit("chats/a", set={"n": 1}, message=message)
+        return publish(*args, **options)  # type: ignore[arg-type]  # passed on
+
+    monkeypatch.setattr(repo.refs, "publish", slow)
+    last = delete_branch(repo, "chats/a")
+    assert last is not None
+    assert last.message == "late"
+    assert delete_branch(repo, "chats/a") is None
