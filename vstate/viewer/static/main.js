@@ -94,10 +94,12 @@ function Branches({ place, refs, store }) {
 
 function App() {
   const place = usePlace();
-  const state = useRefs();
+  const [known, setKnown] = useState(null);
+  const state = useRefs(known);
   const [isHelp, setHelp] = useState(false);
   const { data: store } = useAnswer("/store", {}, state);
   const { data: refs } = useAnswer("/refs", {}, state);
+  useEffect(() => setKnown(refs?.state ?? null), [refs]);
   const listing = useListing(place, state);
   const [selected, setSelected] = useState(null);
   const field = useRef(null);
