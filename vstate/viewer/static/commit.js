@@ -42,7 +42,7 @@ export function CommitHead({ rev, children }) {
   const info = Object.entries(data.info);
   return html`<header class="commit-head">
     <div class="commit-title">
-      <h1>${first || "(no message)"}</h1>
+      <h2>${first || "(no message)"}</h2>
       ${data.refs.map((found) => html`<${Ref} key=${found.name} found=${found} />`)}
     </div>
     ${rest.join("\n").trim() ? html`<pre class="commit-body">${rest.join("\n").trim()}</pre>` : null}

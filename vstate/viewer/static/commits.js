@@ -93,8 +93,12 @@ export function CommitList({ listing, selected, onSelect }) {
   const first = Math.max(seen[0] - AROUND, 0);
   const last = Math.min(seen[0] + seen[1] + AROUND, total);
   useEffect(() => {
-    for (let at = first; at < last; at += 50) if (!listing.rows.has(at)) listing.need(at);
-    if (last > 0 && !listing.rows.has(last - 1)) listing.need(last - 1);
+    // While somebody scrolls fast, rows that are gone at once are not asked for.
+    const timer = setTimeout(() => {
+      for (let at = first; at < last; at += 20) if (!listing.rows.has(at)) listing.need(at);
+      if (last > 0 && !listing.rows.has(last - 1)) listing.need(last - 1);
+    }, 60);
+    return () => clearTimeout(timer);
   }, [first, last, listing]);
 
   const rows = [];

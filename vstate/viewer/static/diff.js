@@ -83,8 +83,8 @@ function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
   const sizes = [change.old, change.new].map((side) => (side ? `${shown(side.type.split(".").pop())} ${sizeText(side.size)}` : null));
   const note = sizes[0] && sizes[1] && sizes[0] !== sizes[1] ? `${sizes[0]} → ${sizes[1]}` : sizes[1] ?? sizes[0];
   return html`<section class="changed-key">
-    <h2><button type="button" class="twist" aria-expanded=${isOpen} aria-label=${`${isOpen ? "fold" : "unfold"} ${shown(change.key)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
-      <${Sign} change=${change.kind} /><a href=${hrefOf({ key: change.key, path: "", tab: change.kind === "removed" ? "diff" : "" })}>${shown(change.key)}</a> <span class="is-dim">${note}</span></h2>
+    <h3><button type="button" class="twist" aria-expanded=${isOpen} aria-label=${`${isOpen ? "fold" : "unfold"} ${shown(change.key)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
+      <${Sign} change=${change.kind} /><a href=${hrefOf({ key: change.key, path: "", tab: change.kind === "removed" ? "diff" : "" })}>${shown(change.key)}</a> <span class="is-dim">${note}</span></h3>
     ${isOpen ? html`<${KeyDiff} old=${old} rev=${rev} base=${base} name=${change.key} isBeside=${isBeside} />` : null}
   </section>`;
 }

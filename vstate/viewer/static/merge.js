@@ -43,7 +43,7 @@ export function MergeTry({ place, refs, store, state }) {
   const strategies = { "up-to-date": "There is nothing to merge.", "fast-forward": "The branch only moves forward: no conflict is possible.", merge: "The merge has no open conflict.", conflict: "Some keys are in conflict: choose a policy, or a side for each." };
   const unresolved = (data?.conflicts ?? []).filter((conflict) => conflict.reason);
   return html`<div class="page">
-    <div class="page-head"><h1>Merge on trial</h1><button type="button" class="chip" onClick=${() => go({ page: "" })}>close</button></div>
+    <div class="page-head"><h2>Merge on trial</h2><button type="button" class="chip" onClick=${() => go({ page: "" })}>close</button></div>
     <p class="is-dim">Nothing is changed${store?.write ? " until you say so" : ""}.</p>
     <form class="merge-form" onSubmit=${(event) => event.preventDefault()}>
       ${select("into", ours, branches, "ours")} ${select("merge", theirs, others, "theirs")}
@@ -58,7 +58,7 @@ export function MergeTry({ place, refs, store, state }) {
       ${data.conflicts.map((conflict) => html`<${Conflict} key=${conflict.key} conflict=${conflict} choice=${choices[conflict.key]}
         onChoose=${(side) => { const next = { ...choices }; if (side) next[conflict.key] = side; else delete next[conflict.key]; setChoices(next); }} />`)}
       ${data.more ? html`<p class="is-dim">and ${data.more} more conflicts</p>` : null}
-      ${data.changes ? html`<h2>What the branch would get</h2><ul class="plain">${data.changes.changes.map((change) => html`<li><${Sign} change=${change.kind} /> ${shown(change.key)}</li>`)}</ul>` : null}
+      ${data.changes ? html`<h3>What the branch would get</h3><ul class="plain">${data.changes.changes.map((change) => html`<li><${Sign} change=${change.kind} /> ${shown(change.key)}</li>`)}</ul>` : null}
       ${store?.write && data.changes && !unresolved.length ? html`<${Preview} path="/merge" body=${{ branch: ours, rev: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { setChoices({}); setAgain(again + 1); }} />` : null}
     </div>` : null}
   </div>`;
