@@ -2,6 +2,7 @@
 import { counted, shown, spanText, timeText } from "./api.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
+import { Chip } from "./widgets.js";
 
 export const ROW = 44; // pixels
 const LANE = 12;
@@ -120,7 +121,7 @@ export function ListFoot({ listing, place }) {
   return html`<div class="foot">
     <span aria-live="polite">${counted(listing.known, "row")}${listing.complete ? "" : " …"}</span>
     <a href=${hrefOf({ all: place.all ? "" : "1", branch: "" })} aria-pressed=${Boolean(place.all)} role="button" class="chip">all branches</a>
-    <button type="button" class="chip" aria-pressed=${isFolded} title="fold runs of alike commits (f)"
-      onClick=${() => go({ fold: isFolded ? "0" : "", open: "" })}>fold</button>
+    <${Chip} aria-pressed=${isFolded} title="fold runs of alike commits (f)"
+      onClick=${() => go({ fold: isFolded ? "0" : "", open: "" })}>fold</${Chip}>
   </div>`;
 }

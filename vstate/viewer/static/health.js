@@ -2,6 +2,7 @@
 import { shown, sizeText, timeText, useAnswer } from "./api.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
+import { Chip, Failure } from "./widgets.js";
 
 /** Long work, which tells of its progress: gc on trial, fsck. */
 function Job({ name, label, note }) {
@@ -23,9 +24,9 @@ function Job({ name, label, note }) {
   };
   const { progress, result, error } = state;
   return html`<section class="job">
-    <p><button type="button" class="chip" disabled=${Boolean(progress)} onClick=${start}>${label}</button> <span class="is-dim">${note}</span></p>
+    <p><${Chip} disabled=${Boolean(progress)} onClick=${start}>${label}</${Chip}> <span class="is-dim">${note}</span></p>
     <div role="status">
-      ${progress ? html`<p><progress aria-label=${label}></progress> ${shown(progress.step)}: ${progress.count.toLocaleString("en")} <button type="button" class="chip" onClick=${() => end({})}>stop</button></p>` : null}
+      ${progress ? html`<p><progress aria-label=${label}></progress> ${shown(progress.step)}: ${progress.count.toLocaleString("en")} <${Chip} onClick=${() => end({})}>stop</${Chip}></p>` : null}
       ${result ? html`<p class=${result.ok === false ? "is-removed" : ""}>${shown(result.text)}</p>` : null}
       ${result?.damage?.length ? html`<ul class="plain">${[...result.damage, ...result.lost].map((line) => html`<li class="mono is-removed">${shown(line)}</li>`)}</ul>` : null}
       ${error ? html`<p class="error">${shown(error)}</p>` : null}
@@ -47,8 +48,8 @@ export function Health({ state }) {
   const { data, error } = useAnswer("/health", {}, state);
   const isFile = Boolean(globalThis.vstateAnswers);
   return html`<div class="page">
-    <div class="page-head"><h2>Health of the store</h2><button type="button" class="chip" onClick=${() => go({ page: "" })}>close</button></div>
-    ${error ? html`<p class="error" role="alert">${shown(error.message)}</p>` : null}
+    <div class="page-head"><h2>Health of the store</h2><${Chip} onClick=${() => go({ page: "" })}>close</${Chip}></div>
+    <${Failure} error=${error} />
     ${!data && !error ? html`<p class="empty" role="status">Adding up the sizes …</p>` : null}
     ${data ? html`
       <p class="facts"><span>${data.keys.toLocaleString("en")} keys at HEAD</span><span>${sizeText(data.bytes)}, before compression</span><span>${data.branch_count.toLocaleString("en")} branches</span></p>

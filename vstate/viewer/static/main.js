@@ -16,6 +16,7 @@ import { Pins, pinsOf, togglePin } from "./pins.js";
 import { go, hrefOf, readPlace, usePlace } from "./place.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
 import { Crumbs, Value } from "./value.js";
+import { Chip } from "./widgets.js";
 
 const TABS = [["", "Value", "v"], ["diff", "Diff", "d"], ["life", "Life", "l"], ["blame", "Blame", "b"]];
 
@@ -42,8 +43,8 @@ function Against({ place, refs }) {
   return html`<span class="against">
     <label>against <input list="revisions" value=${place.against ?? ""} placeholder="the parent" size="14" onChange=${choose} spellcheck="false" /></label>
     <datalist id="revisions">${names.slice(0, 500).map((name) => html`<option value=${name} />`)}</datalist>
-    ${place.against ? html`<button type="button" class="chip" aria-pressed=${place.base === "1"} onClick=${() => go({ base: place.base ? "" : "1" })}>merge base</button>` : null}
-    <button type="button" class="chip" aria-pressed=${place.beside === "1"} title="side by side (s)" onClick=${() => go({ beside: place.beside ? "" : "1" }, { replace: true })}>side by side</button>
+    ${place.against ? html`<${Chip} aria-pressed=${place.base === "1"} onClick=${() => go({ base: place.base ? "" : "1" })}>merge base</${Chip}>` : null}
+    <${Chip} aria-pressed=${place.beside === "1"} title="side by side (s)" onClick=${() => go({ beside: place.beside ? "" : "1" }, { replace: true })}>side by side</${Chip}>
   </span>`;
 }
 
@@ -70,7 +71,7 @@ function Content({ place, rev, tip, refs, store, state }) {
     <${Pins} rev=${rev} place=${place} />
     <div class="content-bar">
       ${name ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>Changes of this commit</span></nav>`}
-      ${name ? html`<button type="button" class="chip" aria-pressed=${Boolean(isPinned)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</button>` : null}
+      ${name ? html`<${Chip} aria-pressed=${Boolean(isPinned)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</${Chip}>` : null}
       <div class="tabs" role="tablist" aria-label="Views">
         ${(name ? TABS : TABS.slice(1, 2)).map(([id, label, key]) => html`<button type="button" role="tab" id=${`tab-${id}`} aria-selected=${(name ? tab : "diff") === id} aria-controls="content-body" title=${`${label} (${key})`} onClick=${() => go({ tab: id })}>${label}</button>`)}
       </div>
@@ -189,7 +190,7 @@ function App() {
       <${Branches} place=${place} refs=${refs} store=${store} />
       <${Filter} place=${place} rev=${rev} field=${field} />
       <span class="grow"></span>
-      <button type="button" class="chip" aria-pressed=${isFollowing} title="show each new commit as it is made (g)" onClick=${() => go({ rev: isFollowing ? tip ?? "" : "" })}>${isFollowing ? "following" : "follow"}</button>
+      <${Chip} aria-pressed=${isFollowing} title="show each new commit as it is made (g)" onClick=${() => go({ rev: isFollowing ? tip ?? "" : "" })}>${isFollowing ? "following" : "follow"}</${Chip}>
       <a class="chip" href=${hrefOf({ page: "merge", pane: "value" })} title="merge two branches on trial (m)">merge</a>
       <a class="chip" href=${hrefOf({ page: "health", pane: "value" })} title="sizes, gc, fsck, signatures (h)">health</a>
       <button type="button" class="icon" title="dark or light (t)" aria-label="dark or light" onClick=${switchTheme}>◐</button>
