@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, takewhile
+from operator import is_
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -461,8 +462,8 @@ class Journal(Generic[I]):
 
     def _take(self, head: Commit | None, segments: Sequence[_Segment], added: int = 0) -> None:
         """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
-        pairs = zip(self._segments, segments, strict=False)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0].entry == pair[1].entry, pairs))
+        # A segment that did not change is the same object, whoever has made the new tuple.
+        same = len(list(takewhile(bool, map(is_, self._segments, segments))))
         before = [record for segment in self._segments[same:] for record in segment.records]
         after = [record for segment in segments[same:] for record in segment.records]
         if _are_same(after[: len(before)], before):
@@ -531,10 +532,11 @@ class _Read:
 
 def _are_same(ones: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether these records are the same, types and order included; 1, 1.0 and True are three records."""
-    pairs = zip(ones, others, strict=False)
-    return len(ones) == len(others) and all(
+    if len(ones) != len(others):
+        return False
+    return all(map(is_, ones, others)) or all(
         one is other or (one == other and pickle.dumps(one, 5) == pickle.dumps(other, 5))
-        for one, other in pairs
+        for one, other in zip(ones, others, strict=True)
     )
 
 
