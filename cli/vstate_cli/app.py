@@ -44,6 +44,7 @@ COMMANDS = (
     "bisect",
     "status",
     "watch",
+    "view",
     "clone",
     "push",
     "pull",

@@ -13,12 +13,11 @@ from vstate.display.texts import bytes_changes, text_hunks
 from vstate.errors import StorageError, VStateError
 from vstate.repo.compare.details import Detail, common_prefix
 from vstate.repo.compare.diff import Change, Diff
-from vstate.values.entry import Entry
 from vstate.values.inert import Array, Instance, plain, preview
 from vstate.values.inspection import describe, size_text
 from vstate_cli import drawing
 from vstate_cli.output import Document, Line, Output, columns, padded, safe
-from vstate_cli.values import LONG_TEXT, NARROW, UNREADABLE, entry_document
+from vstate_cli.values import LONG_TEXT, NARROW, UNREADABLE
 
 _SIGNS: Final = {"added": "+", "removed": "-", "modified": "~"}
 _STYLES: Final = {"added": "green", "removed": "red", "modified": "cyan"}
@@ -105,24 +104,6 @@ def counts(diff: Diff) -> Line:
     """The numbers of changed keys: ` +1 ~2 -1`."""
     kinds = (("added", diff.added), ("modified", diff.modified), ("removed", diff.removed))
     return [(f" {_SIGNS[kind]}{len(keys)}", _STYLES[kind]) for kind, keys in kinds if keys]
-
-
-def keys_document(diff: Diff) -> Document:
-    """The changed keys by kind."""
-    return {"added": diff.added, "modified": diff.modified, "removed": diff.removed}
-
-
-def document(change: Change) -> Document:
-    """A changed key with types and sizes in bytes. A side that does not exist is null."""
-    try:
-        old, new = change.old_entry, change.new_entry
-    except ValueError as error:
-        return {"key": change.key, "kind": change.kind, "old": None, "new": None, "error": str(error)}
-    return {"key": change.key, "kind": change.kind, "old": _side(old), "new": _side(new)}
-
-
-def _side(entry: Entry | None) -> Document | None:
-    return None if entry is None else entry_document(entry)
 
 
 # Inside a key

@@ -1,4 +1,4 @@
-"""Commits as lines and as documents."""
+"""Commits as lines."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from rich.cells import cell_len
 
 from vstate.objects.commit import Commit, Event
 from vstate.repo.names.refs import HEADS, REMOTES, Head
-from vstate.values.inert import plain, preview
-from vstate_cli.output import Document, Line, Output, safe
+from vstate.values.inert import preview
+from vstate_cli.output import Line, Output, safe
 
 CUT_OFF: Final = "the history behind it was cut off"
 
@@ -124,30 +124,3 @@ def event_line(event: Event, out: Output) -> Line:
     kind = safe(event.kind, _LONGEST_NAME)
     data = out.fit(f"  {data}", 4 + len(stamp) + cell_len(namespace) + cell_len(kind)) if data else ""
     return [(stamp, "dim"), namespace, (kind, "bold"), data]
-
-
-def document(commit: Commit, refs: Sequence[str] = (), *, shallow: bool = False) -> Document:
-    """A commit without its events and changes. `shallow` is a member only if it is true."""
-    members: dict[str, Any] = {
-        "id": commit.id,
-        "parents": [*commit.parents],
-        "tree": commit.tree,
-        "time": commit.time.isoformat(),
-        "message": commit.message,
-        "info": plain(commit.info),
-        "refs": sorted(refs),
-    }
-    return members | {"shallow": True} if shallow else members
-
-
-def event_documents(commit: Commit) -> list[Document]:
-    """The events of a commit."""
-    return [
-        {
-            "kind": event.kind,
-            "time": event.time.isoformat(),
-            "namespace": event.namespace,
-            "data": plain(event.data),
-        }
-        for event in commit.events
-    ]

@@ -40,6 +40,10 @@ class Session:
         """The repository of the store, opened at the first use."""
         return open_repository(self._store, create=self._create)
 
+    def use(self, place: str) -> None:
+        """Open the store at this path or URL, which an argument of the command names."""
+        self._store = place
+
     def create_store(self) -> None:
         """Make the store when it is opened, if there is none."""
         self._create = True

@@ -1,4 +1,4 @@
-"""Values as lines, and their entries as documents."""
+"""Values as lines."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from vstate.display.chats import ChatView
 from vstate.display.tables import TableView
 from vstate.display.views import BytesView, TextView, TreeView, view_of
 from vstate.errors import InvalidInput
-from vstate.values.entry import Entry
 from vstate.values.inert import InertError, preview
 from vstate_cli import drawing
-from vstate_cli.output import Document, Output
+from vstate_cli.output import Output
 
 UNREADABLE: Final = (InertError, InvalidInput)
 """`Repository.inspect` raises these for an intact value that is malformed or too large to show."""
@@ -70,13 +69,3 @@ def _joined(lines: list[str], width: int) -> Iterator[str]:
             text = indent
         text += f"{item} "
     yield text.rstrip()
-
-
-def entry_document(entry: Entry) -> Document:
-    """The type of a value and its size in bytes; the time at which it expires, if it does."""
-    document: Document = {"type": entry.type, "size": entry.size}
-    if entry.expiry is not None:
-        document["expires"] = entry.expiry.moment.isoformat()
-        if entry.expiry.ttl:
-            document["ttl"] = entry.expiry.ttl / 1_000_000
-    return document

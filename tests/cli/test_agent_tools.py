@@ -62,7 +62,7 @@ def test_the_tools_print_what_the_commands_print(state: Versioned) -> None:
     assert tools.show(key="plan", path=".goal") == "'Find the needle'\n"
     assert f"{last}" in tools.blame("chat/1")
     assert tools.search("needle") == (
-        "chat/1 [0].content: Where is the NEEDLE?\nplan .goal: Find the needle\n2 places in 2 keys\n"
+        "chat/1 [0].content: Where is the NEEDLE?\nplan goal: Find the needle\n2 places in 2 keys\n"
     )
 
 
@@ -154,9 +154,9 @@ def test_a_search_finds_texts_in_all_kinds_of_parts() -> None:
     commit = state.commit()
     assert commit is not None
     first, deep, long = find_text(state.repo, commit, "aim").places
-    assert (first.path, first.excerpt) == (".aim", "aim")
+    assert (first.path, first.excerpt) == ("aim", "aim")
     assert deep.excerpt == "deep AIM"
-    assert long.path == ".long"
+    assert long.path == "long"
     assert long.excerpt == "…" + "x" * 60 + "aim" + "y" * 60 + "…"
 
 
@@ -186,7 +186,7 @@ def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
     names, results = asyncio.run(session())
     assert names == {"log", "diff", "show", "blame", "search"}
     assert "begin" in results[0][1]
-    assert results[1] == (False, "plan .goal: Find the needle\n1 place in 1 key\n")
+    assert results[1] == (False, "plan goal: Find the needle\n1 place in 1 key\n")
     assert results[2][0]
     assert "no key 'nope'" in results[2][1]
     with Disk(store) as disk:

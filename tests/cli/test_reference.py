@@ -35,6 +35,7 @@ API = {"log", "show", "diff", "checkout", "ls", "branch", "tag", "rollback", "st
     "revert",
     "reset",
     "redo",
+    "view",
     "watch",
 }
 

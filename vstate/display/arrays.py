@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from vstate.display.cells import cell_text
 from vstate.values.inert import Array
 
-__all__ = ["ArrayView", "array_view"]
+__all__ = ["ArrayShape", "ArrayView", "array_shape", "array_view"]
 
 _MOST_MEASURED: Final = 1_000_000  # elements for the range; a second at most
 _BLOCK: Final = 10_000
@@ -18,6 +19,9 @@ _FIRST: Final = 60
 _LAST: Final = 20
 _FIRST_ROWS: Final = 3
 _MOST_COLUMNS: Final = 200
+_SAMPLED: Final = 200_000  # elements for the form
+_BARS: Final = 24
+_POINTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,44 @@ def array_view(array: Array) -> ArrayView | None:
         tuple(cell_text(element) for element in array.elements(count - last, count)),
         count - last,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayShape:
+    """The form of an array's numbers: how many lie in each of some equal ranges from `low` to `high`, and a
+    line with the means of its parts in order. `sampled` tells whether only some of the numbers were read.
+    """
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+    line: tuple[float, ...]
+    sampled: bool
+
+
+def array_shape(array: Array) -> ArrayShape | None:
+    """The form of an array of numbers; None for other arrays, and where no number is finite."""
+    count = array.count
+    numbers: list[float] = []
+    # Whole blocks, evenly spread: single elements would be decoded one by one.
+    step = max(count // (_SAMPLED // _BLOCK), _BLOCK)
+    for start in range(0, count, step):
+        for element in array.elements(start, min(start + _BLOCK, count)):
+            if isinstance(element, bool) or not isinstance(element, int | float):
+                return None
+            if math.isfinite(element):
+                numbers.append(float(element))
+    if not numbers:
+        return None
+    low, high = min(numbers), max(numbers)
+    width = (high - low) / _BARS
+    counts = [0] * _BARS
+    for number in numbers:
+        counts[min(int((number - low) / width), _BARS - 1) if 0 < width < math.inf else 0] += 1
+    parts = min(len(numbers), _POINTS)
+    ends = [len(numbers) * part // parts for part in range(parts + 1)]
+    line = tuple(math.fsum(numbers[a:b]) / (b - a) for a, b in pairwise(ends))
+    return ArrayShape(low, high, tuple(counts), line, step > _BLOCK)
 
 
 def _range(array: Array) -> tuple[str, str, int]:

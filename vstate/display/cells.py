@@ -8,7 +8,7 @@ from typing import Final
 
 from vstate.values.inert import preview
 
-__all__ = ["cell_text", "line_text"]
+__all__ = ["cell_text", "cut_text", "line_text"]
 
 _LONGEST: Final = 80
 _WHITESPACE: Final = re.compile(r"\s+")
@@ -24,17 +24,18 @@ def cell_text(value: object) -> str:
         text = value[: _LONGEST + 1]
         if "T" in text:
             text = _NO_FRACTION.sub(r"\1\2", text).removesuffix(_MIDNIGHT)
-        return _cut(text)
+        return cut_text(text)
     if isinstance(value, float) and math.isfinite(value):
         text = repr(value)
         return text if len(text) <= 12 else f"{value:.6g}"
-    return _cut(preview(value, width=None, max_depth=2, max_items=5, max_nodes=30))
+    return cut_text(preview(value, width=None, max_depth=2, max_items=5, max_nodes=30))
 
 
 def line_text(text: str, most: int) -> str:
     """The beginning of a text of several lines as one line of at most `most` characters."""
-    return _cut(_WHITESPACE.sub(" ", text[: 4 * most]).strip(), most, is_cut=len(text) > 4 * most)
+    return cut_text(_WHITESPACE.sub(" ", text[: 4 * most]).strip(), most, is_cut=len(text) > 4 * most)
 
 
-def _cut(text: str, most: int = _LONGEST, *, is_cut: bool = False) -> str:
+def cut_text(text: str, most: int = _LONGEST, *, is_cut: bool = False) -> str:
+    """The beginning of a text, of at most `most` characters; it ends in "…" if more follows."""
     return text if len(text) <= most and not is_cut else f"{text[: most - 1]}…"

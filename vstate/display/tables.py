@@ -9,9 +9,9 @@ from typing import Final
 
 from vstate.display.cells import cell_text
 from vstate.values.inert import Instance
-from vstate.values.tables import table_of
+from vstate.values.tables import Table, table_of
 
-__all__ = ["ColumnView", "TableView", "records_view", "table_view"]
+__all__ = ["ColumnView", "TableView", "records_view", "table_rows", "table_view"]
 
 _MOST_COLUMNS: Final = 100
 _ALL_ROWS: Final = 30  # up to so many rows are all shown
@@ -20,6 +20,9 @@ _LAST: Final = 5
 _CHECKED: Final = 10_000  # records that are checked for having the same fields
 _LONGEST_FIELD: Final = 60  # characters of a field that still reads well in a table
 _MOST_FIELDS: Final = 30
+
+
+Rows = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,8 @@ class TableView:
     columns: tuple[ColumnView, ...]
     more_columns: int
     """The number of columns behind those that are described."""
-    first: tuple[tuple[str, ...], ...]
-    last: tuple[tuple[str, ...], ...]
+    first: Rows
+    last: Rows
 
 
 def table_view(value: Instance) -> TableView | None:
@@ -51,14 +54,7 @@ def table_view(value: Instance) -> TableView | None:
     if table is None:
         return None
     shown = table.columns[:_MOST_COLUMNS]
-    rows: list[tuple[tuple[str, ...], ...]] = []
-    for start, stop in _ranges(table.rows):
-        cells = [[cell_text(label) for label in level.cells(start, stop)] for level in table.labels]
-        cells = cells or [[str(row) for row in range(start, stop)]]
-        for column in shown:
-            known = [cell_text(cell) for cell in column.cells(start, stop)]
-            cells.append(known if len(known) == stop - start else ["?"] * (stop - start))
-        rows.append(tuple(zip(*cells, strict=True)))
+    rows = [_frame_rows(table, start, stop) for start, stop in _ranges(table.rows)]
     columns = tuple(ColumnView(cell_text(c.name), c.dtype, c.read is not None) for c in shown)
     levels = tuple(ColumnView(cell_text(level.name), level.dtype) for level in table.labels)
     more = len(table.columns) - len(shown)
@@ -75,19 +71,48 @@ def records_view(value: Sequence[object]) -> TableView | None:
     for record in value[:_CHECKED]:
         if not isinstance(record, dict) or record.keys() != names:
             return None
-    rows: list[tuple[tuple[str, ...], ...]] = []
+    rows: list[Rows] = []
     for start, stop in _ranges(len(value)):
-        part: list[tuple[str, ...]] = []
-        for number, record in enumerate(value[start:stop], start):
+        for record in value[start:stop]:
             if not isinstance(record, dict) or record.keys() != names:
                 return None
             if not all(_is_short(record[name]) for name in names):
                 return None
-            part.append((f"[{number}]", *(cell_text(record[name]) for name in names)))
-        rows.append(tuple(part))
+        rows.append(_record_rows(value, start, stop))
     columns = tuple(ColumnView(cell_text(name), type(value[0][name]).__name__) for name in names)
     kind = f"{type(value).__name__} of dict"
     return TableView(kind, len(value), (ColumnView("", ""),), columns, 0, rows[0], rows[1])
+
+
+def table_rows(value: object, start: int, stop: int) -> Rows:
+    """The rows [start, stop) of a value whose view is a TableView, as `first` and `last` of it have them."""
+    start, stop = max(start, 0), max(stop, 0)
+    if isinstance(value, list | tuple):
+        return _record_rows(value, start, min(stop, len(value)))
+    table = table_of(value)
+    return () if table is None else _frame_rows(table, start, min(stop, table.rows))
+
+
+def _frame_rows(table: Table, start: int, stop: int) -> Rows:
+    if stop <= start:
+        return ()
+    cells = [[cell_text(label) for label in level.cells(start, stop)] for level in table.labels]
+    cells = cells or [[str(row) for row in range(start, stop)]]
+    for column in table.columns[:_MOST_COLUMNS]:
+        known = [cell_text(cell) for cell in column.cells(start, stop)]
+        cells.append(known if len(known) == stop - start else ["?"] * (stop - start))
+    return tuple(zip(*cells, strict=True))
+
+
+def _record_rows(records: Sequence[object], start: int, stop: int) -> Rows:
+    """A record that differs from the first in its fields, which the view did not look at, has empty cells."""
+    first = records[0]
+    assert isinstance(first, dict)
+    rows = []
+    for number, record in enumerate(records[start:stop], start):
+        found = record if isinstance(record, dict) else {}
+        rows.append((f"[{number}]", *(cell_text(found.get(name)) for name in first)))
+    return tuple(rows)
 
 
 def _ranges(rows: int) -> tuple[tuple[int, int], tuple[int, int]]:

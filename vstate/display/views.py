@@ -11,7 +11,7 @@ from vstate.display.tables import TableView, records_view, table_view
 from vstate.values.inert import Array, Instance
 from vstate.values.tables import is_table
 
-__all__ = ["BytesView", "TextView", "TreeView", "View", "document", "view_of"]
+__all__ = ["BytesView", "TextView", "TreeView", "View", "document", "media_of", "view_of"]
 
 _LONG_TEXT: Final = 400  # characters
 _LONG_BYTES: Final = 100
@@ -74,7 +74,7 @@ def view_of(value: object) -> View:
         data = memoryview(value)
         if data.nbytes <= _LONG_BYTES or data.format != "B":
             return TreeView(type(value).__name__)
-        return BytesView(data.nbytes, _media(bytes(data[:12])))
+        return BytesView(data.nbytes, media_of(bytes(data[:12])))
     if isinstance(value, Array):
         return array_view(value) or TreeView(value.type)
     if is_table(value):
@@ -91,7 +91,8 @@ def document(view: View) -> dict[str, Any]:
     return {"kind": _KINDS[type(view)], **asdict(view)}
 
 
-def _media(start: bytes) -> str:
+def media_of(start: bytes) -> str:
+    """The media type that the first bytes of a file show; "" if they show none."""
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "image/webp"
     return next((media for sign, media in _MEDIA.items() if start.startswith(sign)), "")

@@ -14,6 +14,7 @@ from vstate.arguments import check_flag, check_key, check_limit, require_plain
 from vstate.errors import (
     AlreadyExists,
     InvalidInput,
+    NotFound,
     RefMoved,
     StorageError,
     UncommittedChanges,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from vstate.repo.names.undo import Undo
     from vstate.state.lease import Lease
     from vstate.state.watching import Subscription, Watch
+    from vstate.viewer.notebook import Window
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -415,6 +417,22 @@ class Versioned(State):
         count, and nothing is unpickled. Raises KeyNotFound, and NotFound for a path that leads nowhere.
         """
         return self.repo.blame("HEAD", check_key(key), path, head=self._handle.own_head())
+
+    def view(self, rev: str | None = None, *, height: int = 640) -> Window:
+        """The history up to `rev`, by default up to HEAD, as a page in the output of a notebook's cell.
+
+        A range such as v1..main is possible. The page has the newest 200 commits of it, with the values that
+        they changed, and without uncommitted changes. The page is sandboxed, and no value is unpickled.
+        `height` is in pixels. For a whole history, run `vstate view`.
+        """
+        from vstate.viewer.notebook import Window  # late: only a notebook asks
+
+        if rev is None:
+            head = self.head
+            if head is None:
+                raise NotFound("there is no commit to view yet: commit first")
+            rev = head.id
+        return Window(self.repo, rev, height=height)
 
     def bisect(
         self, predicate: Callable[[Snapshot], object], good: Revision, bad: Revision = "HEAD"

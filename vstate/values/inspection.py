@@ -31,10 +31,11 @@ def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -
 
         data = bytes(parts.pop(0))
         # Arrays keep their buffers, and two values must fit into memory to be compared.
-        left = inert.Limits().bytes - sum(map(len, parts))
+        most = inert.Limits().bytes + max(limit - INSPECT_BYTES, 0)
+        left = min(most - sum(map(len, parts)), inert.Limits().bytes)
         return inert.read(data, parts, limits=inert.Limits(bytes=left))
     if entry.codec == TEXT:
-        return _text(parts[0])
+        return _text(parts[0], max(limit, _WIDEST_TEXT))
     return bytes(parts[0])
 
 
@@ -51,13 +52,13 @@ def named_in(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -> dic
     return inert.names(bytes(parts[0]), parts[1:])
 
 
-def _text(data: bytes | bytearray) -> str:
+def _text(data: bytes | bytearray, widest: int) -> str:
     if not data.isascii():
         # In Python, one wide character makes all characters of a text as wide.
         wide = data.translate(None, _NARROW)
         width = 4 if wide.translate(None, _NOT_WIDEST) else 2 if wide else 1
         size = width * len(data.translate(None, _CONTINUATION))
-        if size > _WIDEST_TEXT:
+        if size > widest:
             raise InvalidInput(f"a text of {size} bytes in memory is too long to show")
     try:
         return str(data, "utf-8")

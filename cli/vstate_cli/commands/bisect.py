@@ -6,6 +6,7 @@ from itertools import islice
 
 import click
 
+from vstate.display import documents
 from vstate.errors import InvalidInput
 from vstate.objects import tree
 from vstate.objects.commit import Commit
@@ -85,8 +86,8 @@ def bisect(session: Session, key: str, expr: str, good: str, bad: str) -> None:
     diff = repo.changes(first)
     refs = session.refs().get(first.id, [])
     if session.json:
-        document = {"first_bad": commits.document(first, refs), "tested": tested}
-        out.json(document | {"changes": changes.keys_document(diff)})
+        document = {"first_bad": documents.commit_document(first, refs), "tested": tested}
+        out.json(document | {"changes": documents.keys_document(diff)})
         return
     out.line()
     decoration = commits.decoration(refs, first.id, repo.refs.head())

@@ -7,14 +7,15 @@ from functools import partial
 
 import click
 
+from vstate.display import documents
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Diff
 from vstate.repo.repository import Repository
+from vstate.repo.search.selection import RANGE
 from vstate.repo.sweeps import anew
 from vstate_cli import changes
 from vstate_cli.output import Document
-from vstate_cli.selection import RANGE
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_key, complete_revision_or_key
 
@@ -137,7 +138,7 @@ def _check_key(session: Session, key: str, old: Commit | None, new: Commit) -> N
 
 def _documents(session: Session, found: Diff, keys: list[str], stat: bool) -> Iterator[Document]:
     for key in keys:
-        document = changes.document(found[key])
+        document = documents.change_document(found[key])
         if not stat and "error" not in document:
             document |= changes.detail_documents(found, key, session.out)
         yield document

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
 
 import click
 
+from vstate.display import documents
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.names.refs import Head
+from vstate.repo.search.selection import Selection, links, select
 from vstate_cli import changes, commits
 from vstate_cli.graph import Graph, Row
 from vstate_cli.output import Document, Line, columns
-from vstate_cli.selection import Selection, links, select
+from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_key, complete_revision
 
@@ -76,7 +79,9 @@ def log(session: Session, revs: tuple[str, ...], **options: Any) -> None:
     """
     view = View(*(options.pop(name) for name in View._fields))
     graph = options.pop("graph")
-    found = select(session.repo, revs, **options)
+    ignore_case = options.pop("ignore_case")
+    patterns = [_pattern(text, ignore_case) for text in options.pop("grep")]
+    found = select(session.repo, revs, patterns=patterns, **options)
     refs, head = session.refs(), session.repo.refs.head()
     number = 0
     for number, (commit, lanes, parents) in enumerate(_with_lanes(found, graph), 1):
@@ -111,7 +116,7 @@ def _with_lanes(found: Selection, graph: bool) -> Iterator[tuple[Commit, Graph |
     """The commits, each with the lanes of the graph and the commits that its lanes lead to."""
     history = found.repo.history
     if not graph:
-        yield from ((commit, None, ()) for commit in found)
+        yield from ((commit, None, ()) for commit in _shown(found))
         return
     lanes = Graph()
 
@@ -119,27 +124,48 @@ def _with_lanes(found: Selection, graph: bool) -> Iterator[tuple[Commit, Graph |
         return history.parents(commit)[: 1 if found.first_parent else None]
 
     if not found.is_partial:
-        yield from ((commit, lanes, parents(commit)) for commit in found)
+        yield from ((commit, lanes, parents(commit)) for commit in _shown(found))
         return
     # The lanes lead from one shown commit to the next: all must be known first.
     found = replace(found, walked=[])
-    shown = [*found]
+    shown = [*_shown(found)]
     to = links(found.walked or [], {commit.oid for commit in shown}, parents)
     yield from ((commit, lanes, to[commit.oid]) for commit in shown)
+
+
+def _shown(found: Selection) -> Iterator[Commit]:
+    """The commits of the log. Until the first is found, the terminal shows how far the search has come."""
+    if found.limit == 0:
+        return
+    walk = found.walk()
+    with ProgressBar() as bar:
+        for number, (commit, is_shown) in enumerate(walk, 1):
+            if is_shown:
+                walk = chain([(commit, True)], walk)
+                break
+            bar("searching commits", number)
+    yield from islice((commit for commit, is_shown in walk if is_shown), found.limit)
+
+
+def _pattern(text: str, ignore_case: bool) -> re.Pattern[str]:
+    try:
+        return re.compile(text, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        raise click.UsageError(f"--grep takes a regular expression, and {text!r} is none: {error}") from None
 
 
 def _document(
     session: Session, commit: Commit, names: list[str], keys: Sequence[str], view: View
 ) -> Document:
     diff = session.repo.changes(commit)
-    document = commits.document(commit, names, shallow=session.repo.history.is_shallow(commit)) | {
+    document = documents.commit_document(commit, names, shallow=session.repo.history.is_shallow(commit)) | {
         "events": len(commit.events),
-        "changes": changes.keys_document(diff),
+        "changes": documents.keys_document(diff),
     }
     if view.patch or view.stat:
         shown = [key for key in diff if not keys or key in keys]
         document["diff"] = [
-            changes.document(diff[key])
+            documents.change_document(diff[key])
             | (changes.detail_documents(diff, key, session.out) if view.patch else {})
             for key in shown
         ]

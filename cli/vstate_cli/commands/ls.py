@@ -8,6 +8,7 @@ from itertools import islice
 import click
 from rich.cells import cell_len
 
+from vstate.display.documents import entry_document
 from vstate.errors import CorruptObject, NotFound
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit
@@ -16,7 +17,6 @@ from vstate.values.inspection import size_text
 from vstate_cli.output import Document, padded, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_key, complete_revision_or_key
-from vstate_cli.values import entry_document
 
 _ALIGNED = 1000  # keys whose columns -l aligns together
 _WIDEST_TYPE = 30

@@ -7,6 +7,7 @@ import shlex
 import click
 
 from vstate.errors import MergeConflict
+from vstate.repo.inert import InertRepository
 from vstate_cli import merging
 from vstate_cli.output import safe
 from vstate_cli.session import Session, command
@@ -44,7 +45,7 @@ def merge(
     the keys, and the changes of each side inside them.
     """
     branch = session.branch()
-    repo = merging.InertRepository(session.repo.store, merging.decided(ours, theirs))
+    repo = InertRepository(session.repo.store, merging.decided(ours, theirs))
     head, other = repo.newest(branch), repo.resolve(rev)
     try:
         result = repo.merge(

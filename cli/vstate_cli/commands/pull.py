@@ -10,10 +10,11 @@ import click
 from vstate.errors import DetachedHead, InvalidInput, MergeConflict
 from vstate.objects.ids import ObjectId
 from vstate.repo.exchange import sync
+from vstate.repo.inert import InertRepository
 from vstate.repo.merge.three_way import MergeResult
 from vstate.repo.names.refs import REMOTES
 from vstate_cli import moved_refs
-from vstate_cli.merging import InertRepository, refuse
+from vstate_cli.merging import refuse
 from vstate_cli.output import Document, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from vstate.display import documents
 from vstate_cli import changes, commits
 from vstate_cli.merging import note_unsigned
 from vstate_cli.session import Session, command
@@ -43,8 +44,8 @@ def rollback(session: Session, rev: str | None, steps: int | None, message: str)
     diff = repo.changes(commit)
     note_unsigned(session, target, commit)
     if session.json:
-        document = commits.document(commit, session.refs().get(commit.id, []))
-        out.json(document | {"changes": changes.keys_document(diff)})
+        document = documents.commit_document(commit, session.refs().get(commit.id, []))
+        out.json(document | {"changes": documents.keys_document(diff)})
         return
     out.line((branch, "bold green"), " is at ", *commits.summary(commit))
     out.line(

@@ -7,6 +7,7 @@ from itertools import islice
 
 import click
 
+from vstate.display import documents
 from vstate.errors import KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
@@ -100,9 +101,9 @@ def _show_commit(session: Session, commit: Commit) -> None:
     diff = repo.changes(commit)
     names = session.refs().get(commit.id, [])
     if session.json:
-        document = commits.document(commit, names, shallow=repo.history.is_shallow(commit))
-        listed = [changes.document(change) for change in diff.values()]
-        out.json(document | {"events": commits.event_documents(commit), "changes": listed})
+        document = documents.commit_document(commit, names, shallow=repo.history.is_shallow(commit))
+        listed = [documents.change_document(change) for change in diff.values()]
+        out.json(document | {"events": documents.event_documents(commit), "changes": listed})
         return
     out.line((f"commit {commit.id}", "yellow"), *commits.decoration(names, commit.id, repo.refs.head()))
     if len(commit.parent_ids) > 1:
@@ -161,7 +162,7 @@ def _show_value(session: Session, commit: Commit, key: str, path: str | None, li
     if session.json:
         where = {"commit": commit.id, "key": key, **({} if path is None else {"path": path})}
         shown = plain(value, max_items=_MOST_ITEMS) if limit is None else plain(value, max_nodes=limit)
-        document = {**where, **values.entry_document(entry), "value": shown}
+        document = {**where, **documents.entry_document(entry), "value": shown}
         out.json(document | ({} if reason is None else {"error": reason}))
         return
     if out.is_terminal or reason is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from vstate.display import documents
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects import expiry, tree
 from vstate.plural import counted
@@ -73,7 +74,9 @@ def status(session: Session, timeout: float) -> None:
     out = session.out
     if session.json:
         tracked = None if upstream is None else {"name": upstream, "ahead": ahead[0], "behind": behind[0]}
-        document = None if commit is None else commits.document(commit, session.refs().get(commit.id, []))
+        document = (
+            None if commit is None else documents.commit_document(commit, session.refs().get(commit.id, []))
+        )
         position: Document = {"store": repo.store.location, "bytes": size, "branch": head.branch}
         position |= {"upstream": tracked, "head": document}
         out.json(position | numbers | {"at_least": at_least})

@@ -6,6 +6,7 @@ from itertools import islice
 
 import click
 
+from vstate.display import documents
 from vstate.errors import InvalidInput
 from vstate.state.watching import Watch
 from vstate_cli import changes, commits
@@ -43,7 +44,7 @@ def watch(session: Session, pattern: str, branch: str | None, since: str | None,
     with Watch(repo, name, pattern, seen) as found:
         for _, change, commit in islice(found, limit):
             if session.json:
-                out.json(changes.document(change) | {"commit": commit.id}, indent=None)
+                out.json(documents.change_document(change) | {"commit": commit.id}, indent=None)
             else:
                 out.line(*commits.summary(commit), "  ", *changes.line(change))
             out.flush()

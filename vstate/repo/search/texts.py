@@ -95,7 +95,7 @@ def _texts(value: object) -> Iterator[tuple[str, str]]:
             parts += 1
             if parts > MOST_PARTS:
                 raise InvalidInput("the value has too many parts to be searched")
-            where = path + part.step
+            where = path + part.step if path else part.step.removeprefix(".")
             if part.group in _NAMED and isinstance(part.place, str):
                 yield where, part.place
             below.append((part.value, where, depth + 1))

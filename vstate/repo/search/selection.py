@@ -1,4 +1,4 @@
-"""Selection: the commits that `vstate log` shows, by revisions, ranges and conditions."""
+"""Selection: the commits of a log, by revisions, ranges and conditions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-import click
-
 from vstate.errors import NotFound
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.repo.core import Core
 from vstate.repo.names.dates import parse_time
 from vstate.repo.names.refs import HEAD
-from vstate.repo.repository import Repository
-from vstate_cli.progress import ProgressBar
+from vstate.repo.rules.signing import signer_of
 
 RANGE: Final = re.compile(
     r"(?P<a>(?:@\{[^}]*\}|[^.@]|\.(?!\.)|@(?!\{))*)(?P<dots>\.{2,3})(?P<b>.*)", re.DOTALL
@@ -30,7 +28,7 @@ RANGE: Final = re.compile(
 class Selection:
     """The commits up to `starts` that `excluded` do not reach, and that meet the conditions; newest first."""
 
-    repo: Repository
+    repo: Core
     starts: tuple[ObjectId, ...]
     excluded: tuple[ObjectId, ...] = ()
     keys: Sequence[str] = ()
@@ -38,6 +36,8 @@ class Selection:
     until: datetime | None = None
     patterns: Sequence[re.Pattern[str]] = ()
     info: Sequence[tuple[str, str | None]] = ()
+    author: str = ""
+    """The beginning of the key of the signature, as text; "" for any commit."""
     first_parent: bool = False
     limit: int | None = None
     walked: list[Commit] | None = field(default=None)
@@ -46,33 +46,18 @@ class Selection:
     @property
     def is_partial(self) -> bool:
         """Whether commits between the shown ones, or their ancestors, may be left out."""
-        return bool(self.excluded or self.keys or self.since or self.until or self.patterns or self.info)
+        return bool(
+            self.excluded
+            or self.keys
+            or self.since
+            or self.until
+            or self.patterns
+            or self.info
+            or self.author
+        )
 
-    def __iter__(self) -> Iterator[Commit]:
-        if self.limit == 0:
-            return
-        walk = self._walk()
-        # Until the first commit is found, the terminal shows how far the search has come.
-        with ProgressBar() as bar:
-            first = None
-            for number, (commit, is_shown) in enumerate(walk, 1):
-                if is_shown:
-                    first = commit
-                    break
-                bar("searching commits", number)
-        if first is None:
-            return
-        yield first
-        found = 1
-        for commit, is_shown in walk if self.limit != 1 else ():
-            if is_shown:
-                yield commit
-                found += 1
-                if found == self.limit:
-                    return
-
-    def _walk(self) -> Iterator[tuple[Commit, bool]]:
-        """The commits of the walk, and whether each is shown."""
+    def walk(self) -> Iterator[tuple[Commit, bool]]:
+        """The commits of the walk, and whether each is shown; with no regard to `limit`."""
         for commit in self.repo.history.outside(self.starts, self.excluded, first_parent=self.first_parent):
             # The walk goes back in time, so nothing behind an old commit is newer.
             if self.since is not None and commit.time < self.since:
@@ -89,6 +74,7 @@ class Selection:
                 not self.patterns or any(pattern.search(text) for pattern in self.patterns for text in texts)
             )
             and all(_has(commit.info, *wanted) for wanted in self.info)
+            and (not self.author or str(signer_of(commit) or "").startswith(self.author))
             and (not self.keys or any(self.repo.history.changes_key(commit, key) for key in self.keys))
         )
 
@@ -113,14 +99,12 @@ def _json(value: object) -> str | None:
 
 
 def select(
-    repo: Repository,
+    repo: Core,
     revs: Sequence[str],
     *,
     all_refs: bool = False,
     since: str | None = None,
     until: str | None = None,
-    grep: Sequence[str] = (),
-    ignore_case: bool = False,
     info: Sequence[str] = (),
     **conditions: Any,
 ) -> Selection:
@@ -151,13 +135,12 @@ def select(
         tuple(excluded),
         since=None if since is None else parse_time(since),
         until=None if until is None else parse_time(until),
-        patterns=[_pattern(text, ignore_case) for text in grep],
         info=[_item(text) for text in info],
         **conditions,
     )
 
 
-def _resolve(repo: Repository, rev: str) -> ObjectId:
+def _resolve(repo: Core, rev: str) -> ObjectId:
     try:
         return repo.resolve(rev).oid
     except NotFound:
@@ -171,13 +154,6 @@ def _resolve(repo: Repository, rev: str) -> ObjectId:
 def _item(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
     return name, value if equals else None
-
-
-def _pattern(text: str, ignore_case: bool) -> re.Pattern[str]:
-    try:
-        return re.compile(text, re.IGNORECASE if ignore_case else 0)
-    except re.error as error:
-        raise click.UsageError(f"--grep takes a regular expression, and {text!r} is none: {error}") from None
 
 
 def links(

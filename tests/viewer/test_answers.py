@@ -1,0 +1,186 @@
+"""The answers of the viewer's API."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from viewers import PICTURE, Viewer, viewing
+
+from vstate import Disk, Versioned
+
+pytestmark = pytest.mark.slow
+
+
+def test_rows(viewer: Viewer) -> None:
+    """A page of the list has rows with refs, changed keys and lanes; alike commits are folded."""
+    answer = viewer.get("/commits?all=1&fold=1")
+    rows = answer["rows"]
+    assert answer["complete"]
+    assert [row["message"] for row in rows] == [
+        *("planned", "scored", "other way", "put 11", "put 0", "answered", "begin")
+    ]
+    assert [row["folded"] for row in rows] == [0, 0, 0, 11, 0, 0, 0]
+    assert [row["lane"] for row in rows] == [0, 0, 1, 0, 0, 0, 0]
+    assert rows[0]["refs"] == [{"name": "main", "kind": "branch", "current": True}]
+    assert rows[0]["changes"]["names"] == [["~", "plan"]]
+    opened = viewer.get(f"/commits?all=1&fold=1&open={rows[3]['id']}")
+    assert opened["known"] == 17
+    sought = viewer.get(f"/commits?all=1&fold=1&find={opened['rows'][8]['id']}")
+    assert sought["found"] == 3  # its folded row
+
+
+def test_pages_of_one_moment(small: Path, make_small: Callable[[Path], None], tmp_path: Path) -> None:
+    """Later pages come from the list as it was, while another process commits; a list that is gone is 410."""
+    make_small(tmp_path / "store")
+    with viewing(tmp_path / "store") as viewer:
+        first = viewer.get("/commits?limit=2")
+        with Versioned(Disk(tmp_path / "store")) as state:
+            state["new"] = 1
+            state.commit("newer")
+        page = viewer.get(f"/commits?limit=2&first=2&view={first['view']}")
+        assert [row["message"] for row in page["rows"]] == ["put 11", "put 10"]
+        assert viewer.get("/commits?limit=1")["rows"][0]["message"] == "newer"
+        assert viewer.ask("/commits?view=0123")[0] == 410
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("grep=PUT+1", ["put 11", "put 10", "put 1"]),
+        ("key=notes", ["begin"]),
+        ("info=model%3Dsmall", ["begin"]),
+        ("since=2100-01-01", []),
+        ("rev=v1..other", ["other way"]),
+        ("author=ed25519:00", []),
+    ],
+)
+def test_conditions(viewer: Viewer, query: str, found: list[str]) -> None:
+    """The list takes the conditions of `vstate log`."""
+    assert [row["message"] for row in viewer.get(f"/commits?{query}")["rows"]] == found
+
+
+def test_keys(viewer: Viewer) -> None:
+    """Keys are listed by folder, with the changed and removed ones marked; pages follow one another."""
+    top = viewer.get("/keys?rev=other")
+    names = [(item["name"], item["change"]) for item in top["items"]]
+    assert names == [
+        *(("bytes", "removed"), ("chat", None), ("notes", "modified"), ("picture", None), ("plan", None)),
+        *(("score", "modified"), ("table", None)),
+    ]
+    folder = top["items"][5]
+    assert (folder["folder"], folder["keys"], folder["changed"]) == ("score/", 2, 1)
+    inside = viewer.get("/keys?rev=other&prefix=score/&limit=1")
+    assert [item["key"] for item in inside["items"]] == ["score/a"]
+    rest = viewer.get(f"/keys?rev=other&prefix=score/&after={inside['next'].replace(chr(0), '%00')}")
+    assert [item["key"] for item in rest["items"]] == ["score/b"]
+    changed = viewer.get("/keys?rev=other&changed=1")
+    assert [item["name"] for item in changed["items"]] == ["bytes", "notes", "score"]
+
+
+def test_values(viewer: Viewer) -> None:
+    """A value is described by the view that fits, and part by part with the changed parts marked."""
+    plan = viewer.get("/value?rev=main&key=plan")
+    assert [(part["label"], part["change"]) for part in plan["parts"]] == [
+        *(("goal", None), ("steps", "modified"), ("pair", None))
+    ]
+    steps = viewer.get("/value?rev=main&key=plan&path=steps")
+    assert [(part["text"], part["change"]) for part in steps["parts"]] == [
+        *(("read", None), ("think", None), ("act", "added"))
+    ]
+    chat = viewer.get("/value?rev=v1&key=chat")
+    call = chat["view"]["messages"][1]["calls"][0]
+    assert (chat["kind"], call["name"], call["result"]) == ("chat", "calc", "4")
+    assert [message["new"] for message in chat["view"]["messages"]] == [False, True]
+    table = viewer.get("/value?key=table&first=200&limit=100")["view"]
+    assert (table["rows"], table["first"], table["next"]) == (250, 200, None)
+    assert table["cells"][49] == ["[249]", "row 249", "62001"]
+    shown = viewer.get("/value?key=bytes&rev=v1&first=2&limit=1")["view"]
+    assert (base64.b64decode(shown["data"]), shown["next"]) == (bytes(range(32, 48)), 3)
+    assert viewer.ask("/value?key=absent")[0] == 404
+    assert viewer.ask("/value?key=plan&path=nowhere")[0] == 404
+
+
+def test_pictures(viewer: Viewer) -> None:
+    """Bytes of a picture come as such; other values never do."""
+    status, headers, data = viewer.send("/api/v1/bytes?key=picture", Authorization=f"Bearer {viewer.token}")
+    assert (status, headers["content-type"], data) == (200, "image/png", PICTURE)
+    assert viewer.ask("/bytes?key=notes")[0] == 404
+
+
+def test_diff(viewer: Viewer) -> None:
+    """Changes between two commits by key, against the merge base too, and inside a key by word."""
+    both = viewer.get("/diff?old=main&new=other&base=1")
+    assert [change["key"] for change in both["changes"]] == ["bytes", "notes", "score/b"]
+    notes = viewer.get("/diff?new=other&key=notes")["details"][0]
+    changed = [
+        (line["sign"], [piece["text"] for piece in line["pieces"] if piece["is_changed"]])
+        for line in notes["hunks"][0]["lines"]
+        if line["sign"] != " "
+    ]
+    assert changed == [("-", ["second", "line"]), ("+", ["other", "words"])]
+
+
+def test_life(viewer: Viewer) -> None:
+    """The versions of a key have its numbers, and each part of a value has its commit."""
+    first = viewer.get("/history?key=score/a&limit=10")
+    rest = viewer.get(f"/history?key=score/a&limit=10&before={first['next']}")
+    numbers = [commit["number"] for commit in first["commits"] + rest["commits"]]
+    assert numbers == [*map(float, range(11, -1, -1)), 1.0]
+    parts = viewer.get("/blame?key=chat")["parts"]
+    assert [part["commit"]["message"] for part in parts] == ["begin", "answered", "answered"]
+
+
+def test_search_and_health(viewer: Viewer) -> None:
+    """Texts are found in values by path; the largest keys come first."""
+    assert viewer.get("/search?text=THINK")["places"][0]["path"] == "steps[1]"
+    health = viewer.get("/health")
+    assert health["largest"][0]["key"] == "table"
+    assert {branch["name"] for branch in health["branches"]} == {"main", "other"}
+
+
+@dataclass
+class Plan:
+    goal: str
+
+
+def test_large_values(tmp_path: Path) -> None:
+    """An array of 100 MB is shown by its beginning, its range and its form; objects by their fields."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["array"] = np.arange(12_500_000, dtype=np.float64)
+        state["plan"] = Plan("learn")
+        state.commit()
+    with viewing(tmp_path / "store") as viewer:
+        view = viewer.get("/value?key=array&limit=3")["view"]
+        assert (view["shape"], view["elements"], view["next"]) == ([12_500_000], ["0.0", "1.0", "2.0"], 3)
+        assert view["histogram"]["sampled"]
+        assert viewer.get("/value?key=array&first=12499999")["view"]["elements"] == ["12499999.0"]
+        plan = viewer.get("/value?key=plan")
+        assert plan["kind"] == "object"
+        assert plan["parts"][0]["text"] == "learn"
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    """A store without commits has an empty list."""
+    Versioned(Disk(tmp_path / "store")).close()
+    with viewing(tmp_path / "store") as viewer:
+        answer = viewer.get("/commits?fold=1")
+        assert (answer["rows"], answer["complete"]) == ([], True)
+        assert viewer.get("/refs")["branches"] == []
+        assert viewer.get("/health")["keys"] == 0
+        assert viewer.ask("/keys")[0] == 404
+
+
+def test_notebook(small: Path) -> None:
+    """`state.view()` is a sandboxed frame with the whole page as text; nothing in it ends the attribute."""
+    with Versioned(Disk(small)) as state:
+        window = state.view("v1..main")
+        frame = window._repr_html_()
+        assert frame.startswith('<iframe sandbox="allow-scripts" ')
+        assert frame.count('"') == 12
+        assert "planned" in window.html
+        assert "default-src 'none'" in window.html

@@ -1,0 +1,105 @@
+"""Changes from the page: each is shown on trial first, and made only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from viewers import Viewer, viewing
+
+from vstate import Disk, Versioned
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def writer(tmp_path: Path, make_small: Callable[[Path], None]) -> Iterator[Viewer]:
+    make_small(tmp_path / "store")
+    with viewing(tmp_path / "store", "--write") as found:
+        yield found
+
+
+def heads(viewer: Viewer) -> dict[str, str]:
+    refs = viewer.get("/refs")
+    return {ref["name"]: ref["commit"] for ref in refs["branches"] + refs["tags"]}
+
+
+def both(viewer: Viewer, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a change, after a trial that has changed nothing and said the same."""
+    before = heads(viewer)
+    status, trial = viewer.ask(path, body | {"preview": True})
+    assert status == 200, trial
+    assert heads(viewer) == before
+    status, answer = viewer.ask(path, body)
+    assert status == 200, answer
+    assert trial["changes"] == answer["changes"]
+    return dict(answer)
+
+
+def test_moves(writer: Viewer, tmp_path: Path) -> None:
+    """Fork, tag, rollback, undo and revert do as the commands of these names."""
+    seen = heads(writer)["main"]
+    both(writer, "/branches", {"name": "fork", "at": "v1"})
+    both(writer, "/tags", {"name": "here", "at": "main"})
+    assert heads(writer)["fork"] == heads(writer)["v1"]
+    back = both(writer, "/rollback", {"branch": "main", "rev": "v1", "seen": seen})
+    assert [change["key"] for change in back["changes"]["changes"]] == ["plan", "score/a", "score/b"]
+    undone = both(writer, "/undo", {"branch": "main", "seen": back["to"]})
+    assert undone["to"] == seen
+    reverted = both(writer, "/revert", {"branch": "main", "rev": "main", "seen": seen})
+    assert [change["key"] for change in reverted["changes"]["changes"]] == ["plan"]
+    with Versioned(Disk(tmp_path / "store")) as state:
+        assert state["plan"]["steps"] == ["read", "think"]
+
+
+def test_merge(writer: Viewer, tmp_path: Path) -> None:
+    """A merge on trial shows base, ours and theirs of a conflict, and the result of a choice."""
+    trial = writer.get("/merge?ours=main&theirs=other")
+    (conflict,) = trial["conflicts"]
+    assert trial["strategy"] == "conflict"
+    sides = [conflict[side]["text"] for side in ("base", "ours", "theirs")]
+    assert (conflict["key"], sides, conflict["result"]) == ("score/b", ["2.5", "9.5", "7.5"], None)
+    assert (
+        writer.get("/merge?ours=main&theirs=other&policy=theirs")["conflicts"][0]["result"]["text"] == "7.5"
+    )
+    taken = writer.get("/merge?ours=main&theirs=other&take_ours=score/b")
+    assert taken["strategy"] == "merge"
+    assert [change["key"] for change in taken["changes"]["changes"]] == ["bytes", "notes"]
+    body = {"branch": "main", "rev": "other", "seen": trial["ours"]}
+    assert writer.ask("/merge", body)[0] == 409
+    both(writer, "/merge", body | {"choices": {"score/b": "theirs"}})
+    with Versioned(Disk(tmp_path / "store")) as state:
+        assert (state["score/b"], "bytes" in state) == (7.5, False)
+
+
+def test_edit(writer: Viewer, tmp_path: Path) -> None:
+    """An edit of plain data makes a new branch, and every part keeps its type."""
+    edit = {"rev": "main", "key": "plan", "path": "pair[0]", "type": "int", "value": 5, "branch": "edit"}
+    answer = both(writer, "/edit", edit)
+    assert [change["key"] for change in answer["changes"]["changes"]] == ["plan"]
+    with Versioned(Disk(tmp_path / "store"), branch="edit") as state:
+        assert state["plan"] == {"goal": "learn", "steps": ["read", "think", "act"], "pair": (5, 2.5)}
+    assert writer.ask("/edit", edit)[0] == 409  # the branch exists
+    assert writer.ask("/edit", edit | {"branch": "two", "value": "5"})[0] == 400
+    assert writer.ask("/edit", edit | {"branch": "two", "path": "pair[9]"})[0] == 404
+
+
+class Secret:
+    """An object, which the viewer never loads."""
+
+    def __init__(self) -> None:
+        self.name = "x"
+
+
+def test_objects_are_not_edited(tmp_path: Path) -> None:
+    """A value that holds an object is refused: only its pickle is known."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["secret"] = {"inside": Secret(), "count": 1}
+        state.commit()
+    with viewing(tmp_path / "store", "--write") as viewer:
+        edit = {"rev": "HEAD", "key": "secret", "path": "count", "type": "int", "value": 2, "branch": "edit"}
+        status, answer = viewer.ask("/edit", edit)
+        assert status == 400
+        assert "object" in answer["error"]

@@ -1,0 +1,102 @@
+"""Who may ask the viewer, and what it never does."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from viewers import Viewer, viewing
+
+from vstate import Disk, Versioned
+
+pytestmark = pytest.mark.slow
+
+
+def test_token(viewer: Viewer) -> None:
+    """Without the token there is no answer; the address with it sets a cookie that scripts cannot read."""
+    assert viewer.send("/api/v1/store")[0] == 401
+    assert viewer.send("/")[0] == 401
+    assert viewer.send("/static/main.js")[0] == 401
+    assert viewer.send("/?token=wrong")[0] == 401
+    assert viewer.send("/api/v1/store?token=" + viewer.token)[0] == 401
+    status, headers, _ = viewer.send(f"/?token={viewer.token}")
+    cookie = headers["set-cookie"]
+    assert (status, headers["location"]) == (303, "/")
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert viewer.send("/api/v1/store", Cookie=cookie.partition(";")[0])[0] == 200
+
+
+def test_other_sites(viewer: Viewer) -> None:
+    """A page of another site, or another name for this machine, gets nothing even with the token."""
+    bearer = f"Bearer {viewer.token}"
+    assert viewer.send("/api/v1/store", Authorization=bearer, Origin="https://evil.example")[0] == 403
+    assert viewer.send("/api/v1/store", Authorization=bearer, Host="evil.example")[0] == 421
+    assert viewer.send("/api/v1/store", Authorization=bearer, Origin=viewer.base)[0] == 200
+
+
+def test_headers(viewer: Viewer) -> None:
+    """Every answer forbids foreign scripts and frames, also an error."""
+    for path in ("/", "/api/v1/store", "/static/style.css", "/nowhere"):
+        headers = viewer.send(path, Authorization=f"Bearer {viewer.token}")[1]
+        assert headers["content-security-policy"].startswith("default-src 'self'; img-src")
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_paths(viewer: Viewer) -> None:
+    """No path leads out of the folder of the page."""
+    host, port = viewer.base.removeprefix("http://").split(":")
+    for name in ("../app.py", "%2e%2e/app.py", "/etc/passwd", "%2fetc%2fpasswd"):
+        connection = http.client.HTTPConnection(host, int(port), timeout=10)
+        connection.request("GET", f"/static/{name}", headers={"Authorization": f"Bearer {viewer.token}"})
+        assert connection.getresponse().status == 404
+        connection.close()
+
+
+def test_reading_only(viewer: Viewer) -> None:
+    """Without --write no address takes a change."""
+    for path in ("/branches", "/tags", "/rollback", "/undo", "/redo", "/revert", "/edit"):
+        assert viewer.ask(path, {"name": "new", "at": "HEAD"})[0] in (404, 405)
+    assert viewer.ask("/merge", {"branch": "main"})[0] == 405
+    assert {ref["name"] for ref in viewer.get("/refs")["branches"]} == {"main", "other"}
+
+
+@pytest.mark.parametrize("query", ["limit=x", "first=-1", "first=" + "9" * 30, "rev=" + "a" * 20_000])
+def test_inputs(viewer: Viewer, query: str) -> None:
+    """A malformed parameter is refused, with a reason."""
+    status, answer = viewer.ask(f"/commits?{query}")
+    assert status in (400, 404)
+    assert answer["error"]
+
+
+def test_other_machines(small: Path) -> None:
+    """An address that other machines reach is refused unless a server in front encrypts."""
+    command = [sys.executable, "-m", "vstate_cli", "view", str(small), "--host", "0.0.0.0"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert result.returncode == 1
+    assert "--behind-tls" in result.stderr
+
+
+def test_changes_need_the_page(make_small: Callable[[Path], None], tmp_path: Path) -> None:
+    """A change needs the token and comes from the page itself, and only onto the commit that the page saw."""
+    make_small(tmp_path / "store")
+    with viewing(tmp_path / "store", "--write") as viewer:
+        cookie = viewer.send(f"/?token={viewer.token}")[1]["set-cookie"].partition(";")[0]
+        body = {"name": "new", "at": "HEAD"}
+        assert viewer.send("/api/v1/branches", body, Cookie=cookie)[0] == 403
+        assert viewer.send("/api/v1/branches", body, Cookie=cookie, Origin="null")[0] == 403
+        given = {"Cookie": cookie, "Origin": viewer.base}
+        assert viewer.send("/api/v1/branches", body, **given, Content_Type="text/plain")[0] == 415
+        assert viewer.send("/api/v1/branches", body, **given)[0] == 200
+        seen = viewer.get("/commits/HEAD")["id"]
+        with Versioned(Disk(tmp_path / "store")) as state:
+            state["new"] = 1
+            state.commit("meanwhile")
+        status, answer = viewer.ask("/rollback", {"branch": "main", "rev": "v1", "seen": seen})
+        assert status == 409
+        assert "moved" in answer["error"]

@@ -1,0 +1,83 @@
+"""A viewer that runs as a command, and requests to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PICTURE = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de"
+    "0000000c4944415408d763f8cfc000000301010018dd8db00000000049454e44ae426082"
+)
+"""A PNG of one red pixel."""
+
+
+@dataclass
+class Viewer:
+    """A viewer that runs as `vstate view`, and requests to it."""
+
+    url: str
+    token: str
+    process: subprocess.Popen[str]
+
+    @property
+    def base(self) -> str:
+        return self.url.partition("/?")[0]
+
+    def send(
+        self, path: str, body: object = None, *, method: str | None = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """The status, the headers and the body of an answer."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            given.setdefault("Content-Type", "application/json")
+        request = urllib.request.Request(self.base + path, data=data, headers=given, method=method)
+        opener = urllib.request.build_opener(_NoRedirect)
+        try:
+            with opener.open(request, timeout=20) as answer:
+                return answer.status, dict(answer.headers), answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, dict(error.headers), error.read()
+
+    def ask(self, path: str, body: object = None) -> tuple[int, Any]:
+        """The status and the JSON of an answer below /api/v1."""
+        status, _, data = self.send(f"/api/v1{path}", body, Authorization=f"Bearer {self.token}")
+        return status, json.loads(data)
+
+    def get(self, path: str) -> Any:
+        """The JSON of a good answer below /api/v1."""
+        status, answer = self.ask(path)
+        assert status == 200, answer
+        return answer
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+@contextmanager
+def viewing(store: Path | str, *options: str) -> Iterator[Viewer]:
+    """`vstate view` on a store, in a process of its own."""
+    command = [sys.executable, "-m", "vstate_cli", "view", str(store), "--json", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        yield Viewer(url, url.partition("token=")[2], process)
+    finally:
+        process.terminate()
+        process.wait(20)
+        if process.stdout is not None:
+            process.stdout.close()

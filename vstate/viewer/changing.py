@@ -1,0 +1,237 @@
+"""Changing: what a page may change in a store, on trial first, and only on what the page has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from vstate.errors import AlreadyExists, InvalidInput, MergeConflict, NotFound, RefMoved
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.repo.inert import InertRepository
+from vstate.repo.names.refs import HEADS
+from vstate.repo.repository import Repository
+from vstate.repo.rules.policies import NAMES, OURS, THEIRS
+from vstate.values.inert import InertError
+from vstate.values.inspection import inspect_value
+from vstate.viewer.comparing import change_page
+from vstate.viewer.editing import edited
+from vstate.viewer.parts import part_document
+from vstate.viewer.trial import Trial
+from vstate.viewer.values import Values
+
+__all__ = ["Body", "Changing"]
+
+_SHOWN: Final = 50  # changed keys of a preview
+_LONGEST: Final = 10_000  # characters of a name or a message
+_MOST_CONFLICTS: Final = 200
+
+Answer = dict[str, Any]
+
+
+class Body:
+    """The members of a JSON object that a request sent. Each method raises InvalidInput for a wrong one."""
+
+    def __init__(self, members: object) -> None:
+        if not isinstance(members, dict):
+            raise InvalidInput("the body of the request is a JSON object")
+        self._members: dict[str, Any] = members
+
+    def text(self, name: str, otherwise: str | None = None) -> str:
+        """A text; it must be given unless there is another."""
+        found = self._members.get(name, otherwise)
+        if not isinstance(found, str) or len(found) > _LONGEST:
+            raise InvalidInput(f"{name} is a text of at most {_LONGEST:,} characters")
+        return found
+
+    def flag(self, name: str) -> bool:
+        """True or false; false if it is not given."""
+        found = self._members.get(name, False)
+        if not isinstance(found, bool):
+            raise InvalidInput(f"{name} is true or false")
+        return found
+
+    def value(self, name: str) -> object:
+        """Any JSON value, which must be given."""
+        if name not in self._members:
+            raise InvalidInput(f"the member {name} is missing")
+        return self._members[name]
+
+    def choices(self, name: str) -> dict[str, str]:
+        """Sides by key: "ours" or "theirs"."""
+        found = self._members.get(name, {})
+        if not isinstance(found, dict) or not set(found.values()) <= {OURS, THEIRS}:
+            raise InvalidInput(f"{name} has a side for each key: {OURS} or {THEIRS}")
+        return found
+
+
+class Changing:
+    """The changes of one repository. No value is loaded: merges move the parts as they are stored."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+
+    @property
+    def changes(self) -> dict[str, Callable[[Repository, Body], Answer]]:
+        """The method for each path below /api/v1."""
+        return {
+            "/branches": self._fork,
+            "/tags": self._tag,
+            "/rollback": self._rollback,
+            "/undo": self._undo,
+            "/redo": self._redo,
+            "/revert": self._revert,
+            "/merge": self._merge,
+            "/edit": self._edit,
+        }
+
+    def carry_out(self, path: str, body: Body) -> Answer:
+        """Make the change, or with `preview` only show what it would change.
+
+        Raises RefMoved if the branch is not at the commit `seen`.
+        """
+        is_trial = body.flag("preview")
+        store = Trial(self._repo.store) if is_trial else self._repo.store
+        repo = InertRepository(store, body.choices("choices"))
+        return self.changes[path](repo, body) | {"preview": is_trial}
+
+    def try_merge(self, ours: str, theirs: str, policy: str, choices: Mapping[str, str]) -> Answer:
+        """What a merge of `theirs` into the branch `ours` would do, as `GET /merge` gives it."""
+        if policy and policy not in NAMES:
+            raise InvalidInput(f"no policy {policy[:50]!r}; these are: {', '.join(NAMES)}")
+        repo = InertRepository(Trial(self._repo.store), choices)
+        head, other = repo.branch(ours), repo.resolve(theirs)
+        bases = repo.history.merge_bases(head.oid, other.oid)
+        base = repo.objects.commit(bases[0]) if bases else None
+        answer: Answer = {
+            "ours": head.id,
+            "theirs": other.id,
+            "base": None if base is None else base.id,
+            "policies": [*NAMES],
+            "strategy": "merge",
+            "changes": None,
+            "conflicts": [],
+            "more": 0,
+        }
+        try:
+            result = repo.merge(ours, other, policy=policy or None, name=theirs, seen=head)
+        except MergeConflict as error:
+            keys = error.keys[:_MOST_CONFLICTS]
+            documents = [
+                self._conflict(key, error.conflicts[key].reason, None, (base, head, other, None))
+                for key in keys
+            ]
+            return answer | {
+                "strategy": "conflict",
+                "conflicts": documents,
+                "more": len(error.keys) - len(keys),
+            }
+        sides = (base, head, other, result.commit)
+        resolved = [self._conflict(key, "", name, sides, repo) for key, name in result.conflicts.items()]
+        return answer | {
+            "strategy": result.strategy,
+            "conflicts": resolved[:_MOST_CONFLICTS],
+            "changes": None if result.commit is None else self._changes(repo, head, result.commit),
+        }
+
+    def _conflict(
+        self,
+        key: str,
+        reason: str,
+        policy: str | None,
+        sides: tuple[Commit | None, Commit | None, Commit | None, Commit | None],
+        repo: Repository | None = None,
+    ) -> Answer:
+        """A key that both sides changed: its value on each side, and the result if there is one."""
+        document: Answer = {"key": key, "reason": reason, "policy": policy}
+        repo = repo or self._repo
+        values = Values(repo)
+        for name, commit in zip(("base", "ours", "theirs", "result"), sides, strict=True):
+            data = None if commit is None else tree.lookup(repo.objects.node, commit.root, key)
+            try:
+                document[name] = None if data is None else part_document(values.read(key, data), "", key)
+            except (InertError, InvalidInput) as error:
+                document[name] = {
+                    "kind": "unreadable",
+                    "text": str(error),
+                    "type": "",
+                    "count": 0,
+                    "path": "",
+                }
+        return document
+
+    def _changes(self, repo: Repository, before: Commit | None, after: Commit) -> Answer:
+        return change_page(repo, before, after, "", first=0, limit=_SHOWN)
+
+    def _moved(self, repo: Repository, branch: str, before: Commit | None, after: Commit | None) -> Answer:
+        """The answer for a branch that went from one commit to another; None for no commit."""
+        return {
+            "branch": branch,
+            "from": None if before is None else before.id,
+            "to": None if after is None else after.id,
+            "message": "" if after is None else after.message,
+            "changes": None if after is None else self._changes(repo, before, after),
+        }
+
+    def _head(self, repo: Repository, body: Body) -> tuple[str, Commit]:
+        """The branch, which must be at the commit that the page has seen."""
+        branch, seen = body.text("branch"), body.text("seen")
+        head = repo.branch(branch)
+        if head.id != seen:
+            raise RefMoved(HEADS + branch, expected=seen, actual=head.id)
+        return branch, head
+
+    def _fork(self, repo: Repository, body: Body) -> Answer:
+        name = body.text("name")
+        commit = repo.create_branch(name, body.text("at"))
+        return {"branch": name, "from": None, "to": commit.id, "message": commit.message, "changes": None}
+
+    def _tag(self, repo: Repository, body: Body) -> Answer:
+        name = body.text("name")
+        commit = repo.create_tag(name, body.text("at"))
+        return {"tag": name, "from": None, "to": commit.id, "message": commit.message, "changes": None}
+
+    def _rollback(self, repo: Repository, body: Body) -> Answer:
+        branch, head = self._head(repo, body)
+        commit = repo.rollback(branch, body.text("rev"), message=body.text("message", ""), seen=head)
+        return self._moved(repo, branch, head, commit)
+
+    def _undo(self, repo: Repository, body: Body) -> Answer:
+        branch, head = self._head(repo, body)
+        return self._moved(repo, branch, head, repo.undo(branch, seen=head))
+
+    def _redo(self, repo: Repository, body: Body) -> Answer:
+        branch, head = self._head(repo, body)
+        return self._moved(repo, branch, head, repo.redo(branch, seen=head))
+
+    def _revert(self, repo: Repository, body: Body) -> Answer:
+        branch, head = self._head(repo, body)
+        commit = repo.revert(branch, body.text("rev"), message=body.text("message", ""), seen=head)
+        return self._moved(repo, branch, head, commit)
+
+    def _merge(self, repo: Repository, body: Body) -> Answer:
+        branch, head = self._head(repo, body)
+        policy = body.text("policy", "")
+        if policy and policy not in NAMES:
+            raise InvalidInput(f"no policy {policy[:50]!r}; these are: {', '.join(NAMES)}")
+        rev = body.text("rev")
+        result = repo.merge(branch, repo.resolve(rev), policy=policy or None, name=rev, seen=head)
+        return self._moved(repo, branch, head, result.commit) | {"strategy": result.strategy}
+
+    def _edit(self, repo: Repository, body: Body) -> Answer:
+        """One part of a plain value, on a new branch that begins at the commit that the page shows."""
+        branch, key, path = body.text("branch"), body.text("key"), body.text("path", "")
+        base = repo.resolve(body.text("rev"))
+        data = tree.lookup(repo.objects.node, base.root, key)
+        if data is None:
+            raise NotFound(f"no key {key!r} at {base.short}", name=key)
+        if repo.refs.read(HEADS + branch) is not None:
+            raise AlreadyExists(
+                f"there is a branch {branch!r} already: an edit goes to a new branch", name=branch
+            )
+        value = inspect_value(repo.parse_entry(key, data), repo.objects)
+        new = edited(value, path, body.text("type"), body.value("value"))
+        repo.create_branch(branch, base)
+        where = f"{key} {path}".strip()
+        commit = repo.commit(branch, set={key: new}, expect=base, message=f"Edit {where[:200]}")
+        return self._moved(repo, branch, base, commit or base)

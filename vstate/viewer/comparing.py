@@ -1,0 +1,97 @@
+"""Comparing: the changes between two commits, by key, and inside a key by path."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, Final
+
+from vstate.display.documents import change_document
+from vstate.display.texts import bytes_changes, text_hunks
+from vstate.errors import InvalidInput, NotFound
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.repo.compare.details import Detail, details
+from vstate.repo.repository import Repository
+from vstate.values.inert import InertError
+from vstate.viewer.parts import part_document
+from vstate.viewer.values import Values
+
+__all__ = ["change_page", "key_changes"]
+
+_MOST_CHANGES: Final = 100_000  # keys
+_MOST_DETAILS: Final = 500  # inside one key
+_MOST_COMPARED: Final = 4_000_000  # characters of all texts of one key that are compared by line
+
+
+def change_page(
+    repo: Repository, old: Commit | None, new: Commit, prefix: str, *, first: int, limit: int
+) -> dict[str, Any]:
+    """The changed keys [first, first + limit), as `GET /diff` gives them."""
+    before = None if old is None else old.root
+    found = [*islice(tree.diff(repo.objects.nodes_once, before, new.root), _MOST_CHANGES)]
+    diff = repo.make_diff(change for change in found if change.key.startswith(prefix))
+    page = [change_document(diff[key]) for key in islice(diff, first, first + limit)]
+    return {
+        "changes": page,
+        "first": first,
+        "next": first + limit if first + limit < len(diff) else None,
+        "counts": {"added": len(diff.added), "modified": len(diff.modified), "removed": len(diff.removed)},
+    }
+
+
+def key_changes(
+    repo: Repository, values: Values, old: Commit | None, new: Commit, key: str
+) -> dict[str, Any]:
+    """The changes inside the value of a key by path. NotFound if neither commit has the key."""
+    sides = [
+        None if commit is None else tree.lookup(repo.objects.node, commit.root, key) for commit in (old, new)
+    ]
+    if sides == [None, None]:
+        raise NotFound(f"neither commit has the key {key!r}", name=key)
+    kind = "added" if sides[0] is None else "removed" if sides[1] is None else "modified"
+    answer: dict[str, Any] = {"key": key, "kind": kind, "details": [], "more": False}
+    if sides[0] == sides[1]:
+        return answer | {"kind": None}
+    try:
+        before, after = (None if data is None else values.read(key, data) for data in sides)
+    except (InertError, InvalidInput) as error:
+        return answer | {"error": str(error)}
+    if kind == "added":
+        found = [Detail("", "added", None, after)]
+    elif kind == "removed":
+        found = [Detail("", "removed", before, None)]
+    else:
+        found = details(before, after, limit=_MOST_DETAILS + 1)
+    left = _MOST_COMPARED
+    documents = []
+    for detail in found[:_MOST_DETAILS]:
+        size = _size(detail)
+        documents.append(_document(detail, is_compared=0 < size <= left))
+        left -= size if size <= left else 0
+    return answer | {"details": documents, "more": len(found) > _MOST_DETAILS}
+
+
+def _document(detail: Detail, *, is_compared: bool) -> dict[str, Any]:
+    old, new = detail.old, detail.new
+    document: dict[str, Any] = {
+        "path": detail.path,
+        "kind": detail.kind,
+        "note": detail.note,
+        "old": None if detail.kind == "added" else part_document(old, detail.path),
+        "new": None if detail.kind == "removed" else part_document(new, detail.path),
+    }
+    if is_compared and isinstance(old, str) and isinstance(new, str):
+        document["hunks"] = [asdict(hunk) for hunk in text_hunks(old, new)]
+    elif is_compared and isinstance(old, bytes | bytearray) and isinstance(new, bytes | bytearray):
+        document["bytes"] = [asdict(change) for change in bytes_changes(bytes(old), bytes(new))]
+    return document
+
+
+def _size(detail: Detail) -> int:
+    """The length of two texts, or of two strings of bytes, that are compared; else 0."""
+    old, new = detail.old, detail.new
+    for kind in (str, bytes | bytearray):
+        if detail.kind == "modified" and isinstance(old, kind) and isinstance(new, kind):
+            return len(old) + len(new)
+    return 0

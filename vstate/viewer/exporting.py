@@ -1,0 +1,216 @@
+"""Exporting: a part of a history as one file of HTML, to open without a server and to mail to somebody."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from html import escape
+from itertools import islice
+from typing import Any, Final
+
+from vstate.display.documents import change_document
+from vstate.errors import InvalidInput, NotFound, VStateError
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.repo.repository import Repository
+from vstate.repo.search.selection import select
+from vstate.viewer.comparing import key_changes
+from vstate.viewer.health import health
+from vstate.viewer.lanes import Lanes
+from vstate.viewer.listing import ref_documents, refs_by_commit, row_document
+from vstate.viewer.page import joined_script, read_static
+from vstate.viewer.reading import Reading
+from vstate.viewer.values import Values
+
+__all__ = ["export_html"]
+
+_MOST_COMMITS: Final = 2000
+_MOST_CHARACTERS: Final = 40_000_000  # of JSON
+_MOST_KEYS: Final = 5000  # of a state
+_PARTS: Final = 100  # of a page
+_PAGES: Final = 40  # of one value
+_MOST_PICTURE: Final = 1_000_000  # bytes
+
+
+def export_html(
+    repo: Repository,
+    rev: str = "HEAD",
+    *,
+    limit: int = _MOST_COMMITS,
+    progress: Callable[[int], None] | None = None,
+) -> str:
+    """The commits up to `rev`, or those of a range such as main..other, as a page of HTML.
+
+    It holds at most `limit` commits with the changes that they made, and the values that they changed. Long
+    values have their first pages. The page runs no script but its own, and loads nothing. InvalidInput if no
+    commit is in the range.
+    """
+    data = _Data(repo, rev, limit, progress).document()
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    style = read_static("style.css")
+    scripts = [read_static("vendor/htm-preact.umd.js"), joined_script()]
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
+        f"script-src {' '.join(map(_hash, scripts))}; base-uri 'none'; form-action 'none'"
+    )
+    first, second = (f"<script>{script}</script>" for script in scripts)
+    # No text in the data can end its element, nor begin a comment.
+    inside = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    inside = inside.encode("utf-8", "replace").decode()
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>vstate {escape(rev)}</title><style>{style}</style></head><body>"
+        '<div id="app"><p class="starting">vstate</p></div>'
+        f'<script type="application/json" id="vstate-data">{inside}</script>'
+        f"{first}{second}</body></html>\n"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+class _Data:
+    """The data of a page that is opened from a file, as `static/file.js` reads it."""
+
+    def __init__(
+        self, repo: Repository, rev: str, limit: int, progress: Callable[[int], None] | None
+    ) -> None:
+        self._repo = repo
+        self._reading = Reading(repo)
+        self._values = Values(repo)
+        self._progress = progress or (lambda _: None)
+        self._left = _MOST_CHARACTERS
+        self._numbers: dict[bytes, int] = {}
+        self._found: list[dict[str, Any]] = []
+        self._pictures: dict[str, dict[str, str]] = {}
+        selection = select(repo, [rev])
+        self._commits = [*islice((commit for commit, _ in selection.walk()), limit)]
+        if not self._commits:
+            raise InvalidInput(f"{rev} has no commits to export")
+
+    def document(self) -> dict[str, Any]:
+        names = refs_by_commit(self._repo)
+        head = self._repo.refs.head()
+        inside = {commit.oid for commit in self._commits}
+        lanes = Lanes()
+        rows, commits = [], {}
+        for number, commit in enumerate(self._commits, 1):
+            self._progress(number)
+            parents = self._repo.history.parents(commit)
+            placed = lanes.add(commit.oid, [parent for parent in parents if parent in inside])
+            refs = ref_documents(names.get(commit.oid, ()), head)
+            places = [placed.lane, *(max(edge[:2]) for edge in placed.edges)]
+            row = row_document(self._repo, commit, refs) | {
+                "lane": placed.lane,
+                "edges": placed.edges,
+                "lanes": 1 + max(places),
+                "folded": 0,
+                "idle": 0,
+                "keys": self._changes(commit),
+            }
+            if not parents or parents[0] not in inside:
+                row["state"] = dict(self._state(commit))
+            rows.append(row)
+            commits[commit.id] = self._reading.commit(commit.id) | {"refs": refs}
+        for row, below in zip(rows, [*rows[1:], None], strict=True):
+            row["parents"] = [parent for parent in row["parents"] if parent in commits]
+            if below is not None:
+                row["idle"] = _seconds(row["time"], below["time"])
+        return {
+            "store": {
+                "name": self._repo.store.location.rsplit("/", 1)[-1],
+                "write": False,
+                "head": {"branch": head.branch, "commit": rows[0]["id"]},
+                "branches": 0,
+            },
+            "refs": self._refs(commits),
+            "rows": rows,
+            "commits": commits,
+            "values": self._found,
+            "pictures": self._pictures,
+            "health": health(self._repo),
+        }
+
+    def _refs(self, commits: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {"state": "file", "branches": [], "tags": [], "remotes": []}
+        kinds = {"branch": "branches", "tag": "tags", "remote": "remotes"}
+        for id, document in commits.items():
+            for ref in document["refs"]:
+                if ref["kind"] in kinds:
+                    found[kinds[ref["kind"]]].append({"name": ref["name"], "commit": id})
+        return found
+
+    def _changes(self, commit: Commit) -> dict[str, Any]:
+        before = next(iter(self._repo.history.before(commit)), None)
+        changes = {}
+        for key, change in islice(self._repo.changes(commit).items(), _MOST_KEYS):
+            document = change_document(change)
+            del document["key"]
+            data = tree.lookup(self._repo.objects.node, commit.root, key)
+            document["value"] = None if data is None else self._number(commit, key, data)
+            document["diff"] = self._paid(key_changes(self._repo, self._values, before, commit, key))
+            changes[key] = document
+        return changes
+
+    def _state(self, commit: Commit) -> Iterator[tuple[str, int]]:
+        for key, data in islice(tree.scan(self._repo.objects.nodes, commit.root), _MOST_KEYS):
+            yield key, self._number(commit, key, data)
+
+    def _number(self, commit: Commit, key: str, data: bytes) -> int:
+        """The number of the value of an entry; equal values are in the file once."""
+        number = self._numbers.get(data)
+        if number is None:
+            number = self._numbers[data] = len(self._found)
+            entry = self._repo.parse_entry(key, data)
+            found: dict[str, Any] = {"type": entry.type, "size": entry.size, "parts": {}}
+            self._found.append(found)
+            found["parts"] = self._pages(commit, key, number)
+        return number
+
+    def _pages(self, commit: Commit, key: str, number: int) -> dict[str, Any]:
+        """The value and the parts inside it, as `GET /value` gives them, by path; some pages at most."""
+        pages: dict[str, Any] = {}
+        waiting = [""]
+        while waiting and len(pages) < _PAGES and self._left > 0:
+            path = waiting.pop(0)
+            try:
+                page = self._values.page(commit, key, path, before=commit, first=0, limit=_PARTS)
+            except (NotFound, VStateError):
+                continue
+            for name in ("rev", "key"):
+                del page[name]
+            pages[path] = self._paid(page)
+            waiting += [part["path"] for part in page["parts"] if part["count"] and part["path"] != path]
+            view = page["view"] or {}
+            if view.get("picture"):
+                self._add_picture(commit, key, path, number)
+        return pages
+
+    def _add_picture(self, commit: Commit, key: str, path: str, number: int) -> None:
+        try:
+            media, data = self._values.picture(commit, key, path)
+        except VStateError:
+            return
+        if len(data) <= _MOST_PICTURE and len(data) < self._left:
+            url = f"data:{media};base64,{base64.b64encode(data).decode()}"
+            self._left -= len(url)
+            self._pictures[f"{number} {path}"] = {"url": url}
+
+    def _paid(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer, as long as there is room in the file; without its parts after that."""
+        self._left -= len(json.dumps(answer))
+        if self._left > 0:
+            return answer
+        nothing: dict[str, Any] = {"details": [], "more": True, "parts": [], "view": None}
+        return answer | nothing | {"error": "the file had no more room for this part"}
+
+
+def _seconds(later: str, earlier: str) -> int:
+    return max(round((datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()), 0)

@@ -1,0 +1,107 @@
+"""Health: where the bytes of a store are, its signatures, and the results of gc and fsck."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from heapq import nlargest
+from itertools import islice
+from time import monotonic
+from typing import Any, Final
+
+from vstate.errors import VStateError
+from vstate.objects.commit import Commit
+from vstate.plural import counted
+from vstate.repo.names.refs import HEADS
+from vstate.repo.repository import Repository
+from vstate.repo.rules.signing import PublicKey, check
+from vstate.repo.upkeep.gc import UpkeepProgress
+from vstate.viewer.trial import Trial
+
+__all__ = ["JOBS", "health"]
+
+_SECONDS: Final = 2.0  # for the sizes of all branches
+_MOST_KEYS: Final = 200_000
+_SHOWN: Final = 50
+_CHECKED: Final = 1000  # commits whose signatures are counted
+_SHOWN_DAMAGE: Final = 100
+
+Answer = dict[str, Any]
+
+
+def health(repo: Repository) -> Answer:
+    """The sizes by key at HEAD and by branch, and the signatures of the newest commits.
+
+    Sizes are those of whole values, in bytes. Equal values are stored once, and compressed, so a store takes
+    less. Branches that were not looked at in time are counted in `left_out`.
+    """
+    end = monotonic() + _SECONDS
+    head = repo.commit_at(repo.refs.head())
+    by_key: list[tuple[str, int]] = []
+    if head is not None:
+        by_key = [(key, entry.size) for key, entry in islice(repo.entries(head.root), _MOST_KEYS)]
+    branches: list[Answer] = []
+    left_out = 0
+    for name, oid in repo.refs.list(HEADS).items():
+        if monotonic() > end:
+            left_out += 1
+            continue
+        commit = repo.objects.commit(oid)
+        sizes = [entry.size for _, entry in islice(repo.entries(commit.root), _MOST_KEYS)]
+        branches.append(
+            {"name": name, "keys": len(sizes), "bytes": sum(sizes), "time": commit.time.isoformat()}
+        )
+    return {
+        "keys": len(by_key),
+        "bytes": sum(size for _, size in by_key),
+        "largest": [
+            {"key": key, "bytes": size} for key, size in nlargest(_SHOWN, by_key, key=lambda e: e[1])
+        ],
+        "branches": sorted(branches, key=lambda branch: -branch["bytes"])[:_SHOWN],
+        "branch_count": len(branches) + left_out,
+        "left_out": left_out,
+        "signatures": _signatures(repo, head),
+    }
+
+
+def _signatures(repo: Repository, head: Commit | None) -> Answer:
+    """How many of the newest commits are signed, by key."""
+    counts: dict[str, int] = {}
+    seen = 0
+    for commit in () if head is None else islice(repo.history.ancestors(head.oid), _CHECKED):
+        seen += 1
+        if commit.signature is None:
+            name = "none"
+        else:
+            try:
+                is_good = check(commit) == "good"
+            except VStateError:  # without the package cryptography
+                is_good = True
+            name = str(PublicKey(commit.signature.signer)) if is_good else "invalid"
+        counts[name] = counts.get(name, 0) + 1
+    return {"commits": seen, "by_key": [{"key": key, "commits": count} for key, count in counts.items()]}
+
+
+def _gc(repo: Repository, progress: UpkeepProgress) -> Answer:
+    """What `gc` would remove."""
+    report = Repository(Trial(repo.store)).gc(dry_run=True, progress=progress)
+    return asdict(report) | {"text": str(report)}
+
+
+def _fsck(repo: Repository, progress: UpkeepProgress) -> Answer:
+    """The damage that `fsck` finds; it repairs nothing."""
+    report = repo.fsck(progress=progress)
+    damage = [str(each) for each in islice(report.damage, _SHOWN_DAMAGE)]
+    lost = [str(each) for each in islice(report.lost, _SHOWN_DAMAGE)]
+    text = "nothing is damaged" if report.ok else f"{counted(report.damaged, 'object')} damaged"
+    return {
+        "ok": report.ok,
+        "text": f"{text}: {report.summary()}",
+        "damage": damage,
+        "lost": lost,
+        "damaged": report.damaged,
+        "seconds": report.seconds,
+    }
+
+
+JOBS: Final = {"gc": _gc, "fsck": _fsck}
+"""The long work by name. Each calls its progress now and then, which may raise to end it."""

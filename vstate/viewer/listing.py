@@ -1,0 +1,354 @@
+"""Listing: the commits of a history as rows, made as far as somebody has looked."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.repo.names.refs import HEADS, REMOTES, TAGS, Head
+from vstate.repo.repository import Repository
+from vstate.repo.rules.signing import PublicKey
+from vstate.repo.search.selection import Selection, select
+from vstate.values.inert import preview
+from vstate.viewer.lanes import MOST_LANES, Lanes, Placed
+
+__all__ = ["Gone", "Listings", "Query"]
+
+_FOLDED: Final = 1000  # commits that one row stands for, at most
+_FEWEST_FOLDED: Final = 4
+_MOST_OPEN: Final = 200  # folded rows that somebody opened
+_MOST_NAMES: Final = 8  # of changed keys, in a row
+_LONGEST_MESSAGE: Final = 300  # characters
+_LONGEST_NAME: Final = 100
+_MOST_INFO: Final = 8
+_FURTHER: Final = 0.1  # seconds for rows that nobody has asked for yet
+_KEPT: Final = 8  # listings
+_LONGEST_SEARCH: Final = 3.0  # seconds
+_DIGITS: Final = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
+
+
+class Gone(NotFound):
+    """The listing, or a commit in it, is gone: ask for it anew."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """The commits of a listing: up to `rev`, or of all refs, that meet the conditions of `vstate log`."""
+
+    rev: str = ""
+    all: bool = False
+    key: str = ""
+    grep: str = ""
+    since: str = ""
+    until: str = ""
+    info: str = ""
+    author: str = ""
+
+    def select(self, repo: Repository) -> Selection:
+        """The selection, from the refs as they are now. NotFound and InvalidInput for a malformed query."""
+        # The text as it is: an expression of a stranger may search for hours.
+        patterns = [re.compile(re.escape(self.grep), re.IGNORECASE)] if self.grep else []
+        return select(
+            repo,
+            [self.rev] if self.rev else [],
+            all_refs=self.all,
+            since=self.since or None,
+            until=self.until or None,
+            info=[self.info] if self.info else [],
+            keys=[self.key] if self.key else [],
+            patterns=patterns,
+            author=self.author,
+        )
+
+
+class _Row(NamedTuple):
+    commit: ObjectId
+    placed: Placed
+    time: float
+    is_linear: bool
+    """Whether its one parent is all that the row leads to, in its own lane."""
+    alike: str
+    """Rows with the same text here, one after the other, may be folded."""
+
+
+@dataclass
+class _Listing:
+    """The rows of one selection, as far as they are made. One thread at a time makes rows."""
+
+    rows: list[_Row]
+    walk: Iterator[_Row]
+    named: frozenset[ObjectId]
+    """The commits with a ref: they are not folded."""
+    complete: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    foldings: OrderedDict[frozenset[str], _Folding] = field(default_factory=OrderedDict)
+
+    def extend(self, wanted: int) -> None:
+        """Make the rows up to `wanted`, and some more if that is quick."""
+        end = monotonic() + _FURTHER
+        while not self.complete and (len(self.rows) < wanted or monotonic() < end):
+            row = next(self.walk, None)
+            if row is None:
+                self.complete = True
+            else:
+                self.rows.append(row)
+
+    def find(self, commit: Commit) -> int | None:
+        """The number of the commit's row; None if it has none, or none so far after some seconds."""
+        end = monotonic() + _LONGEST_SEARCH
+        seen = 0
+        while True:
+            for number in range(seen, len(self.rows)):
+                if self.rows[number].commit == commit.oid:
+                    return number
+            # A commit is dated after its parents, so it has no row below an older one.
+            older = bool(self.rows) and self.rows[-1].time < commit.time.timestamp() - 1
+            if self.complete or older or monotonic() > end:
+                return None
+            seen = len(self.rows)
+            self.extend(seen + 1)
+
+
+@dataclass
+class _Folding:
+    """The rows that are shown, as the first one and the number of rows for each; made as far as is known."""
+
+    shown: list[tuple[int, int]] = field(default_factory=list)
+    next: int = 0
+
+    def extend(self, listing: _Listing, opened: frozenset[str]) -> None:
+        rows = listing.rows
+        while self.next < len(rows):
+            stop = self._end(rows, listing.named)
+            if stop == len(rows) and not listing.complete and stop - self.next < _FOLDED:
+                return  # the run may go on
+            if stop - self.next < _FEWEST_FOLDED or str(rows[self.next].commit) in opened:
+                self.shown += [(at, 1) for at in range(self.next, stop)]
+            else:
+                self.shown.append((self.next, stop - self.next))
+            self.next = stop
+
+    def find(self, row: int) -> int | None:
+        """The number of the shown row that stands for this row of the listing."""
+        at = bisect_right(self.shown, (row, _FOLDED)) - 1
+        return at if at >= 0 and row < sum(self.shown[at]) else None
+
+    def _end(self, rows: Sequence[_Row], named: frozenset[ObjectId]) -> int:
+        """The end of the run of alike rows that begins at `next`."""
+        first = rows[self.next]
+        stop = self.next + 1
+        while (
+            stop < len(rows)
+            and stop - self.next < _FOLDED
+            and rows[stop - 1].is_linear
+            and rows[stop].is_linear
+            and rows[stop].alike == first.alike
+            and rows[stop].placed == first.placed
+            and rows[stop].commit not in named
+        ):
+            stop += 1
+        return stop
+
+
+class Listings:
+    """The listings of one repository. Threads may share it."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Listing] = OrderedDict()
+
+    def page(
+        self,
+        query: Query,
+        *,
+        view: str = "",
+        fold: bool = False,
+        opened: Sequence[str] = (),
+        find: Commit | None = None,
+        first: int,
+        limit: int,
+    ) -> dict[str, Any]:
+        """The rows [first, first + limit), as `GET /commits` gives them.
+
+        `view` names a listing that an earlier page came from. Raises Gone if it is kept no longer. With
+        `find`, `found` is the number of the row of this commit, None if the commit is not among the rows
+        that can be made in some seconds.
+        """
+        if len(opened) > _MOST_OPEN:
+            raise InvalidInput(f"open has {len(opened)} ids; at most {_MOST_OPEN} are possible")
+        view, listing = self._find(query, view)
+        ids = frozenset(opened)
+        with listing.lock:
+            try:
+                listing.extend(first + limit)
+                at = None if find is None else listing.find(find)
+                if fold:
+                    folding = listing.foldings.setdefault(ids, _Folding())
+                    listing.foldings.move_to_end(ids)
+                    while len(listing.foldings) > _KEPT:
+                        listing.foldings.popitem(last=False)
+                    folding.extend(listing, ids)
+                    while not listing.complete and len(folding.shown) < first + limit:
+                        listing.extend(len(listing.rows) + limit)
+                        folding.extend(listing, ids)
+                    known, page = len(folding.shown), folding.shown[first : first + limit]
+                    at = None if at is None else folding.find(at)
+                else:
+                    known = len(listing.rows)
+                    page = [(at, 1) for at in range(first, min(first + limit, known))]
+            except CorruptObject as error:
+                raise Gone(f"a commit of this list is gone: {error}") from error
+            rows = listing.rows
+            places = [
+                (rows[at], rows[at + count - 1], rows[at + count : at + count + 1], count)
+                for at, count in page
+            ]
+            complete = listing.complete
+        answer = {
+            "view": view,
+            "rows": self._documents(places),
+            "first": first,
+            "known": known,
+            "complete": complete,
+        }
+        return answer if find is None else answer | {"sought": find.id, "found": at}
+
+    def _find(self, query: Query, view: str) -> tuple[str, _Listing]:
+        if view:
+            with self._lock:
+                found = self._kept.get(view)
+                if found is None:
+                    raise Gone("this list of commits is kept no longer: ask for it anew")
+                self._kept.move_to_end(view)
+            return view, found
+        try:
+            selection = query.select(self._repo)
+        except NotFound:
+            if query.rev or self._repo.refs.all():
+                raise
+            selection = Selection(self._repo, ())  # a store without commits
+        named = frozenset(self._repo.refs.all().values())
+        view = hashlib.blake2b(
+            repr((query, selection.starts, sorted(named))).encode(), digest_size=12
+        ).hexdigest()
+        listing = _Listing([], self._rows(selection), named)
+        with self._lock:
+            found = self._kept.setdefault(view, listing)
+            self._kept.move_to_end(view)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return view, found
+
+    def _rows(self, selection: Selection) -> Iterator[_Row]:
+        lanes, history = Lanes(), self._repo.history
+        for commit, is_shown in selection.walk():
+            if not is_shown:
+                continue
+            parents = history.parents(commit)
+            if selection.is_partial:
+                placed = Placed(0, ())  # its parents may be left out
+            else:
+                placed = lanes.add(commit.oid, parents)
+            is_linear = len(parents) == 1 and all(low == high for low, high, _ in placed.edges)
+            yield _Row(
+                commit.oid, placed, commit.time.timestamp(), is_linear, _DIGITS.sub("#", _first_line(commit))
+            )
+
+    def _documents(self, places: Sequence[tuple[_Row, _Row, Sequence[_Row], int]]) -> list[dict[str, Any]]:
+        refs, head = refs_by_commit(self._repo), self._repo.refs.head()
+        documents = []
+        for row, last, below, count in places:
+            try:
+                commit = self._repo.history.commits([row.commit])[0]
+                document = row_document(self._repo, commit, ref_documents(refs.get(commit.oid, ()), head))
+            except CorruptObject as error:
+                raise Gone(f"a commit of this list is gone: {error}") from error
+            lanes = 1 + max([row.placed.lane, *(max(edge[:2]) for edge in row.placed.edges)])
+            documents.append(
+                document
+                | {
+                    "lane": min(row.placed.lane, MOST_LANES),
+                    "edges": last.placed.edges,
+                    "lanes": min(lanes, MOST_LANES),
+                    "folded": count if count > 1 else 0,
+                    "idle": max(round(last.time - below[0].time), 0) if below else 0,
+                }
+            )
+        return documents
+
+
+def refs_by_commit(repo: Repository) -> dict[ObjectId, list[str]]:
+    """The full names of the refs on each commit."""
+    found: dict[ObjectId, list[str]] = {}
+    for name, oid in repo.refs.all().items():
+        found.setdefault(oid, []).append(name)
+    return found
+
+
+_KINDS: Final = {HEADS: "branch", TAGS: "tag", REMOTES: "remote"}
+
+
+def ref_documents(names: Sequence[str], head: Head) -> list[dict[str, Any]]:
+    """Refs by their full names as `{name, kind, current}`, HEAD's branch first."""
+    found = []
+    for name in names:
+        prefix = next((prefix for prefix in _KINDS if name.startswith(prefix)), "")
+        is_current = prefix == HEADS and name == f"{HEADS}{head.branch}"
+        found.append(
+            {
+                "name": name.removeprefix(prefix),
+                "kind": _KINDS.get(prefix, "HEAD"),
+                "current": is_current or not prefix,
+            }
+        )
+    return sorted(found, key=lambda ref: (not ref["current"], ref["kind"], ref["name"]))
+
+
+def row_document(repo: Repository, commit: Commit, refs: list[dict[str, Any]]) -> dict[str, Any]:
+    """A commit in one row: its first line, its refs and the keys that it changed."""
+    diff = repo.changes(commit)
+    signs = {"added": "+", "modified": "~", "removed": "-"}
+    names = [
+        [signs[diff[key].kind], key[:_LONGEST_NAME]] for key, _ in zip(diff, range(_MOST_NAMES), strict=False)
+    ]
+    signer = commit.signature.signer if commit.signature is not None else None
+    return {
+        "id": commit.id,
+        "short": commit.short,
+        "parents": [*commit.parents],
+        "time": commit.time.isoformat(),
+        "message": _first_line(commit),
+        "info": {
+            name[:_LONGEST_NAME]: _brief(value) for name, value in list(commit.info.items())[:_MOST_INFO]
+        },
+        "refs": refs,
+        "author": PublicKey(signer).short if signer is not None and len(signer) == 32 else None,
+        "events": len(commit.events),
+        "changes": {
+            "added": len(diff.added),
+            "modified": len(diff.modified),
+            "removed": len(diff.removed),
+            "names": names,
+        },
+        "cut": repo.history.is_shallow(commit),
+    }
+
+
+def _first_line(commit: Commit) -> str:
+    return commit.message.strip().split("\n", 1)[0][:_LONGEST_MESSAGE]
+
+
+def _brief(value: object) -> str:
+    text = value if isinstance(value, str) else preview(value, width=None, max_depth=2, max_items=5)
+    return text[:_LONGEST_NAME]

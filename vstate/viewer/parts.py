@@ -1,0 +1,134 @@
+"""Parts: a value and each thing inside it as one line with a kind."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from vstate.display.cells import cut_text, line_text
+from vstate.repo.compare.details import Detail
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import parts_of
+from vstate.values.inert import Array, Global, Instance, preview
+from vstate.values.tables import is_table
+
+__all__ = ["Marks", "kind_of", "part_document", "part_documents"]
+
+_LONGEST: Final = 200  # characters
+_LONGEST_LABEL: Final = 100
+_STEP_END: Final = frozenset(".[{")
+
+
+class Marks:
+    """The paths at which a value has changed, to mark the parts that lead to them."""
+
+    def __init__(self, details: Iterable[Detail], *, whole: str | None = None) -> None:
+        self._kinds = {detail.path: detail.kind for detail in details}
+        self._whole = whole
+        """The mark of all parts, where the value is new."""
+
+    @property
+    def paths(self) -> Iterable[str]:
+        """The paths of the changes, in the order of the value."""
+        return self._kinds
+
+    def of(self, path: str) -> str | None:
+        """`added`, `modified` or `removed` if the part at the path, or one inside it, has changed."""
+        if self._whole is not None:
+            return self._whole
+        if path in self._kinds:
+            return self._kinds[path]
+        inside = (found for found in self._kinds if _is_inside(found, path))
+        return "modified" if next(inside, None) is not None else None
+
+
+def _is_inside(path: str, outer: str) -> bool:
+    return path.startswith(outer) and (not outer or path[len(outer) : len(outer) + 1] in _STEP_END)
+
+
+def kind_of(value: object) -> str:
+    """The kind of a value for a reader: none, number, list, object, …"""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int | float | complex):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "bytes"
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta | datetime.tzinfo):
+        return "time"
+    if isinstance(value, list | tuple):
+        return "list"
+    if isinstance(value, dict):
+        return "dict"
+    if isinstance(value, set | frozenset):
+        return "set"
+    if isinstance(value, Array):
+        return "array"
+    if isinstance(value, Global):
+        return "class"
+    return "table" if is_table(value) else "object"
+
+
+def type_of(value: object) -> str:
+    """The name of the type, in full for an object."""
+    if isinstance(value, Instance):
+        return cut_text(value.type, _LONGEST_LABEL)
+    return "class" if isinstance(value, Global) else type(value).__name__
+
+
+def count_of(value: object) -> int:
+    """The number of parts that `part_documents` finds; 0 for a leaf."""
+    if isinstance(value, list | tuple | dict | set | frozenset):
+        return len(value)
+    if isinstance(value, Array):
+        return value.count
+    if isinstance(value, Instance):
+        groups: Sequence[Any] = (
+            value.args,
+            value.kwargs,
+            value.fields,
+            value.items or (),
+            value.entries or (),
+        )
+        return sum(map(len, groups)) + (value.state is not None)
+    return len(value.fields) if isinstance(value, Global) else 0
+
+
+def text_of(value: object) -> str:
+    """The value in one line of at most 200 characters; a text without quotes."""
+    if isinstance(value, str):
+        return line_text(value, _LONGEST)
+    return cut_text(preview(value, width=None, max_depth=2, max_items=8, max_nodes=60), _LONGEST)
+
+
+def part_document(value: object, path: str, label: str = "", marks: Marks | None = None) -> dict[str, Any]:
+    """A part as `{label, path, type, kind, text, count, change}`."""
+    return {
+        "label": cut_text(label or path, _LONGEST_LABEL),
+        "path": path,
+        "type": type_of(value),
+        "kind": kind_of(value),
+        "text": text_of(value),
+        "count": count_of(value),
+        "change": None if marks is None else marks.of(path),
+    }
+
+
+def part_documents(
+    value: object, path: str, first: int, limit: int, marks: Marks
+) -> Iterator[dict[str, Any]]:
+    """The parts [first, first + limit) directly inside the value, which is at `path`."""
+    for part in islice(parts_of(value, Fingerprints()), first, first + limit):
+        if not part.step:  # the only argument of a wrapper, such as Decimal('1'), has its path
+            yield part_document(part.value, path, "value", marks)
+            continue
+        step = part.step if path else part.step.removeprefix(".")
+        label = re.sub(r'^\["(.*)"\]$', r"\1", part.step.removeprefix("."), flags=re.DOTALL)
+        yield part_document(part.value, path + step, label, marks)

@@ -1,0 +1,245 @@
+"""Reading: the answers about the refs, commits, keys, values and changes of a store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final
+
+from vstate.display.documents import change_document, commit_document, event_documents
+from vstate.errors import InvalidInput, VStateError
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.repo.names.refs import HEADS, REMOTES, TAGS
+from vstate.repo.repository import Repository
+from vstate.repo.rules.policies import OURS, THEIRS
+from vstate.repo.rules.signing import PublicKey, check
+from vstate.repo.search.texts import find_text
+from vstate.viewer.changing import Changing
+from vstate.viewer.comparing import change_page, key_changes
+from vstate.viewer.health import health
+from vstate.viewer.keys import key_page
+from vstate.viewer.life import blame_document, versions
+from vstate.viewer.listing import Listings, Query, ref_documents, refs_by_commit
+from vstate.viewer.parameters import Parameters
+from vstate.viewer.values import Values
+
+__all__ = ["Answer", "Reading", "refs_state"]
+
+Answer = dict[str, Any]
+
+_MOST_CHANGES: Final = 1000  # of a commit
+_MOST_REFS: Final = 5000  # of each kind
+_MOST_PLACES: Final = 200
+_SEARCH_SECONDS: Final = 5.0
+
+
+class Reading:
+    """The answers to GET. Each method takes the parameters of a request; threads may share it."""
+
+    def __init__(self, repo: Repository, *, write: bool = False) -> None:
+        self._repo = repo
+        self._write = write
+        self._listings = Listings(repo)
+        self.values = Values(repo)
+
+    @property
+    def answers(self) -> dict[str, Callable[[Parameters], Answer]]:
+        """The method for each path below /api/v1."""
+        return {
+            "/store": self.store,
+            "/refs": self.refs,
+            "/commits": self.commits,
+            "/keys": self.keys,
+            "/value": self.value,
+            "/diff": self.diff,
+            "/history": self.history,
+            "/blame": self.blame,
+            "/search": self.search,
+            "/health": self.health,
+            "/merge": self.merge,
+        }
+
+    def store(self, _: Parameters) -> Answer:
+        """The store: its name, HEAD, and whether the viewer may change it."""
+        head = self._repo.refs.head()
+        return {
+            "name": self._repo.store.location,
+            "write": self._write,
+            "head": {"branch": head.branch, "commit": None if head.commit is None else str(head.commit)},
+            "branches": len(self._repo.refs.names(HEADS)),
+        }
+
+    def refs(self, _: Parameters) -> Answer:
+        """All branches, tags and remote branches with their commits."""
+        refs, head = self._repo.refs, self._repo.refs.head()
+        found: Answer = {
+            "state": refs_state(self._repo),
+            "head": {"branch": head.branch, "commit": None if head.commit is None else str(head.commit)},
+        }
+        for name, prefix in (("branches", HEADS), ("tags", TAGS), ("remotes", REMOTES)):
+            listed = refs.list(prefix)
+            found[name] = [
+                {"name": ref, "commit": str(oid)} for ref, oid in islice(listed.items(), _MOST_REFS)
+            ]
+        return found
+
+    def commits(self, given: Parameters) -> Answer:
+        """A page of the list of commits."""
+        query = Query(
+            rev=given.text("rev"),
+            all=given.flag("all"),
+            key=given.text("key"),
+            grep=given.text("grep"),
+            since=given.text("since"),
+            until=given.text("until"),
+            info=given.text("info"),
+            author=given.text("author"),
+        )
+        first, limit = given.page(200)
+        opened = [each for each in given.text("open").split(",") if each]
+        return self._listings.page(
+            query,
+            view=given.text("view"),
+            fold=given.flag("fold"),
+            opened=opened,
+            find=given.known("find"),
+            first=first,
+            limit=limit,
+        )
+
+    def commit(self, rev: str) -> Answer:
+        """One commit with its events, its signature and the keys that it changed."""
+        repo = self._repo
+        commit = repo.resolve(rev)
+        diff = repo.changes(commit)
+        refs = ref_documents(refs_by_commit(repo).get(commit.oid, ()), repo.refs.head())
+        document = commit_document(commit, shallow=repo.history.is_shallow(commit))
+        return document | {
+            "short": commit.short,
+            "refs": refs,
+            "events": event_documents(commit),
+            "signature": self._signature(commit),
+            "changes": [change_document(change) for change in islice(diff.values(), _MOST_CHANGES)],
+            "more": max(len(diff) - _MOST_CHANGES, 0),
+        }
+
+    def _signature(self, commit: Commit) -> Answer:
+        if commit.signature is None:
+            return {"status": "none", "key": None}
+        raw = commit.signature.signer
+        key = str(PublicKey(raw)) if len(raw) == 32 else raw.hex()
+        try:
+            status = {"good": "valid", "bad": "invalid", "unsigned": "none"}[check(commit)]
+        except VStateError as error:  # without the package cryptography
+            return {"status": "unchecked", "key": key, "reason": str(error)}
+        return {"status": status, "key": key}
+
+    def keys(self, given: Parameters) -> Answer:
+        """A page of the tree of keys."""
+        commit = given.commit()
+        return key_page(
+            self._repo,
+            commit,
+            given.since(commit),
+            given.text("prefix"),
+            after=given.text("after"),
+            limit=given.page(500)[1],
+            changed=given.flag("changed"),
+        )
+
+    def value(self, given: Parameters) -> Answer:
+        """A part of a value, with a page of what is inside."""
+        commit = given.commit()
+        first, limit = given.page()
+        return self.values.page(
+            commit,
+            given.required("key"),
+            given.text("path"),
+            before=given.since(commit),
+            first=first,
+            limit=limit,
+        )
+
+    def picture(self, given: Parameters) -> tuple[str, bytes]:
+        """The media type and the bytes of a picture."""
+        return self.values.picture(given.commit(), given.required("key"), given.text("path"))
+
+    def diff(self, given: Parameters) -> Answer:
+        """The changed keys between two commits; with `key`, the changes inside its value."""
+        new = given.commit("new")
+        old = given.known("old")
+        if old is None:
+            old = next(iter(self._repo.history.before(new)), None)
+        base = None
+        if given.flag("base") and old is not None:
+            old = base = self._repo.merge_base(old, new)
+        found = {
+            "old": None if old is None else old.id,
+            "new": new.id,
+            "base": None if base is None else base.id,
+        }
+        if key := given.text("key"):
+            return found | key_changes(self._repo, self.values, old, new, key)
+        first, limit = given.page(200)
+        return found | change_page(self._repo, old, new, given.text("prefix"), first=first, limit=limit)
+
+    def history(self, given: Parameters) -> Answer:
+        """The commits that changed a key."""
+        before = given.known("before")
+        return versions(
+            self._repo,
+            self.values,
+            given.commit(),
+            given.required("key"),
+            given.text("path"),
+            before=before,
+            limit=given.page(50)[1],
+        )
+
+    def blame(self, given: Parameters) -> Answer:
+        """The parts of a value, each with the commit that last changed it."""
+        return blame_document(self._repo, given.commit(), given.required("key"))
+
+    def health(self, _: Parameters) -> Answer:
+        """Where the bytes are, and who signed."""
+        return health(self._repo)
+
+    def merge(self, given: Parameters) -> Answer:
+        """What a merge would do: nothing is changed."""
+        choices = dict.fromkeys(given.texts("take_ours"), OURS) | dict.fromkeys(
+            given.texts("take_theirs"), THEIRS
+        )
+        return Changing(self._repo).try_merge(
+            given.required("ours"), given.required("theirs"), given.text("policy"), choices
+        )
+
+    def search(self, given: Parameters) -> Answer:
+        """The places of a text in keys and values."""
+        text = given.text("text")
+        if not text:
+            raise InvalidInput("the text to search for is empty")
+        found = find_text(
+            self._repo,
+            given.commit(),
+            text,
+            given.text("prefix"),
+            most=_MOST_PLACES,
+            seconds=_SEARCH_SECONDS,
+        )
+        return {
+            "places": [
+                {"key": each.key, "path": each.path, "excerpt": each.excerpt} for each in found.places
+            ],
+            "keys": found.keys,
+            "unread": found.unread,
+            "complete": found.is_complete,
+        }
+
+
+def refs_state(repo: Repository) -> str:
+    """A text that changes when any ref or HEAD does."""
+    state: list[tuple[str, ObjectId | str | None]] = sorted(repo.refs.all().items())
+    head = repo.refs.head()
+    return hashlib.blake2b(repr((state, head)).encode(), digest_size=12).hexdigest()

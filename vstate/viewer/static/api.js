@@ -1,0 +1,128 @@
+// The answers of the server, and texts that are safe to show.
+import { useEffect, useState } from "./preact.js";
+
+const ID = /^[0-9a-f]{64}$/;
+const MOST_KEPT = 400;
+const kept = new Map();
+
+/** Why a request failed. `status` is that of HTTP, 0 if no answer came. */
+export class ApiError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** The path and the parameters of a request, as one text. Parameters without a value are left out. */
+export function requestOf(path, params = {}) {
+  const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false);
+  const query = new URLSearchParams(given.map(([name, value]) => [name, value === true ? "1" : String(value)]).sort());
+  return query.size ? `${path}?${query}` : path;
+}
+
+async function answerOf(request, options) {
+  if (globalThis.vstateAnswers) {
+    const answer = globalThis.vstateAnswers(request);
+    if (!answer) throw new ApiError("this file does not hold that part of the history", 404);
+    return answer;
+  }
+  let response;
+  try {
+    response = await fetch(`api/v1${request}`, { credentials: "same-origin", ...options });
+  } catch {
+    throw new ApiError("the viewer has ended: start vstate view again", 0);
+  }
+  const text = await response.text();
+  let answer;
+  try {
+    answer = JSON.parse(text);
+  } catch {
+    answer = { error: text.trim() || response.statusText };
+  }
+  if (!response.ok) throw new ApiError(answer.error ?? response.statusText, response.status);
+  return answer;
+}
+
+/** Whether the answer can never change: all the commits that it is about are named by their ids. */
+function isFixed(params) {
+  const revs = ["rev", "new", "old"].filter((name) => params[name] !== undefined);
+  return revs.length > 0 && revs.every((name) => ID.test(params[name]));
+}
+
+/** The answer to a GET. Raises ApiError. Answers that cannot change are kept. */
+export function get(path, params = {}) {
+  const request = requestOf(path, params);
+  const found = kept.get(request);
+  if (found) return found;
+  const answer = answerOf(request);
+  if (isFixed(params) || /^\/commits\/[0-9a-f]{64}$/.test(path)) {
+    kept.set(request, answer);
+    answer.catch(() => kept.delete(request));
+    if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
+  }
+  return answer;
+}
+
+/** The answer to a POST of a JSON object. Raises ApiError. */
+export function post(path, body) {
+  return answerOf(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+}
+
+/** `{data, error, loading}` of a GET; `data` stays until the next answer is here. A null path asks nothing. */
+export function useAnswer(path, params = {}, again = 0) {
+  const request = path && requestOf(path, params);
+  const [state, setState] = useState({ data: null, error: null, request: null });
+  useEffect(() => {
+    if (!request) return undefined;
+    let isWanted = true;
+    get(path, params).then(
+      (data) => isWanted && setState({ data, error: null, request }),
+      (error) => isWanted && setState({ data: null, error, request }),
+    );
+    return () => { isWanted = false; };
+  }, [request, again]);
+  if (!request) return { data: null, error: null, loading: false };
+  return { data: state.data, error: state.request === request ? state.error : null, loading: state.request !== request };
+}
+
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+
+/** A stored text for people: characters that hide or turn other text are written out. */
+export function shown(text) {
+  return String(text ?? "").replace(HIDDEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+const UNITS = ["B", "kB", "MB", "GB", "TB"];
+
+/** A number of bytes for people. */
+export function sizeText(bytes) {
+  if (bytes === null || bytes === undefined) return "";
+  let power = 0;
+  let size = bytes;
+  while (size >= 999.95 && power < UNITS.length - 1) {
+    size /= 1000;
+    power += 1;
+  }
+  return power ? `${size.toFixed(1)} ${UNITS[power]}` : `${size} B`;
+}
+
+/** A number of seconds for people: 40 s, 12 min, 3 h, 5 d. */
+export function spanText(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return seconds < 129600 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
+}
+
+/** A time in the zone of this machine: 2026-11-23 18:05:12. */
+export function timeText(iso) {
+  const time = new Date(iso);
+  if (Number.isNaN(time.getTime())) return shown(iso);
+  const two = (n) => String(n).padStart(2, "0");
+  const day = `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())}`;
+  return `${day} ${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}`;
+}
+
+/** A number and its noun: 1 key, 2 keys. */
+export function counted(count, noun, many = `${noun}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? noun : many}`;
+}

@@ -1,0 +1,57 @@
+// A list of messages as a conversation, each call of a tool beside its result.
+import { get, shown } from "./api.js";
+import { hrefOf } from "./place.js";
+import { html, useEffect, useRef, useState } from "./preact.js";
+
+const SOME = 100;
+const LONG = 1500; // characters
+
+function LongText({ text }) {
+  const [isWhole, setWhole] = useState(false);
+  const isCut = text.length > LONG && !isWhole;
+  return html`<div class="message-text">${shown(isCut ? text.slice(0, LONG) : text)}${isCut
+    ? html` <button type="button" class="chip" onClick=${() => setWhole(true)}>… ${(text.length - LONG).toLocaleString("en")} more</button>` : null}</div>`;
+}
+
+function Call({ call }) {
+  return html`<div class="call">
+    <div class="call-line"><b>${shown(call.name)}</b><span class="mono">(${shown(call.arguments)})</span></div>
+    ${call.result === null ? html`<p class="is-dim">no result yet</p>` : html`<div class="call-result"><span class="is-dim" aria-hidden="true">→</span><${LongText} text=${call.result} /></div>`}
+  </div>`;
+}
+
+function Message({ message, path }) {
+  const role = ["user", "assistant", "system", "tool"].includes(message.role) ? message.role : "other";
+  return html`<li class=${`message is-${role} ${message.new ? "is-new" : ""}`} id=${`message-${message.place}`}>
+    <div class="message-head"><b>${shown(message.role)}</b>${message.name ? html` <span>${shown(message.name)}</span>` : null}
+      ${message.new ? html`<span class="new">new</span>` : null}
+      <a class="mono is-dim" href=${hrefOf({ path: `${path}[${message.place}]` })} title="this message as it is stored">[${message.place}]</a></div>
+    ${message.text ? html`<${LongText} text=${message.text} />` : null}
+    ${message.calls.map((call) => html`<${Call} key=${call.id} call=${call} />`)}
+  </li>`;
+}
+
+/** A conversation. It begins with its newest page, where the news is. */
+export function Chat({ answer, rev, name, since }) {
+  const { count } = answer.view;
+  const [pages, setPages] = useState(() => new Map([[0, answer.view]]));
+  const [from, setFrom] = useState(Math.max(Math.ceil(count / SOME) - 1, 0));
+  const box = useRef(null);
+  useEffect(() => {
+    let isWanted = true;
+    for (let page = from; page * SOME < count; page += 1) {
+      if (pages.has(page)) continue;
+      get("/value", { rev, key: name, path: answer.path, since, first: page * SOME, limit: SOME }).then(
+        (found) => isWanted && setPages((before) => new Map(before).set(page, found.view)),
+      );
+    }
+    return () => { isWanted = false; };
+  }, [from]);
+  const messages = [...pages.entries()].filter(([page]) => page >= from).sort(([a], [b]) => a - b).flatMap(([, view]) => view.messages);
+  const firstNew = messages.find((message) => message.new && !messages.every((each) => each.new));
+  return html`<div class="chat" ref=${box}>
+    ${firstNew ? html`<p class="facts"><button type="button" class="chip" onClick=${() => box.current.querySelector(`#message-${firstNew.place}`)?.scrollIntoView({ block: "center" })}>go to what is new</button></p>` : null}
+    ${from > 0 ? html`<button type="button" class="chip" onClick=${() => setFrom(from - 1)}>${(from * SOME).toLocaleString("en")} earlier messages</button>` : null}
+    <ol class="messages">${messages.map((message) => html`<${Message} key=${`${message.place} ${message.role}`} message=${message} path=${answer.path} />`)}</ol>
+  </div>`;
+}

@@ -1,0 +1,114 @@
+// What differs between two commits: by key, and inside a key by path.
+import { get, shown, sizeText, useAnswer } from "./api.js";
+import { Sign } from "./keys.js";
+import { hrefOf } from "./place.js";
+import { html, useEffect, useState } from "./preact.js";
+
+const MOST_OPEN = 8; // keys whose changes are shown at once
+const PAGE = 200;
+
+function Pieces({ pieces, sign }) {
+  return pieces.map((piece) => (piece.is_changed ? html`<mark class=${sign === "-" ? "is-removed" : "is-added"}>${shown(piece.text)}</mark>` : shown(piece.text)));
+}
+
+/** The lines of two texts below each other. */
+function Unified({ hunks }) {
+  return html`<div class="hunks mono">${hunks.map((hunk) => html`
+    <div class="hunk-head">lines ${hunk.old_line}–${hunk.old_line + Math.max(hunk.old_count - 1, 0)} → ${hunk.new_line}–${hunk.new_line + Math.max(hunk.new_count - 1, 0)}</div>
+    ${hunk.lines.map((line) => html`<div class=${`line ${line.sign === "-" ? "is-removed" : line.sign === "+" ? "is-added" : ""}`}><span class="line-sign">${line.sign}</span>${line.column ? html`<span class="is-dim">…@${line.column} </span>` : null}<${Pieces} pieces=${line.pieces} sign=${line.sign} /></div>`)}`)}</div>`;
+}
+
+/** The lines of a hunk as pairs: a removed line beside the added line in its place. */
+function pairsOf(lines) {
+  const pairs = [];
+  let removed = [];
+  let added = [];
+  const flush = () => {
+    for (let i = 0; i < Math.max(removed.length, added.length); i += 1) pairs.push([removed[i] ?? null, added[i] ?? null]);
+    removed = [];
+    added = [];
+  };
+  for (const line of lines) {
+    if (line.sign === "-") removed.push(line);
+    else if (line.sign === "+") added.push(line);
+    else {
+      flush();
+      pairs.push([line, line]);
+    }
+  }
+  flush();
+  return pairs;
+}
+
+function Beside({ hunks }) {
+  const cell = (line, sign) => html`<td class=${line && line.sign === sign ? (sign === "-" ? "is-removed" : "is-added") : line ? "" : "is-none"}>${line ? html`<${Pieces} pieces=${line.pieces} sign=${line.sign} />` : ""}</td>`;
+  return html`<table class="beside mono"><thead><tr><th scope="col">before</th><th scope="col">after</th></tr></thead><tbody>
+    ${hunks.map((hunk) => pairsOf(hunk.lines).map(([old, now]) => html`<tr>${cell(old, "-")}${cell(now, "+")}</tr>`))}
+  </tbody></table>`;
+}
+
+function Bytes({ changes }) {
+  return html`<div class="hunks mono">${changes.map((change) => html`<div class="hunk-head">at byte ${change.offset.toLocaleString("en")}: ${change.old_size} → ${change.new_size} bytes</div>
+    <div class="line is-removed"><span class="line-sign">-</span>${change.old}</div><div class="line is-added"><span class="line-sign">+</span>${change.new}</div>`)}</div>`;
+}
+
+function Detail({ detail, isBeside, name }) {
+  const path = detail.path;
+  const where = html`<${Sign} change=${detail.kind} /><a class="detail-path mono" href=${hrefOf({ key: name, path, tab: "" })}>${shown(path) || (detail.hunks ? "text" : "value")}</a>${detail.note ? html`<span class="is-dim"> ${shown(detail.note)}</span>` : null}`;
+  const side = (part, kind) => part && html`<span class=${`side is-${kind} mono`}><span class="sr">${kind === "removed" ? "before: " : "after: "}</span>${shown(part.text)}</span>`;
+  const body = detail.hunks
+    ? html`<${isBeside ? Beside : Unified} hunks=${detail.hunks} />`
+    : detail.bytes
+      ? html`<${Bytes} changes=${detail.bytes} />`
+      : html`<div class=${isBeside ? "sides is-beside" : "sides"}>${side(detail.old, "removed")}${side(detail.new, "added")}</div>`;
+  return html`<li class="detail"><div class="detail-head">${where}</div>${body}</li>`;
+}
+
+/** The changes inside one key. */
+export function KeyDiff({ old, rev, base, name, isBeside }) {
+  const { data, error } = useAnswer("/diff", { old, new: rev, base, key: name });
+  if (error) return html`<p class="error" role="alert">${shown(error.message)}</p>`;
+  if (!data || data.key !== name) return null;
+  if (data.error) return html`<p class="note">${shown(data.error)}</p>`;
+  if (data.kind === null) return html`<p class="empty">No change here.</p>`;
+  return html`<ul class="details">
+    ${data.details.map((detail, at) => html`<${Detail} key=${`${detail.path} ${at}`} detail=${detail} isBeside=${isBeside} name=${name} />`)}
+    ${data.details.length === 0 ? html`<li class="is-dim">the same value, stored in another way</li>` : null}
+    ${data.more ? html`<li class="is-dim">… more than ${data.details.length} changes</li>` : null}
+  </ul>`;
+}
+
+function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
+  const [isOpen, setOpen] = useState(isFirst);
+  const sizes = [change.old, change.new].map((side) => (side ? `${shown(side.type.split(".").pop())} ${sizeText(side.size)}` : null));
+  const note = sizes[0] && sizes[1] && sizes[0] !== sizes[1] ? `${sizes[0]} → ${sizes[1]}` : sizes[1] ?? sizes[0];
+  return html`<section class="changed-key">
+    <h2><button type="button" class="twist" aria-expanded=${isOpen} aria-label=${`${isOpen ? "fold" : "unfold"} ${shown(change.key)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
+      <${Sign} change=${change.kind} /><a href=${hrefOf({ key: change.key, path: "", tab: change.kind === "removed" ? "diff" : "" })}>${shown(change.key)}</a> <span class="is-dim">${note}</span></h2>
+    ${isOpen ? html`<${KeyDiff} old=${old} rev=${rev} base=${base} name=${change.key} isBeside=${isBeside} />` : null}
+  </section>`;
+}
+
+/** All changed keys between two commits. */
+export function DiffView({ old, rev, base, isBeside }) {
+  const params = { old, new: rev, base, limit: PAGE };
+  const { data, error } = useAnswer("/diff", params);
+  const [more, setMore] = useState({ changes: [], next: null, of: null });
+  useEffect(() => setMore({ changes: [], next: data?.next ?? null, of: data }), [data]);
+  if (error) return html`<p class="error" role="alert">${shown(error.message)}</p>`;
+  if (!data) return null;
+  const state = more.of === data ? more : { changes: [], next: data.next };
+  const load = async () => {
+    const found = await get("/diff", { ...params, first: state.next });
+    setMore({ changes: [...state.changes, ...found.changes], next: found.next, of: data });
+  };
+  const changes = [...data.changes, ...state.changes];
+  const { added, modified, removed } = data.counts;
+  return html`<div class="diff">
+    <p class="facts"><span class="is-added">${added} added</span><span class="is-modified">${modified} modified</span><span class="is-removed">${removed} removed</span>
+      ${data.base ? html`<span>against the merge base <a class="mono" href=${hrefOf({ rev: data.base })}>${data.base.slice(0, 10)}</a></span>` : null}</p>
+    ${changes.length ? null : html`<p class="empty">Nothing differs.</p>`}
+    ${changes.map((change, at) => html`<${ChangedKey} key=${`${data.new} ${change.key}`} change=${change} old=${data.old ?? old} rev=${data.new} isBeside=${isBeside} isFirst=${at < MOST_OPEN} />`)}
+    ${state.next !== null ? html`<button type="button" class="chip" onClick=${load}>more keys</button>` : null}
+  </div>`;
+}

@@ -1,0 +1,124 @@
+// The answers of a page that was opened from a file: all of them are in the page.
+const PLACED = 200; // rows of a page
+
+function shownRow(row, query) {
+  const wanted = (query.get("grep") ?? "").toLowerCase();
+  const key = query.get("key");
+  const texts = [row.message, ...Object.entries(row.info).map(([name, value]) => `${name}:${value}`)];
+  return (!wanted || texts.some((text) => text.toLowerCase().includes(wanted))) && (!key || key in row.keys);
+}
+
+/** The function that answers requests from the data of the file. */
+export function answersOf(data) {
+  const rows = new Map(data.rows.map((row) => [row.id, row]));
+  const states = new Map();
+
+  /** The value number of each key at a commit. */
+  function stateOf(id) {
+    const chain = [];
+    let at = id;
+    while (at && rows.has(at) && !states.has(at)) {
+      chain.push(at);
+      if (rows.get(at).state) break;
+      at = rows.get(at).parents[0];
+    }
+    for (const each of chain.reverse()) {
+      const row = rows.get(each);
+      const state = new Map(row.state ? Object.entries(row.state) : states.get(row.parents[0]) ?? []);
+      if (!row.state) for (const [key, change] of Object.entries(row.keys)) {
+        if (change.value === null) state.delete(key);
+        else state.set(key, change.value);
+      }
+      states.set(each, state);
+    }
+    return states.get(id) ?? new Map();
+  }
+
+  function idOf(rev) {
+    return rows.has(rev) ? rev : data.refs.branches.concat(data.refs.tags).find((ref) => ref.name === rev)?.commit ?? data.rows[0]?.id;
+  }
+
+  function commits(query) {
+    const found = data.rows.filter((row) => shownRow(row, query));
+    const isWhole = found.length === data.rows.length;
+    const first = Number(query.get("first") ?? 0);
+    const page = found.slice(first, first + PLACED).map((row) => (isWhole ? row : { ...row, edges: [], lane: 0, lanes: 1 }));
+    const sought = query.get("find");
+    const at = sought ? found.findIndex((row) => row.id === sought) : -1;
+    return { view: "file", rows: page, first, known: found.length, complete: true, sought, found: at < 0 ? null : at };
+  }
+
+  function keys(query) {
+    const id = idOf(query.get("rev"));
+    const changes = rows.get(id)?.keys ?? {};
+    const state = stateOf(id);
+    const prefix = query.get("prefix") ?? "";
+    const gone = Object.keys(changes).filter((key) => changes[key].kind === "removed");
+    const all = [...state.keys(), ...gone].filter((key) => key.startsWith(prefix) && (!query.get("changed") || key in changes)).sort();
+    const items = new Map();
+    for (const key of all) {
+      const [step, ...rest] = key.slice(prefix.length).split("/");
+      const change = changes[key]?.kind ?? null;
+      if (!rest.length) {
+        const value = data.values[state.get(key)] ?? {};
+        const { type = changes[key]?.old?.type ?? "", size = changes[key]?.old?.size ?? 0 } = value;
+        items.set(key, { name: step, key, folder: null, type, size, change });
+      } else {
+        const folder = `${prefix}${step}/`;
+        const item = items.get(folder) ?? { name: step, key: null, folder, keys: 0, changed: 0, change: null };
+        item.keys += 1;
+        item.changed += change ? 1 : 0;
+        item.change = item.changed ? "modified" : null;
+        items.set(folder, item);
+      }
+    }
+    return { rev: id, prefix, items: [...items.values()], next: null, keys: state.size };
+  }
+
+  function value(query) {
+    const id = idOf(query.get("rev"));
+    const number = stateOf(id).get(query.get("key"));
+    if (number === undefined) return null;
+    const found = data.values[number];
+    const answer = found?.parts[query.get("path") ?? ""];
+    if (!answer || query.get("first")) return null;
+    const change = rows.get(id)?.keys[query.get("key")]?.kind ?? null;
+    return { ...answer, rev: id, key: query.get("key"), path: query.get("path") ?? "", size: found.size, change: answer.path ? answer.change : change, next: null };
+  }
+
+  function diff(query) {
+    const id = idOf(query.get("new"));
+    const changes = rows.get(id)?.keys ?? {};
+    const old = rows.get(id)?.parents[0] ?? null;
+    if (query.get("old") && query.get("old") !== old) return null;
+    const key = query.get("key");
+    if (key) return changes[key] ? { old, new: id, base: null, key, ...changes[key].diff } : { old, new: id, key, kind: null, details: [], more: false };
+    const listed = Object.entries(changes).map(([name, change]) => ({ key: name, kind: change.kind, old: change.old, new: change.new }));
+    const count = (kind) => listed.filter((change) => change.kind === kind).length;
+    return { old, new: id, base: null, changes: listed, first: 0, next: null, counts: { added: count("added"), modified: count("modified"), removed: count("removed") } };
+  }
+
+  function history(query) {
+    const key = query.get("key");
+    const found = data.rows.filter((row) => key in row.keys).map((row) => {
+      const answer = data.values[row.keys[key].value]?.parts[query.get("path") ?? ""];
+      const number = answer?.kind === "number" ? Number(answer.text) : NaN;
+      const side = row.keys[key].new;
+      return { id: row.id, short: row.short, time: row.time, message: row.message, kind: row.keys[key].kind, type: side?.type ?? null, size: side?.size ?? null, number: Number.isFinite(number) ? number : null };
+    });
+    return { commits: found, next: null };
+  }
+
+  return (request) => {
+    const [path, text] = request.split("?");
+    const query = new URLSearchParams(text ?? "");
+    if (path.startsWith("/commits/")) return data.commits[idOf(decodeURIComponent(path.slice(9)))] ?? null;
+    const known = { "/commits": commits, "/keys": keys, "/value": value, "/diff": diff, "/history": history };
+    if (known[path]) return known[path](query);
+    if (path === "/bytes") return data.pictures[`${stateOf(idOf(query.get("rev"))).get(query.get("key"))} ${query.get("path") ?? ""}`] ?? null;
+    return { "/store": data.store, "/refs": data.refs, "/health": data.health }[path] ?? null;
+  };
+}
+
+const inPage = document.getElementById("vstate-data");
+if (inPage) globalThis.vstateAnswers = answersOf(JSON.parse(inPage.textContent));

@@ -1,0 +1,32 @@
+// The keys of the page.
+import { html, useEffect, useRef } from "./preact.js";
+
+const KEYS = [
+  ["← →", "an older or a newer commit"],
+  ["↑ ↓", "another key"],
+  ["Enter", "open or fold"],
+  ["v d l b", "value, diff, life, blame"],
+  ["o", "only what changed"],
+  ["p", "pin the key"],
+  ["f", "fold runs of alike commits"],
+  ["s", "diffs side by side"],
+  ["m", "merge two branches on trial"],
+  ["h", "health of the store"],
+  ["g", "follow the newest commit"],
+  ["/", "filter and search"],
+  ["t", "dark or light"],
+  ["Esc", "back"],
+  ["?", "this help"],
+];
+
+/** A dialog with the keys. */
+export function Help({ onClose }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`<dialog class="help" ref=${dialog} onClose=${onClose} aria-labelledby="help-title" onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
+    <h2 id="help-title">Keys</h2>
+    <dl>${KEYS.map(([key, text]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl>
+    <p class="is-dim">The address holds the place: send it to somebody who has the same store open.</p>
+    <button type="button" class="chip" onClick=${() => dialog.current.close()}>close</button>
+  </dialog>`;
+}

@@ -1,0 +1,56 @@
+// The life of a key: its versions, a number over time, and who wrote each part.
+import { get, shown, sizeText, timeText, useAnswer } from "./api.js";
+import { LineChart } from "./chart.js";
+import { Sign } from "./keys.js";
+import { go, hrefOf } from "./place.js";
+import { html, useState } from "./preact.js";
+
+const PAGE = 100;
+
+/** The versions of a key, newest first, from the commit `from` back; a number at `path` is a line over time. */
+export function Life({ from, rev, name, path }) {
+  const params = { rev: from, key: name, path, limit: PAGE };
+  const { data, error } = useAnswer("/history", params);
+  const [more, setMore] = useState({ commits: [], next: null, of: null });
+  if (error) return html`<p class="error" role="alert">${shown(error.message)}</p>`;
+  if (!data) return html`<p class="empty" role="status">Reading the history …</p>`;
+  const state = more.of === data ? more : { commits: [], next: data.next };
+  const commits = [...data.commits, ...state.commits];
+  const load = async () => {
+    const found = await get("/history", { ...params, before: state.next });
+    setMore({ commits: [...state.commits, ...found.commits], next: found.next, of: data });
+  };
+  const forward = [...commits].reverse();
+  return html`<div class="life">
+    <${LineChart} numbers=${forward.map((commit) => commit.number)} labels=${forward.map((commit) => `${timeText(commit.time)} ${shown(commit.message)}`)}
+      caption="a number over its versions" onPick=${(at) => go({ rev: forward[at].id })} />
+    <p class="facts">${commits.length}${state.next ? "+" : ""} ${commits.length === 1 ? "commit" : "commits"} changed this key</p>
+    <table class="versions"><thead class="sr"><tr><th>change</th><th>commit</th><th>time</th><th>message</th><th>value</th></tr></thead><tbody>
+      ${commits.map((commit) => html`<tr class=${commit.id === rev ? "is-selected" : ""}>
+        <td><${Sign} change=${commit.kind} /></td>
+        <td><a class="mono" href=${hrefOf({ rev: commit.id })}>${commit.short.slice(0, 8)}</a></td>
+        <td class="is-dim">${timeText(commit.time)}</td>
+        <td>${shown(commit.message) || html`<span class="is-dim">(no message)</span>`}</td>
+        <td class="is-dim">${commit.number !== null ? commit.number : `${shown(commit.type ?? "")} ${sizeText(commit.size)}`}</td>
+      </tr>`)}
+    </tbody></table>
+    ${state.next ? html`<button type="button" class="chip" onClick=${load}>earlier versions</button>` : null}
+  </div>`;
+}
+
+/** Each part of a value beside the commit that last changed it. */
+export function Blame({ rev, name }) {
+  const { data, error, loading } = useAnswer("/blame", { rev, key: name });
+  if (error) return html`<p class="error" role="alert">${error.status === 404 ? `This commit has no key ${shown(name)}.` : shown(error.message)}</p>`;
+  if (!data || loading) return html`<p class="empty" role="status">Looking for the commits that wrote each part …</p>`;
+  if (data.error) return html`<p class="note">${shown(data.error)}</p>`;
+  const rows = data.parts.map((part, at) => [part, at > 0 && data.parts[at - 1].commit.id === part.commit.id]);
+  return html`<table class="blame"><thead class="sr"><tr><th>commit</th><th>part</th><th>value</th></tr></thead><tbody>
+    ${rows.map(([part, isSame]) => html`<tr class=${`${isSame ? "is-same" : ""} ${part.commit.id === rev ? "is-new" : ""}`}>
+      <td class="blame-commit">${isSame ? null : html`<a href=${hrefOf({ rev: part.commit.id })} title=${timeText(part.commit.time)}><span class="mono">${part.commit.short.slice(0, 8)}</span> ${shown(part.commit.message).slice(0, 60)}</a>`}</td>
+      <td class="mono is-dim">${part.line ?? html`<a href=${hrefOf({ path: part.path, tab: "" })}>${shown(part.path)}</a>`}</td>
+      <td class="blame-text">${shown(part.text)}</td>
+    </tr>`)}
+  </tbody></table>
+  ${data.more ? html`<p class="is-dim">and ${data.more.toLocaleString("en")} more parts</p>` : null}`;
+}

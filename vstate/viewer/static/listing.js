@@ -1,0 +1,109 @@
+// The list of commits, in pages that are fetched as they come into sight.
+import { get } from "./api.js";
+import { useEffect, useMemo, useRef, useState } from "./preact.js";
+
+const PAGE = 200;
+
+/** The names in a place that choose which commits are listed. */
+export const CONDITIONS = ["grep", "fkey", "info", "since", "until", "author"];
+
+/** The parameters of /commits for a place. */
+export function queryOf(place) {
+  return {
+    rev: place.branch,
+    all: place.all,
+    key: place.fkey,
+    grep: place.grep,
+    info: place.info,
+    since: place.since,
+    until: place.until,
+    author: place.author,
+    fold: place.fold === "0" ? undefined : "1",
+    open: place.open,
+  };
+}
+
+/** The rows of a query, known so far. `state` changes when the refs do; `find` is a commit to look for. */
+export class Listing {
+  constructor(query, changed) {
+    this.query = query;
+    this.changed = changed;
+    this.rows = new Map();
+    this.places = new Map();
+    this.known = 0;
+    this.complete = false;
+    this.error = null;
+    this.view = null;
+    this.asked = new Set();
+    this.isOver = false;
+  }
+
+  /** Ask for the page with this row, once. */
+  async need(at, extra = {}) {
+    const first = Math.floor(at / PAGE) * PAGE;
+    if (this.asked.has(first) && !extra.find) return;
+    this.asked.add(first);
+    try {
+      const limit = PAGE;
+      const answer = await get("/commits", { ...this.query, first, limit, view: this.view, ...extra });
+      if (this.isOver) return;
+      this.view ??= answer.view;
+      answer.rows.forEach((row, number) => {
+        this.rows.set(answer.first + number, row);
+        this.places.set(row.id, answer.first + number);
+      });
+      if (answer.found !== undefined && answer.found !== null) this.places.set(answer.sought, answer.found);
+      this.known = Math.max(this.known, answer.known);
+      this.complete ||= answer.complete;
+      if (answer.rows.length < Math.min(limit, answer.known - answer.first)) this.asked.delete(first);
+      this.error = null;
+    } catch (error) {
+      if (this.isOver) return;
+      this.asked.delete(first);
+      this.error = error;
+    }
+    this.changed();
+  }
+
+  /** The place of a commit, asking for it if it is not known; null if it is not in the list. */
+  async seek(id) {
+    if (!this.places.has(id)) await this.need(0, { find: id });
+    return this.places.get(id) ?? null;
+  }
+
+  /** Learn how long the list is, a little at a time. */
+  async count() {
+    while (!this.complete && !this.isOver && !this.error) {
+      try {
+        const answer = await get("/commits", { ...this.query, first: this.known, limit: 1, view: this.view });
+        this.known = Math.max(this.known, answer.known);
+        this.complete = answer.complete;
+      } catch {
+        return;
+      }
+      this.changed();
+      await new Promise((done) => setTimeout(done, 50));
+    }
+  }
+}
+
+/** The listing of a place; a new one when the place or the refs change. The old one is shown until then. */
+export function useListing(place, refs) {
+  const query = queryOf(place);
+  const name = JSON.stringify([query, refs]);
+  const [, setDrawn] = useState(0);
+  const redraw = () => setDrawn((drawn) => drawn + 1);
+  const current = useRef(null);
+  const next = useMemo(() => new Listing(query, redraw), [name]);
+  useEffect(() => {
+    next.need(0).then(() => {
+      if (next.isOver) return;
+      if (current.current && current.current !== next) current.current.isOver = true;
+      current.current = next;
+      redraw();
+      next.count();
+    });
+    return () => { if (current.current !== next) next.isOver = true; };
+  }, [next]);
+  return current.current ?? next;
+}

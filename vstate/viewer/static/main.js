@@ -1,0 +1,208 @@
+// The page: three panes, and the keyboard.
+import { Actions } from "./actions.js";
+import { shown, useAnswer } from "./api.js";
+import { CommitHead } from "./commit.js";
+import { CommitList, ListFoot } from "./commits.js";
+import { DiffView, KeyDiff } from "./diff.js";
+import { Filter, textOfConditions } from "./filter.js";
+import { Health } from "./health.js";
+import { Help } from "./help.js";
+import { KeyTree } from "./keys.js";
+import { Blame, Life } from "./life.js";
+import { useListing } from "./listing.js";
+import { useRefs } from "./live.js";
+import { MergeTry } from "./merge.js";
+import { Pins, pinsOf, togglePin } from "./pins.js";
+import { go, hrefOf, readPlace, usePlace } from "./place.js";
+import { html, render, useEffect, useRef, useState } from "./preact.js";
+import { Crumbs, Value } from "./value.js";
+
+const TABS = [["", "Value", "v"], ["diff", "Diff", "d"], ["life", "Life", "l"], ["blame", "Blame", "b"]];
+
+function switchTheme() {
+  const isDark = getComputedStyle(document.documentElement).colorScheme.includes("dark")
+    && (document.documentElement.dataset.theme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches));
+  document.documentElement.dataset.theme = isDark ? "light" : "dark";
+  try {
+    localStorage.setItem("vstate-theme", document.documentElement.dataset.theme);
+  } catch { /* a page opened from a file may have no storage */ }
+}
+
+function restoreTheme() {
+  try {
+    const theme = localStorage.getItem("vstate-theme");
+    if (theme) document.documentElement.dataset.theme = theme;
+  } catch { /* as above */ }
+}
+
+/** Against which commit the diff is: another revision, its merge base with this one, or the parent. */
+function Against({ place, refs }) {
+  const choose = (event) => go({ against: event.target.value });
+  const names = [...(refs?.branches ?? []), ...(refs?.tags ?? [])].map((found) => found.name);
+  return html`<span class="against">
+    <label>against <input list="revisions" value=${place.against ?? ""} placeholder="the parent" size="14" onChange=${choose} spellcheck="false" /></label>
+    <datalist id="revisions">${names.slice(0, 500).map((name) => html`<option value=${name} />`)}</datalist>
+    ${place.against ? html`<button type="button" class="chip" aria-pressed=${place.base === "1"} onClick=${() => go({ base: place.base ? "" : "1" })}>merge base</button>` : null}
+    <button type="button" class="chip" aria-pressed=${place.beside === "1"} title="side by side (s)" onClick=${() => go({ beside: place.beside ? "" : "1" }, { replace: true })}>side by side</button>
+  </span>`;
+}
+
+function Content({ place, rev, tip, refs, store, state }) {
+  if (place.page === "merge") return html`<main class="pane content"><${MergeTry} place=${place} refs=${refs} store=${store} state=${state} /></main>`;
+  if (place.page === "health") return html`<main class="pane content"><${Health} state=${state} /></main>`;
+  const tab = place.tab ?? "";
+  const isPinned = place.key && pinsOf(place).includes(place.path ? `${place.key}\n${place.path}` : place.key);
+  const diff = { old: place.against, base: place.base, rev, isBeside: place.beside === "1" };
+  const name = place.key;
+  const body = !rev
+    ? html`<p class="empty">This store has no commits yet. They appear here as programs make them.</p>`
+    : tab === "diff"
+      ? html`${name ? html`<p class="facts"><a href=${hrefOf({ key: "", path: "" })}>all keys</a></p><${KeyDiff} ...${diff} name=${name} />` : html`<${DiffView} ...${diff} />`}`
+      : !name
+        ? html`<${DiffView} ...${diff} />`
+        : tab === "life"
+          ? html`<${Life} from=${tip ?? rev} rev=${rev} name=${name} path=${place.path} />`
+          : tab === "blame"
+            ? html`<${Blame} rev=${rev} name=${name} />`
+            : html`<${Value} rev=${rev} name=${name} path=${place.path} since=${place.against} />`;
+  return html`<main class="pane content">
+    <${CommitHead} rev=${rev}><${Actions} rev=${rev} place=${place} store=${store} refs=${refs} /></${CommitHead}>
+    <${Pins} rev=${rev} place=${place} />
+    <div class="content-bar">
+      ${name ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>Changes of this commit</span></nav>`}
+      ${name ? html`<button type="button" class="chip" aria-pressed=${Boolean(isPinned)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</button>` : null}
+      <div class="tabs" role="tablist" aria-label="Views">
+        ${(name ? TABS : TABS.slice(1, 2)).map(([id, label, key]) => html`<button type="button" role="tab" id=${`tab-${id}`} aria-selected=${(name ? tab : "diff") === id} aria-controls="content-body" title=${`${label} (${key})`} onClick=${() => go({ tab: id })}>${label}</button>`)}
+      </div>
+      ${tab === "diff" || !name ? html`<${Against} place=${place} refs=${refs} />` : null}
+    </div>
+    <div class="content-body" id="content-body" tabindex="0" role=${name ? "tabpanel" : "region"} aria-label="Content">${body}</div>
+  </main>`;
+}
+
+function Branches({ place, refs, store }) {
+  const names = (refs?.branches ?? []).map((found) => found.name);
+  const others = [...(refs?.tags ?? []), ...(refs?.remotes ?? [])].map((found) => found.name);
+  const chosen = place.branch ?? "";
+  return html`<select aria-label="Branch" value=${chosen} onChange=${(event) => go({ branch: event.target.value, all: "", rev: "", open: "" })}>
+    <option value="">HEAD${store?.head.branch ? ` · ${shown(store.head.branch)}` : ""}</option>
+    ${chosen && !names.includes(chosen) && !others.includes(chosen) ? html`<option value=${chosen}>${shown(chosen)}</option>` : null}
+    ${names.map((name) => html`<option value=${name}>${shown(name)}</option>`)}
+    ${others.length ? html`<optgroup label="tags and remote branches">${others.map((name) => html`<option value=${name}>${shown(name)}</option>`)}</optgroup>` : null}
+  </select>`;
+}
+
+function App() {
+  const place = usePlace();
+  const state = useRefs();
+  const [isHelp, setHelp] = useState(false);
+  const { data: store } = useAnswer("/store", {}, state);
+  const { data: refs } = useAnswer("/refs", {}, state);
+  const listing = useListing(place, state);
+  const [selected, setSelected] = useState(null);
+  const field = useRef(null);
+  const steps = useRef({ move() {}, enter() {} });
+  const tip = listing.rows.get(0)?.id ?? null;
+  const rev = place.rev || tip;
+
+  // The place of the chosen commit in the list; the newest one while nothing is chosen.
+  useEffect(() => {
+    let isWanted = true;
+    if (!place.rev) setSelected(listing.known ? 0 : null);
+    else if (listing.places.has(place.rev)) setSelected(listing.places.get(place.rev));
+    else listing.seek(place.rev).then((at) => isWanted && setSelected(at));
+    return () => { isWanted = false; };
+  }, [place.rev, listing, listing.known > 0]);
+
+  const select = async (at, options) => {
+    if (!listing.rows.has(at)) await listing.need(at);
+    const row = listing.rows.get(at);
+    if (!row) return;
+    setSelected(at);
+    if (row.folded && row.id === place.rev && !options) go({ open: [place.open, row.id].filter(Boolean).join(",") });
+    else go({ rev: row.id, pane: options ? place.pane : "keys" }, options);
+  };
+  const step = (by) => {
+    const at = (selected ?? 0) + by;
+    if (at >= 0 && at < listing.known) select(at, { replace: true });
+  };
+  const openFold = () => {
+    const row = listing.rows.get(selected);
+    if (row?.folded) go({ rev: row.id, open: [place.open, row.id].filter(Boolean).join(",") });
+    return Boolean(row?.folded);
+  };
+
+  useEffect(() => {
+    const press = (event) => {
+      const target = event.target;
+      if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+      if (target.matches("input, select, textarea")) return;
+      const place = readPlace();
+      const inList = target.closest(".commit-list");
+      const keys = {
+        ArrowLeft: () => step(1),
+        ArrowRight: () => step(-1),
+        ArrowDown: () => (inList ? step(1) : steps.current.move(1)),
+        ArrowUp: () => (inList ? step(-1) : steps.current.move(-1)),
+        Enter: () => (inList ? openFold() : steps.current.enter()),
+        "/": () => field.current.focus(),
+        "?": () => setHelp(true),
+        v: () => go({ tab: "", page: "" }),
+        d: () => go({ tab: "diff", page: "" }),
+        l: () => go({ tab: "life", page: "" }),
+        b: () => go({ tab: "blame", page: "" }),
+        o: () => go({ only: place.only ? "" : "1" }, { replace: true }),
+        p: () => place.key && togglePin(place, place.key, place.path),
+        f: () => go({ fold: place.fold === "0" ? "" : "0", open: "" }, { replace: true }),
+        s: () => go({ beside: place.beside ? "" : "1" }, { replace: true }),
+        m: () => go({ page: "merge" }),
+        h: () => go({ page: "health" }),
+        g: () => go({ rev: "" }),
+        t: switchTheme,
+        Escape: () => (place.page ? go({ page: "" }) : place.path ? go({ path: "" }) : place.key ? go({ key: "", tab: "" }) : go({ rev: "" })),
+      };
+      const action = keys[event.key];
+      if (!action || (target.closest(".content-body, .table-box, pre, .elements") && event.key.startsWith("Arrow"))) return;
+      if (event.key === "Enter" && target.closest("a, button")) return;
+      event.preventDefault();
+      action();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+
+  const pane = place.pane ?? "commits";
+  const isFollowing = !place.rev;
+  const conditions = textOfConditions(place);
+  return html`<div class=${`app pane-${pane}`}>
+    <header class="bar">
+      <a class="brand" href="#/?" title="the newest commit"><svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><path d="M4 3v10M4 9c0-3 8-1 8-5" /><circle cx="4" cy="3" r="2" /><circle cx="4" cy="13" r="2" /><circle cx="12" cy="4" r="2" /></svg>vstate</a>
+      <span class="store" title=${shown(store?.name)}>${shown(store?.name?.split("/").filter(Boolean).slice(-2).join("/"))}</span>
+      <${Branches} place=${place} refs=${refs} store=${store} />
+      <${Filter} place=${place} rev=${rev} field=${field} />
+      <span class="grow"></span>
+      <button type="button" class="chip" aria-pressed=${isFollowing} title="show each new commit as it is made (g)" onClick=${() => go({ rev: isFollowing ? tip ?? "" : "" })}>${isFollowing ? "following" : "follow"}</button>
+      <a class="chip" href=${hrefOf({ page: "merge", pane: "value" })} title="merge two branches on trial (m)">merge</a>
+      <a class="chip" href=${hrefOf({ page: "health", pane: "value" })} title="sizes, gc, fsck, signatures (h)">health</a>
+      <button type="button" class="icon" title="dark or light (t)" aria-label="dark or light" onClick=${switchTheme}>◐</button>
+      <button type="button" class="icon" title="keys (?)" aria-label="help" onClick=${() => setHelp(true)}>?</button>
+    </header>
+    ${state === false ? html`<p class="banner" role="alert">The viewer has ended. Start <code>vstate view</code> again for new commits.</p>` : null}
+    <section class="pane commits" aria-label="Commits">
+      ${conditions ? html`<p class="condition">filtered: <b>${shown(conditions)}</b> <a href=${hrefOf({ grep: "", fkey: "", info: "", since: "", until: "", author: "" })}>show all</a></p>` : null}
+      ${listing.error ? html`<p class="error" role="alert">${shown(listing.error.message)}</p>` : null}
+      ${listing.complete && !listing.known ? html`<p class="empty">${conditions ? "No commit meets these conditions." : "No commits yet."}</p>` : null}
+      <${CommitList} listing=${listing} selected=${selected} onSelect=${select} />
+      <${ListFoot} listing=${listing} place=${place} />
+    </section>
+    <${KeyTree} rev=${rev} place=${place} steps=${steps} />
+    <${Content} place=${place} rev=${rev} tip=${tip} refs=${refs} store=${store} state=${state} />
+    <nav class="panes" aria-label="Panes">${[["commits", "Commits"], ["keys", "Keys"], ["value", "Content"]].map(([id, label]) => html`<button type="button" aria-pressed=${pane === id} onClick=${() => go({ pane: id }, { replace: true })}>${label}</button>`)}</nav>
+    ${isHelp ? html`<${Help} onClose=${() => setHelp(false)} />` : null}
+  </div>`;
+}
+
+restoreTheme();
+const root = document.getElementById("app");
+root.textContent = "";
+render(html`<${App} />`, root);

@@ -1,0 +1,65 @@
+// A merge on trial: base, ours and theirs of each conflict, and the result of a policy before it is made.
+import { get, requestOf, shown } from "./api.js";
+import { Preview } from "./actions.js";
+import { Sign } from "./keys.js";
+import { go } from "./place.js";
+import { html, useEffect, useState } from "./preact.js";
+
+const SIDES = [["base", "base"], ["ours", "ours"], ["theirs", "theirs"], ["result", "result"]];
+
+function Conflict({ conflict, choice, onChoose }) {
+  return html`<section class="conflict">
+    <h3>${shown(conflict.key)} <span class=${conflict.reason ? "is-removed" : "is-dim"}>${conflict.reason ? shown(conflict.reason) : `resolved by ${shown(conflict.policy)}`}</span></h3>
+    <dl class="merge-sides">${SIDES.filter(([name]) => name !== "result" || conflict.result).map(([name, label]) => html`<div class=${`merge-side is-${name}`}>
+      <dt>${label}</dt><dd class="mono">${conflict[name] ? shown(conflict[name].text) : html`<i class="is-dim">absent</i>`}</dd></div>`)}</dl>
+    <div class="choices">${["ours", "theirs"].map((side) => html`<button type="button" class="chip" aria-pressed=${choice === side} onClick=${() => onChoose(choice === side ? null : side)}>take ${side}</button>`)}</div>
+  </section>`;
+}
+
+/** The page of a trial merge. */
+export function MergeTry({ place, refs, store, state }) {
+  const branches = (refs?.branches ?? []).map((found) => found.name);
+  const others = [...branches, ...(refs?.tags ?? []).map((found) => found.name), ...(refs?.remotes ?? []).map((found) => found.name)];
+  const ours = place.ours ?? (place.branch && branches.includes(place.branch) ? place.branch : store?.head.branch) ?? "";
+  const theirs = place.theirs ?? others.find((name) => name !== ours) ?? "";
+  const [policy, setPolicy] = useState("");
+  const [choices, setChoices] = useState({});
+  const [{ data, error }, setAnswer] = useState({});
+  const [again, setAgain] = useState(0);
+  const chosen = JSON.stringify(choices);
+  useEffect(() => {
+    if (!ours || !theirs || ours === theirs) {
+      setAnswer({});
+      return undefined;
+    }
+    let isWanted = true;
+    const request = requestOf("/merge", { ours, theirs, policy });
+    const taken = Object.entries(choices).map(([key, side]) => `&take_${side}=${encodeURIComponent(key)}`).join("");
+    get(request + taken).then((found) => isWanted && setAnswer({ data: found }), (failed) => isWanted && setAnswer({ error: failed }));
+    return () => { isWanted = false; };
+  }, [ours, theirs, policy, chosen, state, again]);
+  const select = (label, value, names, name) => html`<label>${label} <select value=${value} onChange=${(event) => { setChoices({}); go({ [name]: event.target.value }, { replace: true }); }}>
+    ${names.includes(value) ? null : html`<option value=${value}>${shown(value)}</option>`}${names.map((each) => html`<option value=${each}>${shown(each)}</option>`)}</select></label>`;
+  const strategies = { "up-to-date": "There is nothing to merge.", "fast-forward": "The branch only moves forward: no conflict is possible.", merge: "The merge has no open conflict.", conflict: "Some keys are in conflict: choose a policy, or a side for each." };
+  const unresolved = (data?.conflicts ?? []).filter((conflict) => conflict.reason);
+  return html`<div class="page">
+    <div class="page-head"><h1>Merge on trial</h1><button type="button" class="chip" onClick=${() => go({ page: "" })}>close</button></div>
+    <p class="is-dim">Nothing is changed${store?.write ? " until you say so" : ""}.</p>
+    <form class="merge-form" onSubmit=${(event) => event.preventDefault()}>
+      ${select("into", ours, branches, "ours")} ${select("merge", theirs, others, "theirs")}
+      <label>policy <select value=${policy} onChange=${(event) => setPolicy(event.target.value)}><option value="">those of the branch</option>
+        ${(data?.policies ?? []).map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
+    </form>
+    ${error ? html`<p class="error" role="alert">${shown(error.message)}</p>` : null}
+    ${ours === theirs || !theirs ? html`<p class="empty">Choose two branches.</p>` : null}
+    ${data ? html`<div aria-live="polite">
+      <p class=${data.strategy === "conflict" ? "is-removed" : "is-good"}>${strategies[data.strategy]}</p>
+      <p class="facts"><span>base <span class="mono">${data.base?.slice(0, 10) ?? "none"}</span></span><span>ours <span class="mono">${data.ours.slice(0, 10)}</span></span><span>theirs <span class="mono">${data.theirs.slice(0, 10)}</span></span></p>
+      ${data.conflicts.map((conflict) => html`<${Conflict} key=${conflict.key} conflict=${conflict} choice=${choices[conflict.key]}
+        onChoose=${(side) => { const next = { ...choices }; if (side) next[conflict.key] = side; else delete next[conflict.key]; setChoices(next); }} />`)}
+      ${data.more ? html`<p class="is-dim">and ${data.more} more conflicts</p>` : null}
+      ${data.changes ? html`<h2>What the branch would get</h2><ul class="plain">${data.changes.changes.map((change) => html`<li><${Sign} change=${change.kind} /> ${shown(change.key)}</li>`)}</ul>` : null}
+      ${store?.write && data.changes && !unresolved.length ? html`<${Preview} path="/merge" body=${{ branch: ours, rev: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { setChoices({}); setAgain(again + 1); }} />` : null}
+    </div>` : null}
+  </div>`;
+}

@@ -1,0 +1,42 @@
+// The place: what the page shows, as the part of the address behind #, so that a link leads to it.
+import { useEffect, useState } from "./preact.js";
+
+/** The place as an object of texts. */
+export function readPlace() {
+  return Object.fromEntries(new URLSearchParams(location.hash.replace(/^#\/?\??/, "")));
+}
+
+function textOf(place) {
+  const given = Object.entries(place).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return `#/?${new URLSearchParams(given)}`;
+}
+
+/** The address of the place with these changes. */
+export function hrefOf(changes, from = readPlace()) {
+  return textOf({ ...from, ...changes });
+}
+
+/** Go to the place with these changes. With `replace`, the back button leads past the place before. */
+export function go(changes, { replace = false } = {}) {
+  const href = hrefOf(changes);
+  if (href === (location.hash || "#/?")) return;
+  history[replace ? "replaceState" : "pushState"](null, "", href);
+  dispatchEvent(new Event("vstate-place"));
+}
+
+/** The place, which follows the address. */
+export function usePlace() {
+  const [place, setPlace] = useState(readPlace);
+  useEffect(() => {
+    const update = () => setPlace(readPlace());
+    addEventListener("vstate-place", update);
+    addEventListener("popstate", update);
+    addEventListener("hashchange", update);
+    return () => {
+      removeEventListener("vstate-place", update);
+      removeEventListener("popstate", update);
+      removeEventListener("hashchange", update);
+    };
+  }, []);
+  return place;
+}

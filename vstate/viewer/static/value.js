@@ -1,0 +1,135 @@
+// The value of a key: the view that fits it, and the way to its parts.
+import { get, shown, sizeText, timeText, useAnswer } from "./api.js";
+import { ArrayValue } from "./array.js";
+import { BytesValue, Picture } from "./bytes.js";
+import { Chat } from "./chat.js";
+import { Sign } from "./keys.js";
+import { hrefOf } from "./place.js";
+import { html, useEffect, useState } from "./preact.js";
+import { TableValue } from "./table.js";
+
+export const PARTS = 100;
+
+/** The steps of a path with the path up to each: messages[3].content. */
+export function stepsOf(path) {
+  const found = [];
+  const step = /\.?[A-Za-z_][A-Za-z0-9_]*|\["(?:[^"\\]|\\.)*"\]|\[[^\]]*\]|\{.+?\}|[\s\S]/gy;
+  let at = 0;
+  for (const match of path.matchAll(step)) {
+    at = match.index + match[0].length;
+    found.push([match[0].replace(/^\./, ""), path.slice(0, at)]);
+  }
+  return found;
+}
+
+/** The key and the path to the part that is shown, each step a link. */
+export function Crumbs({ name, path }) {
+  return html`<nav class="crumbs" aria-label="Path">
+    <a href=${hrefOf({ path: "" })}>${shown(name)}</a>
+    ${stepsOf(path ?? "").map(([step, to]) => html`<span aria-hidden="true">›</span><a href=${hrefOf({ path: to })}>${shown(step)}</a>`)}
+  </nav>`;
+}
+
+/** A leaf in its own colours: a number, a quoted text. */
+export function Leaf({ part }) {
+  const text = shown(part.text);
+  return html`<span class=${`leaf is-${part.kind}`}>${part.kind === "text" ? `"${text}"` : text}</span>`;
+}
+
+/** One part and, once it is open, the parts inside it. */
+function PartRow({ part, rev, name, depth, since }) {
+  const [isOpen, setOpen] = useState(false);
+  const canOpen = part.count > 0;
+  const leads = ["array", "table", "bytes"].includes(part.kind) || (part.kind === "text" && part.text.length > 100);
+  return html`<li role="none">
+    <div class=${`part ${part.change ? `is-${part.change}` : ""}`} style=${{ paddingLeft: `${depth * 16}px` }}>
+      ${canOpen && !leads
+        ? html`<button type="button" class="twist" aria-expanded=${isOpen} aria-label=${`${isOpen ? "fold" : "unfold"} ${shown(part.label)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>`
+        : html`<span class="twist"></span>`}
+      <${Sign} change=${part.change} />
+      <a class="part-name" href=${hrefOf({ path: part.path })}>${shown(part.label)}</a>
+      <span class="part-type">${shown(part.type.split(".").pop())}${part.count ? ` ${part.count.toLocaleString("en")}` : ""}</span>
+      ${isOpen ? null : html`<${Leaf} part=${part} />`}
+    </div>
+    ${isOpen ? html`<${Inside} rev=${rev} name=${name} path=${part.path} depth=${depth + 1} since=${since} />` : null}
+  </li>`;
+}
+
+/** The parts inside a path, a page at a time. */
+function Inside({ rev, name, path, depth, since }) {
+  const { data, error } = useAnswer("/value", { rev, key: name, path, since, limit: PARTS });
+  if (error) return html`<p class="error" role="alert">${shown(error.message)}</p>`;
+  return data ? html`<${Parts} answer=${data} rev=${rev} name=${name} depth=${depth} since=${since} />` : null;
+}
+
+/** The parts of an answer as a list, with a button for the next page. */
+function Parts({ answer, rev, name, depth = 0, since }) {
+  const [more, setMore] = useState({ parts: [], next: answer.next, of: answer });
+  const state = more.of === answer ? more : { parts: [], next: answer.next, of: answer };
+  const load = async () => {
+    const found = await get("/value", { rev, key: name, path: answer.path, since, first: state.next, limit: PARTS });
+    setMore({ parts: [...state.parts, ...found.parts], next: found.next, of: answer });
+  };
+  const parts = [...answer.parts, ...state.parts];
+  if (!parts.length) return html`<p class="leaf-line"><${Leaf} part=${answer} /></p>`;
+  return html`<ul class="parts">
+    ${parts.map((part) => html`<${PartRow} key=${part.path} part=${part} rev=${rev} name=${name} depth=${depth} since=${since} />`)}
+    ${state.next !== null ? html`<li><button type="button" class="chip" onClick=${load}>${(answer.count - parts.length).toLocaleString("en")} more</button></li>` : null}
+  </ul>`;
+}
+
+function TextValue({ answer, rev, name, since }) {
+  const [more, setMore] = useState({ text: "", next: answer.view.next, of: answer });
+  const state = more.of === answer ? more : { text: "", next: answer.view.next, of: answer };
+  const load = async () => {
+    const found = await get("/value", { rev, key: name, path: answer.path, since, first: state.next, limit: PARTS });
+    setMore({ text: state.text + found.view.text, next: found.view.next, of: answer });
+  };
+  const { characters, lines } = answer.view;
+  return html`<div class="text-value">
+    ${answer.view.picture ? html`<${Picture} rev=${rev} name=${name} path=${answer.path} />` : null}
+    <p class="facts">${characters.toLocaleString("en")} characters, ${lines.toLocaleString("en")} ${lines === 1 ? "line" : "lines"}</p>
+    <pre tabindex="0">${shown(answer.view.text + state.text)}</pre>
+    ${state.next !== null ? html`<button type="button" class="chip" onClick=${load}>${(characters - state.next).toLocaleString("en")} more characters</button>` : null}
+  </div>`;
+}
+
+const VIEWS = { text: TextValue, table: TableValue, array: ArrayValue, chat: Chat, bytes: BytesValue };
+
+/** The type and the size of a value, and when it expires. */
+export function ValueFacts({ answer }) {
+  return html`<p class="facts">
+    <span class="mono">${shown(answer.type)}</span>
+    <span>${sizeText(answer.size)}</span>
+    ${answer.count ? html`<span>${answer.count.toLocaleString("en")} parts</span>` : null}
+    ${answer.expires ? html`<span>expires ${timeText(answer.expires)}</span>` : null}
+    ${answer.change ? html`<span class=${`is-${answer.change}`}>${answer.change} in this commit</span>` : null}
+  </p>`;
+}
+
+/** The value of a key at a commit, or the part at `path`. */
+export function Value({ rev, name, path, since }) {
+  const params = { rev, key: name, path, since, limit: PARTS };
+  const { data, error, loading } = useAnswer("/value", params);
+  const [isSlow, setSlow] = useState(false);
+  useEffect(() => {
+    setSlow(false);
+    if (!loading) return undefined;
+    const timer = setTimeout(() => setSlow(true), 300);
+    return () => clearTimeout(timer);
+  }, [loading, rev, name, path]);
+  if (error) {
+    const absent = error.status === 404;
+    return html`<p class=${absent ? "empty" : "error"} role="alert">${absent && !path ? `This commit has no key ${shown(name)}.` : shown(error.message)}</p>`;
+  }
+  if (!data || data.key !== name) return isSlow ? html`<p class="empty" role="status">Reading the value …</p>` : null;
+  const View = VIEWS[data.view?.kind];
+  return html`<div class=${`value ${isSlow ? "is-stale" : ""}`}>
+    <${ValueFacts} answer=${data} />
+    ${data.error ? html`<p class="error" role="alert">${shown(data.error)}</p>` : null}
+    ${data.view?.note ? html`<p class="note">${shown(data.view.note)}</p>` : null}
+    ${data.view && (View
+      ? html`<${View} key=${`${data.rev} ${data.path}`} answer=${data} rev=${rev} name=${name} since=${since} />`
+      : html`<${Parts} answer=${data} rev=${rev} name=${name} since=${since} />`)}
+  </div>`;
+}

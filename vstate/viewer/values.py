@@ -1,0 +1,278 @@
+"""Values: the value of a key at a commit, described part by part and page by page."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import threading
+from collections import OrderedDict
+from dataclasses import asdict
+from typing import Any, Final
+
+from vstate.display.arrays import ArrayView, array_shape
+from vstate.display.cells import cell_text
+from vstate.display.chats import ChatView, chat_view
+from vstate.display.documents import entry_document
+from vstate.display.tables import TableView, table_rows
+from vstate.display.views import BytesView, document, media_of, view_of
+from vstate.errors import InvalidInput, KeyNotFound, NotFound
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.repo.compare.details import details
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import find_part
+from vstate.repo.repository import Repository
+from vstate.values.inert import Array, InertError
+from vstate.values.inspection import inspect_value
+from vstate.viewer.parts import Marks, part_document, part_documents
+
+__all__ = ["Values"]
+
+_LARGEST: Final = 256 * 2**20  # bytes of a value that is read
+_KEPT_BYTES: Final = 512 * 2**20  # of all values that are kept
+_KEPT: Final = 16
+_MARKED: Final = 1000  # changes inside a value that are marked
+_MARKED_BYTES: Final = 16 * 2**20  # of a value whose changes are marked
+_CHARACTERS: Final = 1000  # of a text, for each item of a page
+_ROW_BYTES: Final = 16
+_LONGEST_MESSAGE: Final = 20_000
+_PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_LARGEST_PICTURE: Final = 32 * 2**20
+_DATA_URL: Final = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]{64,}={0,2}\s*")
+_BASE64_STARTS: Final = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
+_ROW_STEP: Final = re.compile(r"\[(\d{1,15})\]")
+
+
+class Values:
+    """The values of one repository, read without unpickling. The last ones are kept. Threads may share it."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, tuple[object, int]] = OrderedDict()
+
+    def data(self, commit: Commit, key: str) -> bytes:
+        """The stored entry of the key; KeyNotFound if the commit has no such key."""
+        data = tree.lookup(self._repo.objects.node, commit.root, key)
+        if data is None:
+            raise KeyNotFound(key)
+        return data
+
+    def read(self, key: str, data: bytes) -> object:
+        """The value of an entry. InvalidInput and InertError for one that cannot be shown."""
+        name = hashlib.blake2b(data, digest_size=16).digest()
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return self._kept[name][0]
+        entry = self._repo.parse_entry(key, data)
+        value = inspect_value(entry, self._repo.objects, limit=_LARGEST)
+        with self._lock:
+            self._kept[name] = value, entry.size
+            while len(self._kept) > 1 and (
+                len(self._kept) > _KEPT or sum(size for _, size in self._kept.values()) > _KEPT_BYTES
+            ):
+                self._kept.popitem(last=False)
+        return value
+
+    def part(self, commit: Commit, key: str, path: str) -> object:
+        """The part of a value at `path`. NotFound if there is none."""
+        value = self.read(key, self.data(commit, key))
+        trail = find_part(value, path, Fingerprints())
+        return trail[-1].value if trail else value
+
+    def page(
+        self, commit: Commit, key: str, path: str, *, before: Commit | None, first: int, limit: int
+    ) -> dict[str, Any]:
+        """The part at `path` as `GET /value` gives it, from its item `first` on.
+
+        The parts that differ from the value at the commit `before` are marked. A value that cannot be read
+        has an `error` instead.
+        """
+        data = self.data(commit, key)
+        entry = self._repo.parse_entry(key, data)
+        found = {"rev": commit.id, "key": key, "path": path, **entry_document(entry)}
+        try:
+            value = self.part(commit, key, path)
+            marks = self._marks(commit, key, data, before)
+            return found | self._described(value, path, marks, first, limit)
+        except (InertError, InvalidInput) as error:
+            return found | {
+                "error": str(error),
+                "kind": "unreadable",
+                "view": None,
+                "parts": [],
+                "next": None,
+            }
+
+    def _marks(self, commit: Commit, key: str, data: bytes, before: Commit | None) -> Marks:
+        old = None if before is None else tree.lookup(self._repo.objects.node, before.root, key)
+        if old == data:
+            return Marks([])
+        if old is None:
+            return Marks([], whole="added")
+        if max(self._repo.parse_entry(key, each).size for each in (old, data)) > _MARKED_BYTES:
+            return Marks([])
+        try:
+            return Marks(details(self.read(key, old), self.read(key, data), limit=_MARKED))
+        except (InertError, InvalidInput):
+            return Marks([], whole="modified")
+
+    def _described(self, value: object, path: str, marks: Marks, first: int, limit: int) -> dict[str, Any]:
+        view = view_of(value)
+        found = part_document(value, path, marks=marks) | {"first": first, "next": None, "parts": []}
+        if isinstance(view, ChatView):
+            found |= {"kind": "chat"}
+        elif isinstance(view, TableView):
+            found |= {"kind": "table"}
+        shown = _view(value, view, path, marks, first, limit)
+        if shown is not None:
+            return found | {"view": shown}
+        if isinstance(value, Array):
+            found |= {"view": _array(value, first, limit)}
+            return found
+        parts = [*part_documents(value, path, first, limit, marks)]
+        more = first + limit < found["count"]
+        note = getattr(view, "note", "")
+        return found | {
+            "view": {"kind": "tree", "note": note},
+            "parts": parts,
+            "next": first + limit if more else None,
+        }
+
+    def picture(self, commit: Commit, key: str, path: str) -> tuple[str, bytes]:
+        """The media type and the bytes of a picture, perhaps stored in base64. NotFound for other values."""
+        value = self.part(commit, key, path)
+        data: bytes = b""
+        if isinstance(value, str) and _text_picture(value):
+            with_head = _DATA_URL.match(value)
+            try:
+                data = binascii.a2b_base64(value[with_head.end() :] if with_head else value)
+            except ValueError:
+                data = b""
+        elif isinstance(value, bytes | bytearray | memoryview):
+            data = bytes(value)
+        media = media_of(data[:12])
+        if media not in _PICTURES or len(data) > _LARGEST_PICTURE:
+            raise NotFound(f"the value of {key!r} is no picture that is shown", name=key)
+        return media, data
+
+
+def _view(
+    value: object, view: object, path: str, marks: Marks, first: int, limit: int
+) -> dict[str, Any] | None:
+    """The view with its page of items; None for a tree, and for an array that cannot be read."""
+    if isinstance(value, str):
+        start, stop = first, first + limit * _CHARACTERS
+        return {
+            "kind": "text",
+            "characters": len(value),
+            "lines": value.count("\n") + 1,
+            "text": value[start:stop],
+            "first": start,
+            "next": stop if stop < len(value) else None,
+            "picture": _text_picture(value),
+        }
+    if isinstance(value, bytes | bytearray | memoryview):
+        raw = memoryview(value).cast("B") if memoryview(value).contiguous else memoryview(bytes(value))
+        start, stop = first * _ROW_BYTES, (first + limit) * _ROW_BYTES
+        media = media_of(bytes(raw[:12]))
+        return {
+            "kind": "bytes",
+            "size": raw.nbytes,
+            "media": view.media if isinstance(view, BytesView) else media,
+            "picture": media in _PICTURES and raw.nbytes <= _LARGEST_PICTURE,
+            "data": base64.b64encode(raw[start:stop]).decode(),
+            "first": first,
+            "next": first + limit if stop < raw.nbytes else None,
+        }
+    if isinstance(view, TableView):
+        return _table(value, view, path, marks, first, limit)
+    if isinstance(view, ArrayView):
+        assert isinstance(value, Array)
+        return _array(value, first, limit) | {
+            name: part for name, part in document(view).items() if name not in ("first", "last", "last_at")
+        }
+    if isinstance(view, ChatView):
+        assert isinstance(value, list | tuple)
+        return _chat(value, path, marks, first, limit)
+    return None
+
+
+def _table(value: object, view: TableView, path: str, marks: Marks, first: int, limit: int) -> dict[str, Any]:
+    cells = table_rows(value, first, first + limit)
+    names = {column.name: number for number, column in enumerate(view.columns)}
+    changed = []
+    for where in marks.paths:
+        if not where.startswith(path):
+            continue
+        rest = where[len(path) :].removeprefix(".")
+        step = _ROW_STEP.search(rest)
+        if step is None or not first <= int(step[1]) < first + limit:
+            continue
+        name = (rest[: step.start()] or rest[step.end() :]).strip('.["]')
+        if name == "rows" or not name:
+            changed += [[int(step[1]), number] for number in range(len(view.columns))]
+        elif name in names:
+            changed.append([int(step[1]), names[name]])
+    fields = {name: part for name, part in document(view).items() if name not in ("first", "last")}
+    more = first + limit < view.rows
+    return fields | {
+        "first": first,
+        "cells": cells,
+        "next": first + limit if more else None,
+        "changed": changed[:_MARKED],
+    }
+
+
+def _array(array: Array, first: int, limit: int) -> dict[str, Any]:
+    shape = array_shape(array)
+    stop = min(first + limit, array.count)
+    return {
+        "kind": "array",
+        "type": array.type,
+        "shape": array.shape,
+        "count": array.count,
+        "first": first,
+        "elements": [cell_text(element) for element in array.elements(first, stop)],
+        "next": stop if stop < array.count else None,
+        "histogram": None
+        if shape is None
+        else {"low": shape.low, "high": shape.high, "counts": shape.counts, "sampled": shape.sampled},
+        "line": None if shape is None else shape.line,
+    }
+
+
+def _chat(value: Any, path: str, marks: Marks, first: int, limit: int) -> dict[str, Any]:
+    page = value[first : first + limit]
+    chat = chat_view(page, most=_LONGEST_MESSAGE)
+    messages = [] if chat is None else [asdict(message) for message in chat.messages]
+    for message in messages:
+        message["place"] += first
+        message["new"] = marks.of(f"{path}[{message['place']}]") is not None
+    more = first + limit < len(value)
+    return {
+        "kind": "chat",
+        "count": len(value),
+        "first": first,
+        "next": first + limit if more else None,
+        "messages": messages,
+    }
+
+
+def _text_picture(text: str) -> str | None:
+    """The media type of a picture that a text holds in base64; None for any other text."""
+    head = _DATA_URL.match(text)
+    body = text[head.end() if head else 0 :][:4096]
+    if not head and not body.startswith(_BASE64_STARTS):
+        return None
+    if _BASE64.fullmatch(body) is None:
+        return None
+    try:
+        media = media_of(binascii.a2b_base64(body[:32])[:12])
+    except ValueError:
+        return None
+    return media if media in _PICTURES else None
