@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict, deque
@@ -36,6 +37,7 @@ Longer segments make reading quicker, and each append to a store without deltas 
 """
 
 _DIGITS = 12  # of the number of a segment's first record
+_NUMBER = re.compile(f"[0-9]{{{_DIGITS}}}")
 
 
 class Index(Protocol):
@@ -135,10 +137,11 @@ class Journal(Generic[I]):
     @property
     def labels(self) -> Mapping[str, Label] | None:
         """The labels that the head set, None if it set none."""
-        head = self._head
-        if head is not None and self._labelled[0] != head.oid:
-            self._labelled = head.oid, self.repo.labels_at(self.branch, head.oid)
-        return self._labelled[1] if head is not None else None
+        with self.lock:
+            head = self._head
+            if head is not None and self._labelled[0] != head.oid:
+                self._labelled = head.oid, self.repo.labels_at(self.branch, head.oid)
+            return self._labelled[1] if head is not None else None
 
     @property
     def index(self) -> I:
@@ -449,6 +452,9 @@ class Journal(Generic[I]):
         single = {oid: length for oid, length in links.items() if length <= BLOB_BYTES}
         reader = _Read(self.repo.objects, self.repo.objects.blobs(single))
         for key, data, entry in entries:
+            if not _NUMBER.fullmatch(key, len(self._prefix)):
+                reason = f"a segment of a journal is named by {_DIGITS} digits; another program set this key"
+                raise CannotLoad(key, reason, key=key)
             parts, _ = read_parts(entry, reader)
             if entry.codec != PICKLE or len(parts) != 1:
                 raise CannotLoad(key, "a segment of a journal is one pickle", key=key)
