@@ -609,6 +609,12 @@ def test_a_filtered_list_is_never_behind(tmp_path: Path) -> None:
     assert len(plain.repo.possible_branches({"user": "nobody"})) < len(plain.repo.branch_names())
 
 
-def test_the_example_of_the_page(example: Any) -> None:
-    """The branch of a thread."""
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
+    """The branch of a thread, and the commands that show its steps."""
     example("The checkpointer: threads")
+    with VstateSaver("./threads") as saver:
+        for number in (1, 2):
+            step(saver, number, {"m": ["hello"] * number}, named("session 17"))
+    log, diff, *_ = commands("The checkpointer: threads")
+    assert log.index("loop 2") < log.index("loop 1")
+    assert "00000002" in diff

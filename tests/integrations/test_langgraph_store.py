@@ -239,6 +239,9 @@ def test_tasks_put_and_find(store: VstateStore) -> None:
     assert asyncio.run(run())[0] == "bear"
 
 
-def test_the_example_of_the_page(example: Any) -> None:
-    """A search by a filter finds the newest value."""
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
+    """A search by a filter finds the newest value, and a diff shows the change."""
     example("The store: long-term memory")
+    log, _, diff = commands("The store: long-term memory")
+    assert log.count("put users/ann/tea") == 2
+    assert "black" in diff

@@ -302,7 +302,7 @@ class Script(Model):
         raise NotImplementedError
 
 
-def test_the_example_of_the_page(example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_page(example: Any, commands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of an agent is in its session."""
     set_tracing_disabled(True)
     loop = asyncio.new_event_loop()
@@ -312,3 +312,4 @@ def test_the_example_of_the_page(example: Any, monkeypatch: pytest.MonkeyPatch) 
     assert names["result"].final_output == "On its way."
     with Versioned("chats", branch="openai/ann/main") as state:
         assert [commit.message for commit in state.log()] == ["add assistant", "add user"]
+    assert "On its way." in commands("OpenAI Agents SDK")[1]
