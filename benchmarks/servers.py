@@ -13,7 +13,7 @@ from typing import Any
 import kvgit
 import psycopg
 from kvgit.kv.postgres import Postgres as KvgitPostgres
-from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.postgres import PostgresSaver
 
 from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
@@ -21,6 +21,7 @@ from benchmarks.keys import COMMITS, commit_changes, fill
 from benchmarks.subjects import Subject
 from benchmarks.values import key, messages, random_values
 from vstate import Disk, KVStore, Versioned
+from vstate.integrations.langgraph import VstateSaver
 from vstate.kv import Postgres, Redis
 from vstate.repo.repository import Repository
 
@@ -91,6 +92,8 @@ CHAT_TURNS = 200
 LAST = 20
 CHAT_TIME = "a chat list of 200 turns, PostgreSQL: saving the last ones"
 CHAT_BYTES = "a chat list of 200 turns, PostgreSQL: bytes in the tables"
+SAVER_TIME = "LangGraph, 200 steps of a chat, PostgreSQL: one of the last 20 steps"
+SAVER_BYTES = "LangGraph, 200 steps of a chat, PostgreSQL: bytes in the tables"
 
 
 def size_of_tables(dsn: str) -> int:
@@ -118,44 +121,60 @@ def chat_in_vstate(dsn: str) -> float:
     return statistics.median(samples[-LAST:])
 
 
-def chat_in_langgraph(dsn: str) -> float:
+def chat_in_saver(saver: BaseCheckpointSaver[Any]) -> float:
     """Save one message and one checkpoint a turn, as a graph with one channel does."""
+    config: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
+    chat: list[dict[str, str]] = []
+
+    def turn(message: dict[str, str]) -> None:
+        nonlocal config
+        chat.append(message)
+        version = f"{len(chat):032}"
+        checkpoint = empty_checkpoint()
+        checkpoint["channel_values"] = {"messages": chat}
+        checkpoint["channel_versions"] = {"messages": version}
+        metadata: Any = {"source": "loop", "step": len(chat)}
+        config = saver.put(config, checkpoint, metadata, {"messages": version})
+
+    samples = [seconds(turn, message) for message in islice(messages(), CHAT_TURNS)]
+    return statistics.median(samples[-LAST:])
+
+
+def chat_in_langgraph(dsn: str) -> float:
     with PostgresSaver.from_conn_string(dsn) as saver:
         saver.setup()
-        config: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
-        chat: list[dict[str, str]] = []
+        return chat_in_saver(saver)
 
-        def turn(message: dict[str, str]) -> None:
-            nonlocal config
-            chat.append(message)
-            version = f"{len(chat):032}"
-            checkpoint = empty_checkpoint()
-            checkpoint["channel_values"] = {"messages": chat}
-            checkpoint["channel_versions"] = {"messages": version}
-            metadata: Any = {"source": "loop", "step": len(chat)}
-            config = saver.put(config, checkpoint, metadata, {"messages": version})
 
-        samples = [seconds(turn, message) for message in islice(messages(), CHAT_TURNS)]
-    return statistics.median(samples[-LAST:])
+def chat_in_vstate_saver(dsn: str) -> float:
+    with Postgres(dsn) as store:
+        return chat_in_saver(VstateSaver(store))
 
 
 @workload(
     Row(CHAT_TIME, "seconds", (Target(1.0, side="langgraph"),)),
     Row(CHAT_BYTES, "bytes", (Target(0.25, side="langgraph"),)),
+    Row(SAVER_TIME, "seconds", (Target(0.5, side="langgraph"),)),
+    Row(SAVER_BYTES, "bytes", (Target(0.05, side="langgraph"),)),
     rounds=0,
 )
 def chat_on_postgres(scratch: Path) -> Iterator[Sides]:
-    servers = [PostgresServer(scratch / "template") for _ in range(2)]
+    servers = [PostgresServer(scratch / "template") for _ in range(3)]
 
-    def on(server: PostgresServer, chat: Callable[[str], float]) -> dict[str, float]:
-        sample = chat(server.dsn)
-        return {CHAT_TIME: sample, CHAT_BYTES: size_of_tables(server.dsn)}
+    def on(server: PostgresServer, chat: Callable[[str], float]) -> tuple[float, float]:
+        return chat(server.dsn), size_of_tables(server.dsn)
+
+    def in_vstate() -> dict[str, float]:
+        time, size = on(servers[0], chat_in_vstate)
+        saver_time, saver_size = on(servers[1], chat_in_vstate_saver)
+        return {CHAT_TIME: time, CHAT_BYTES: size, SAVER_TIME: saver_time, SAVER_BYTES: saver_size}
+
+    def in_langgraph() -> dict[str, float]:
+        time, size = on(servers[2], chat_in_langgraph)
+        return {CHAT_TIME: time, CHAT_BYTES: size, SAVER_TIME: time, SAVER_BYTES: size}
 
     try:
-        yield {
-            "vstate": lambda: on(servers[0], chat_in_vstate),
-            "langgraph": lambda: on(servers[1], chat_in_langgraph),
-        }
+        yield {"vstate": in_vstate, "langgraph": in_langgraph}
     finally:
         for server in servers:
             server.stop()

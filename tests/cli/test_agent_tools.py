@@ -179,6 +179,7 @@ def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
         async with mcp.Client(server, read_timeout_seconds=60) as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
             calls = [("log", {}), ("search", {"text": "needle"}), ("show", {"key": "nope"})]
+            calls += [("log", {"revision": "HEAD"})]
             calls += [("fork", {"name": "what-if"}), ("undo", {"branch": "what-if"})]
             results = [await client.call_tool(name, arguments) for name, arguments in calls if name in names]
             return names, [(result.is_error, result.content[0].text) for result in results]
@@ -189,12 +190,14 @@ def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
     assert results[1] == (False, "plan goal: Find the needle\n1 place in 1 key\n")
     assert results[2][0]
     assert "no key 'nope'" in results[2][1]
+    assert results[3][0], "an argument of another name is refused"
+    assert "revision" in results[3][1]
     with Disk(store) as disk:
         before = dict(disk.items())
     names, results = asyncio.run(session("--allow-write"))
     assert names == {"log", "diff", "show", "blame", "search", "fork", "undo"}
-    assert results[3][1].startswith("Created branch what-if")
-    assert results[4][0], "the branch has no move before its creation"
+    assert results[4][1].startswith("Created branch what-if")
+    assert results[5][0], "the branch has no move before its creation"
     with Disk(store) as disk:
         assert set(Repository(disk).branches()) == {"main", "what-if"}
         assert dict(disk.items()).items() >= before.items()

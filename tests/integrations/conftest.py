@@ -1,19 +1,24 @@
-"""The examples of docs/integrations.md run as they stand, with agents and models that follow a script."""
+"""The examples and commands of docs/integrations.md, with agents and models that follow a script."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from vstate_cli.app import cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
 PART = re.compile(r"^#{2,3} ([^\n]+)$|^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINE = re.compile(r"^#{2,3} (.+)$|^\$ vstate (.+)$", re.MULTILINE)
 PRINTED = re.compile(r"^ *print\(.*\) +# (.+)$", re.MULTILINE)
 
 Example = Callable[..., dict[str, Any]]
+Commands = Callable[[str], list[str]]
 
 
 def examples() -> dict[str, list[str]]:
@@ -25,6 +30,34 @@ def examples() -> dict[str, list[str]]:
         if program:
             found.setdefault(title, []).append(program)
     return found
+
+
+def lines() -> dict[str, list[str]]:
+    """The lines `$ vstate …` under each heading of the page, but for imports, whose files are not there."""
+    found: dict[str, list[str]] = {}
+    title = ""
+    for heading, line in LINE.findall(PAGE.read_text("utf-8")):
+        title = heading or title
+        if line and " import " not in line:
+            found.setdefault(title, []).append(line)
+    return found
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Run the commands under a heading of the page, in `tmp_path`: the text that each of them prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(title: str) -> list[str]:
+        printed = []
+        for line in lines()[title]:
+            result = CliRunner(env={"VSTATE_STORE": None}).invoke(cli, shlex.split(line, comments=True))
+            assert (result.exit_code, result.stderr) == (0, ""), line
+            assert result.stdout, line
+            printed.append(result.stdout)
+        return printed
+
+    return run
 
 
 @pytest.fixture

@@ -287,7 +287,7 @@ class Script(BaseChatClient):  # type: ignore[misc]  # the framework need not be
         return answer()
 
 
-def test_the_example_of_the_page(example: Any) -> None:
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     """A workflow has its checkpoints, and an agent its chat."""
 
     @executor(id="first")
@@ -305,3 +305,4 @@ def test_the_example_of_the_page(example: Any) -> None:
         assert answers == ["answer 1", "answer 3"]
 
     run(check())
+    commands("Microsoft Agent Framework")

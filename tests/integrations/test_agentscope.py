@@ -162,7 +162,7 @@ def test_a_state_comes_back_as_from_json() -> None:
     asyncio.run(check())
 
 
-def test_the_example_of_the_page(example: Any) -> None:
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     """An agent goes on in another call with the memory of the first one."""
     turn = example("AgentScope")["turn"]
     asyncio.run(turn(agent(), Msg("ann", "hello", "user")))
@@ -170,3 +170,4 @@ def test_the_example_of_the_page(example: Any) -> None:
     asyncio.run(turn(again, Msg("ann", "again", "user")))
     told = asyncio.run(again.memory.get_memory())
     assert [message.get_text_content() for message in told] == ["hello", "answer 1", "again", "answer 1"]
+    commands("AgentScope")

@@ -332,7 +332,7 @@ def test_a_cancelled_save_has_ended() -> None:
     asyncio.run(check())
 
 
-def test_the_example_of_the_page(example: Any) -> None:
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     """An application goes on at its next action when it is built again."""
 
     @action(reads=["chat"], writes=["chat"])
@@ -348,3 +348,4 @@ def test_the_example_of_the_page(example: Any) -> None:
     names = example("Burr", ask=ask, answer=answer)  # the process starts anew
     _, _, state = names["app"].run(halt_after=["answer"])
     assert state["chat"] == ["how?", "so"]
+    commands("Burr")

@@ -262,7 +262,7 @@ def test_an_async_flow_is_persisted_and_forked(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_the_example_of_the_persistence(example: Any) -> None:
+def test_the_example_of_the_persistence(example: Any, commands: Any) -> None:
     """A flow goes on with its state when the program starts anew."""
     for visits in (1, 2):
         # The class of a flow needs a module.
@@ -270,6 +270,7 @@ def test_the_example_of_the_persistence(example: Any) -> None:
         with VstateFlowPersistence("flows") as persistence:
             assert persistence.load_state("ann") == {"id": "ann", "visits": visits}
         assert names["Visits"].__name__ == "Visits"
+    assert "visits" in commands("The persistence: states of flows")[1]
 
 
 def test_a_flow_in_a_checkpoint_names_its_store_by_a_path_only(tmp_path: Path) -> None:
@@ -447,7 +448,7 @@ class Model(BaseLLM):
         return False
 
 
-def test_the_examples_of_the_provider(example: Any) -> None:
+def test_the_examples_of_the_provider(example: Any, commands: Any) -> None:
     """A crew writes its checkpoints, and another program restores it from the newest one and goes on."""
     agent = Agent(role="r", goal="g", backstory="b", llm=Model())
     tasks = [Task(description="d", expected_output="x", agent=agent)]
@@ -459,6 +460,8 @@ def test_the_examples_of_the_provider(example: Any) -> None:
     again = example("The provider: checkpoints", 1, **{n: v for n, v in first.items() if n != "crew"})
     assert again["crew"].checkpoint.provider is provider
     assert [output.raw for output in again["result"].tasks_output] == ["done"]
+    provider.checkpoint(provider.from_checkpoint(provider.newest("report")), "report")
+    assert "checkpoint 2" in commands("The provider: checkpoints")[0]
 
 
 CREW = """

@@ -272,12 +272,14 @@ def test_an_agent_runs_is_rewound_and_forked(tmp_path: Path) -> None:
         assert state["state/count"] == 3
 
 
-def test_the_example_of_the_page(example: Any) -> None:
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     """A runner of ADK keeps its events in the service."""
     names = example("Google ADK", agent=_Echo(name="echo"))
 
     async def ask() -> None:
-        await names["service"].create_session(app_name="chat", user_id="ann", session_id="s1")
+        await names["service"].create_session(
+            app_name="chat", user_id="ann", session_id="s1", state={"plan": "greet"}
+        )
         message = types.Content(role="user", parts=[types.Part(text="hello")])
         async for _ in names["runner"].run_async(user_id="ann", session_id="s1", new_message=message):
             pass
@@ -285,3 +287,6 @@ def test_the_example_of_the_page(example: Any) -> None:
     run(ask())
     with Versioned("sessions", branch="adk/sessions/chat/ann/s1") as state:
         assert next(commit.message for commit in state.log()) == "echo: you said hello"
+    branches, _, blame = commands("Google ADK")
+    assert "adk/sessions/chat/ann/s1" in branches
+    assert "session created" in blame

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from vstate import Disk, LeaseLost, Memory, Versioned
+from vstate import Disk, InvalidInput, LeaseLost, Memory, Versioned
 from vstate.integrations.langgraph import VstateSaver
 from vstate.kv.disk import deltas
 from vstate.repo import Repository
@@ -295,6 +296,25 @@ def test_runs_are_deleted_in_every_thread(saver: VstateSaver) -> None:
         assert (found.checkpoint["id"], found.pending_writes) == ("00000001", [("task", "a", 1)])
         assert saver.get_tuple(named(thread, id="00000002")) is None
     assert [found.metadata["run_id"] for found in saver.list(None, filter={"source": "loop"})] == ["two"] * 2
+
+
+def test_an_id_of_none_and_a_text_for_a_list_of_ids_are_refused(saver: VstateSaver) -> None:
+    """None is no thread, and the letters of a text are no ids: nothing is written or deleted."""
+    step(saver, 1, {"m": 1}, named("t"))
+    for call in (
+        lambda: saver.put(named(None), empty_checkpoint(), {}, {}),  # type: ignore[arg-type]  # refused
+        lambda: saver.get_tuple(named(None)),  # type: ignore[arg-type]  # refused
+        lambda: list(saver.list(named(None))),  # type: ignore[arg-type]  # refused
+        lambda: saver.copy_thread("t", None),  # type: ignore[arg-type]  # refused
+        lambda: saver.delete_thread(None),  # type: ignore[arg-type]  # refused
+    ):
+        with pytest.raises(InvalidInput, match="thread_id"):
+            call()
+    for remove in (saver.delete_for_runs, partial(saver.prune, strategy="delete")):
+        with pytest.raises(TypeError, match="list"):
+            remove("t")
+    assert saver.repo.branch_names() == ["threads/t"]
+    assert len(ids(saver)) == 1
 
 
 def test_a_delta_channel_is_rebuilt_after_a_prune(saver: VstateSaver) -> None:
@@ -589,6 +609,12 @@ def test_a_filtered_list_is_never_behind(tmp_path: Path) -> None:
     assert len(plain.repo.possible_branches({"user": "nobody"})) < len(plain.repo.branch_names())
 
 
-def test_the_example_of_the_page(example: Any) -> None:
-    """The branch of a thread."""
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
+    """The branch of a thread, and the commands that show its steps."""
     example("The checkpointer: threads")
+    with VstateSaver("./threads") as saver:
+        for number in (1, 2):
+            step(saver, number, {"m": ["hello"] * number}, named("session 17"))
+    log, diff, *_ = commands("The checkpointer: threads")
+    assert log.index("loop 2") < log.index("loop 1")
+    assert "00000002" in diff

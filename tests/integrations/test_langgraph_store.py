@@ -15,7 +15,7 @@ pytest.importorskip("langgraph.store.base", reason="langgraph-checkpoint is not 
 
 from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
 
-from vstate import CannotLoad, Disk, Memory, Versioned
+from vstate import CannotLoad, Disk, InvalidInput, Memory, Versioned
 from vstate.integrations.langgraph import VstateStore
 from vstate.objects import expiry
 
@@ -77,6 +77,31 @@ def test_a_bad_batch_changes_nothing(store: VstateStore) -> None:
     allowing.put(USER, "b", {"colour": Colour()})
     with pytest.raises(CannotLoad):
         store.get(USER, "b")
+
+
+@pytest.mark.parametrize(
+    ("error", "call"),
+    [
+        (TypeError, lambda store: store.batch([PutOp(USER, 7, {})])),  # type: ignore[arg-type]  # refused
+        (TypeError, lambda store: store.get("users", "a")),
+        (TypeError, lambda store: store.search("users")),
+        (TypeError, lambda store: store.list_namespaces(prefix="users")),
+        (InvalidNamespaceError, lambda store: store.put(("users", ""), "a", {})),
+        (InvalidNamespaceError, lambda store: store.search(("users.ann",))),
+        (InvalidInput, lambda store: store.search(USER, limit=-1)),
+        (InvalidInput, lambda store: store.search(USER, offset=-1)),
+        (InvalidInput, lambda store: store.list_namespaces(limit=-1)),
+        (InvalidInput, lambda store: store.list_namespaces(offset="1")),
+        (InvalidInput, lambda store: store.list_namespaces(max_depth=-1)),
+    ],
+)
+def test_a_wrong_argument_is_refused(
+    store: VstateStore, error: type[Exception], call: Callable[[VstateStore], object]
+) -> None:
+    """A namespace that is a text, a key that is none, a bad label and a count below 0 are errors."""
+    store.put(USER, "a", {"x": 1})
+    with pytest.raises(error):
+        call(store)
 
 
 def test_an_edit_of_a_result_stays_with_the_caller(store: VstateStore) -> None:
@@ -214,6 +239,9 @@ def test_tasks_put_and_find(store: VstateStore) -> None:
     assert asyncio.run(run())[0] == "bear"
 
 
-def test_the_example_of_the_page(example: Any) -> None:
-    """A search by a filter finds the newest value."""
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
+    """A search by a filter finds the newest value, and a diff shows the change."""
     example("The store: long-term memory")
+    log, _, diff = commands("The store: long-term memory")
+    assert log.count("put users/ann/tea") == 2
+    assert "black" in diff

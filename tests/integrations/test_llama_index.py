@@ -202,7 +202,7 @@ class MyState(BaseModel):
     count: int = 0
 
 
-def test_the_example_of_the_page(example: Any) -> None:
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     """A memory and a state are on their branches."""
     names = example("LlamaIndex", MyState=MyState)
     names["memory"].put(said("hello"))
@@ -215,3 +215,5 @@ def test_the_example_of_the_page(example: Any) -> None:
     again = example("LlamaIndex", MyState=MyState)
     assert [message.content for message in again["memory"].get()] == ["hello"]
     assert asyncio.run(again["state"].get_state()).count == 1
+    asyncio.run(count())
+    assert "count" in commands("LlamaIndex")[1]

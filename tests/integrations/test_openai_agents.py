@@ -119,9 +119,23 @@ def test_a_branch_from_a_turn_shares_the_items_before_it() -> None:
         for taken in ("other", "main"):
             with pytest.raises(InvalidInput, match="already been used"):
                 await session.create_branch_from_turn(2, taken)
-        generated = {await session.create_branch_from_turn(1) for _ in range(1)}
-        await session.switch_to_branch("main")
-        assert await session.create_branch_from_turn(1) not in generated
+
+    asyncio.run(run())
+
+
+def test_a_branch_without_a_name_gets_one_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name has the time, and a name that is taken is tried again: no list of the branches is read."""
+    times = iter([1_000, 1_000, 2_000])
+
+    async def run() -> None:
+        session = VstateSession("ann")
+        await session.add_items(says("one"))
+        clock = SimpleNamespace(time_ns=lambda: next(times))
+        monkeypatch.setattr("vstate.integrations.openai_agents.time", clock)
+        monkeypatch.setattr(session, "_branches", None)
+        for name in ("branch_from_turn_1_1", "branch_from_turn_1_2"):
+            await session.switch_to_branch("main")
+            assert await session.create_branch_from_turn(1) == name
 
     asyncio.run(run())
 
@@ -288,7 +302,7 @@ class Script(Model):
         raise NotImplementedError
 
 
-def test_the_example_of_the_page(example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_page(example: Any, commands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of an agent is in its session."""
     set_tracing_disabled(True)
     loop = asyncio.new_event_loop()
@@ -298,3 +312,4 @@ def test_the_example_of_the_page(example: Any, monkeypatch: pytest.MonkeyPatch) 
     assert names["result"].final_output == "On its way."
     with Versioned("chats", branch="openai/ann/main") as state:
         assert [commit.message for commit in state.log()] == ["add assistant", "add user"]
+    assert "On its way." in commands("OpenAI Agents SDK")[1]

@@ -21,3 +21,15 @@ def test_each_example_is_run_by_a_test() -> None:
             programs.append((heading, str(number or "")))
     tests = "".join(path.read_text("utf-8") for path in HERE.glob("test_*.py"))
     assert set(re.findall(r'\bexample\("([^"]+)"(?:, (\d+))?', tests)) == set(programs)
+
+
+def test_the_commands_of_each_section_are_run_by_a_test() -> None:
+    """A test calls `commands` for each heading with lines `$ vstate …`."""
+    headings = set()
+    for line in PAGE.read_text("utf-8").splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif line.startswith("$ vstate"):
+            headings.add(heading)
+    tests = "".join(path.read_text("utf-8") for path in HERE.glob("test_*.py"))
+    assert set(re.findall(r'\bcommands\("([^"]+)"\)', tests)) == headings

@@ -199,9 +199,10 @@ def test_a_deleted_conversation_can_be_forgotten() -> None:
     run(check())
 
 
-def test_the_example_of_the_page(example: Any) -> None:
+def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     """Two turns of an agent are one conversation."""
     names = example("Pydantic AI", agent=Agent(TestModel(custom_output_text="hello")))
     for prompt in ("one", "two"):
         run(names["turn"](prompt))
     assert words(run(names["store"].load("ann"))) == ["one", "hello", "two", "hello"]
+    commands("Pydantic AI")

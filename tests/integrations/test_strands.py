@@ -265,7 +265,7 @@ def test_a_storage_raises_the_errors_of_the_framework(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_the_examples_of_the_page(example: Any) -> None:
+def test_the_examples_of_the_page(example: Any, commands: Any) -> None:
     """An agent with a session, and one with a storage and snapshots."""
     example("Strands Agents", model=Script("It rains."))
     with Versioned("chats", branch="strands/sessions/ann") as state:
@@ -274,3 +274,4 @@ def test_the_examples_of_the_page(example: Any) -> None:
     with Versioned("agent", branch="strands/ann") as state:
         (snapshot,) = (state[key] for key in state)
     assert len(snapshot["data"]["messages"]) == 2
+    commands("Strands Agents")

@@ -73,6 +73,31 @@ def test_reading_runs_no_code_of_a_forged_segment(value: Any) -> None:
     assert not LOADED
 
 
+def test_a_key_that_is_no_segment_is_named() -> None:
+    """A key that another program set under the journal is refused by its name, by readers and writers."""
+    repo = Repository(Memory())
+    journal = Journal(repo, "t")
+    journal.append(lambda index: [1])
+    repo.commit("t", set={"journal/notes": [2]})
+    for call in (journal.refresh, lambda: journal.append(lambda index: [3], fresh=True)):
+        with pytest.raises(CannotLoad, match="journal/notes"):
+            call()
+
+
+def test_labels_are_read_under_the_lock() -> None:
+    """A thread that asks for the labels waits for a call of another thread, which may move the journal."""
+    journal = Journal(Repository(Memory()), "t")
+    journal.append(lambda index: [1])
+    found: list[object] = []
+    reader = threading.Thread(target=lambda: found.append(journal.labels))
+    with journal.lock:
+        reader.start()
+        reader.join(0.02)
+        assert not found
+    reader.join()
+    assert found == [None]
+
+
 def test_an_append_writes_one_segment_and_long_records_one_of_their_own() -> None:
     """Records share a segment up to its size; a new one and a longer record begin another."""
     journal = Journal(Repository(Memory()), "t")

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, count
 from typing import Any, Final, NamedTuple, TypeVar
 
 from vstate.errors import InvalidInput, RefMoved, VStateError
@@ -231,7 +230,6 @@ class VstateSession(Opened):
         if branch_name is not None and not branch_name.strip():
             raise InvalidInput("Branch name cannot be empty")
 
-        base = f"branch_from_turn_{turn_number}_{int(time.time())}"
         current = self._branch
 
         def fork(journal: Journal[_History], name: str) -> None:
@@ -248,7 +246,7 @@ class VstateSession(Opened):
 
         def begin() -> str:
             while True:
-                name = branch_name or self._unused(base)
+                name = branch_name or f"branch_from_turn_{turn_number}_{time.time_ns() // 1000}"
                 try:
                     self._change(current, partial(fork, name=name))
                 except RefMoved:
@@ -434,11 +432,6 @@ class VstateSession(Opened):
         """The names of the branches of the session, those that are gone too."""
         names = self.repo.branch_names(self._prefix)
         return [parts_of(name)[-1] for name in names]
-
-    def _unused(self, name: str) -> str:
-        """The name, or the name with a number, that no branch of the session has or had."""
-        taken = set(self._branches())
-        return next(free for free in chain([name], (f"{name}_{n}" for n in count(2))) if free not in taken)
 
     def _journal(self, branch: str) -> Journal[_History]:
         self._require_open()

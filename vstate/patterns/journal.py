@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict, deque
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, takewhile
+from operator import is_
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -35,6 +37,7 @@ Longer segments make reading quicker, and each append to a store without deltas 
 """
 
 _DIGITS = 12  # of the number of a segment's first record
+_NUMBER = re.compile(f"[0-9]{{{_DIGITS}}}")
 
 
 class Index(Protocol):
@@ -134,10 +137,11 @@ class Journal(Generic[I]):
     @property
     def labels(self) -> Mapping[str, Label] | None:
         """The labels that the head set, None if it set none."""
-        head = self._head
-        if head is not None and self._labelled[0] != head.oid:
-            self._labelled = head.oid, self.repo.labels_at(self.branch, head.oid)
-        return self._labelled[1] if head is not None else None
+        with self.lock:
+            head = self._head
+            if head is not None and self._labelled[0] != head.oid:
+                self._labelled = head.oid, self.repo.labels_at(self.branch, head.oid)
+            return self._labelled[1] if head is not None else None
 
     @property
     def index(self) -> I:
@@ -448,6 +452,9 @@ class Journal(Generic[I]):
         single = {oid: length for oid, length in links.items() if length <= BLOB_BYTES}
         reader = _Read(self.repo.objects, self.repo.objects.blobs(single))
         for key, data, entry in entries:
+            if not _NUMBER.fullmatch(key, len(self._prefix)):
+                reason = f"a segment of a journal is named by {_DIGITS} digits; another program set this key"
+                raise CannotLoad(key, reason, key=key)
             parts, _ = read_parts(entry, reader)
             if entry.codec != PICKLE or len(parts) != 1:
                 raise CannotLoad(key, "a segment of a journal is one pickle", key=key)
@@ -461,8 +468,8 @@ class Journal(Generic[I]):
 
     def _take(self, head: Commit | None, segments: Sequence[_Segment], added: int = 0) -> None:
         """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
-        pairs = zip(self._segments, segments, strict=False)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0].entry == pair[1].entry, pairs))
+        # A segment that did not change is the same object, whoever has made the new tuple.
+        same = len(list(takewhile(bool, map(is_, self._segments, segments))))
         before = [record for segment in self._segments[same:] for record in segment.records]
         after = [record for segment in segments[same:] for record in segment.records]
         if _are_same(after[: len(before)], before):
@@ -531,10 +538,11 @@ class _Read:
 
 def _are_same(ones: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether these records are the same, types and order included; 1, 1.0 and True are three records."""
-    pairs = zip(ones, others, strict=False)
-    return len(ones) == len(others) and all(
+    if len(ones) != len(others):
+        return False
+    return all(map(is_, ones, others)) or all(
         one is other or (one == other and pickle.dumps(one, 5) == pickle.dumps(other, 5))
-        for one, other in pairs
+        for one, other in zip(ones, others, strict=True)
     )
 
 

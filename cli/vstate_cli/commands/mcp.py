@@ -38,6 +38,7 @@ def mcp(session: Session, allow_write: bool) -> None:
     try:
         from mcp.server.mcpserver import MCPServer  # late, as every package that is optional
         from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.server.mcpserver.tools import Tool
         from mcp.types import ToolAnnotations
     except ImportError as error:
         raise InvalidInput(
@@ -47,9 +48,6 @@ def mcp(session: Session, allow_write: bool) -> None:
 
     repo = session.repo if allow_write else Repository(ReadOnly(session.repo.store))
     tools = Tools(repo)
-    server: Any = MCPServer(
-        "vstate", version=vstate.__version__, instructions=_INSTRUCTIONS, log_level="ERROR"
-    )
 
     def telling(tool: Callable[..., str]) -> Callable[..., str]:
         @wraps(tool)
@@ -61,10 +59,19 @@ def mcp(session: Session, allow_write: bool) -> None:
 
         return call
 
-    for tool in tools.reading:
-        hints = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-        server.add_tool(telling(tool), annotations=hints, structured_output=False)
-    for tool in tools.writing if allow_write else ():
-        hints = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-        server.add_tool(telling(tool), annotations=hints, structured_output=False)
-    server.run()
+    def offered(tool: Callable[..., str], **hints: Any) -> Tool:
+        """The tool. It refuses an argument that it does not know, which the package would pass over."""
+        annotations = ToolAnnotations(open_world_hint=False, **hints)
+        made = Tool.from_function(telling(tool), annotations=annotations, structured_output=False)
+        model = made.fn_metadata.arg_model
+        model.model_config["extra"] = "forbid"
+        model.model_rebuild(force=True)
+        made.parameters = model.model_json_schema()
+        return made
+
+    offers = [offered(tool, read_only_hint=True) for tool in tools.reading]
+    if allow_write:
+        offers += [offered(tool, read_only_hint=False, destructive_hint=False) for tool in tools.writing]
+    MCPServer(
+        "vstate", version=vstate.__version__, instructions=_INSTRUCTIONS, log_level="ERROR", tools=offers
+    ).run()

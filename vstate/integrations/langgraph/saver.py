@@ -95,8 +95,8 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         )
 
     def branch(self, thread_id: object) -> str:
-        """The branch of a thread, for `vstate log`, `diff` and `show`."""
-        return self.prefix + quote_ref(str(thread_id))
+        """The branch of a thread, for `vstate log`, `diff` and `show`. InvalidInput if the id is None."""
+        return self.prefix + quote_ref(_id(thread_id))
 
     # Writing
 
@@ -180,7 +180,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs, with their writes, in every thread."""
-        gone = set(run_ids)
+        gone = set(_ids("run_ids", run_ids))
         for thread_id in self._thread_ids() if gone else ():
             self._keep(
                 thread_id,
@@ -220,7 +220,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         """
         if strategy not in ("keep_latest", "delete"):
             raise InvalidInput(f"a strategy is 'keep_latest' or 'delete', not {strategy!r}")
-        for thread_id in thread_ids:
+        for thread_id in _ids("thread_ids", thread_ids):
             if strategy == "delete":
                 self.delete_thread(thread_id)
             else:
@@ -274,7 +274,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         ns, id = named.get("checkpoint_ns"), named.get("checkpoint_id")
         bound = get_checkpoint_id(before) if before else None
         left = -1 if limit is None else limit
-        for thread_id in [str(named["thread_id"])] if "thread_id" in named else self._thread_ids(filter):
+        for thread_id in [_id(named["thread_id"])] if "thread_id" in named else self._thread_ids(filter):
             journal = self._journal(thread_id)
             with journal.lock:
                 thread = journal.refresh()
@@ -463,10 +463,22 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         return self.serde.loads_typed(pair)
 
 
+def _id(thread_id: object) -> str:
+    if thread_id is None:
+        raise InvalidInput("the thread_id is None: give the thread an id, such as that of its user")
+    return str(thread_id)
+
+
 def _named(config: RunnableConfig) -> tuple[str, str, str | None]:
     """The thread, the namespace and the checkpoint that a config names."""
     named = config["configurable"]
-    return str(named["thread_id"]), named.get("checkpoint_ns", ""), get_checkpoint_id(config)
+    return _id(named["thread_id"]), named.get("checkpoint_ns", ""), get_checkpoint_id(config)
+
+
+def _ids(name: str, ids: Sequence[str]) -> Sequence[str]:
+    if isinstance(ids, str):
+        raise TypeError(f"{name} is a list of ids, not one text: [{ids!r}]")
+    return ids
 
 
 def _config(thread_id: str, ns: str, id: str) -> RunnableConfig:

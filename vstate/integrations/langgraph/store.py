@@ -30,6 +30,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from vstate.arguments import check_count, check_text
 from vstate.backoff import Backoff
 from vstate.errors import CannotLoad, InvalidInput, RefMoved
 from vstate.integrations.opening import Opened, Opening, StoreLike
@@ -138,11 +139,14 @@ class VstateStore(Opened, BaseStore):
     # One batch
 
     def _checked(self, ops: Iterable[Op]) -> list[Op]:
-        """The operations. Raises InvalidNamespaceError; CannotLoad for a value that no reader could load."""
+        """The operations. Raises InvalidNamespaceError, and TypeError or InvalidInput for other arguments;
+        CannotLoad for a value that no reader could load.
+        """
         checked = list(ops)
         for op in checked:
             if not isinstance(op, GetOp | SearchOp | ListNamespacesOp | PutOp):
                 raise TypeError(f"a batch has operations of LangGraph, not {type(op).__name__}: {op!r}")
+            _check_arguments(op)
             validate_op_namespace(op)
             if isinstance(op, PutOp) and op.value is not None:
                 data, buffers = dumps(dict(op.value))
@@ -367,6 +371,24 @@ class _Batch:
             if len(self.decoded) >= _MOST_DECODED:
                 self.decoded.clear()
             self.decoded[data] = record
+
+
+def _check_arguments(op: Op) -> None:
+    """Raise TypeError for a namespace or a key of another type, and InvalidInput for a count below 0."""
+    if isinstance(op, GetOp | PutOp):
+        check_text("key", op.key)
+        namespaces: list[Any] = [op.namespace]
+    else:
+        check_count("limit", op.limit, 0)
+        check_count("offset", op.offset, 0)
+        if isinstance(op, SearchOp):
+            namespaces = [op.namespace_prefix]
+        else:
+            check_count("max_depth", op.max_depth, 0, none="None for any depth")
+            namespaces = [each.path for each in op.match_conditions or ()]
+    for namespace in namespaces:
+        if not isinstance(namespace, tuple | list):  # the letters of a str would be labels
+            raise TypeError(f"a namespace is a tuple of str, not {type(namespace).__name__}: {namespace!r}")
 
 
 def _described(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
