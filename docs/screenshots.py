@@ -45,7 +45,8 @@ def make_store(path: Path) -> None:
                 state["memory/hours"]["source"] = "a photo of the street"
                 state.commit("read a photo", model="small-2", tool="look")
             facts = {**state["memory/hours"], **state["memory/stock"], **state["memory/prices"]}
-            call = {"id": f"call-{turn}", "function": {"name": "recall", "arguments": json.dumps({"about": key})}}
+            function = {"name": "recall", "arguments": json.dumps({"about": key})}
+            call = {"id": f"call-{turn}", "function": function}
             found = json.dumps(state[f"memory/{key}"])
             state["chat"] += [
                 {"role": "user", "content": question},
