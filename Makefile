@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test soak reliability suites zoo bench format docs screenshots clean
+.PHONY: help demo lint quick test soak reliability suites zoo bench format docs site screenshots clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -27,6 +27,7 @@ help:
 	@echo "make bench    measure vstate, other stores and the floor; writes the figures into results.json and the docs"
 	@echo "make format   format the sources"
 	@echo "make docs     write docs/cli.md from the commands"
+	@echo "make site     build the site of the docs, with a reference of every public name, into build/site"
 	@echo "make screenshots   take the pictures of the viewer anew; needs Chromium"
 	@echo "make clean    remove .venv, build/ and the caches"
 
@@ -116,6 +117,10 @@ format: .venv/installed-dev
 
 docs: .venv/installed-dev
 	@$(BIN)/python docs/generate_cli.py
+
+site: .venv/installed-runtime
+	@$(PIP) install --editable '.[site]'
+	@$(BIN)/python docs/build_site.py
 
 screenshots: .venv/installed-dev
 	@$(BIN)/python docs/screenshots.py

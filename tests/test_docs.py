@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vstate import Live, Namespace, Snapshot, Versioned
+from vstate import Live, Namespace, Snapshot, Versioned, errors
 
 TOP = Path(__file__).parent.parent
 PAGES = [*sorted(TOP.glob("*.md")), *sorted((TOP / "docs").glob("*.md"))]
@@ -189,6 +189,26 @@ def test_the_programs_and_commands_of_the_tutorial(tmp_path: Path) -> None:
     printed = run(tmp_path, "-c", REPL, "\n".join(session))
     assert "pay 50\nwork\n" in printed
     assert "The first bad commit is" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["resolve-a-conflict", "keep-it-small", "moving-in"])
+def test_the_programs_of_the_pages_for_one_task(page: str, tmp_path: Path) -> None:
+    """The blocks of a page are one program, which prints the lines that its comments promise."""
+    blocks = [text for language, text in BLOCK.findall(text_of(f"docs/{page}.md")) if language == "python"]
+    program = "\n".join(blocks)
+    assert len(run_program(tmp_path, program)) == len(PRINTED.findall(program))
+
+
+def test_every_error_has_its_row() -> None:
+    """docs/troubleshooting.md says of each error class what it means, and what to do."""
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    assert sorted(rows) == sorted(errors.__all__)
+
+
+def test_the_readme_is_short() -> None:
+    """A newcomer reads 150 lines at the most."""
+    assert len(text_of("README.md").splitlines()) <= 150
 
 
 def sections() -> dict[str, list[tuple[str, str]]]:

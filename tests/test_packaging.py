@@ -1,5 +1,7 @@
 """The names that `import vstate` gives, and the modules that it does not load."""
 
+import importlib.util
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from vstate import errors
 from vstate.repo.rules import policies
 from vstate.values.merging import POLICIES
 
+TOP = Path(__file__).parent.parent
 HEAVY = {"click", "rich", "numpy", "pandas", "sqlite3", "diskcache", "vstate.testing"}
 
 
@@ -118,3 +121,25 @@ for module in iter_modules(vstate.integrations.__path__):
         assert f"pip install --upgrade 'vstate[{extra}]'" in said or module == "openai_sqlite", line
         assert extra in extras or module == "openai_sqlite"
     assert len(shown.splitlines()) > 10
+
+
+def test_every_public_name_is_documented() -> None:
+    """The reference of the site has each public name of each public module, and each has a docstring."""
+    spec = importlib.util.spec_from_file_location("build_site", TOP / "docs" / "build_site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    names = [name for module in site.MODULES for name in site.public_names(module)]
+    assert len(names) > 150
+    for name in names:
+        module, _, last = name.rpartition(".")
+        if not module.startswith("vstate.integrations"):
+            found = getattr(importlib.import_module(module), last)
+            # A constant or an alias is described where it is defined.
+            assert found.__doc__ or not callable(found), name
+            continue
+        folder = TOP / module.replace(".", "/")
+        file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+        source = "".join(each.read_text("utf-8") for each in file.parent.glob("*.py"))
+        assert re.search(rf'class {last}\b[^"]*?:\n    """', source), name
