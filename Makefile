@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test soak reliability suites zoo bench format docs clean
+.PHONY: help demo lint quick test soak reliability suites zoo bench format docs screenshots clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -27,6 +27,7 @@ help:
 	@echo "make bench    measure vstate, other stores and the floor; writes the figures into results.json and the docs"
 	@echo "make format   format the sources"
 	@echo "make docs     write docs/cli.md from the commands"
+	@echo "make screenshots   take the pictures of the viewer anew; needs Chromium"
 	@echo "make clean    remove .venv, build/ and the caches"
 
 $(BIN)/python:
@@ -69,7 +70,7 @@ demo: .venv/installed-runtime
 	@cd $(DEMO) && $(RUN_AGENT)
 	@echo && echo '# What differs inside one key? The command reads the plan without running code of the agent.' && echo '$$ vstate diff main what-if --key plan | head -n 8'
 	@$(VSTATE) diff main what-if --key plan | head -n 8
-	@printf '\nLook further: cd $(DEMO) && %s/vstate --help\n' "$(abspath $(BIN))"
+	@printf '\n# Look at all of it in a browser, with the extra view installed:\n$$ cd $(DEMO) && %s/vstate view\n' "$(abspath $(BIN))"
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .
@@ -115,6 +116,9 @@ format: .venv/installed-dev
 
 docs: .venv/installed-dev
 	@$(BIN)/python docs/generate_cli.py
+
+screenshots: .venv/installed-dev
+	@$(BIN)/python docs/screenshots.py
 
 clean:
 	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

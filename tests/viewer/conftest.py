@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +17,9 @@ pytest.importorskip("uvicorn", reason='the viewer needs the extra view: pip inst
 from viewers import PICTURE, Viewer, viewing
 
 from vstate import Disk, Versioned
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +75,58 @@ def viewer(small: Path) -> Iterator[Viewer]:
     """A viewer of the small store, for reading."""
     with viewing(small) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A real Chromium; without one the test is skipped, and in CI it fails."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        if "VSTATE_BROWSER" in os.environ:
+            pytest.fail("VSTATE_BROWSER is set, and no Chromium is installed")
+        pytest.skip("needs a browser: apt install chromium")
+    with playwright.sync_playwright() as running:
+        options = ["--no-sandbox"] if os.getuid() == 0 else []
+        found = running.chromium.launch(executable_path=path, args=options)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def look(browser: Any) -> Iterator[Callable[..., Page]]:
+    """A function that opens the page of a viewer. No error may come on the console of the page."""
+    contexts, errors = [], []
+
+    def open_page(
+        viewer: Viewer, place: str = "", *, width: int = 1440, height: int = 900, **given: Any
+    ) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": height}, **given)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("dialog", lambda dialog: errors.append(f"a dialog: {dialog.message}"))
+        page.goto(viewer.url)
+        page.locator(".commit-list").wait_for()
+        if place:
+            page.goto(f"{viewer.base}/#/?{place}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    # The browser reports each answer 404, as for a pinned key that is absent, and a server that has ended.
+    assert [error for error in errors if "404" not in error and "net::ERR" not in error] == []
+
+
+@pytest.fixture
+def run_vstate() -> Callable[..., str]:
+    """A function that runs the command, which must succeed; its output."""
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "vstate_cli", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    return run

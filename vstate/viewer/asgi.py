@@ -36,7 +36,7 @@ from vstate.viewer.changing import Body, Changing
 from vstate.viewer.guard import Guard
 from vstate.viewer.health import JOBS
 from vstate.viewer.listing import Gone
-from vstate.viewer.page import STATIC
+from vstate.viewer.page import STATIC, joined_script
 from vstate.viewer.parameters import Parameters
 from vstate.viewer.reading import Reading, refs_state
 
@@ -70,6 +70,7 @@ def application(
         *(Route(f"{API}/{name}", _job(function, repo)) for name, function in JOBS.items()),
         Route(API + "/openapi.json", _openapi),
         Route("/", _page),
+        Route("/static/page.js", _script),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     starlette = Starlette(
@@ -106,6 +107,10 @@ def _picture(reading: Reading, repo: Repository) -> Callable[[Request], Any]:
 
 def _page(request: Request) -> Response:
     return FileResponse(STATIC / "index.html", media_type="text/html")
+
+
+def _script(request: Request) -> Response:
+    return Response(joined_script("main"), media_type="text/javascript")
 
 
 def _openapi(request: Request) -> Response:

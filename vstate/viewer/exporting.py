@@ -51,7 +51,7 @@ def export_html(
     data = _Data(repo, rev, limit, progress).document()
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     style = read_static("style.css")
-    scripts = [read_static("vendor/htm-preact.umd.js"), joined_script()]
+    scripts = [read_static("vendor/htm-preact.umd.js"), joined_script("file", "main")]
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
         f"script-src {' '.join(map(_hash, scripts))}; base-uri 'none'; form-action 'none'"

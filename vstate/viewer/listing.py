@@ -31,7 +31,7 @@ _MOST_NAMES: Final = 8  # of changed keys, in a row
 _LONGEST_MESSAGE: Final = 300  # characters
 _LONGEST_NAME: Final = 100
 _MOST_INFO: Final = 8
-_FURTHER: Final = 0.1  # seconds for rows that nobody has asked for yet
+_FURTHER: Final = 0.2  # seconds for rows that nobody has asked for yet
 _KEPT: Final = 8  # listings
 _LONGEST_SEARCH: Final = 3.0  # seconds
 _DIGITS: Final = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
@@ -93,9 +93,9 @@ class _Listing:
     lock: threading.Lock = field(default_factory=threading.Lock)
     foldings: OrderedDict[frozenset[str], _Folding] = field(default_factory=OrderedDict)
 
-    def extend(self, wanted: int) -> None:
-        """Make the rows up to `wanted`, and some more if that is quick."""
-        end = monotonic() + _FURTHER
+    def extend(self, wanted: int, seconds: float = 0.0) -> None:
+        """Make the rows up to `wanted`, and then more for so many seconds."""
+        end = monotonic() + seconds
         while not self.complete and (len(self.rows) < wanted or monotonic() < end):
             row = next(self.walk, None)
             if row is None:
@@ -176,6 +176,7 @@ class Listings:
         fold: bool = False,
         opened: Sequence[str] = (),
         find: Commit | None = None,
+        count: bool = False,
         first: int,
         limit: int,
     ) -> dict[str, Any]:
@@ -191,7 +192,7 @@ class Listings:
         ids = frozenset(opened)
         with listing.lock:
             try:
-                listing.extend(first + limit)
+                listing.extend(first + limit, _FURTHER if count else 0.0)
                 at = None if find is None else listing.find(find)
                 if fold:
                     folding = listing.foldings.setdefault(ids, _Folding())

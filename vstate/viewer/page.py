@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +21,14 @@ def read_static(name: str) -> str:
     return (STATIC / name).read_text("utf-8")
 
 
-def joined_script() -> str:
-    """All modules of the page as one script: each is a function that returns its exports."""
+@lru_cache
+def joined_script(*names: str) -> str:
+    """These modules of the page, and those that they import, as one script.
+
+    Each module is a function that returns its exports. One request is quicker than one for each module.
+    """
     done: dict[str, str] = {}
-    for name in ("file", "main"):
+    for name in names:
         _join(name, done)
     return '"use strict";\n' + "\n".join(done.values())
 

@@ -105,6 +105,7 @@ class Reading:
             fold=given.flag("fold"),
             opened=opened,
             find=given.known("find"),
+            count=given.flag("count"),
             first=first,
             limit=limit,
         )

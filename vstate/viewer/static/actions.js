@@ -3,6 +3,7 @@ import { post, shown, useAnswer } from "./api.js";
 import { Sign } from "./keys.js";
 import { go } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
+import { Chip, Failure } from "./widgets.js";
 
 /** What a change would do, and the button that makes it. */
 export function Preview({ path, body, label, onDone, onCancel }) {
@@ -23,14 +24,14 @@ export function Preview({ path, body, label, onDone, onCancel }) {
   const { found, error } = state.of === name ? state : {};
   const changes = found?.changes;
   return html`<div class="preview" aria-live="polite">
-    ${error ? html`<p class="error" role="alert">${shown(error.message)}</p>` : null}
+    <${Failure} error=${error} />
     ${found ? html`
       ${found.to === null ? html`<p>Nothing would change.</p>` : null}
       ${changes ? html`<p>${found.branch ? html`<b>${shown(found.branch)}</b> would get: ` : null}<span class="is-added">${changes.counts.added} added</span>, <span class="is-modified">${changes.counts.modified} modified</span>, <span class="is-removed">${changes.counts.removed} removed</span></p>
         <ul class="plain">${changes.changes.map((change) => html`<li><${Sign} change=${change.kind} /> ${shown(change.key)}</li>`)}</ul>` : null}
       ${found.to !== null && !changes ? html`<p>${found.tag ? `The tag ${shown(found.tag)}` : `The branch ${shown(found.branch)}`} would begin at <span class="mono">${found.to.slice(0, 10)}</span> ${shown(found.message.split("\n")[0])}.</p>` : null}
       ${found.to !== null ? html`<button type="button" class="chip is-strong" onClick=${make}>${label}</button>` : null}` : null}
-    ${onCancel ? html`<button type="button" class="chip" onClick=${onCancel}>cancel</button>` : null}
+    ${onCancel ? html`<${Chip} onClick=${onCancel}>cancel</${Chip}>` : null}
   </div>`;
 }
 
@@ -112,7 +113,7 @@ export function Actions({ rev, place, store, refs }) {
   ];
   const chosen = all.find(([id]) => id === open);
   return html`<div class="actions">
-    ${all.map(([id, label, , begin]) => html`<button type="button" class="chip" onClick=${begin}>${shown(label)}</button>`)}
+    ${all.map(([id, label, , begin]) => html`<${Chip} onClick=${begin}>${shown(label)}</${Chip}>`)}
     ${open ? html`<dialog ref=${dialog} onClose=${close} aria-labelledby="action-title">
       <h2 id="action-title">${shown(chosen[1])}</h2>
       ${body ? html`<${Preview} path=${chosen[2]} body=${body} label=${chosen[1]} onDone=${done} onCancel=${close} />`

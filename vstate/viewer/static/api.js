@@ -85,6 +85,14 @@ export function useAnswer(path, params = {}, again = 0) {
   return { data: state.data, error: state.request === request ? state.error : null, loading: state.request !== request };
 }
 
+/** The further pages of an answer, the place of the next one or null, and a function that loads it. */
+export function usePages(answer, load, nextOf = (page) => page.next) {
+  const [state, setState] = useState({ of: null, pages: [] });
+  const pages = state.of === answer ? state.pages : [];
+  const next = answer ? nextOf(pages.at(-1) ?? answer) : null;
+  return [pages, next, async () => setState({ of: answer, pages: [...pages, await load(next)] })];
+}
+
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
 
 /** A stored text for people: characters that hide or turn other text are written out. */

@@ -2,6 +2,7 @@
 import { get, shown } from "./api.js";
 import { BarChart, LineChart } from "./chart.js";
 import { html, useState } from "./preact.js";
+import { Chip } from "./widgets.js";
 
 const SOME = 200;
 
@@ -46,8 +47,8 @@ export function ArrayValue({ answer, rev, name, since }) {
       ${elements.map((element, i) => html`<span class="element" key=${first + i}><span class="is-dim">[${indexOf(first + i, view.shape, view.order)}]</span> ${shown(element)}</span>`)}
     </div>
     <form class="pager" onSubmit=${jump}>
-      ${first > 0 ? html`<button type="button" class="chip" onClick=${() => load(Math.max(first - SOME, 0))}>before</button>` : null}
-      ${next !== null ? html`<button type="button" class="chip" onClick=${() => load(next)}>next</button>` : null}
+      ${first > 0 ? html`<${Chip} onClick=${() => load(Math.max(first - SOME, 0))}>before</${Chip}>` : null}
+      ${next !== null ? html`<${Chip} onClick=${() => load(next)}>next</${Chip}>` : null}
       ${view.count > elements.length ? html`<label>from element <input name="place" inputmode="numeric" size="8" placeholder=${first} /></label> <span class="is-dim">of ${view.count.toLocaleString("en")}</span>` : null}
     </form>
   </div>`;

@@ -1,6 +1,7 @@
 // Bytes in hexadecimal, and pictures.
-import { get, requestOf, shown } from "./api.js";
-import { html, useEffect, useRef, useState } from "./preact.js";
+import { get, requestOf, shown, usePages } from "./api.js";
+import { html, useState } from "./preact.js";
+import { Chip } from "./widgets.js";
 
 const ROWS = 64;
 
@@ -38,18 +39,12 @@ export function Picture({ rev, name, path }) {
 /** Bytes, a page at a time. */
 export function BytesValue({ answer, rev, name, since }) {
   const { view } = answer;
-  const [pages, setPages] = useState([]);
-  const box = useRef(null);
-  useEffect(() => setPages([]), [answer]);
-  const next = pages.length ? pages[pages.length - 1].next : view.next;
-  const load = async () => {
-    const found = await get("/value", { rev, key: name, path: answer.path, since, first: next, limit: ROWS });
-    setPages([...pages, found.view]);
-  };
-  return html`<div class="bytes-value" ref=${box}>
+  const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: ROWS });
+  const [pages, next, more] = usePages(answer, load, (page) => page.view.next);
+  return html`<div class="bytes-value">
     ${view.picture ? html`<${Picture} rev=${rev} name=${name} path=${answer.path} />` : null}
     ${view.media && !view.picture ? html`<p class="note">${view.media}</p>` : null}
-    <pre class="hex" tabindex="0">${[view, ...pages].map((page) => hexLines(bytesOf(page.data), page.first * 16)).join("\n")}</pre>
-    ${next !== null ? html`<button type="button" class="chip" onClick=${load}>${(view.size - next * 16).toLocaleString("en")} more bytes</button>` : null}
+    <pre class="hex" tabindex="0">${[answer, ...pages].map((page) => hexLines(bytesOf(page.view.data), page.view.first * 16)).join("\n")}</pre>
+    ${next !== null ? html`<${Chip} onClick=${more}>${(view.size - next * 16).toLocaleString("en")} more bytes</${Chip}>` : null}
   </div>`;
 }

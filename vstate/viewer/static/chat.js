@@ -2,6 +2,7 @@
 import { get, shown } from "./api.js";
 import { hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
+import { Chip } from "./widgets.js";
 
 const SOME = 100;
 const LONG = 1500; // characters
@@ -10,7 +11,7 @@ function LongText({ text }) {
   const [isWhole, setWhole] = useState(false);
   const isCut = text.length > LONG && !isWhole;
   return html`<div class="message-text">${shown(isCut ? text.slice(0, LONG) : text)}${isCut
-    ? html` <button type="button" class="chip" onClick=${() => setWhole(true)}>… ${(text.length - LONG).toLocaleString("en")} more</button>` : null}</div>`;
+    ? html` <${Chip} onClick=${() => setWhole(true)}>… ${(text.length - LONG).toLocaleString("en")} more</${Chip}>` : null}</div>`;
 }
 
 function Call({ call }) {
@@ -50,8 +51,8 @@ export function Chat({ answer, rev, name, since }) {
   const messages = [...pages.entries()].filter(([page]) => page >= from).sort(([a], [b]) => a - b).flatMap(([, view]) => view.messages);
   const firstNew = messages.find((message) => message.new && !messages.every((each) => each.new));
   return html`<div class="chat" ref=${box}>
-    ${firstNew ? html`<p class="facts"><button type="button" class="chip" onClick=${() => box.current.querySelector(`#message-${firstNew.place}`)?.scrollIntoView({ block: "center" })}>go to what is new</button></p>` : null}
-    ${from > 0 ? html`<button type="button" class="chip" onClick=${() => setFrom(from - 1)}>${(from * SOME).toLocaleString("en")} earlier messages</button>` : null}
+    ${firstNew ? html`<p class="facts"><${Chip} onClick=${() => box.current.querySelector(`#message-${firstNew.place}`)?.scrollIntoView({ block: "center" })}>go to what is new</${Chip}></p>` : null}
+    ${from > 0 ? html`<${Chip} onClick=${() => setFrom(from - 1)}>${(from * SOME).toLocaleString("en")} earlier messages</${Chip}>` : null}
     <ol class="messages">${messages.map((message) => html`<${Message} key=${`${message.place} ${message.role}`} message=${message} path=${answer.path} />`)}</ol>
   </div>`;
 }

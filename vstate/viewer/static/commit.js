@@ -3,6 +3,7 @@ import { shown, timeText, useAnswer } from "./api.js";
 import { Ref } from "./commits.js";
 import { hrefOf } from "./place.js";
 import { html } from "./preact.js";
+import { Failure } from "./widgets.js";
 
 const SIGNATURES = {
   valid: ["✓ signed by", "is-good"],
@@ -36,13 +37,13 @@ function Events({ events }) {
 /** The head of the content: the commit `rev`. `children` are the things to do with it. */
 export function CommitHead({ rev, children }) {
   const { data, error } = useAnswer(rev && `/commits/${rev}`);
-  if (error) return html`<header class="commit-head"><p class="error" role="alert">${shown(error.message)}</p></header>`;
+  if (error) return html`<header class="commit-head"><${Failure} error=${error} /></header>`;
   if (!data) return html`<header class="commit-head"></header>`;
   const [first, ...rest] = shown(data.message).split("\n");
   const info = Object.entries(data.info);
   return html`<header class="commit-head">
     <div class="commit-title">
-      <h1>${first || "(no message)"}</h1>
+      <h2>${first || "(no message)"}</h2>
       ${data.refs.map((found) => html`<${Ref} key=${found.name} found=${found} />`)}
     </div>
     ${rest.join("\n").trim() ? html`<pre class="commit-body">${rest.join("\n").trim()}</pre>` : null}

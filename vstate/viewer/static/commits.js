@@ -2,6 +2,7 @@
 import { counted, shown, spanText, timeText } from "./api.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
+import { Chip } from "./widgets.js";
 
 export const ROW = 44; // pixels
 const LANE = 12;
@@ -93,8 +94,12 @@ export function CommitList({ listing, selected, onSelect }) {
   const first = Math.max(seen[0] - AROUND, 0);
   const last = Math.min(seen[0] + seen[1] + AROUND, total);
   useEffect(() => {
-    for (let at = first; at < last; at += 50) if (!listing.rows.has(at)) listing.need(at);
-    if (last > 0 && !listing.rows.has(last - 1)) listing.need(last - 1);
+    // While somebody scrolls fast, rows that are gone at once are not asked for.
+    const timer = setTimeout(() => {
+      for (let at = first; at < last; at += 20) if (!listing.rows.has(at)) listing.need(at);
+      if (last > 0 && !listing.rows.has(last - 1)) listing.need(last - 1);
+    }, 60);
+    return () => clearTimeout(timer);
   }, [first, last, listing]);
 
   const rows = [];
@@ -116,7 +121,7 @@ export function ListFoot({ listing, place }) {
   return html`<div class="foot">
     <span aria-live="polite">${counted(listing.known, "row")}${listing.complete ? "" : " …"}</span>
     <a href=${hrefOf({ all: place.all ? "" : "1", branch: "" })} aria-pressed=${Boolean(place.all)} role="button" class="chip">all branches</a>
-    <button type="button" class="chip" aria-pressed=${isFolded} title="fold runs of alike commits (f)"
-      onClick=${() => go({ fold: isFolded ? "0" : "", open: "" })}>fold</button>
+    <${Chip} aria-pressed=${isFolded} title="fold runs of alike commits (f)"
+      onClick=${() => go({ fold: isFolded ? "0" : "", open: "" })}>fold</${Chip}>
   </div>`;
 }

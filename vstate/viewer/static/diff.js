@@ -1,8 +1,9 @@
 // What differs between two commits: by key, and inside a key by path.
-import { get, shown, sizeText, useAnswer } from "./api.js";
+import { get, shown, sizeText, useAnswer, usePages } from "./api.js";
 import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
-import { html, useEffect, useState } from "./preact.js";
+import { html, useState } from "./preact.js";
+import { Chip, Failure } from "./widgets.js";
 
 const MOST_OPEN = 8; // keys whose changes are shown at once
 const PAGE = 200;
@@ -67,7 +68,7 @@ function Detail({ detail, isBeside, name }) {
 /** The changes inside one key. */
 export function KeyDiff({ old, rev, base, name, isBeside }) {
   const { data, error } = useAnswer("/diff", { old, new: rev, base, key: name });
-  if (error) return html`<p class="error" role="alert">${shown(error.message)}</p>`;
+  if (error) return html`<${Failure} error=${error} />`;
   if (!data || data.key !== name) return null;
   if (data.error) return html`<p class="note">${shown(data.error)}</p>`;
   if (data.kind === null) return html`<p class="empty">No change here.</p>`;
@@ -83,8 +84,8 @@ function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
   const sizes = [change.old, change.new].map((side) => (side ? `${shown(side.type.split(".").pop())} ${sizeText(side.size)}` : null));
   const note = sizes[0] && sizes[1] && sizes[0] !== sizes[1] ? `${sizes[0]} → ${sizes[1]}` : sizes[1] ?? sizes[0];
   return html`<section class="changed-key">
-    <h2><button type="button" class="twist" aria-expanded=${isOpen} aria-label=${`${isOpen ? "fold" : "unfold"} ${shown(change.key)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
-      <${Sign} change=${change.kind} /><a href=${hrefOf({ key: change.key, path: "", tab: change.kind === "removed" ? "diff" : "" })}>${shown(change.key)}</a> <span class="is-dim">${note}</span></h2>
+    <h3><button type="button" class="twist" aria-expanded=${isOpen} aria-label=${`${isOpen ? "fold" : "unfold"} ${shown(change.key)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
+      <${Sign} change=${change.kind} /><a href=${hrefOf({ key: change.key, path: "", tab: change.kind === "removed" ? "diff" : "" })}>${shown(change.key)}</a> <span class="is-dim">${note}</span></h3>
     ${isOpen ? html`<${KeyDiff} old=${old} rev=${rev} base=${base} name=${change.key} isBeside=${isBeside} />` : null}
   </section>`;
 }
@@ -93,22 +94,16 @@ function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
 export function DiffView({ old, rev, base, isBeside }) {
   const params = { old, new: rev, base, limit: PAGE };
   const { data, error } = useAnswer("/diff", params);
-  const [more, setMore] = useState({ changes: [], next: null, of: null });
-  useEffect(() => setMore({ changes: [], next: data?.next ?? null, of: data }), [data]);
-  if (error) return html`<p class="error" role="alert">${shown(error.message)}</p>`;
+  const [pages, next, load] = usePages(data, (first) => get("/diff", { ...params, first }));
+  if (error) return html`<${Failure} error=${error} />`;
   if (!data) return null;
-  const state = more.of === data ? more : { changes: [], next: data.next };
-  const load = async () => {
-    const found = await get("/diff", { ...params, first: state.next });
-    setMore({ changes: [...state.changes, ...found.changes], next: found.next, of: data });
-  };
-  const changes = [...data.changes, ...state.changes];
+  const changes = [data, ...pages].flatMap((page) => page.changes);
   const { added, modified, removed } = data.counts;
   return html`<div class="diff">
     <p class="facts"><span class="is-added">${added} added</span><span class="is-modified">${modified} modified</span><span class="is-removed">${removed} removed</span>
       ${data.base ? html`<span>against the merge base <a class="mono" href=${hrefOf({ rev: data.base })}>${data.base.slice(0, 10)}</a></span>` : null}</p>
     ${changes.length ? null : html`<p class="empty">Nothing differs.</p>`}
     ${changes.map((change, at) => html`<${ChangedKey} key=${`${data.new} ${change.key}`} change=${change} old=${data.old ?? old} rev=${data.new} isBeside=${isBeside} isFirst=${at < MOST_OPEN} />`)}
-    ${state.next !== null ? html`<button type="button" class="chip" onClick=${load}>more keys</button>` : null}
+    ${next !== null ? html`<${Chip} onClick=${load}>more keys</${Chip}>` : null}
   </div>`;
 }

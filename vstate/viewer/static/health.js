@@ -2,6 +2,7 @@
 import { shown, sizeText, timeText, useAnswer } from "./api.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
+import { Chip, Failure } from "./widgets.js";
 
 /** Long work, which tells of its progress: gc on trial, fsck. */
 function Job({ name, label, note }) {
@@ -23,9 +24,9 @@ function Job({ name, label, note }) {
   };
   const { progress, result, error } = state;
   return html`<section class="job">
-    <p><button type="button" class="chip" disabled=${Boolean(progress)} onClick=${start}>${label}</button> <span class="is-dim">${note}</span></p>
+    <p><${Chip} disabled=${Boolean(progress)} onClick=${start}>${label}</${Chip}> <span class="is-dim">${note}</span></p>
     <div role="status">
-      ${progress ? html`<p><progress aria-label=${label}></progress> ${shown(progress.step)}: ${progress.count.toLocaleString("en")} <button type="button" class="chip" onClick=${() => end({})}>stop</button></p>` : null}
+      ${progress ? html`<p><progress aria-label=${label}></progress> ${shown(progress.step)}: ${progress.count.toLocaleString("en")} <${Chip} onClick=${() => end({})}>stop</${Chip}></p>` : null}
       ${result ? html`<p class=${result.ok === false ? "is-removed" : ""}>${shown(result.text)}</p>` : null}
       ${result?.damage?.length ? html`<ul class="plain">${[...result.damage, ...result.lost].map((line) => html`<li class="mono is-removed">${shown(line)}</li>`)}</ul>` : null}
       ${error ? html`<p class="error">${shown(error)}</p>` : null}
@@ -47,17 +48,17 @@ export function Health({ state }) {
   const { data, error } = useAnswer("/health", {}, state);
   const isFile = Boolean(globalThis.vstateAnswers);
   return html`<div class="page">
-    <div class="page-head"><h1>Health of the store</h1><button type="button" class="chip" onClick=${() => go({ page: "" })}>close</button></div>
-    ${error ? html`<p class="error" role="alert">${shown(error.message)}</p>` : null}
+    <div class="page-head"><h2>Health of the store</h2><${Chip} onClick=${() => go({ page: "" })}>close</${Chip}></div>
+    <${Failure} error=${error} />
     ${!data && !error ? html`<p class="empty" role="status">Adding up the sizes …</p>` : null}
     ${data ? html`
       <p class="facts"><span>${data.keys.toLocaleString("en")} keys at HEAD</span><span>${sizeText(data.bytes)}, before compression</span><span>${data.branch_count.toLocaleString("en")} branches</span></p>
       ${isFile ? null : html`<div class="jobs"><${Job} name="gc" label="What would gc free?" note="removes nothing" /><${Job} name="fsck" label="Check every object" note="reads the whole store, and repairs nothing" /></div>`}
       <div class="columns">
-        <section><h2>Largest keys</h2><${Sizes} label="key" rows=${data.largest.slice(0, 20).map((row) => ({ name: row.key, bytes: row.bytes, href: hrefOf({ key: row.key, page: "", path: "", tab: "" }) }))} /></section>
-        <section><h2>Branches</h2><${Sizes} label="branch" rows=${data.branches.slice(0, 20).map((row) => ({ name: row.name, bytes: row.bytes, note: `${row.keys.toLocaleString("en")} keys, ${timeText(row.time)}`, href: hrefOf({ branch: row.name, page: "", rev: "" }) }))}
+        <section><h3>Largest keys</h3><${Sizes} label="key" rows=${data.largest.slice(0, 20).map((row) => ({ name: row.key, bytes: row.bytes, href: hrefOf({ key: row.key, page: "", path: "", tab: "" }) }))} /></section>
+        <section><h3>Branches</h3><${Sizes} label="branch" rows=${data.branches.slice(0, 20).map((row) => ({ name: row.name, bytes: row.bytes, note: `${row.keys.toLocaleString("en")} keys, ${timeText(row.time)}`, href: hrefOf({ branch: row.name, page: "", rev: "" }) }))}
           total=${data.left_out ? html`<p class="is-dim">${data.left_out} branches were left out: they take long to add up</p>` : null} /></section>
-        <section><h2>Signatures</h2><p class="is-dim">of the newest ${data.signatures.commits.toLocaleString("en")} commits</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
+        <section><h3>Signatures</h3><p class="is-dim">of the newest ${data.signatures.commits.toLocaleString("en")} commits</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
           <td class=${row.key === "invalid" ? "is-removed" : row.key === "none" ? "is-dim" : "mono"}>${row.key === "none" ? "not signed" : shown(row.key)}</td><td class="number">${row.commits.toLocaleString("en")}</td></tr>`)}</tbody></table></section>
       </div>` : null}
   </div>`;

@@ -1,5 +1,6 @@
 // The keys of the page.
 import { html, useEffect, useRef } from "./preact.js";
+import { Chip } from "./widgets.js";
 
 const KEYS = [
   ["← →", "an older or a newer commit"],
@@ -27,6 +28,6 @@ export function Help({ onClose }) {
     <h2 id="help-title">Keys</h2>
     <dl>${KEYS.map(([key, text]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl>
     <p class="is-dim">The address holds the place: send it to somebody who has the same store open.</p>
-    <button type="button" class="chip" onClick=${() => dialog.current.close()}>close</button>
+    <${Chip} onClick=${() => dialog.current.close()}>close</${Chip}>
   </dialog>`;
 }

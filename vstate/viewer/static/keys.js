@@ -2,6 +2,7 @@
 import { get, shown, sizeText } from "./api.js";
 import { go } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
+import { Chip, Failure } from "./widgets.js";
 
 const PAGE = 500;
 const SIGNS = { added: "+", modified: "~", removed: "−" };
@@ -125,11 +126,11 @@ export function KeyTree({ rev, place, steps }) {
     <div class="key-list" role="tree" aria-label="Keys of the commit" tabindex="0" ref=${box} aria-activedescendant=${items.some((item) => item.id === at) ? "key-selected" : undefined}>
       ${items.map(row)}
     </div>
-    ${error ? html`<p class="error" role="alert">${shown(error.message)}</p>` : null}
+    <${Failure} error=${error} />
     ${root && !items.length && !error ? html`<p class="empty">${changed ? "This commit changed no key." : "No keys here."}</p>` : null}
     <div class="foot">
       <span>${count.toLocaleString("en")} ${count === 1 ? "key" : "keys"}</span>
-      <button type="button" class="chip" aria-pressed=${changed} title="show only what changed (o)" onClick=${() => go({ only: changed ? "" : "1" })}>only changed</button>
+      <${Chip} aria-pressed=${changed} title="show only what changed (o)" onClick=${() => go({ only: changed ? "" : "1" })}>only changed</${Chip}>
     </div>
   </section>`;
 }

@@ -1,9 +1,10 @@
 // The life of a key: its versions, a number over time, and who wrote each part.
-import { get, shown, sizeText, timeText, useAnswer } from "./api.js";
+import { get, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
 import { LineChart } from "./chart.js";
 import { Sign } from "./keys.js";
 import { go, hrefOf } from "./place.js";
-import { html, useState } from "./preact.js";
+import { html } from "./preact.js";
+import { Chip, Failure } from "./widgets.js";
 
 const PAGE = 100;
 
@@ -11,20 +12,15 @@ const PAGE = 100;
 export function Life({ from, rev, name, path }) {
   const params = { rev: from, key: name, path, limit: PAGE };
   const { data, error } = useAnswer("/history", params);
-  const [more, setMore] = useState({ commits: [], next: null, of: null });
-  if (error) return html`<p class="error" role="alert">${shown(error.message)}</p>`;
+  const [pages, next, load] = usePages(data, (before) => get("/history", { ...params, before }));
+  if (error) return html`<${Failure} error=${error} />`;
   if (!data) return html`<p class="empty" role="status">Reading the history …</p>`;
-  const state = more.of === data ? more : { commits: [], next: data.next };
-  const commits = [...data.commits, ...state.commits];
-  const load = async () => {
-    const found = await get("/history", { ...params, before: state.next });
-    setMore({ commits: [...state.commits, ...found.commits], next: found.next, of: data });
-  };
+  const commits = [data, ...pages].flatMap((page) => page.commits);
   const forward = [...commits].reverse();
   return html`<div class="life">
     <${LineChart} numbers=${forward.map((commit) => commit.number)} labels=${forward.map((commit) => `${timeText(commit.time)} ${shown(commit.message)}`)}
       caption="a number over its versions" onPick=${(at) => go({ rev: forward[at].id })} />
-    <p class="facts">${commits.length}${state.next ? "+" : ""} ${commits.length === 1 ? "commit" : "commits"} changed this key</p>
+    <p class="facts">${commits.length}${next ? "+" : ""} ${commits.length === 1 ? "commit" : "commits"} changed this key</p>
     <table class="versions"><thead class="sr"><tr><th>change</th><th>commit</th><th>time</th><th>message</th><th>value</th></tr></thead><tbody>
       ${commits.map((commit) => html`<tr class=${commit.id === rev ? "is-selected" : ""}>
         <td><${Sign} change=${commit.kind} /></td>
@@ -34,7 +30,7 @@ export function Life({ from, rev, name, path }) {
         <td class="is-dim">${commit.number !== null ? commit.number : `${shown(commit.type ?? "")} ${sizeText(commit.size)}`}</td>
       </tr>`)}
     </tbody></table>
-    ${state.next ? html`<button type="button" class="chip" onClick=${load}>earlier versions</button>` : null}
+    ${next ? html`<${Chip} onClick=${load}>earlier versions</${Chip}>` : null}
   </div>`;
 }
 

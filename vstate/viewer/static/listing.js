@@ -2,7 +2,7 @@
 import { get } from "./api.js";
 import { useEffect, useMemo, useRef, useState } from "./preact.js";
 
-const PAGE = 200;
+const PAGE = 80;
 
 /** The names in a place that choose which commits are listed. */
 export const CONDITIONS = ["grep", "fkey", "info", "since", "until", "author"];
@@ -75,7 +75,7 @@ export class Listing {
   async count() {
     while (!this.complete && !this.isOver && !this.error) {
       try {
-        const answer = await get("/commits", { ...this.query, first: this.known, limit: 1, view: this.view });
+        const answer = await get("/commits", { ...this.query, first: this.known, limit: 1, count: 1, view: this.view });
         this.known = Math.max(this.known, answer.known);
         this.complete = answer.complete;
       } catch {

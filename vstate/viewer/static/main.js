@@ -16,6 +16,7 @@ import { Pins, pinsOf, togglePin } from "./pins.js";
 import { go, hrefOf, readPlace, usePlace } from "./place.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
 import { Crumbs, Value } from "./value.js";
+import { Chip } from "./widgets.js";
 
 const TABS = [["", "Value", "v"], ["diff", "Diff", "d"], ["life", "Life", "l"], ["blame", "Blame", "b"]];
 
@@ -42,14 +43,14 @@ function Against({ place, refs }) {
   return html`<span class="against">
     <label>against <input list="revisions" value=${place.against ?? ""} placeholder="the parent" size="14" onChange=${choose} spellcheck="false" /></label>
     <datalist id="revisions">${names.slice(0, 500).map((name) => html`<option value=${name} />`)}</datalist>
-    ${place.against ? html`<button type="button" class="chip" aria-pressed=${place.base === "1"} onClick=${() => go({ base: place.base ? "" : "1" })}>merge base</button>` : null}
-    <button type="button" class="chip" aria-pressed=${place.beside === "1"} title="side by side (s)" onClick=${() => go({ beside: place.beside ? "" : "1" }, { replace: true })}>side by side</button>
+    ${place.against ? html`<${Chip} aria-pressed=${place.base === "1"} onClick=${() => go({ base: place.base ? "" : "1" })}>merge base</${Chip}>` : null}
+    <${Chip} aria-pressed=${place.beside === "1"} title="side by side (s)" onClick=${() => go({ beside: place.beside ? "" : "1" }, { replace: true })}>side by side</${Chip}>
   </span>`;
 }
 
 function Content({ place, rev, tip, refs, store, state }) {
-  if (place.page === "merge") return html`<main class="pane content"><${MergeTry} place=${place} refs=${refs} store=${store} state=${state} /></main>`;
-  if (place.page === "health") return html`<main class="pane content"><${Health} state=${state} /></main>`;
+  if (place.page === "merge") return html`<section class="pane content" aria-label="Content"><${MergeTry} place=${place} refs=${refs} store=${store} state=${state} /></section>`;
+  if (place.page === "health") return html`<section class="pane content" aria-label="Content"><${Health} state=${state} /></section>`;
   const tab = place.tab ?? "";
   const isPinned = place.key && pinsOf(place).includes(place.path ? `${place.key}\n${place.path}` : place.key);
   const diff = { old: place.against, base: place.base, rev, isBeside: place.beside === "1" };
@@ -65,19 +66,19 @@ function Content({ place, rev, tip, refs, store, state }) {
           : tab === "blame"
             ? html`<${Blame} rev=${rev} name=${name} />`
             : html`<${Value} rev=${rev} name=${name} path=${place.path} since=${place.against} />`;
-  return html`<main class="pane content">
+  return html`<section class="pane content" aria-label="Content">
     <${CommitHead} rev=${rev}><${Actions} rev=${rev} place=${place} store=${store} refs=${refs} /></${CommitHead}>
     <${Pins} rev=${rev} place=${place} />
     <div class="content-bar">
       ${name ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>Changes of this commit</span></nav>`}
-      ${name ? html`<button type="button" class="chip" aria-pressed=${Boolean(isPinned)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</button>` : null}
+      ${name ? html`<${Chip} aria-pressed=${Boolean(isPinned)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</${Chip}>` : null}
       <div class="tabs" role="tablist" aria-label="Views">
         ${(name ? TABS : TABS.slice(1, 2)).map(([id, label, key]) => html`<button type="button" role="tab" id=${`tab-${id}`} aria-selected=${(name ? tab : "diff") === id} aria-controls="content-body" title=${`${label} (${key})`} onClick=${() => go({ tab: id })}>${label}</button>`)}
       </div>
       ${tab === "diff" || !name ? html`<${Against} place=${place} refs=${refs} />` : null}
     </div>
-    <div class="content-body" id="content-body" tabindex="0" role=${name ? "tabpanel" : "region"} aria-label="Content">${body}</div>
-  </main>`;
+    <div class="content-body" id="content-body" tabindex="0" role=${name ? "tabpanel" : "region"} aria-label="Details">${body}</div>
+  </section>`;
 }
 
 function Branches({ place, refs, store }) {
@@ -94,12 +95,19 @@ function Branches({ place, refs, store }) {
 
 function App() {
   const place = usePlace();
-  const state = useRefs();
+  const [known, setKnown] = useState(null);
+  const state = useRefs(known);
   const [isHelp, setHelp] = useState(false);
   const { data: store } = useAnswer("/store", {}, state);
   const { data: refs } = useAnswer("/refs", {}, state);
+  useEffect(() => setKnown(refs?.state ?? null), [refs]);
   const listing = useListing(place, state);
-  const [selected, setSelected] = useState(null);
+  const [selected, drawSelected] = useState(null);
+  const chosen = useRef(null); // at once, for keys that are held down
+  const setSelected = (at) => {
+    chosen.current = at;
+    drawSelected(at);
+  };
   const field = useRef(null);
   const steps = useRef({ move() {}, enter() {} });
   const tip = listing.rows.get(0)?.id ?? null;
@@ -123,11 +131,11 @@ function App() {
     else go({ rev: row.id, pane: options ? place.pane : "keys" }, options);
   };
   const step = (by) => {
-    const at = (selected ?? 0) + by;
+    const at = (chosen.current ?? 0) + by;
     if (at >= 0 && at < listing.known) select(at, { replace: true });
   };
   const openFold = () => {
-    const row = listing.rows.get(selected);
+    const row = listing.rows.get(chosen.current);
     if (row?.folded) go({ rev: row.id, open: [place.open, row.id].filter(Boolean).join(",") });
     return Boolean(row?.folded);
   };
@@ -174,19 +182,20 @@ function App() {
   const pane = place.pane ?? "commits";
   const isFollowing = !place.rev;
   const conditions = textOfConditions(place);
-  return html`<div class=${`app pane-${pane}`}>
-    <header class="bar">
+  return html`<main class=${`app pane-${pane}`}>
+    <div class="bar">
+      <h1 class="sr">The history of ${shown(store?.name ?? "a store")}</h1>
       <a class="brand" href="#/?" title="the newest commit"><svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><path d="M4 3v10M4 9c0-3 8-1 8-5" /><circle cx="4" cy="3" r="2" /><circle cx="4" cy="13" r="2" /><circle cx="12" cy="4" r="2" /></svg>vstate</a>
       <span class="store" title=${shown(store?.name)}>${shown(store?.name?.split("/").filter(Boolean).slice(-2).join("/"))}</span>
       <${Branches} place=${place} refs=${refs} store=${store} />
       <${Filter} place=${place} rev=${rev} field=${field} />
       <span class="grow"></span>
-      <button type="button" class="chip" aria-pressed=${isFollowing} title="show each new commit as it is made (g)" onClick=${() => go({ rev: isFollowing ? tip ?? "" : "" })}>${isFollowing ? "following" : "follow"}</button>
+      <${Chip} aria-pressed=${isFollowing} title="show each new commit as it is made (g)" onClick=${() => go({ rev: isFollowing ? tip ?? "" : "" })}>${isFollowing ? "following" : "follow"}</${Chip}>
       <a class="chip" href=${hrefOf({ page: "merge", pane: "value" })} title="merge two branches on trial (m)">merge</a>
       <a class="chip" href=${hrefOf({ page: "health", pane: "value" })} title="sizes, gc, fsck, signatures (h)">health</a>
       <button type="button" class="icon" title="dark or light (t)" aria-label="dark or light" onClick=${switchTheme}>◐</button>
       <button type="button" class="icon" title="keys (?)" aria-label="help" onClick=${() => setHelp(true)}>?</button>
-    </header>
+    </div>
     ${state === false ? html`<p class="banner" role="alert">The viewer has ended. Start <code>vstate view</code> again for new commits.</p>` : null}
     <section class="pane commits" aria-label="Commits">
       ${conditions ? html`<p class="condition">filtered: <b>${shown(conditions)}</b> <a href=${hrefOf({ grep: "", fkey: "", info: "", since: "", until: "", author: "" })}>show all</a></p>` : null}
@@ -199,7 +208,7 @@ function App() {
     <${Content} place=${place} rev=${rev} tip=${tip} refs=${refs} store=${store} state=${state} />
     <nav class="panes" aria-label="Panes">${[["commits", "Commits"], ["keys", "Keys"], ["value", "Content"]].map(([id, label]) => html`<button type="button" aria-pressed=${pane === id} onClick=${() => go({ pane: id }, { replace: true })}>${label}</button>`)}</nav>
     ${isHelp ? html`<${Help} onClose=${() => setHelp(false)} />` : null}
-  </div>`;
+  </main>`;
 }
 
 restoreTheme();

@@ -4,6 +4,7 @@ import { Preview } from "./actions.js";
 import { Sign } from "./keys.js";
 import { go } from "./place.js";
 import { html, useEffect, useState } from "./preact.js";
+import { Chip, Failure } from "./widgets.js";
 
 const SIDES = [["base", "base"], ["ours", "ours"], ["theirs", "theirs"], ["result", "result"]];
 
@@ -12,7 +13,7 @@ function Conflict({ conflict, choice, onChoose }) {
     <h3>${shown(conflict.key)} <span class=${conflict.reason ? "is-removed" : "is-dim"}>${conflict.reason ? shown(conflict.reason) : `resolved by ${shown(conflict.policy)}`}</span></h3>
     <dl class="merge-sides">${SIDES.filter(([name]) => name !== "result" || conflict.result).map(([name, label]) => html`<div class=${`merge-side is-${name}`}>
       <dt>${label}</dt><dd class="mono">${conflict[name] ? shown(conflict[name].text) : html`<i class="is-dim">absent</i>`}</dd></div>`)}</dl>
-    <div class="choices">${["ours", "theirs"].map((side) => html`<button type="button" class="chip" aria-pressed=${choice === side} onClick=${() => onChoose(choice === side ? null : side)}>take ${side}</button>`)}</div>
+    <div class="choices">${["ours", "theirs"].map((side) => html`<${Chip} aria-pressed=${choice === side} onClick=${() => onChoose(choice === side ? null : side)}>take ${side}</${Chip}>`)}</div>
   </section>`;
 }
 
@@ -43,14 +44,14 @@ export function MergeTry({ place, refs, store, state }) {
   const strategies = { "up-to-date": "There is nothing to merge.", "fast-forward": "The branch only moves forward: no conflict is possible.", merge: "The merge has no open conflict.", conflict: "Some keys are in conflict: choose a policy, or a side for each." };
   const unresolved = (data?.conflicts ?? []).filter((conflict) => conflict.reason);
   return html`<div class="page">
-    <div class="page-head"><h1>Merge on trial</h1><button type="button" class="chip" onClick=${() => go({ page: "" })}>close</button></div>
+    <div class="page-head"><h2>Merge on trial</h2><${Chip} onClick=${() => go({ page: "" })}>close</${Chip}></div>
     <p class="is-dim">Nothing is changed${store?.write ? " until you say so" : ""}.</p>
     <form class="merge-form" onSubmit=${(event) => event.preventDefault()}>
       ${select("into", ours, branches, "ours")} ${select("merge", theirs, others, "theirs")}
       <label>policy <select value=${policy} onChange=${(event) => setPolicy(event.target.value)}><option value="">those of the branch</option>
         ${(data?.policies ?? []).map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
     </form>
-    ${error ? html`<p class="error" role="alert">${shown(error.message)}</p>` : null}
+    <${Failure} error=${error} />
     ${ours === theirs || !theirs ? html`<p class="empty">Choose two branches.</p>` : null}
     ${data ? html`<div aria-live="polite">
       <p class=${data.strategy === "conflict" ? "is-removed" : "is-good"}>${strategies[data.strategy]}</p>
@@ -58,7 +59,7 @@ export function MergeTry({ place, refs, store, state }) {
       ${data.conflicts.map((conflict) => html`<${Conflict} key=${conflict.key} conflict=${conflict} choice=${choices[conflict.key]}
         onChoose=${(side) => { const next = { ...choices }; if (side) next[conflict.key] = side; else delete next[conflict.key]; setChoices(next); }} />`)}
       ${data.more ? html`<p class="is-dim">and ${data.more} more conflicts</p>` : null}
-      ${data.changes ? html`<h2>What the branch would get</h2><ul class="plain">${data.changes.changes.map((change) => html`<li><${Sign} change=${change.kind} /> ${shown(change.key)}</li>`)}</ul>` : null}
+      ${data.changes ? html`<h3>What the branch would get</h3><ul class="plain">${data.changes.changes.map((change) => html`<li><${Sign} change=${change.kind} /> ${shown(change.key)}</li>`)}</ul>` : null}
       ${store?.write && data.changes && !unresolved.length ? html`<${Preview} path="/merge" body=${{ branch: ours, rev: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { setChoices({}); setAgain(again + 1); }} />` : null}
     </div>` : null}
   </div>`;

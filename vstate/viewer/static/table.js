@@ -43,7 +43,7 @@ export function TableValue({ answer, rev, name, since }) {
     <div class="table-box" tabindex="0" role="region" aria-label="Table" style=${{ maxHeight: `${(room + 2) * LINE}px` }} onScroll=${(event) => setTop(event.target.scrollTop)}>
       <table>
         <thead><tr>
-          ${view.labels.map((label) => html`<th scope="col">${shown(label.name)}</th>`)}
+          ${view.labels.map((label) => (label.name ? html`<th scope="col">${shown(label.name)}</th>` : html`<td></td>`))}
           ${view.columns.map((column) => html`<th scope="col" class=${column.is_readable ? "" : "is-dim"}>${shown(column.name)}<small>${shown(column.dtype)}</small></th>`)}
         </tr></thead>
         <tbody>

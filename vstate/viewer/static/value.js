@@ -1,5 +1,5 @@
 // The value of a key: the view that fits it, and the way to its parts.
-import { get, shown, sizeText, timeText, useAnswer } from "./api.js";
+import { get, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
 import { ArrayValue } from "./array.js";
 import { BytesValue, Picture } from "./bytes.js";
 import { Chat } from "./chat.js";
@@ -7,6 +7,7 @@ import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
 import { html, useEffect, useState } from "./preact.js";
 import { TableValue } from "./table.js";
+import { Chip, Failure } from "./widgets.js";
 
 export const PARTS = 100;
 
@@ -58,39 +59,30 @@ function PartRow({ part, rev, name, depth, since }) {
 /** The parts inside a path, a page at a time. */
 function Inside({ rev, name, path, depth, since }) {
   const { data, error } = useAnswer("/value", { rev, key: name, path, since, limit: PARTS });
-  if (error) return html`<p class="error" role="alert">${shown(error.message)}</p>`;
+  if (error) return html`<${Failure} error=${error} />`;
   return data ? html`<${Parts} answer=${data} rev=${rev} name=${name} depth=${depth} since=${since} />` : null;
 }
 
 /** The parts of an answer as a list, with a button for the next page. */
 function Parts({ answer, rev, name, depth = 0, since }) {
-  const [more, setMore] = useState({ parts: [], next: answer.next, of: answer });
-  const state = more.of === answer ? more : { parts: [], next: answer.next, of: answer };
-  const load = async () => {
-    const found = await get("/value", { rev, key: name, path: answer.path, since, first: state.next, limit: PARTS });
-    setMore({ parts: [...state.parts, ...found.parts], next: found.next, of: answer });
-  };
-  const parts = [...answer.parts, ...state.parts];
+  const [pages, next, load] = usePages(answer, (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS }));
+  const parts = [answer, ...pages].flatMap((page) => page.parts);
   if (!parts.length) return html`<p class="leaf-line"><${Leaf} part=${answer} /></p>`;
   return html`<ul class="parts">
     ${parts.map((part) => html`<${PartRow} key=${part.path} part=${part} rev=${rev} name=${name} depth=${depth} since=${since} />`)}
-    ${state.next !== null ? html`<li><button type="button" class="chip" onClick=${load}>${(answer.count - parts.length).toLocaleString("en")} more</button></li>` : null}
+    ${next !== null ? html`<li><${Chip} onClick=${load}>${(answer.count - parts.length).toLocaleString("en")} more</${Chip}></li>` : null}
   </ul>`;
 }
 
 function TextValue({ answer, rev, name, since }) {
-  const [more, setMore] = useState({ text: "", next: answer.view.next, of: answer });
-  const state = more.of === answer ? more : { text: "", next: answer.view.next, of: answer };
-  const load = async () => {
-    const found = await get("/value", { rev, key: name, path: answer.path, since, first: state.next, limit: PARTS });
-    setMore({ text: state.text + found.view.text, next: found.view.next, of: answer });
-  };
+  const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS });
+  const [pages, next, more] = usePages(answer, load, (page) => page.view.next);
   const { characters, lines } = answer.view;
   return html`<div class="text-value">
     ${answer.view.picture ? html`<${Picture} rev=${rev} name=${name} path=${answer.path} />` : null}
     <p class="facts">${characters.toLocaleString("en")} characters, ${lines.toLocaleString("en")} ${lines === 1 ? "line" : "lines"}</p>
-    <pre tabindex="0">${shown(answer.view.text + state.text)}</pre>
-    ${state.next !== null ? html`<button type="button" class="chip" onClick=${load}>${(characters - state.next).toLocaleString("en")} more characters</button>` : null}
+    <pre tabindex="0">${shown([answer, ...pages].map((page) => page.view.text).join(""))}</pre>
+    ${next !== null ? html`<${Chip} onClick=${more}>${(characters - next).toLocaleString("en")} more characters</${Chip}>` : null}
   </div>`;
 }
 

@@ -1,0 +1,42 @@
+"""The files of the page."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from vstate.viewer.page import STATIC, joined_script, read_static
+
+MOST = 120_000  # bytes
+
+
+def test_own_code_is_small() -> None:
+    """The page loads less than 120 kB of our own scripts and styles; vendored files come on top."""
+    own = joined_script("main") + read_static("style.css") + read_static("index.html")
+    assert len(own.encode()) < MOST
+
+
+def test_vendored_files() -> None:
+    """Each vendored file is as its package has it: its hash is listed, with version and licence."""
+    vendor = STATIC / "vendor"
+    listed = json.loads((vendor / "VENDORED.json").read_text())
+    scripts = {file.name for file in vendor.glob("*.js")}
+    assert scripts == set(listed)
+    for name, entry in listed.items():
+        assert hashlib.sha256((vendor / name).read_bytes()).hexdigest() == entry["sha256"]
+        assert entry["version"]
+        assert entry["licenses"]
+
+
+def test_nothing_is_markup() -> None:
+    """No module writes markup of its own: every text of a store is a text node."""
+    for file in STATIC.glob("*.js"):
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", file.read_text())
+
+
+def test_joined_script() -> None:
+    """The modules become one script, each after those that it imports."""
+    script = joined_script("file", "main")
+    assert not re.search(r"^(import|export) ", script, re.MULTILINE)
+    assert script.index("module_api = ") < script.index("module_keys = ") < script.index("module_main = ")

@@ -1,0 +1,13 @@
+// Small parts that several modules draw.
+import { shown } from "./api.js";
+import { html } from "./preact.js";
+
+/** A small button. */
+export function Chip({ children, ...props }) {
+  return html`<button type="button" class="chip" ...${props}>${children}</button>`;
+}
+
+/** Why something failed. */
+export function Failure({ error }) {
+  return error ? html`<p class="error" role="alert">${shown(error.message ?? error)}</p>` : null;
+}
