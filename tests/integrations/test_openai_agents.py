@@ -124,16 +124,15 @@ def test_a_branch_from_a_turn_shares_the_items_before_it() -> None:
 
 
 def test_a_branch_without_a_name_gets_one_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name has the time, and a name that is taken is tried again: no list of the branches is read."""
-    times = iter([1_000, 1_000, 2_000])
+    """Its name has the second, and a number if the name is taken. No list of all branches is read."""
 
     async def run() -> None:
         session = VstateSession("ann")
         await session.add_items(says("one"))
-        clock = SimpleNamespace(time_ns=lambda: next(times))
-        monkeypatch.setattr("vstate.integrations.openai_agents.time", clock)
+        monkeypatch.setattr("vstate.integrations.openai_agents.time", SimpleNamespace(time=lambda: 17.5))
         monkeypatch.setattr(session, "_branches", None)
-        for name in ("branch_from_turn_1_1", "branch_from_turn_1_2"):
+        await session.create_branch_from_turn(1, "branch_from_turn_1_17_2")
+        for name in ("branch_from_turn_1_17", "branch_from_turn_1_17_3", "branch_from_turn_1_17_4"):
             await session.switch_to_branch("main")
             assert await session.create_branch_from_turn(1) == name
 

@@ -11,7 +11,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
@@ -148,6 +148,7 @@ class VstateSession(Opened):
         self._lock = threading.Lock()
         self._last: Future[None] | None = None
         self._is_closed = False
+        self._tried = "", 0  # the name of a branch that was generated last, and its number
 
     def close(self) -> None:
         """Close the store if it was opened here."""
@@ -230,6 +231,7 @@ class VstateSession(Opened):
         if branch_name is not None and not branch_name.strip():
             raise InvalidInput("Branch name cannot be empty")
 
+        base = f"branch_from_turn_{turn_number}_{int(time.time())}"
         current = self._branch
 
         def fork(journal: Journal[_History], name: str) -> None:
@@ -245,8 +247,7 @@ class VstateSession(Opened):
             journal.fork(self._ref(name), plan, message=f"branch from turn {turn_number}")
 
         def begin() -> str:
-            while True:
-                name = branch_name or f"branch_from_turn_{turn_number}_{time.time_ns() // 1000}"
+            for name in self._generated(base) if branch_name is None else [branch_name]:
                 try:
                     self._change(current, partial(fork, name=name))
                 except RefMoved:
@@ -256,7 +257,8 @@ class VstateSession(Opened):
                         ) from None
                 else:
                     self._branch = name
-                    return name
+                    break
+            return self._branch
 
         return await self._in_order(begin)
 
@@ -432,6 +434,14 @@ class VstateSession(Opened):
         """The names of the branches of the session, those that are gone too."""
         names = self.repo.branch_names(self._prefix)
         return [parts_of(name)[-1] for name in names]
+
+    def _generated(self, base: str) -> Iterator[str]:
+        """The name, then the name with numbers, without those that this object has tried before."""
+        while True:
+            before, number = self._tried
+            number = number + 1 if before == base else 1
+            self._tried = base, number
+            yield base if number == 1 else f"{base}_{number}"
 
     def _journal(self, branch: str) -> Journal[_History]:
         self._require_open()
