@@ -144,13 +144,13 @@ def main() -> int:
     """Build the site; the exit status of mkdocs."""
     write_pages()
     file = write_configuration()
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(file)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(file)]
     # mkdocs-material speaks of its own future at each build.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    status = subprocess.run(command, check=False, env=environment).returncode
-    if status == 0:
-        print(f"Open {SITE / 'index.html'}")
-    return status
+    # With --quiet, mkdocs counts no warnings, and a broken link would pass.
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    print(f"Open {SITE / 'index.html'}" if done.returncode == 0 else done.stderr)
+    return done.returncode
 
 
 if __name__ == "__main__":
