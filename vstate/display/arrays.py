@@ -115,7 +115,7 @@ def array_shape(array: Array) -> ArrayShape | None:
         counts[min(int((number - low) / width), _BARS - 1) if 0 < width < math.inf else 0] += 1
     parts = min(len(numbers), _POINTS)
     ends = [len(numbers) * part // parts for part in range(parts + 1)]
-    line = tuple(math.fsum(numbers[a:b]) / (b - a) for a, b in pairwise(ends))
+    line = tuple(math.fsum(number / (b - a) for number in numbers[a:b]) for a, b in pairwise(ends))
     return ArrayShape(low, high, tuple(counts), line, step > _BLOCK)
 
 

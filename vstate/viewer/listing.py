@@ -34,6 +34,7 @@ _MOST_INFO: Final = 8
 _FURTHER: Final = 0.2  # seconds for rows that nobody has asked for yet
 _KEPT: Final = 8  # listings
 _LONGEST_SEARCH: Final = 3.0  # seconds
+_LONGEST_FOLDING: Final = 0.3  # seconds, in which many commits may become few rows
 _DIGITS: Final = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
 
@@ -200,7 +201,8 @@ class Listings:
                     while len(listing.foldings) > _KEPT:
                         listing.foldings.popitem(last=False)
                     folding.extend(listing, ids)
-                    while not listing.complete and len(folding.shown) < first + limit:
+                    end = monotonic() + _LONGEST_FOLDING
+                    while not listing.complete and len(folding.shown) < first + limit and monotonic() < end:
                         listing.extend(len(listing.rows) + limit)
                         folding.extend(listing, ids)
                     known, page = len(folding.shown), folding.shown[first : first + limit]

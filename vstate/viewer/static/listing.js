@@ -55,7 +55,7 @@ export class Listing {
       if (answer.found !== undefined && answer.found !== null) this.places.set(answer.sought, answer.found);
       this.known = Math.max(this.known, answer.known);
       this.complete ||= answer.complete;
-      if (answer.rows.length < Math.min(limit, answer.known - answer.first)) this.asked.delete(first);
+      if (!this.complete && answer.rows.length < limit) this.asked.delete(first); // more may be known later
       this.error = null;
     } catch (error) {
       if (this.isOver) return;
