@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,3 +102,17 @@ def test_changes_need_the_page(make_small: Callable[[Path], None], tmp_path: Pat
         status, answer = viewer.ask("/rollback", {"branch": "main", "rev": "v1", "seen": seen})
         assert status == 409
         assert "moved" in answer["error"]
+
+
+def test_ctrl_c(small: Path) -> None:
+    """Ctrl-C ends the viewer soon and without an error, also while a page waits for new commits."""
+    with viewing(small) as viewer:
+        request = urllib.request.Request(
+            f"{viewer.base}/api/v1/events", headers={"Authorization": f"Bearer {viewer.token}"}
+        )
+        with urllib.request.urlopen(request, timeout=20) as events:
+            assert events.readline() == b"event: refs\n"
+            viewer.process.send_signal(signal.SIGINT)
+            assert viewer.process.wait(20) == 130
+        assert viewer.process.stderr is not None
+        assert viewer.process.stderr.read().strip() == ""

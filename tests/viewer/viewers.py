@@ -71,7 +71,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def viewing(store: Path | str, *options: str) -> Iterator[Viewer]:
     """`vstate view` on a store, in a process of its own."""
     command = [sys.executable, "-m", "vstate_cli", "view", str(store), "--json", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, env=dict(os.environ), **pipes)
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
@@ -79,5 +80,6 @@ def viewing(store: Path | str, *options: str) -> Iterator[Viewer]:
     finally:
         process.terminate()
         process.wait(20)
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()

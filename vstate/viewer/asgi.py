@@ -55,8 +55,9 @@ def application(
     token: str | None = None,
     hosts: Collection[str] | None = None,
     cookie: str = "vstate",
+    ending: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
-    """As `vstate.viewer.app` promises."""
+    """As `vstate.viewer.app` promises. Answers that go on for ever end once `ending` gives true."""
     repo = store if isinstance(store, Repository) else Repository(store if write else ReadOnlyStore(store))
     reading = Reading(repo, write=write)
     changing = Changing(repo)
@@ -66,8 +67,8 @@ def application(
         *(Route(API + path, _answering(function, repo)) for path, function in reading.answers.items()),
         Route(API + "/commits/{rev:path}", _answering(lambda rev: reading.commit(rev), repo, "rev")),
         Route(API + "/bytes", _picture(reading, repo)),
-        Route(API + "/events", _events(repo)),
-        *(Route(f"{API}/{name}", _job(function, repo)) for name, function in JOBS.items()),
+        Route(API + "/events", _events(repo, ending)),
+        *(Route(f"{API}/{name}", _job(function, repo, ending)) for name, function in JOBS.items()),
         Route(API + "/openapi.json", _openapi),
         Route("/", _page),
         Route("/static/page.js", _script),
@@ -117,12 +118,12 @@ def _openapi(request: Request) -> Response:
     return FileResponse(Path(__file__).with_name("openapi.json"), media_type="application/json")
 
 
-def _events(repo: Repository) -> Callable[[Request], Any]:
+def _events(repo: Repository, ending: Callable[[], bool]) -> Callable[[Request], Any]:
     """Tells of each change of the refs as a server-sent event."""
 
     async def changes() -> AsyncIterator[str]:
         seen, told = "", time.monotonic()
-        while True:
+        while not ending():
             began = time.monotonic()
             try:
                 state = await run_in_threadpool(refs_state, repo)
@@ -143,7 +144,9 @@ def _events(repo: Repository) -> Callable[[Request], Any]:
     return endpoint
 
 
-def _job(function: Callable[..., Any], repo: Repository) -> Callable[[Request], Any]:
+def _job(
+    function: Callable[..., Any], repo: Repository, ending: Callable[[], bool]
+) -> Callable[[Request], Any]:
     """Does long work, and tells of its progress and of its result as server-sent events."""
 
     async def work() -> AsyncIterator[str]:
@@ -151,7 +154,7 @@ def _job(function: Callable[..., Any], repo: Repository) -> Callable[[Request], 
         is_over = False
 
         def progress(step: str, count: int) -> None:
-            if is_over:
+            if is_over or ending():
                 raise _Left
             loop.call_soon_threadsafe(told.put_nowait, ("progress", {"step": step, "count": count}))
 
@@ -159,7 +162,7 @@ def _job(function: Callable[..., Any], repo: Repository) -> Callable[[Request], 
             try:
                 found = ("result", function(repo, progress))
             except _Left:
-                return
+                found = ("failed", {"error": "the viewer has ended"})
             except VStateError as error:
                 found = ("failed", {"error": str(error)})
             loop.call_soon_threadsafe(told.put_nowait, found)

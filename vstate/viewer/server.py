@@ -46,7 +46,12 @@ def serve(
         port = listener.getsockname()[1]
         name = f"[{host}]" if ":" in host else host
         viewer = application(
-            store, write=write, token=token, hosts=_hosts(host, port), cookie=f"vstate-{port}"
+            store,
+            write=write,
+            token=token,
+            hosts=_hosts(host, port),
+            cookie=f"vstate-{port}",
+            ending=lambda: server.should_exit,
         )
         config = uvicorn.Config(
             viewer,
@@ -54,11 +59,12 @@ def serve(
             access_log=False,
             lifespan="off",
             server_header=False,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=3,
         )
+        server = uvicorn.Server(config)
         listener.listen(100)
         ready(f"http://{name}:{port}/?token={token}")
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def is_loopback(host: str) -> bool:
