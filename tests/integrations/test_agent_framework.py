@@ -217,7 +217,7 @@ def test_a_chat_is_remembered_by_another_process(tmp_path: Path) -> None:
     assert run(turn("hello", "hi")) == []
     assert run(turn("again", "yes?")) == ["hello", "hi"]
     assert run(turn("bye", "bye")) == ["hello", "hi", "again", "yes?"]
-    with Versioned(tmp_path / "s", branch="agent_framework/history/vstate_history/ann%2F1") as state:
+    with Versioned(tmp_path / "s", branch="agent_framework/history/vstate_history/ann%252f1") as state:
         assert next(commit.message for commit in state.log()) == "user: bye\nassistant: bye"
 
 

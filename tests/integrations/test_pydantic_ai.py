@@ -64,7 +64,7 @@ def test_an_agent_goes_on_in_another_process(tmp_path: Path) -> None:
             return len(loaded.messages)
 
     assert [run(one(f"prompt {n}")) for n in range(3)] == [2, 4, 6]
-    with Versioned(tmp_path / "s", branch="pydantic_ai/ann%2F1") as state:
+    with Versioned(tmp_path / "s", branch="pydantic_ai/ann%252f1") as state:
         log = list(state.log())
         assert [commit.message.splitlines()[0] for commit in log] == [
             f"user-prompt: prompt {n}" for n in (2, 1, 0)

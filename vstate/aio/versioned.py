@@ -134,6 +134,7 @@ class Versioned(Writing[sync.Versioned]):
         return Snapshot(self._workers, await self._run(lambda handle: handle.checkout(rev)))
 
     inert = awaited(sync.Versioned.inert)
+    view = awaited(sync.Versioned.view)
     blame = awaited(sync.Versioned.blame)
     bisect = awaited(sync.Versioned.bisect)
     merge_base = awaited(sync.Versioned.merge_base)

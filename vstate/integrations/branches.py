@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote
-
 from vstate.arguments import check_text
-from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.errors import NotFound, RefMoved
 from vstate.objects.commit import Commit
-from vstate.repo.names.refs import check_ref_name, quote_ref
+from vstate.patterns.paths import join_path, split_path
+from vstate.repo.names.refs import check_ref_name, quote_ref, unquote_ref
 from vstate.repo.repository import Repository
 
 
 def branch_of(*parts: str) -> str:
     """The branch of these texts, with "/" between them. No two tuples of parts share a branch.
 
-    Each part is quoted as by `quote_ref`, and a "/" in it becomes "%2F". Raises TypeError for a part that is
-    no str, and InvalidInput if the name has more than 200 characters.
+    The name is that of `join_path`, quoted as a ref: a "/" in a part becomes "%252f". Stores hold such names,
+    so they stay. Raises TypeError for a part that is no str, and InvalidInput if the name has more than 200
+    characters.
     """
-    return check_ref_name(
-        "/".join(quote_ref(check_text("an id", part)).replace("/", "%2F") for part in parts)
-    )
+    return check_ref_name(quote_ref(join_path(*(check_text("an id", part) for part in parts))))
 
 
 def parts_of(branch: str) -> tuple[str, ...]:
     """The texts that `branch_of` made this branch of; InvalidInput for any other branch."""
-    parts = tuple("" if part == "%" else unquote(part, errors="replace") for part in branch.split("/"))
-    if branch_of(*parts) != branch:
-        raise InvalidInput(f"branch_of makes no branch like {branch!r}")
-    return parts
+    return split_path(unquote_ref(branch))
 
 
 def delete_branch(repo: Repository, branch: str, *, forget: bool = False) -> Commit | None:

@@ -142,7 +142,7 @@ class VstateSession(Opened):
         self.session_id = session_id
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
         self._opening = Opening.of(store)
-        self._prefix = branch_of("openai", session_id) + "/"
+        self._prefix = f"openai/{branch_of(session_id)}/"
         self._branch = _MAIN
         self._journals: dict[str, Journal[_History]] = {}
         self._lock = threading.Lock()
@@ -428,12 +428,12 @@ class VstateSession(Opened):
     # The journals of the branches
 
     def _ref(self, branch: str) -> str:
-        return branch_of("openai", self.session_id, branch)
+        return self._prefix + branch_of(branch)
 
     def _branches(self) -> list[str]:
         """The names of the branches of the session, those that are gone too."""
         names = self.repo.branch_names(self._prefix)
-        return [parts_of(name)[-1] for name in names]
+        return [parts_of(name.removeprefix(self._prefix))[-1] for name in names]
 
     def _generated(self, base: str) -> Iterator[str]:
         """The name, then the name with numbers, without those that this object has tried before."""
