@@ -68,6 +68,7 @@ def test_merge(writer: Viewer, tmp_path: Path) -> None:
     assert taken["strategy"] == "merge"
     assert [change["key"] for change in taken["changes"]["changes"]] == ["bytes", "notes"]
     body = {"branch": "main", "rev": "other", "seen": trial["ours"]}
+    assert writer.ask("/merge", body | {"choices": {"score/b": []}})[0] == 400
     assert writer.ask("/merge", body)[0] == 409
     both(writer, "/merge", body | {"choices": {"score/b": "theirs"}})
     with Versioned(Disk(tmp_path / "store")) as state:

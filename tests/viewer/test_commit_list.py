@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from vstate import Memory, Versioned
+import pytest
+
+from vstate import CorruptObject, Memory, Versioned
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.repo.repository import Repository
-from vstate.viewer.listing import Listings, Query
+from vstate.viewer import listing
+from vstate.viewer.listing import Gone, Listings, Query
 
 
 def make(count: int) -> Repository:
@@ -37,3 +41,31 @@ def test_a_row_is_found() -> None:
     assert listings.page(Query(), fold=True, find=wanted, first=0, limit=1)["found"] == 0
     assert listings.page(Query(), find=elsewhere, first=0, limit=1)["found"] is None
     assert listings.page(Query(all=True), find=elsewhere, first=0, limit=1)["found"] == 0
+
+
+def test_a_filter_that_finds_little_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request ends though few commits meet the conditions; the next one goes on."""
+    listings = Listings(make(50))
+    monkeypatch.setattr(listing, "_LONGEST_SEARCH", 0.0)
+    query = Query(grep="put 0")
+    answer = listings.page(query, first=0, limit=5)
+    requests = 1
+    while not answer["complete"]:
+        answer = listings.page(query, first=0, limit=5, view=answer["view"])
+        requests += 1
+    assert [row["message"] for row in answer["rows"]] == ["put 0"]
+    assert requests > 1
+
+
+def test_damage_is_no_end() -> None:
+    """A list that meets a missing commit is dropped: no later answer says that it is complete."""
+    repo = make(30)
+    lost = repo.resolve("main~20")
+    repo.store.delete(OBJECT_PREFIX + lost.oid.hex())
+    listings = Listings(Repository(repo.store))
+    for _ in range(2):
+        with pytest.raises(CorruptObject):
+            listings.page(Query(), first=0, limit=100)
+    answer = listings.page(Query(), first=0, limit=5)
+    with pytest.raises(Gone):
+        listings.page(Query(), first=5, limit=100, view=answer["view"])

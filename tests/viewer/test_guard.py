@@ -37,6 +37,7 @@ def test_other_sites(viewer: Viewer) -> None:
     """A page of another site, or another name for this machine, gets nothing even with the token."""
     bearer = f"Bearer {viewer.token}"
     assert viewer.send("/api/v1/store", Authorization=bearer, Origin="https://evil.example")[0] == 403
+    assert viewer.send("/api/v1/store", Authorization=bearer, Origin="http://[")[0] == 403
     assert viewer.send("/api/v1/store", Authorization=bearer, Host="evil.example")[0] == 421
     assert viewer.send("/api/v1/store", Authorization=bearer, Origin=viewer.base)[0] == 200
 

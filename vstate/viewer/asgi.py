@@ -165,6 +165,9 @@ def _job(
                 found = ("failed", {"error": "the viewer has ended"})
             except VStateError as error:
                 found = ("failed", {"error": str(error)})
+            except Exception as error:
+                loop.call_soon_threadsafe(told.put_nowait, ("failed", {"error": type(error).__name__}))
+                raise
             loop.call_soon_threadsafe(told.put_nowait, found)
 
         running = asyncio.create_task(run_in_threadpool(run))

@@ -60,7 +60,7 @@ class Body:
     def choices(self, name: str) -> dict[str, str]:
         """Sides by key: "ours" or "theirs"."""
         found = self._members.get(name, {})
-        if not isinstance(found, dict) or not set(found.values()) <= {OURS, THEIRS}:
+        if not isinstance(found, dict) or not all(side in (OURS, THEIRS) for side in found.values()):
             raise InvalidInput(f"{name} has a side for each key: {OURS} or {THEIRS}")
         return found
 

@@ -73,7 +73,7 @@ class Guard:
         if self._hosts is not None and host.lower() not in self._hosts:
             return _refused(421, f"this viewer does not answer for the host {host!r}")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _host_of(origin) != host.lower():
             return _refused(403, "a page of another site may not ask the viewer")
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["method"] not in _READING:
             return _refused(403, "a page of another site may not change anything")
@@ -105,6 +105,13 @@ class Guard:
             self._cookie, self._token, httponly=True, samesite="strict", path=root, secure=secure
         )
         return response
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _refused(status: int, reason: str) -> Response:

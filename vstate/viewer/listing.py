@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +20,7 @@ from vstate.repo.names.refs import HEADS, REMOTES, TAGS, Head
 from vstate.repo.repository import Repository
 from vstate.repo.rules.signing import PublicKey
 from vstate.repo.search.selection import Selection, select
+from vstate.repo.sweeps import anew
 from vstate.values.inert import preview
 from vstate.viewer.lanes import MOST_LANES, Lanes, Placed
 
@@ -87,7 +89,8 @@ class _Listing:
     """The rows of one selection, as far as they are made. One thread at a time makes rows."""
 
     rows: list[_Row]
-    walk: Iterator[_Row]
+    walk: Iterator[_Row | None]
+    """None for a commit that does not meet the conditions."""
     named: frozenset[ObjectId]
     """The commits with a ref: they are not folded."""
     complete: bool = False
@@ -95,14 +98,36 @@ class _Listing:
     foldings: OrderedDict[frozenset[str], _Folding] = field(default_factory=OrderedDict)
 
     def extend(self, wanted: int, seconds: float = 0.0) -> None:
-        """Make the rows up to `wanted`, and then more for so many seconds."""
-        end = monotonic() + seconds
-        while not self.complete and (len(self.rows) < wanted or monotonic() < end):
-            row = next(self.walk, None)
-            if row is None:
-                self.complete = True
-            else:
-                self.rows.append(row)
+        """Make the rows up to `wanted`, as far as some seconds suffice, and then more for so many seconds."""
+        begun = monotonic()
+        while not self.complete and (seconds or len(self.rows) < wanted):
+            self._step()
+            limit = _LONGEST_SEARCH if len(self.rows) < wanted else seconds
+            if monotonic() - begun > limit:
+                return
+
+    def _step(self) -> None:
+        """Look at the next commit, which may have no row."""
+        try:
+            row = next(self.walk)
+        except StopIteration:
+            self.complete = True
+            return
+        if row is not None:
+            self.rows.append(row)
+
+    def folded(self, opened: frozenset[str], wanted: int) -> _Folding:
+        """The rows with runs of alike ones folded, `wanted` of them if some tenths of a second suffice."""
+        folding = self.foldings.setdefault(opened, _Folding())
+        self.foldings.move_to_end(opened)
+        while len(self.foldings) > _KEPT:
+            self.foldings.popitem(last=False)
+        folding.extend(self, opened)
+        end = monotonic() + _LONGEST_FOLDING
+        while not self.complete and len(folding.shown) < wanted and monotonic() < end:
+            self.extend(len(self.rows) + wanted)
+            folding.extend(self, opened)
+        return folding
 
     def find(self, commit: Commit) -> int | None:
         """The number of the commit's row; None if it has none, or none so far after some seconds."""
@@ -189,42 +214,49 @@ class Listings:
         """
         if len(opened) > _MOST_OPEN:
             raise InvalidInput(f"open has {len(opened)} ids; at most {_MOST_OPEN} are possible")
+        make = partial(self._page, query, view, fold, frozenset(opened), find, count, first, limit)
+        if not view:
+            return anew(self._repo, make)
+        try:
+            return make()
+        except CorruptObject as error:
+            raise Gone(f"a commit of this list is gone: {error}") from error
+
+    def _page(
+        self,
+        query: Query,
+        view: str,
+        fold: bool,
+        opened: frozenset[str],
+        find: Commit | None,
+        count: bool,
+        first: int,
+        limit: int,
+    ) -> dict[str, Any]:
         view, listing = self._find(query, view)
-        ids = frozenset(opened)
-        with listing.lock:
-            try:
+        try:
+            with listing.lock:
                 listing.extend(first + limit, _FURTHER if count else 0.0)
                 at = None if find is None else listing.find(find)
                 if fold:
-                    folding = listing.foldings.setdefault(ids, _Folding())
-                    listing.foldings.move_to_end(ids)
-                    while len(listing.foldings) > _KEPT:
-                        listing.foldings.popitem(last=False)
-                    folding.extend(listing, ids)
-                    end = monotonic() + _LONGEST_FOLDING
-                    while not listing.complete and len(folding.shown) < first + limit and monotonic() < end:
-                        listing.extend(len(listing.rows) + limit)
-                        folding.extend(listing, ids)
-                    known, page = len(folding.shown), folding.shown[first : first + limit]
-                    at = None if at is None else folding.find(at)
+                    shown = listing.folded(opened, first + limit)
+                    known, page = len(shown.shown), shown.shown[first : first + limit]
+                    at = None if at is None else shown.find(at)
                 else:
                     known = len(listing.rows)
-                    page = [(at, 1) for at in range(first, min(first + limit, known))]
-            except CorruptObject as error:
-                raise Gone(f"a commit of this list is gone: {error}") from error
-            rows = listing.rows
-            places = [
-                (rows[at], rows[at + count - 1], rows[at + count : at + count + 1], count)
-                for at, count in page
-            ]
-            complete = listing.complete
-        answer = {
-            "view": view,
-            "rows": self._documents(places),
-            "first": first,
-            "known": known,
-            "complete": complete,
-        }
+                    page = [(number, 1) for number in range(first, min(first + limit, known))]
+                rows, complete = listing.rows, listing.complete
+                places = [
+                    (rows[at], rows[at + count - 1], rows[at + count : at + count + 1], count)
+                    for at, count in page
+                ]
+            documents = self._documents(places)
+        except CorruptObject:
+            # A walk that raised has ended: the list would look complete.
+            with self._lock:
+                self._kept.pop(view, None)
+            raise
+        answer = {"view": view, "rows": documents, "first": first, "known": known, "complete": complete}
         return answer if find is None else answer | {"sought": find.id, "found": at}
 
     def _find(self, query: Query, view: str) -> tuple[str, _Listing]:
@@ -253,10 +285,11 @@ class Listings:
                 self._kept.popitem(last=False)
         return view, found
 
-    def _rows(self, selection: Selection) -> Iterator[_Row]:
+    def _rows(self, selection: Selection) -> Iterator[_Row | None]:
         lanes, history = Lanes(), self._repo.history
         for commit, is_shown in selection.walk():
             if not is_shown:
+                yield None
                 continue
             parents = history.parents(commit)
             if selection.is_partial:
@@ -272,11 +305,8 @@ class Listings:
         refs, head = refs_by_commit(self._repo), self._repo.refs.head()
         documents = []
         for row, last, below, count in places:
-            try:
-                commit = self._repo.history.commits([row.commit])[0]
-                document = row_document(self._repo, commit, ref_documents(refs.get(commit.oid, ()), head))
-            except CorruptObject as error:
-                raise Gone(f"a commit of this list is gone: {error}") from error
+            commit = self._repo.history.commits([row.commit])[0]
+            document = row_document(self._repo, commit, ref_documents(refs.get(commit.oid, ()), head))
             lanes = 1 + max([row.placed.lane, *(max(edge[:2]) for edge in row.placed.edges)])
             documents.append(
                 document
