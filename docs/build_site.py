@@ -66,13 +66,13 @@ def adapters(folder: Path) -> Iterator[str]:
 
 
 def with_new_links(text: str, *, from_top: bool) -> str:
-    """The text of a page with its links as they lead in the site; links to other files as plain names."""
+    """The text of a page with its links as they lead in the site; those to other files lead to its start."""
 
     def new(match: re.Match[str]) -> str:
         path, anchor = match[1], match[2] or ""
         name = path.removeprefix("docs/") if from_top else path.removeprefix("../")
         name = TOP_PAGES.get(name, name)
-        is_page = name.endswith(".md") or name.startswith("images/")
+        is_page = name.endswith(".md") or name.startswith(("images/", "examples/"))
         return f"]({name}{anchor})" if is_page else "](index.md)"
 
     return LINK.sub(new, text)
@@ -81,7 +81,9 @@ def with_new_links(text: str, *, from_top: bool) -> str:
 def write_pages() -> None:
     """All pages, in one folder."""
     shutil.rmtree(PAGES, ignore_errors=True)
-    shutil.copytree(TOP / "docs" / "images", PAGES / "images")
+    for folder in ("images", "examples"):
+        shutil.copytree(TOP / "docs" / folder, PAGES / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (PAGES / "style.css").write_text("td:first-child code { white-space: nowrap; }\n")
     for file in (TOP / "docs").glob("*.md"):
         (PAGES / file.name).write_text(with_new_links(file.read_text("utf-8"), from_top=False), "utf-8")
     for name, page in TOP_PAGES.items():
@@ -130,6 +132,7 @@ def write_configuration() -> Path:
                 {"media": "(prefers-color-scheme: dark)", "scheme": "slate", "primary": "indigo"},
             ],
         },
+        "extra_css": ["style.css"],
         "plugins": ["search", {"mkdocstrings": {"handlers": {"python": handler}}}],
         "markdown_extensions": ["tables", "fenced_code", {"toc": {"permalink": True}}, "pymdownx.highlight"],
         "validation": {"links": {"anchors": "warn", "not_found": "warn", "unrecognized_links": "warn"}},

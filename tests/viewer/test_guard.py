@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from viewers import Viewer, viewing
 
+import vstate.viewer
 from vstate import Disk, Versioned
 
 pytestmark = pytest.mark.slow
@@ -54,7 +55,14 @@ def test_headers(viewer: Viewer) -> None:
 def test_paths(viewer: Viewer) -> None:
     """No path leads out of the folder of the page."""
     host, port = viewer.base.removeprefix("http://").split(":")
-    for name in ("../app.py", "%2e%2e/app.py", "/etc/passwd", "%2fetc%2fpasswd"):
+    assert (Path(vstate.viewer.__file__).parent / "openapi.json").exists()
+    for name in (
+        "../openapi.json",
+        "%2e%2e/openapi.json",
+        "..%2fopenapi.json",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+    ):
         connection = http.client.HTTPConnection(host, int(port), timeout=10)
         connection.request("GET", f"/static/{name}", headers={"Authorization": f"Bearer {viewer.token}"})
         assert connection.getresponse().status == 404
@@ -67,6 +75,24 @@ def test_reading_only(viewer: Viewer) -> None:
         assert viewer.ask(path, {"name": "new", "at": "HEAD"})[0] in (404, 405)
     assert viewer.ask("/merge", {"branch": "main"})[0] == 405
     assert {ref["name"] for ref in viewer.get("/refs")["branches"]} == {"main", "other"}
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "PUT", "DELETE", "PATCH"])
+def test_methods(viewer: Viewer, method: str) -> None:
+    """Other methods are refused, and no answer invites another site."""
+    for path in ("/", "/api/v1/refs", "/static/style.css"):
+        status, headers, _ = viewer.send(path, method=method, Authorization=f"Bearer {viewer.token}")
+        assert status == 405
+        assert not any(name.lower().startswith("access-control") for name in headers)
+
+
+def test_head(viewer: Viewer) -> None:
+    """HEAD needs the token as GET does, and has no body."""
+    assert viewer.send("/api/v1/refs", method="HEAD")[0] == 401
+    assert viewer.send("/api/v1/refs", method="HEAD", Authorization=f"Bearer {viewer.token}")[::2] == (
+        200,
+        b"",
+    )
 
 
 @pytest.mark.parametrize("query", ["limit=x", "first=-1", "first=" + "9" * 30, "rev=" + "a" * 20_000])
