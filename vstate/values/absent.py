@@ -25,6 +25,7 @@ class _Absent:
 
 
 ABSENT: Final[_Absent] = object.__new__(_Absent)
+"""The value of a key that one side of a merge lacks. It is false, and it is no None, which is a value."""
 
 
 class Unmergeable(Exception):
