@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from viewers import PICTURE, Viewer, viewing
 
@@ -103,6 +104,52 @@ def test_values(viewer: Viewer) -> None:
     assert (base64.b64decode(shown["data"]), shown["next"]) == (bytes(range(32, 48)), 3)
     assert viewer.ask("/value?key=absent")[0] == 404
     assert viewer.ask("/value?key=plan&path=nowhere")[0] == 404
+
+
+def test_pages_of_a_chat(tmp_path: Path) -> None:
+    """A call has its result though a page ends between them; an item that is no message is shown as it is."""
+    call = {"id": "c", "function": {"name": "add", "arguments": "[2, 2]"}}
+    chat: list[object] = [{"role": "user", "content": f"message {i}"} for i in range(1100)]
+    chat[99] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    chat[1050] = ["not", "a", "message"]
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["chat"] = chat
+        state.commit()
+        state["chat"][100] = {"role": "tool", "tool_call_id": "c", "content": "4"}
+        state.commit()
+    with viewing(tmp_path / "store") as viewer:
+        last = viewer.get("/value?key=chat&limit=100")["view"]["messages"][-1]
+        assert (last["place"], last["new"]) == (99, False)
+        assert [(each["result"], each["new"]) for each in last["calls"]] == [("4", True)]
+        following = viewer.get("/value?key=chat&first=100&limit=100")["view"]["messages"]
+        assert following[0]["place"] == 101
+        odd = viewer.get("/value?key=chat&first=1050&limit=1")["view"]["messages"]
+        assert [(each["place"], each["text"]) for each in odd] == [(1050, "['not', 'a', 'message']")]
+
+
+def test_marks_in_tables(tmp_path: Path) -> None:
+    """Changed cells are marked by the labels of their rows; so is a column that changed in many places."""
+    columns = ["price", "price", "rows", "many"]
+    frame = pd.DataFrame([[i, i, i, i] for i in range(12)], index=range(110, -10, -10), columns=columns)
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["frame"], state["records"] = frame, [{"a": i, "odd name": i} for i in range(5)]
+        state["large"] = ["x" * 17_000_000]
+        state.commit()
+        changed = frame.copy()
+        changed.iloc[1, 1] = -1
+        changed.iloc[2, 2] = -1
+        changed["many"] += 1
+        state["frame"] = pd.concat([changed, pd.DataFrame([[1, 1, 1, 1]], index=[500], columns=columns)])
+        state["records"][3]["odd name"] = -1
+        state["large"] = ["y" * 17_000_000]
+        state.commit()
+    with viewing(tmp_path / "store") as viewer:
+        view = viewer.get("/value?key=frame")["view"]
+        cells = [[row, column] for row, column in view["changed"] if column < 3 or row == 12]
+        assert cells == [[1, 0], [1, 1], [2, 2], *([12, column] for column in range(4))]
+        assert view["changed_columns"] == [3]
+        assert viewer.get("/value?key=records")["view"]["changed"] == [[3, 1]]
+        assert "not marked" in viewer.get("/value?key=large")["view"]["note"]
 
 
 def test_pictures(viewer: Viewer) -> None:

@@ -266,6 +266,11 @@ def test_many_commits(look: Look, tmp_path: Path) -> None:
         page.locator(".commit-title h2", has_text="rest 0").wait_for()
         page.keyboard.press("ArrowRight")
         page.locator(".commit-title h2", has_text="turn 1").wait_for()
+        page.keyboard.press("g")
+        page.locator(".commit-title h2", has_text=f"turn {MANY - 1}").wait_for()
+        for _ in range(30):  # as a key that is held down: no step is lost
+            page.keyboard.press("ArrowLeft")
+        page.locator(".commit-title h2", has_text=f"turn {MANY - 31}").wait_for()
 
 
 def test_a_file(

@@ -45,7 +45,7 @@ class Viewer:
         request = urllib.request.Request(self.base + path, data=data, headers=given, method=method)
         opener = urllib.request.build_opener(_NoRedirect)
         try:
-            with opener.open(request, timeout=20) as answer:
+            with opener.open(request, timeout=60) as answer:
                 return answer.status, dict(answer.headers), answer.read()
         except urllib.error.HTTPError as error:
             return error.code, dict(error.headers), error.read()

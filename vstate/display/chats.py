@@ -1,7 +1,8 @@
 """Chats: a list of messages as a conversation, each call of a tool beside its result.
 
 The messages may be dicts, as the APIs of models have them, or objects of an agent framework. They are known
-by their fields: `role` and `content`, or `type` and `content`, or `kind` and `parts`.
+by their fields: `role` and `content`, or `type` and `content`, or `kind` and `parts`. The items of OpenAI's
+Responses API that are no messages, such as `function_call`, are known by their `type`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from vstate.values.inert import Instance, preview
 __all__ = ["CallView", "ChatView", "MessageView", "chat_view"]
 
 _MOST_MESSAGES: Final = 1000
+_AROUND: Final = 1000  # messages before and after a page in which calls and results find each other
 _LONGEST: Final = 500  # characters of a message in its description
 _MOST_BLOCKS: Final = 50  # of one message
 _LONGEST_NAME: Final = 60
 _ROLES: Final = {"human": "user", "ai": "assistant"}
+_ARGUMENTS: Final = ("arguments", "input", "action", "queries", "code")
+"""The fields of OpenAI's items that hold what a tool is called with."""
 
 
 Cut = Callable[[str], str]
@@ -35,6 +39,8 @@ class CallView:
     name: str
     arguments: str
     result: str | None = None
+    result_at: int | None = None
+    """The place of the message that has the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +65,23 @@ class ChatView:
     """The number of messages behind those that are described."""
 
 
-def chat_view(value: Sequence[object], *, most: int = _LONGEST) -> ChatView | None:
-    """The view of a list of messages; None for any other list.
+def chat_view(
+    value: Sequence[object], *, first: int = 0, limit: int = _MOST_MESSAGES, most: int = _LONGEST
+) -> ChatView | None:
+    """The view of the messages [first, first + limit) of a list; None for a list of other things.
 
-    Texts have at most `most` characters: in one line by default, else with their lines.
+    The first 1,000 items decide whether the list is a conversation. Calls and results find each other within
+    1,000 messages. Texts have at most `most` characters: in one line by default, else with their lines.
     """
     cut: Cut = partial(line_text, most=most) if most == _LONGEST else partial(cut_text, most=most)
     if not value or not all(_is_message(_fields(item)) for item in value[:_MOST_MESSAGES]):
         return None
     messages: list[MessageView] = []
     open_calls: dict[str, tuple[int, int]] = {}
-    for place, item in enumerate(value[:_MOST_MESSAGES]):
+    start = max(first - _AROUND, 0)
+    for place, item in enumerate(value[start : first + limit + _AROUND], start):
         fields = _fields(item)
-        for role, found in _parts(fields, cut):
-            text, calls, results = found
+        for role, (text, calls, results) in _parts(item, cut):
             alone = bool(results)
             for id, result in results:
                 at = open_calls.pop(id, None)
@@ -82,16 +91,17 @@ def chat_view(value: Sequence[object], *, most: int = _LONGEST) -> ChatView | No
                     continue
                 number, call = at
                 message = messages[number]
-                answered = replace(message.calls[call], result=result)
+                answered = replace(message.calls[call], result=result, result_at=place)
                 before, after = message.calls[:call], message.calls[call + 1 :]
                 messages[number] = replace(message, calls=(*before, answered, *after))
             if alone and not text and not calls:
                 continue
             for number, call_view in enumerate(calls):
                 open_calls[call_view.id] = (len(messages), number)
-            name = _text(fields.get("name"))[:_LONGEST_NAME]
+            name = _text(fields.get("name"))[:_LONGEST_NAME] if "role" in fields else ""
             messages.append(MessageView(place, role, name, cut(text), tuple(calls)))
-    return ChatView(tuple(messages), len(value), max(len(value) - _MOST_MESSAGES, 0))
+    shown = tuple(message for message in messages if first <= message.place < first + limit)
+    return ChatView(shown, len(value), max(len(value) - first - limit, 0))
 
 
 def _fields(item: object) -> Mapping[str, object]:
@@ -106,15 +116,30 @@ def _is_message(fields: Mapping[str, object]) -> bool:
         return "content" in fields or "tool_calls" in fields
     if isinstance(fields.get("parts"), list | tuple):
         return fields.get("kind") in ("request", "response")
-    return isinstance(fields.get("type"), str) and "content" in fields and "additional_kwargs" in fields
+    if not isinstance(kind := fields.get("type"), str):
+        return False
+    return _is_step(kind, fields) or ("content" in fields and "additional_kwargs" in fields)
+
+
+def _is_step(kind: str, fields: Mapping[str, object]) -> bool:
+    """Whether the fields are an item of OpenAI's Responses API that is no message.
+
+    Its types are listed under https://platform.openai.com/docs/api-reference/responses/object.
+    """
+    if kind == "reasoning":
+        return isinstance(fields.get("summary"), list | tuple)
+    return kind.endswith(("_call", "_call_output")) and isinstance(
+        fields.get("call_id", fields.get("id")), str
+    )
 
 
 _Content = tuple[str, list[CallView], list[tuple[str, str]]]
 """The text, the calls, and the results by the ids of their calls."""
 
 
-def _parts(fields: Mapping[str, object], cut: Cut) -> Iterator[tuple[str, _Content]]:
+def _parts(item: object, cut: Cut) -> Iterator[tuple[str, _Content]]:
     """The role and the content of a message; for each part of a message that is stored in parts."""
+    fields = _fields(item)
     parts = fields.get("parts")
     if "role" not in fields and isinstance(parts, list | tuple):
         for part in parts[:_MOST_BLOCKS]:
@@ -130,8 +155,28 @@ def _parts(fields: Mapping[str, object], cut: Cut) -> Iterator[tuple[str, _Conte
                 role = kind.removesuffix("-prompt") if kind.endswith("-prompt") else "assistant"
                 yield role, (text, [], [])
         return
-    role = _text(fields.get("role") or fields.get("type"))[:_LONGEST_NAME]
-    yield _ROLES.get(role, role), _content(fields, cut)
+    kind = _text(fields.get("type"))
+    if "role" not in fields and _is_step(kind, fields):
+        yield _step(kind, fields, cut)
+    elif _is_message(fields):
+        role = _text(fields.get("role") or kind)[:_LONGEST_NAME]
+        yield _ROLES.get(role, role), _content(fields, cut)
+    else:  # behind the items that decide
+        yield "", (_brief(item, cut), [], [])
+
+
+def _step(kind: str, fields: Mapping[str, object], cut: Cut) -> tuple[str, _Content]:
+    id = _text(fields.get("call_id", fields.get("id")))
+    if kind == "reasoning":
+        return "assistant", (_brief(fields.get("summary"), cut), [], [])
+    output = fields.get("output", fields.get("results", fields.get("result")))
+    if output is None and "call_id" not in fields:
+        output = fields.get("status")  # a tool of the API itself: no other item answers the call
+    if kind.endswith("_call_output"):
+        return "tool", ("", [], [(id, _brief(output, cut))])
+    arguments = next((fields[name] for name in _ARGUMENTS if fields.get(name) is not None), None)
+    call = _call(id, fields.get("name") or kind.removesuffix("_call"), arguments, cut)
+    return "assistant", ("", [call if output is None else replace(call, result=_brief(output, cut))], [])
 
 
 def _content(fields: Mapping[str, object], cut: Cut) -> _Content:

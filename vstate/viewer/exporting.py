@@ -112,6 +112,7 @@ class _Data:
                 "edges": placed.edges,
                 "lanes": 1 + max(places),
                 "folded": 0,
+                "span": 0,
                 "idle": 0,
                 "keys": self._changes(commit),
             }

@@ -315,6 +315,7 @@ class Listings:
                     "edges": last.placed.edges,
                     "lanes": min(lanes, MOST_LANES),
                     "folded": count if count > 1 else 0,
+                    "span": max(round(row.time - last.time), 0),
                     "idle": max(round(last.time - below[0].time), 0) if below else 0,
                 }
             )

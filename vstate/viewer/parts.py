@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -19,34 +20,35 @@ __all__ = ["Marks", "kind_of", "part_document", "part_documents"]
 
 _LONGEST: Final = 200  # characters
 _LONGEST_LABEL: Final = 100
-_STEP_END: Final = frozenset(".[{")
+_STEP_ENDS: Final = ".[{"
 
 
 class Marks:
-    """The paths at which a value has changed, to mark the parts that lead to them."""
+    """The paths at which a value has changed, to mark the parts that lead to them.
 
-    def __init__(self, details: Iterable[Detail], *, whole: str | None = None) -> None:
+    `whole` is the mark of all parts, where the value is new; `note` tells why marks are missing.
+    """
+
+    def __init__(self, details: Iterable[Detail], *, whole: str | None = None, note: str = "") -> None:
         self._kinds = {detail.path: detail.kind for detail in details}
+        self._paths = sorted(self._kinds)
         self._whole = whole
-        """The mark of all parts, where the value is new."""
+        self.note = note
 
-    @property
-    def paths(self) -> Iterable[str]:
-        """The paths of the changes, in the order of the value."""
-        return self._kinds
+    def at(self, path: str) -> str | None:
+        """`added`, `modified` or `removed` if the part at the path has changed as a whole."""
+        return self._whole or self._kinds.get(path)
 
     def of(self, path: str) -> str | None:
         """`added`, `modified` or `removed` if the part at the path, or one inside it, has changed."""
-        if self._whole is not None:
-            return self._whole
-        if path in self._kinds:
-            return self._kinds[path]
-        inside = (found for found in self._kinds if _is_inside(found, path))
-        return "modified" if next(inside, None) is not None else None
-
-
-def _is_inside(path: str, outer: str) -> bool:
-    return path.startswith(outer) and (not outer or path[len(outer) : len(outer) + 1] in _STEP_END)
+        found = self.at(path)
+        if found is not None or not path:
+            return found or ("modified" if self._paths else None)
+        for end in _STEP_ENDS:
+            at = bisect_left(self._paths, path + end)
+            if at < len(self._paths) and self._paths[at].startswith(path + end):
+                return "modified"
+        return None
 
 
 def kind_of(value: object) -> str:

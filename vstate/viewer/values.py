@@ -20,12 +20,13 @@ from vstate.display.views import BytesView, document, media_of, view_of
 from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.compare.details import details
+from vstate.repo.compare.details import details, step_of
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part
 from vstate.repo.repository import Repository
 from vstate.values.inert import Array, InertError
-from vstate.values.inspection import inspect_value
+from vstate.values.inspection import inspect_value, size_text
+from vstate.values.tables import table_of
 from vstate.viewer.parts import Marks, part_document, part_documents
 
 __all__ = ["Values"]
@@ -43,7 +44,6 @@ _LARGEST_PICTURE: Final = 32 * 2**20
 _DATA_URL: Final = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]{64,}={0,2}\s*")
 _BASE64_STARTS: Final = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
-_ROW_STEP: Final = re.compile(r"\[(\d{1,15})\]")
 
 
 class Values:
@@ -98,7 +98,9 @@ class Values:
         try:
             value = self.part(commit, key, path)
             marks = self._marks(commit, key, data, before)
-            return found | self._described(value, path, marks, first, limit)
+            described = self._described(value, path, marks, first, limit)
+            described["view"]["note"] = described["view"].get("note") or marks.note
+            return found | described
         except (InertError, InvalidInput) as error:
             return found | {
                 "error": str(error),
@@ -115,7 +117,9 @@ class Values:
         if old is None:
             return Marks([], whole="added")
         if max(self._repo.parse_entry(key, each).size for each in (old, data)) > _MARKED_BYTES:
-            return Marks([])
+            return Marks(
+                [], note=f"Parts of values over {size_text(_MARKED_BYTES)} are not marked; see Diff."
+            )
         try:
             return Marks(details(self.read(key, old), self.read(key, data), limit=_MARKED))
         except (InertError, InvalidInput):
@@ -134,12 +138,10 @@ class Values:
         if isinstance(value, Array):
             found |= {"view": _array(value, first, limit)}
             return found
-        parts = [*part_documents(value, path, first, limit, marks)]
         more = first + limit < found["count"]
-        note = getattr(view, "note", "")
         return found | {
-            "view": {"kind": "tree", "note": note},
-            "parts": parts,
+            "view": {"kind": "tree", "note": getattr(view, "note", "")},
+            "parts": [*part_documents(value, path, first, limit, marks)],
             "next": first + limit if more else None,
         }
 
@@ -204,28 +206,37 @@ def _view(
 
 def _table(value: object, view: TableView, path: str, marks: Marks, first: int, limit: int) -> dict[str, Any]:
     cells = table_rows(value, first, first + limit)
-    names = {column.name: number for number, column in enumerate(view.columns)}
+    table = table_of(value)
+    if table is None:
+        steps = [step_of(name) for name in value[0]]  # type: ignore[index] # the view is of a list of dicts
+    else:
+        steps = [""] if table.type == "Series" else [step_of(column.name) for column in table.columns]
     changed = []
-    for where in marks.paths:
-        if not where.startswith(path):
-            continue
-        rest = where[len(path) :].removeprefix(".")
-        step = _ROW_STEP.search(rest)
-        if step is None or not first <= int(step[1]) < first + limit:
-            continue
-        name = (rest[: step.start()] or rest[step.end() :]).strip('.["]')
-        if name == "rows" or not name:
-            changed += [[int(step[1]), number] for number in range(len(view.columns))]
-        elif name in names:
-            changed.append([int(step[1]), names[name]])
+    for row in range(first, first + len(cells)):
+        label = f"[{row}]" if table is None else step_of(table.label(row))
+        is_new = marks.at(_inside(path, label if table is None else f".rows{label}")) == "added"
+        for number, step in enumerate(steps[: len(view.columns)]):
+            if is_new or marks.of(_inside(path, label + step if table is None else step + label)):
+                changed.append([row, number])
+    changed_columns = [
+        number
+        for number, step in enumerate(steps[: len(view.columns)])
+        if table is not None and step and marks.at(_inside(path, step))
+    ]
     fields = {name: part for name, part in document(view).items() if name not in ("first", "last")}
     more = first + limit < view.rows
     return fields | {
         "first": first,
         "cells": cells,
         "next": first + limit if more else None,
-        "changed": changed[:_MARKED],
+        "changed": changed,
+        "changed_columns": changed_columns,
     }
+
+
+def _inside(path: str, steps: str) -> str:
+    """The path of a part inside the one at `path`."""
+    return path + steps if path else steps.removeprefix(".")
 
 
 def _array(array: Array, first: int, limit: int) -> dict[str, Any]:
@@ -247,12 +258,13 @@ def _array(array: Array, first: int, limit: int) -> dict[str, Any]:
 
 
 def _chat(value: Any, path: str, marks: Marks, first: int, limit: int) -> dict[str, Any]:
-    page = value[first : first + limit]
-    chat = chat_view(page, most=_LONGEST_MESSAGE)
+    chat = chat_view(value, first=first, limit=limit, most=_LONGEST_MESSAGE)
     messages = [] if chat is None else [asdict(message) for message in chat.messages]
     for message in messages:
-        message["place"] += first
         message["new"] = marks.of(f"{path}[{message['place']}]") is not None
+        for call in message["calls"]:
+            is_later = call["result_at"] is not None and not message["new"]
+            call["new"] = is_later and marks.of(f"{path}[{call['result_at']}]") is not None
     more = first + limit < len(value)
     return {
         "kind": "chat",

@@ -15,7 +15,7 @@ from vstate.repo.compare.tables import TableComparison
 from vstate.values.inert import Array, Global, Instance, preview, printable
 from vstate.values.tables import Table, is_table, table_of
 
-__all__ = ["Detail", "common_prefix", "details"]
+__all__ = ["Detail", "common_prefix", "details", "step_of"]
 
 Kind = Literal["added", "removed", "modified"]
 
@@ -200,11 +200,11 @@ class _Comparison:
     ) -> Iterator[_Pair | Detail]:
         self.left -= len(old) + len(new)
         for name, before in old.items():
-            step = _Path(path, _step, name)
+            step = _Path(path, step_of, name)
             yield (step, before, new[name]) if name in new else _detail(step, "removed", before, None)
         for name, after in new.items():
             if name not in old:
-                yield _detail(_Path(path, _step, name), "added", None, after)
+                yield _detail(_Path(path, step_of, name), "added", None, after)
 
     def entries(
         self, path: _Path | None, old: Mapping[object, object], new: Mapping[object, object]
@@ -215,16 +215,16 @@ class _Comparison:
         for token, key in self.by_token(old, later):
             before = old[key]
             if token not in later:
-                yield _detail(_Path(path, _step, key), "removed", before, None)
+                yield _detail(_Path(path, step_of, key), "removed", before, None)
                 continue
             after = new[later.pop(token)]
             if self.left < 0 or not self.same(before, after):
-                yield _Path(path, _step, key), before, after
+                yield _Path(path, step_of, key), before, after
         if self.keys.left < 0:
             yield _detail(path, "modified", old, new, _TOO_LARGE)
             return
         for key in later.values():
-            yield _detail(_Path(path, _step, key), "added", None, new[key])
+            yield _detail(_Path(path, step_of, key), "added", None, new[key])
 
     def members(
         self, path: _Path | None, old: Collection[object], new: Collection[object]
@@ -277,7 +277,7 @@ class _Comparison:
         for found in comparison.run():
             place = path
             for step in found.steps:
-                place = _Path(place, _step, step)
+                place = _Path(place, step_of, step)
             if found.kind == "pair":
                 yield place, found.old, found.new
             else:
@@ -298,7 +298,8 @@ def _member_step(member: object) -> str:
     return f"{{{_brief(member, _STEP_NODES)}}}"
 
 
-def _step(key: object) -> str:
+def step_of(key: object) -> str:
+    """The step of a path that leads to this key of a dict, column, or label of a row."""
     if not isinstance(key, str):
         return f"[{_brief(key, _STEP_NODES)}]"
     if _IDENTIFIER.fullmatch(key) and len(key) <= _SHOWN:

@@ -135,9 +135,7 @@ class Fingerprints:
             return b"array" + _text(value.type) + _text(shape) + blake3(value.raw).digest()
         if isinstance(value, Instance):
             head = b"instance%d" % value.called + _text(value.type) + self._pairs(value.fields)
-            arguments = (
-                b"%d:" % len(value.args) + b"".join(map(token, value.args)) + self._pairs(value.kwargs)
-            )
+            arguments = (token(value.args) if value.args else b"-") + self._pairs(value.kwargs)
             items = b"-" if value.items is None else token(value.items)
             entries = b"-" if value.entries is None else token(value.entries)
             return head + arguments + items + entries + token(value.state)
@@ -170,7 +168,9 @@ def _children(value: object) -> Collection[object]:
     if isinstance(value, list | tuple | set | frozenset):
         return value
     if isinstance(value, Instance):
-        inside = [*value.args, *value.kwargs.values(), *value.fields.values(), value.state]
+        inside = [*value.kwargs.values(), *value.fields.values(), value.state]
+        if value.args:  # many instances may hold one tuple
+            inside.append(value.args)
         if value.items is not None:
             inside.append(value.items)
         if value.entries is not None:

@@ -35,9 +35,9 @@ export function ArrayValue({ answer, rev, name, since }) {
   return html`<div class="array-value">
     <p class="facts">
       <span class="mono">${shown(view.dtype)}</span><span>shape ${view.shape.join(" × ") || "()"}</span>
-      ${view.low ? html`<span>from ${view.low} to ${view.high}</span>` : null}
+      ${view.low ? html`<span>from ${view.low} to ${view.high}</span>` : view.histogram ? html`<span>a sample goes from ${view.histogram.low} to ${view.histogram.high}</span>` : null}
       ${view.nans ? html`<span>${view.nans.toLocaleString("en")} NaN</span>` : null}
-      ${view.histogram?.sampled ? html`<span>the drawings are made of a sample</span>` : null}
+      ${view.low && view.histogram?.sampled ? html`<span>the drawings are made of a sample</span>` : null}
     </p>
     <div class="charts">
       ${view.line ? html`<${LineChart} numbers=${view.line} caption="in order" />` : null}

@@ -6,6 +6,7 @@ import { Chip } from "./widgets.js";
 
 const SOME = 100;
 const LONG = 1500; // characters
+const New = html`<span class="new">new</span>`;
 
 function LongText({ text }) {
   const [isWhole, setWhole] = useState(false);
@@ -17,7 +18,7 @@ function LongText({ text }) {
 function Call({ call }) {
   return html`<div class="call">
     <div class="call-line"><b>${shown(call.name)}</b><span class="mono">(${shown(call.arguments)})</span></div>
-    ${call.result === null ? html`<p class="is-dim">no result yet</p>` : html`<div class="call-result"><span class="is-dim" aria-hidden="true">→</span><${LongText} text=${call.result} /></div>`}
+    ${call.result === null ? html`<p class="is-dim">no result yet</p>` : html`<div class="call-result"><span class="is-dim" aria-hidden="true">→</span><${LongText} text=${call.result} />${call.new ? New : null}</div>`}
   </div>`;
 }
 
@@ -25,18 +26,18 @@ function Message({ message, path }) {
   const role = ["user", "assistant", "system", "tool"].includes(message.role) ? message.role : "other";
   return html`<li class=${`message is-${role} ${message.new ? "is-new" : ""}`} id=${`message-${message.place}`}>
     <div class="message-head"><b>${shown(message.role)}</b>${message.name ? html` <span>${shown(message.name)}</span>` : null}
-      ${message.new ? html`<span class="new">new</span>` : null}
+      ${message.new ? New : null}
       <a class="mono is-dim" href=${hrefOf({ path: `${path}[${message.place}]` })} title="this message as it is stored">[${message.place}]</a></div>
     ${message.text ? html`<${LongText} text=${message.text} />` : null}
     ${message.calls.map((call) => html`<${Call} key=${call.id} call=${call} />`)}
   </li>`;
 }
 
-/** A conversation. It begins with its newest page, where the news is. */
+/** A conversation. It begins with its newest pages, where the news is. */
 export function Chat({ answer, rev, name, since }) {
   const { count } = answer.view;
   const [pages, setPages] = useState(() => new Map([[0, answer.view]]));
-  const [from, setFrom] = useState(Math.max(Math.ceil(count / SOME) - 1, 0));
+  const [from, setFrom] = useState(Math.max(Math.round(count / SOME) - 1, 0));
   const box = useRef(null);
   useEffect(() => {
     let isWanted = true;

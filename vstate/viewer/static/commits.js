@@ -13,6 +13,7 @@ const IDLE = 1800; // seconds without a commit that are worth a word
 function Graph({ row, width }) {
   const x = (lane) => 10 + Math.min(lane, MOST_DRAWN) * LANE;
   const middle = ROW / 2;
+  const isLong = row.idle >= IDLE;
   const path = ([from, to]) =>
     from === to
       ? `M${x(from)} ${middle}V${middle + ROW}`
@@ -20,7 +21,7 @@ function Graph({ row, width }) {
   const own = row.edges.find(([from]) => from === row.lane);
   const colour = own ? own[2] : row.lane;
   return html`<svg class="graph" width=${width} height=${ROW} aria-hidden="true">
-    ${row.edges.map((edge) => html`<path d=${path(edge)} class=${`lane lane-${edge[2] % 8}`} />`)}
+    ${row.edges.map((edge) => html`<path d=${path(edge)} class=${`lane lane-${edge[2] % 8} ${isLong ? "is-idle" : ""}`} />`)}
     ${row.folded
       ? html`<rect x=${x(row.lane) - 5} y=${middle - 5} width="10" height="10" rx="2" class=${`dot lane-${colour % 8} is-folded`} />`
       : html`<circle cx=${x(row.lane)} cy=${middle} r=${row.parents.length > 1 ? 5 : 4} class=${`dot lane-${colour % 8} ${row.parents.length > 1 ? "is-merge" : ""}`} />`}
@@ -55,11 +56,12 @@ function Row({ row, at, total, width, isSelected, onSelect }) {
       <div class="commit-line is-dim">
         <span class="mono">${row.short.slice(0, 8)}</span>
         <span>${timeText(row.time)}</span>
+        ${row.span ? html`<span>over ${spanText(row.span)}</span>` : null}
         <${Counts} changes=${row.changes} />
         <span class="commit-keys">${names}</span>
         ${row.author ? html`<span class="mono" title="the key of the signature">${row.author.replace("ed25519:", "✓")}</span>` : null}
         ${row.cut ? html`<span title="the history behind it was cut off">cut off</span>` : null}
-        ${row.idle >= IDLE ? html`<span class="idle" title="nothing was committed before for this long">idle ${spanText(row.idle)}</span>` : null}
+        ${row.idle >= IDLE ? html`<span class="idle" title="no commit for this long before">idle ${spanText(row.idle)}</span>` : null}
       </div>
     </div>
   </div>`;

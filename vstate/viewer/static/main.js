@@ -116,9 +116,10 @@ function App() {
   // The place of the chosen commit in the list; the newest one while nothing is chosen.
   useEffect(() => {
     let isWanted = true;
-    if (!place.rev) setSelected(listing.known ? 0 : null);
-    else if (listing.places.has(place.rev)) setSelected(listing.places.get(place.rev));
-    else listing.seek(place.rev).then((at) => isWanted && setSelected(at));
+    const { rev } = readPlace(); // of now: another key may have been pressed since this was drawn
+    if (!rev) setSelected(listing.known ? 0 : null);
+    else if (listing.places.has(rev)) setSelected(listing.places.get(rev));
+    else listing.seek(rev).then((at) => isWanted && setSelected(at));
     return () => { isWanted = false; };
   }, [place.rev, listing, listing.known > 0]);
 

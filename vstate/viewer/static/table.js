@@ -44,7 +44,7 @@ export function TableValue({ answer, rev, name, since }) {
       <table>
         <thead><tr>
           ${view.labels.map((label) => (label.name ? html`<th scope="col">${shown(label.name)}</th>` : html`<td></td>`))}
-          ${view.columns.map((column) => html`<th scope="col" class=${column.is_readable ? "" : "is-dim"}>${shown(column.name)}<small>${shown(column.dtype)}</small></th>`)}
+          ${view.columns.map((column, at) => html`<th scope="col" class=${view.changed_columns.includes(at) ? "is-changed" : column.is_readable ? "" : "is-dim"}>${shown(column.name)}<small>${shown(column.dtype)}</small></th>`)}
         </tr></thead>
         <tbody>
           ${first ? html`<tr aria-hidden="true" style=${{ height: `${first * LINE}px` }}></tr>` : null}
