@@ -15,6 +15,8 @@ from vstate_cli.tools import LONGEST, ToolFailure, Tools
 
 from vstate import Disk, Memory, Versioned
 from vstate.errors import InvalidInput
+from vstate.kv.base import OBJECT_PREFIX
+from vstate.objects import tree
 from vstate.repo import Repository
 from vstate.repo.search import texts
 from vstate.repo.search.texts import find_text
@@ -145,6 +147,24 @@ def test_a_search_says_how_far_it_came(state: Versioned, monkeypatch: pytest.Mon
         find_text(state.repo, state.head, "")
     monkeypatch.setattr(texts, "MOST_PARTS", 2)
     assert find_text(state.repo, state.head, "absent").unread == 2
+
+
+def test_a_search_goes_on_behind_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged value counts as unread. The time is looked at inside of a value too."""
+    state = Versioned()
+    state["a"], state["b"], state["c"] = "x" * 20_000, "aim", ["y"] * 1000
+    commit = state.commit()
+    assert commit is not None
+    entry = state.repo.parse_entry("a", tree.lookup(state.repo.objects.node, commit.root, "a") or b"")
+    state.store.delete(OBJECT_PREFIX + next(entry.links).id.hex())
+    repo = Repository(state.store)
+    found = find_text(repo, commit, "aim")
+    assert [place.key for place in found.places] == ["b"]
+    assert (found.keys, found.unread) == (3, 1)
+    times = iter(range(1000))
+    monkeypatch.setattr(texts, "monotonic", lambda: next(times))
+    found = find_text(repo, commit, "absent", "c", seconds=50)
+    assert (found.keys, found.is_complete) == (1, False)
 
 
 def test_a_search_finds_texts_in_all_kinds_of_parts() -> None:

@@ -21,6 +21,7 @@ from vstate.repo import Repository
 from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part, parts_of
+from vstate.repo.search import blame as blame_module
 from vstate.repo.search.blame import align
 from vstate.testing import Faulty
 from vstate.values.entry import encode_value
@@ -595,6 +596,17 @@ def test_too_many_elements_are_not_blamed_one_by_one() -> None:
     state["t"] = "\n"
     state.commit("short")
     assert messages(state.repo, "HEAD", "t") == ["short"]
+
+
+def test_elements_with_too_many_parts_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that lie in very many places end the comparison; the value and its other questions stay."""
+    monkeypatch.setattr(blame_module, "_MOST_PARTS", 100)
+    state = Versioned()
+    state["k"] = [[0] * 60, [1] * 60]
+    state.commit("long")
+    with pytest.raises(InvalidInput, match="too large to compare"):
+        state.repo.blame_items("HEAD", "k")
+    assert state.blame("k", "").message == "long"
 
 
 def test_a_model_has_its_fields_everywhere() -> None:

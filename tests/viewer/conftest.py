@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -80,17 +80,24 @@ def viewer(small: Path) -> Iterator[Viewer]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """A real Chromium; without one the test is skipped, and in CI it fails."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    try:
+        from playwright import sync_api as playwright
+    except ModuleNotFoundError:
+        _missing("the package playwright: pip install playwright")
     if path is None:
-        if "VSTATE_BROWSER" in os.environ:
-            pytest.fail("VSTATE_BROWSER is set, and no Chromium is installed")
-        pytest.skip("needs a browser: apt install chromium")
+        _missing("a browser: apt install chromium")
     with playwright.sync_playwright() as running:
         options = ["--no-sandbox"] if os.getuid() == 0 else []
         found = running.chromium.launch(executable_path=path, args=options)
         yield found
         found.close()
+
+
+def _missing(what: str) -> NoReturn:
+    if "VSTATE_BROWSER" in os.environ:
+        pytest.fail(f"VSTATE_BROWSER is set, and this test needs {what}")
+    pytest.skip(f"needs {what}")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from vstate.values.entry import PICKLE
 pytestmark = pytest.mark.slow
 
 ALL = [*bombs.READ, *bombs.SHOWN, *bombs.COMPARED, *bombs.STORED]
-FEW = ["ints", "objects of one tuple", "a chat of many messages", "long paths", "stored: a text of lines"]
+FEW = ["objects of one tuple", "arrays of one long buffer", "stored: a text of lines"]
 MOST_SECONDS = 30.0  # of one answer, on a busy machine
 MOST_MB = 900
 
@@ -53,7 +53,8 @@ def test_a_bomb_costs_little(name: str, tmp_path: Path) -> None:
             *("/blame?key=bomb", "/history?key=bomb", "/search?text=x", "/commits", "/keys", "/health"),
         ):
             begun = time.monotonic()
-            assert viewer.ask(request)[0] == 200
+            status, answer = viewer.ask(request)
+            assert status == 200 or (status == 500 and " is corrupt: " in answer["error"]), answer
             assert time.monotonic() - begun < MOST_SECONDS, request
         peak = Path(f"/proc/{viewer.process.pid}/status").read_text().partition("VmHWM:")[2].split()[0]
         assert int(peak) < MOST_MB * 1024

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from blake3 import blake3
 
+from vstate.errors import InvalidInput
 from vstate.values.inert import Array, Global, Instance
 
 __all__ = ["ATOMS", "Fingerprints", "TooLargeError"]
@@ -48,8 +49,11 @@ ATOMS: Final = _ATOM_PRINTS.keys()
 """The types of values without parts, whose fingerprint is their content or, if long, a hash of it."""
 
 
-class TooLargeError(Exception):
+class TooLargeError(InvalidInput):
     """The values have more parts than the fingerprints may visit."""
+
+    def __init__(self) -> None:
+        super().__init__("the value is too large to compare all of its parts: name one of them by its path")
 
 
 class Fingerprints:

@@ -37,6 +37,7 @@ _MOST_STEPS: Final = 500_000  # to align two versions of a list: some tenths of 
 _LONG: Final = 800_000  # the product of the lengths of two lists that are aligned by occurrence
 _SEARCHED: Final = 10_000  # commits that are searched for the one that removed a key
 _MOST_ELEMENTS: Final = 300_000  # of one value: some 100 MB with their fingerprints
+_MOST_PARTS: Final = 10_000_000  # inside the elements of one value; 2 kB of an array count as one
 _VERSIONS: Final = 3  # values of one key that are in memory at once
 
 OnCommit = Callable[[int], None]
@@ -219,6 +220,7 @@ class _Version:
         self.value = value
         self.pickled = pickled
         self.prints = Fingerprints()
+        self.prints.left = _MOST_PARTS
         self.elements: list[_Element] = []
         """The lines of a text, or the parts of any other value; filled by `find_elements`."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
 
-from vstate.errors import InvalidInput
+from vstate.errors import CorruptObject, InvalidInput
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit
 from vstate.repo.compare.fingerprints import Fingerprints
@@ -38,7 +38,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class FoundTexts:
     """The places of a text, by key. `keys` counts the keys that were searched, and `unread` the values among
-    them that cannot be read, or not to their end. `is_complete` tells whether no key is left.
+    them that cannot be read, or not to their end. `is_complete` tells whether all of them were searched.
     """
 
     places: tuple[Place, ...]
@@ -52,7 +52,7 @@ def find_text(
 ) -> FoundTexts:
     """Search the keys that begin with `prefix`, and their values, for a text, in upper or lower case.
 
-    Ends after `most` places, and begins no further value after so many seconds. Expired keys are left out.
+    Ends after `most` places, or after so many seconds. Expired keys are left out.
     """
     if not text:
         raise InvalidInput("the text to search for is empty")
@@ -69,11 +69,11 @@ def find_text(
             for path, found in _texts(core.inspect(key, data)):
                 if wanted in found.lower():
                     places.append(Place(key, path, _around(found, wanted)))
-                    if len(places) > most:
-                        break
-        except (InertError, InvalidInput):
+                if len(places) > most or monotonic() > end:
+                    return FoundTexts(tuple(places[:most]), keys, unread, False)
+        except (InertError, InvalidInput, CorruptObject):
             unread += 1
-    return FoundTexts(tuple(places[:most]), keys, unread, len(places) <= most)
+    return FoundTexts(tuple(places), keys, unread, True)
 
 
 def _texts(value: object) -> Iterator[tuple[str, str]]:
