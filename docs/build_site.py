@@ -66,14 +66,12 @@ def adapters(folder: Path) -> Iterator[str]:
 
 
 def with_new_links(text: str, *, from_top: bool) -> str:
-    """The text of a page with its links as they lead in the site; those to other files lead to its start."""
+    """The text of a page with its links as they lead in the site."""
 
     def new(match: re.Match[str]) -> str:
         path, anchor = match[1], match[2] or ""
         name = path.removeprefix("docs/") if from_top else path.removeprefix("../")
-        name = TOP_PAGES.get(name, name)
-        is_page = name.endswith(".md") or name.startswith(("images/", "examples/"))
-        return f"]({name}{anchor})" if is_page else "](index.md)"
+        return f"]({TOP_PAGES.get(name, name)}{anchor})"
 
     return LINK.sub(new, text)
 
@@ -91,7 +89,8 @@ def write_pages() -> None:
         (PAGES / page).write_text(text, "utf-8")
     (PAGES / "reference").mkdir()
     for module in MODULES:
-        lines = [f"# {module}", "", f"::: {module}", "    options:", "      members: false", ""]
+        options = ["    options:", "      members: false", "      show_root_heading: false"]
+        lines = [f"# {module}", "", f"::: {module}", *options, ""]
         for name in public_names(module):
             lines += [f"::: {name}", ""]
         (PAGES / "reference" / f"{module}.md").write_text("\n".join(lines), "utf-8")

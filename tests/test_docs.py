@@ -200,6 +200,40 @@ def test_the_programs_of_the_pages_for_one_task(page: str, tmp_path: Path) -> No
     assert len(run_program(tmp_path, program)) == len(PRINTED.findall(program))
 
 
+OLD_PLAN = """
+from dataclasses import dataclass
+
+@dataclass
+class Plan:
+    title: str
+"""
+WRITE_PLAN = """
+from vstate import Versioned
+
+with Versioned("store") as state:
+    state["plan"] = Plan("greet")
+    state.commit()
+"""
+EDIT_PLAN = """
+from vstate import Versioned
+
+state = Versioned("store")
+assert (state["plan"].goal, state["plan"].tags) == ("greet", [])
+state["plan"].tags.append("short")
+state.commit()
+"""
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_page_about_classes(tmp_path: Path) -> None:
+    """A program with the classes and calls of the page reads a plan that was stored with other fields."""
+    run_program(tmp_path, OLD_PLAN + WRITE_PLAN)
+    page = text_of("docs/changing-classes.md")
+    plan, upgrade, renamed, record = (text for kind, text in BLOCK.findall(page) if kind == "python")
+    program = ["from dataclasses import dataclass, field", plan, upgrade, renamed, EDIT_PLAN, record]
+    assert len(run_program(tmp_path, "\n".join(program))) == 1
+
+
 def test_every_error_has_its_row() -> None:
     """docs/troubleshooting.md says of each error class what it means, and what to do."""
     rows = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", text_of("docs/troubleshooting.md"), re.MULTILINE)

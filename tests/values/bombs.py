@@ -424,6 +424,14 @@ SHOWN: dict[str, Callable[[], bytes | Bomb]] = {
     "a chat of many messages": lambda: listed(
         (b"}(" + word("role") + word("user") + word("content") + b"]" * 20 + b"a" * 19 + b"u") * 20_000
     ),
+    "messages of one long text, in many blocks": lambda: (
+        b"\x80\x05"
+        + (word("text") + b"\x940}" + b"h\0" + text(b"a" * (20 * MILLION)) + b"s\x940")
+        + (b"](" + b"h\1" * 50 + b"e\x940")
+        + b"]("
+        + (b"}(" + word("role") + word("user") + word("content") + b"h\2u") * 2000
+        + b"e."
+    ),
     "a message of long texts": lambda: (
         b"\x80\x05]}("
         + word("role")

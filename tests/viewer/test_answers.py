@@ -6,13 +6,21 @@ import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from viewers import PICTURE, Viewer, viewing
 
-from vstate import Disk, Versioned
+from vstate import Disk, Memory, Versioned
+from vstate.display.texts import text_hunks
+from vstate.kv.base import OBJECT_PREFIX
+from vstate.repo.repository import Repository
+from vstate.viewer import health as health_module
+from vstate.viewer.health import health
+from vstate.viewer.life import versions
+from vstate.viewer.values import Values
 
 pytestmark = pytest.mark.slow
 
@@ -209,6 +217,79 @@ def test_large_values(tmp_path: Path) -> None:
         plan = viewer.get("/value?key=plan")
         assert plan["kind"] == "object"
         assert plan["parts"][0]["text"] == "learn"
+
+
+def test_health_of_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes of the first keys are added up, and all are counted."""
+    monkeypatch.setattr(health_module, "_MOST_KEYS", 10)
+    state = Versioned(Memory())
+    for i in range(25):
+        state[f"k{i:02}"] = i
+    state.commit()
+    found = health(state.repo)
+    assert (found["keys"], found["measured"], len(found["largest"])) == (25, 10, 10)
+    assert [(each["keys"], each["measured"]) for each in found["branches"]] == [(25, 10)]
+
+
+def test_health_of_a_damaged_store() -> None:
+    """A branch that cannot be read is counted; the others have their sizes."""
+    state = Versioned(Memory())
+    state["k"] = 1
+    state.commit()
+    state.switch("other", create=True)
+    state["k"] = 2
+    lost = state.commit()
+    assert lost is not None
+    state.store.delete(OBJECT_PREFIX + lost.oid.hex())
+    found = health(Repository(state.store))
+    assert (found["branch_count"], found["damaged"]) == (2, 1)
+    assert [each["name"] for each in found["branches"]] == ["main"]
+
+
+def test_versions_on_two_branches() -> None:
+    """Pages of the life of a key have the versions of merged branches too, each once."""
+    state = Versioned(Memory())
+    state["k"] = 0
+    state.commit("begin")
+    other = state.fork("other")
+    for i in range(3):
+        other["k"] = f"other {i}"
+        other.commit(f"other {i}")
+        state["k"] = f"main {i}"
+        state.commit(f"main {i}")
+    state.merge("other", policy="ours")
+    repo, start = state.repo, state.repo.resolve("main")
+    values = Values(repo)
+    whole = versions(repo, values, start, "k", "", before=None, limit=100)["commits"]
+    paged, before = [], None
+    while True:
+        page = versions(repo, values, start, "k", "", before=before, limit=2)
+        paged += page["commits"]
+        if page["next"] is None:
+            break
+        before = repo.resolve(page["next"])
+    assert paged == whole
+    assert len(whole) >= 7
+
+
+@pytest.mark.parametrize("array", [np.array([10**400], dtype=object), np.full(700, 1.797e308)])
+def test_arrays_of_huge_numbers(array: Any) -> None:
+    """They are shown without a drawing."""
+    state = Versioned(Memory())
+    state["a"] = array
+    commit = state.commit()
+    assert commit is not None
+    view = Values(state.repo).page(commit, "a", "", before=None, first=0, limit=10)["view"]
+    assert view["histogram"] is None
+    assert len(view["elements"]) == min(len(array), 10)
+
+
+def test_a_diff_that_is_cut_says_so() -> None:
+    """Of thousands of changed lines the first are shown, and a line tells of the others."""
+    hunks = text_hunks("old\n" * 5000, "".join(f"new {i}\n" for i in range(6000)))
+    assert "the first 2,000 of each are shown" in hunks[-1].lines[-2].pieces[0].text
+    hunks = text_hunks("".join(f"{i}\nsame\nsame\nsame\nsame\n" for i in range(3000)), "same\n" * 12_000)
+    assert "more changes behind these" in hunks[-1].lines[-1].pieces[0].text
 
 
 def test_an_empty_store(tmp_path: Path) -> None:

@@ -75,6 +75,32 @@ def test_merge(writer: Viewer, tmp_path: Path) -> None:
         assert (state["score/b"], "bytes" in state) == (7.5, False)
 
 
+def test_what_was_seen_is_merged(writer: Viewer, tmp_path: Path) -> None:
+    """The commit that was shown is merged, though its branch has moved since."""
+    trial = writer.get("/merge?ours=main&theirs=other&policy=theirs")
+    with Versioned(Disk(tmp_path / "store"), branch="other") as state:
+        state["unseen"] = 1
+        state.commit("unseen")
+    body = {"branch": "main", "rev": trial["theirs"], "name": "other", "seen": trial["ours"]}
+    made = both(writer, "/merge", body | {"policy": "theirs"})
+    assert made["changes"] == trial["changes"]
+    assert made["message"] == "Merge other into main"
+
+
+def test_an_edit_keeps_the_expiry(tmp_path: Path) -> None:
+    """The key of the new value expires when the old one would have."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["k"] = 1
+        state.expire("k", 3600)
+        commit = state.commit()
+    assert commit is not None
+    with viewing(tmp_path / "store", "--write") as writer:
+        edit = {"rev": "main", "key": "k", "path": "", "type": "int", "value": 5, "branch": "edit"}
+        assert writer.ask("/edit", edit)[0] == 200
+        before, after = (writer.get(f"/value?key=k&rev={rev}")["expires"][:16] for rev in ("main", "edit"))
+        assert before == after
+
+
 def test_edit(writer: Viewer, tmp_path: Path) -> None:
     """An edit of plain data makes a new branch, and every part keeps its type."""
     edit = {"rev": "main", "key": "plan", "path": "pair[0]", "type": "int", "value": 5, "branch": "edit"}

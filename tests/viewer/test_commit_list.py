@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from vstate import CorruptObject, Memory, Versioned
+from vstate import CorruptObject, Memory, StoreUnavailable, Versioned
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.repo.repository import Repository
+from vstate.testing import Faulty
 from vstate.viewer import listing
+from vstate.viewer.keys import key_page
 from vstate.viewer.listing import Gone, Listings, Query
 
 
@@ -55,6 +57,47 @@ def test_a_filter_that_finds_little_ends_in_time(monkeypatch: pytest.MonkeyPatch
         requests += 1
     assert [row["message"] for row in answer["rows"]] == ["put 0"]
     assert requests > 1
+
+
+def test_a_row_is_found_in_a_run_that_goes_on() -> None:
+    """A commit behind the rows that are made has its number, though its run has not ended there."""
+    repo = make(600)
+    for i in range(120):
+        repo.commit("main", set={"k": -i}, message=f"step {'x' * i}")
+    listings = Listings(repo)
+    view = listings.page(Query(), fold=True, first=0, limit=80)["view"]
+    wanted = repo.resolve("main~300")
+    assert listings.page(Query(), fold=True, find=wanted, first=0, limit=80, view=view)["found"] == 120
+
+
+def test_an_error_of_the_store_is_no_end() -> None:
+    """A list during which the store failed begins anew with the next request."""
+    store = Faulty(make(300).store)
+    listings = Listings(Repository(store))
+    view = listings.page(Query(), first=0, limit=20)["view"]
+    store.fail_at = len(store.calls) + 1
+    with pytest.raises(StoreUnavailable):
+        listings.page(Query(), first=0, limit=1000, view=view)
+    answer = listings.page(Query(), first=0, limit=1000)
+    assert (answer["known"], answer["complete"]) == (300, True)
+
+
+def test_damage_is_in_one_row() -> None:
+    """A commit whose keys are lost is a row that says so; those around it have theirs."""
+    repo = Repository(Memory())
+    for i in range(3):
+        repo.commit("main", set={"k": "long " * 50 + str(i)}, message=f"put {i}")
+    lost = repo.resolve("main~1").root
+    assert lost is not None
+    repo.store.delete(OBJECT_PREFIX + lost.hex())
+    rows = Listings(Repository(repo.store)).page(Query(), first=0, limit=10)["rows"]
+    assert [(row["message"], bool(row["damage"])) for row in rows] == [
+        *(("put 2", True), ("put 1", True), ("put 0", False))
+    ]
+    old, new = repo.resolve("main~1"), repo.resolve("main")
+    answer = key_page(Repository(repo.store), new, old, "", after="", limit=9, changed=False)
+    assert [item["key"] for item in answer["items"]] == ["k"]
+    assert "not marked" in answer["note"]
 
 
 def test_damage_is_no_end() -> None:

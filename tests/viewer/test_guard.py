@@ -26,12 +26,21 @@ def test_token(viewer: Viewer) -> None:
     assert viewer.send("/static/main.js")[0] == 401
     assert viewer.send("/?token=wrong")[0] == 401
     assert viewer.send("/api/v1/store?token=" + viewer.token)[0] == 401
-    status, headers, _ = viewer.send(f"/?token={viewer.token}")
+    status, headers, answer = viewer.send(f"/?token={viewer.token}")
     cookie = headers["set-cookie"]
-    assert (status, headers["location"]) == (303, "/")
+    assert (status, viewer.token.encode() in answer) == (200, False)
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert viewer.send("/api/v1/store", Cookie=cookie.partition(";")[0])[0] == 200
+
+
+def test_pictures_are_boxed_in(viewer: Viewer) -> None:
+    """A picture opened by itself runs nothing."""
+    bearer = f"Bearer {viewer.token}"
+    headers = viewer.send("/api/v1/bytes?key=picture", Authorization=bearer)[1]
+    assert headers["content-security-policy"] == "sandbox; default-src 'none'"
+    headers = viewer.send("/api/v1/store", Authorization=bearer)[1]
+    assert headers["content-security-policy"].startswith("default-src 'self'")
 
 
 def test_other_sites(viewer: Viewer) -> None:

@@ -80,7 +80,7 @@ def test_frames_and_arrays(look: Look, tmp_path: Path) -> None:
         page.locator(".facts", has_text="from -1.0 to 1.0").wait_for()
         assert page.locator(".charts svg").count() == 2
         page.goto(f"{viewer.base}/#/?key=long")
-        page.locator(".facts", has_text=re.compile("a sample goes from 0 to 1")).wait_for()
+        page.locator(".facts", has_text=re.compile("a sample is drawn, from 0 to 1")).wait_for()
         page.get_by_label("from element").fill("1199999")
         page.get_by_label("from element").press("Enter")
         page.locator(".element", has_text="[1199999] 1199999").wait_for()

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from viewers import Viewer, viewing
@@ -274,20 +274,41 @@ def test_many_commits(look: Look, tmp_path: Path) -> None:
 
 
 def test_a_file(
-    look: Look, browser: object, small: Path, tmp_path: Path, run_vstate: Callable[..., str]
+    browser: Any, make_small: Callable[[Path], None], tmp_path: Path, run_vstate: Callable[..., str]
 ) -> None:
-    """An exported page opens from disk: it has commits, keys, values, changes, pictures and versions."""
-    file = tmp_path / "history.html"
-    run_vstate("view", str(small), "--export", str(file))
+    """An exported page opens from disk: it has commits, keys, values, changes, pictures and versions.
+
+    It tells of nothing outside of its range. Keys may have names that all objects of JavaScript have.
+    """
+    file, store = tmp_path / "history.html", tmp_path / "store"
+    make_small(store)
+    with Versioned(Disk(store)) as state:
+        state["constructor"], state["__proto__"] = {"toString": 1}, 2
+        state.commit("odd names")
+    run_vstate("view", str(store), "--export", str(file))
+    assert '"name":"other"' not in file.read_text("utf-8")
     page = browser.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.goto(file.as_uri())
+    page.locator(".commit-title h2", has_text="odd names").wait_for()
+    page.locator(".key", has_text="constructor").click()
+    page.locator(".part.is-added", has_text="toString").wait_for()
+    page.keyboard.press("l")
+    page.get_by_text("1 commit changed this key").wait_for()
+    page.keyboard.press("v")
+    page.locator(".key", has_text="__proto__").click()
+    page.locator(".leaf", has_text="2").wait_for()
+    page.keyboard.press("ArrowLeft")
     page.locator(".commit-title h2", has_text="planned").wait_for()
+    page.keyboard.press("Escape")
     content(page, "steps[2]")
+    page.locator(".key", has_text="plan").click()
+    page.locator(".part.is-modified", has_text="steps").wait_for()
     page.locator(".key", has_text="chat").click()
     page.locator(".call", has_text="calc").wait_for()
+    assert page.locator(".message.is-new").count() == 0  # in this commit
     page.locator(".key", has_text="picture").click()
     page.locator("figcaption", has_text="1 × 1").wait_for()
     page.keyboard.press("l")

@@ -22,6 +22,7 @@ _MOST_COLUMNS: Final = 200
 _SAMPLED: Final = 200_000  # elements for the form
 _BARS: Final = 24
 _POINTS: Final = 200
+_LARGEST: Final = 1e300  # of a number whose form is drawn: sums of larger ones overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,13 @@ def array_shape(array: Array) -> ArrayShape | None:
         for element in array.elements(start, min(start + _BLOCK, count)):
             if isinstance(element, bool) or not isinstance(element, int | float):
                 return None
-            if math.isfinite(element):
-                numbers.append(float(element))
-    if not numbers:
+            try:
+                number = float(element)
+            except OverflowError:  # an int of more than 308 digits
+                return None
+            if math.isfinite(number):
+                numbers.append(number)
+    if not numbers or max(map(abs, numbers)) > _LARGEST:
         return None
     low, high = min(numbers), max(numbers)
     width = (high - low) / _BARS

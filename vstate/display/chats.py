@@ -7,9 +7,8 @@ Responses API that are no messages, such as `function_call`, are known by their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from vstate.display.cells import cut_text, line_text
@@ -27,8 +26,25 @@ _ARGUMENTS: Final = ("arguments", "input", "action", "queries", "code")
 """The fields of OpenAI's items that hold what a tool is called with."""
 
 
-Cut = Callable[[str], str]
-"""Makes a text as short as it is shown."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Makes a text as short as it is shown: in one line, or with its lines."""
+
+    most: int
+
+    def __call__(self, text: str) -> str:
+        return line_text(text, self.most) if self.most == _LONGEST else cut_text(text, self.most)
+
+    def joined(self, texts: Iterable[str]) -> str:
+        """The texts as lines. A forged message may hold one long text many times: the rest is not joined."""
+        found: list[str] = []
+        left = self.most + 1
+        for text in texts:
+            found.append(text[:left])
+            left -= len(text) + 1
+            if left <= 0:
+                break
+        return self("\n".join(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +89,7 @@ def chat_view(
     The first 1,000 items decide whether the list is a conversation. Calls and results find each other within
     1,000 messages. Texts have at most `most` characters: in one line by default, else with their lines.
     """
-    cut: Cut = partial(line_text, most=most) if most == _LONGEST else partial(cut_text, most=most)
+    cut = Cut(most)
     if not value or not all(_is_message(_fields(item)) for item in value[:_MOST_MESSAGES]):
         return None
     messages: list[MessageView] = []
@@ -99,7 +115,8 @@ def chat_view(
             for number, call_view in enumerate(calls):
                 open_calls[call_view.id] = (len(messages), number)
             name = _text(fields.get("name"))[:_LONGEST_NAME] if "role" in fields else ""
-            messages.append(MessageView(place, role, name, cut(text), tuple(calls)))
+            if calls or first <= place < first + limit:
+                messages.append(MessageView(place, role, name, cut(text), tuple(calls)))
     shown = tuple(message for message in messages if first <= message.place < first + limit)
     return ChatView(shown, len(value), max(len(value) - first - limit, 0))
 
@@ -205,10 +222,8 @@ def _content(fields: Mapping[str, object], cut: Cut) -> _Content:
         arguments = function.get("arguments", function.get("args"))
         calls.append(_call(_text(inner.get("id")), function.get("name"), arguments, cut))
     answered = fields.get("tool_call_id")
-    text = "\n".join(texts)
-    if isinstance(answered, str):
-        return "", calls, [(answered, cut(text))]
-    return text, calls, results
+    text = cut.joined(texts)
+    return ("", calls, [(answered, text)]) if isinstance(answered, str) else (text, calls, results)
 
 
 def _call(id: str, name: object, arguments: object, cut: Cut) -> CallView:
@@ -233,7 +248,7 @@ def _brief(value: object, cut: Cut) -> str:
         texts = [_fields(block).get("text") for block in value[:_MOST_BLOCKS]]
         known = [text for text in texts if isinstance(text, str)]
         if len(known) == len(texts):
-            return cut("\n".join(known))
+            return cut.joined(known)
     return cut(_value(value))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from vstate.repo.compare.arrays import runs
@@ -84,6 +84,7 @@ def text_hunks(old: str, new: str) -> list[Hunk]:
     left = _MOST_LINES
     for group in _near(changes):
         if left <= 0:
+            hunks[-1] = replace(hunks[-1], lines=(*hunks[-1].lines, _left_out("more changes behind these")))
             break
         hunk = _hunk(before, after, group, aligner, left)
         left -= len(hunk.lines)
@@ -121,9 +122,17 @@ def _hunk(before: list[str], after: list[str], group: list[_Change], aligner: Al
         else:
             lines += [LineChange("-", _short(text)) for text in removed]
             lines += [LineChange("+", _short(text)) for text in added]
+        if row_end - row > most or column_end - column > most:
+            counts = f"{row_end - row:,} lines become {column_end - column:,}"
+            lines.append(_left_out(f"{counts}; the first {most:,} of each are shown"))
         at = row_end
     lines += [LineChange(" ", _short(before[number])) for number in range(at, stop)]
     return Hunk(start + 1, stop - start, first + 1, last - first, tuple(lines))
+
+
+def _left_out(what: str) -> LineChange:
+    """A line that tells of lines that are not shown."""
+    return LineChange(" ", (Piece(f"… {what} …"),))
 
 
 def _short(text: str) -> tuple[Piece, ...]:

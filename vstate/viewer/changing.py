@@ -8,6 +8,7 @@ from typing import Any, Final
 from vstate.errors import AlreadyExists, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.objects.expiry import now, split_expiry
 from vstate.repo.inert import InertRepository
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
@@ -131,6 +132,7 @@ class Changing:
         return answer | {
             "strategy": result.strategy,
             "conflicts": resolved[:_MOST_CONFLICTS],
+            "more": max(len(resolved) - _MOST_CONFLICTS, 0),
             "changes": None if result.commit is None else self._changes(repo, head, result.commit),
         }
 
@@ -215,7 +217,8 @@ class Changing:
         if policy and policy not in NAMES:
             raise InvalidInput(f"no policy {policy[:50]!r}; these are: {', '.join(NAMES)}")
         rev = body.text("rev")
-        result = repo.merge(branch, repo.resolve(rev), policy=policy or None, name=rev, seen=head)
+        name = body.text("name", rev)
+        result = repo.merge(branch, repo.resolve(rev), policy=policy or None, name=name, seen=head)
         return self._moved(repo, branch, head, result.commit) | {"strategy": result.strategy}
 
     def _edit(self, repo: Repository, body: Body) -> Answer:
@@ -225,6 +228,8 @@ class Changing:
         data = tree.lookup(repo.objects.node, base.root, key)
         if data is None:
             raise NotFound(f"no key {key!r} at {base.short}", name=key)
+        if (due := split_expiry(data)[1]) is not None and due.is_over:
+            raise NotFound(f"the key {key!r} has expired", name=key)
         if repo.refs.read(HEADS + branch) is not None:
             raise AlreadyExists(
                 f"there is a branch {branch!r} already: an edit goes to a new branch", name=branch
@@ -233,5 +238,7 @@ class Changing:
         new = edited(value, path, body.text("type"), body.value("value"))
         repo.create_branch(branch, base)
         where = f"{key} {path}".strip()
-        commit = repo.commit(branch, set={key: new}, expect=base, message=f"Edit {where[:200]}")
+        # One that slides begins anew by itself.
+        left = {} if due is None or due.ttl else {key: (due.at - now()) / 1_000_000}
+        commit = repo.commit(branch, set={key: new}, expire=left, expect=base, message=f"Edit {where[:200]}")
         return self._moved(repo, branch, base, commit or base)

@@ -18,7 +18,6 @@ from vstate.objects.commit import Commit
 from vstate.repo.repository import Repository
 from vstate.repo.search.selection import select
 from vstate.viewer.comparing import key_changes
-from vstate.viewer.health import health
 from vstate.viewer.lanes import Lanes
 from vstate.viewer.listing import ref_documents, refs_by_commit, row_document
 from vstate.viewer.page import joined_script, read_static
@@ -32,6 +31,7 @@ _MOST_CHARACTERS: Final = 40_000_000  # of JSON
 _MOST_KEYS: Final = 5000  # of a state
 _PARTS: Final = 100  # of a page
 _PAGES: Final = 40  # of one value
+_PAGES_OF_LIST: Final = 10
 _MOST_PICTURE: Final = 1_000_000  # bytes
 
 
@@ -119,7 +119,10 @@ class _Data:
             if not parents or parents[0] not in inside:
                 row["state"] = dict(self._state(commit))
             rows.append(row)
-            commits[commit.id] = self._reading.commit(commit.id) | {"refs": refs}
+            commits[commit.id] = document = self._reading.commit(commit.id) | {"refs": refs}
+            self._left -= len(json.dumps([row["info"], row["message"], document]))
+            if self._left <= 0:
+                break  # the file has no room for older commits
         for row, below in zip(rows, [*rows[1:], None], strict=True):
             row["parents"] = [parent for parent in row["parents"] if parent in commits]
             if below is not None:
@@ -136,7 +139,6 @@ class _Data:
             "commits": commits,
             "values": self._found,
             "pictures": self._pictures,
-            "health": health(self._repo),
         }
 
     def _refs(self, commits: dict[str, Any]) -> dict[str, Any]:
@@ -155,43 +157,55 @@ class _Data:
             document = change_document(change)
             del document["key"]
             data = tree.lookup(self._repo.objects.node, commit.root, key)
-            document["value"] = None if data is None else self._number(commit, key, data)
+            document["value"] = None if data is None else self._number(commit, key, data, before)
             document["diff"] = self._paid(key_changes(self._repo, self._values, before, commit, key))
             changes[key] = document
         return changes
 
     def _state(self, commit: Commit) -> Iterator[tuple[str, int]]:
         for key, data in islice(tree.scan(self._repo.objects.nodes, commit.root), _MOST_KEYS):
-            yield key, self._number(commit, key, data)
+            yield key, self._number(commit, key, data, commit)
 
-    def _number(self, commit: Commit, key: str, data: bytes) -> int:
-        """The number of the value of an entry; equal values are in the file once."""
+    def _number(self, commit: Commit, key: str, data: bytes, before: Commit | None) -> int:
+        """The number of the value of an entry; equal values are in the file once.
+
+        The marks in it are those of `commit`, against the commit `before`.
+        """
         number = self._numbers.get(data)
         if number is None:
             number = self._numbers[data] = len(self._found)
             entry = self._repo.parse_entry(key, data)
-            found: dict[str, Any] = {"type": entry.type, "size": entry.size, "parts": {}}
+            found: dict[str, Any] = {"type": entry.type, "size": entry.size, "marks": commit.id, "parts": {}}
             self._found.append(found)
-            found["parts"] = self._pages(commit, key, number)
+            found["parts"] = self._pages(commit, key, number, before)
         return number
 
-    def _pages(self, commit: Commit, key: str, number: int) -> dict[str, Any]:
-        """The value and the parts inside it, as `GET /value` gives them, by path; some pages at most."""
+    def _pages(self, commit: Commit, key: str, number: int, before: Commit | None) -> dict[str, Any]:
+        """The value and the parts inside it, as `GET /value` gives them: some pages at most.
+
+        A page has the name of its path; one that begins at a later item, its path, a newline, and the item.
+        """
         pages: dict[str, Any] = {}
-        waiting = [""]
+        waiting = [("", 0)]
         while waiting and len(pages) < _PAGES and self._left > 0:
-            path = waiting.pop(0)
+            path, first = waiting.pop(0)
             try:
-                page = self._values.page(commit, key, path, before=commit, first=0, limit=_PARTS)
+                page = self._values.page(commit, key, path, before=before, first=first, limit=_PARTS)
             except (NotFound, VStateError):
                 continue
             for name in ("rev", "key"):
                 del page[name]
-            pages[path] = self._paid(page)
-            waiting += [part["path"] for part in page["parts"] if part["count"] and part["path"] != path]
-            view = page["view"] or {}
-            if view.get("picture"):
+            page = pages[_page_name(path, first)] = self._paid(page)
+            following = _following(page)
+            if following is not None and sum(name.startswith(f"{path}\n") for name in pages) < _PAGES_OF_LIST:
+                waiting.insert(0, (path, following))
+            waiting += [(part["path"], 0) for part in page["parts"] if part["count"] and part["path"] != path]
+            if (page["view"] or {}).get("picture"):
                 self._add_picture(commit, key, path, number)
+        for name, page in pages.items():
+            following, path = _following(page), name.partition("\n")[0]
+            if following is not None and _page_name(path, following) not in pages:
+                _end(pages[path], page)
         return pages
 
     def _add_picture(self, commit: Commit, key: str, path: str, number: int) -> None:
@@ -211,6 +225,29 @@ class _Data:
             return answer
         nothing: dict[str, Any] = {"details": [], "more": True, "parts": [], "view": None}
         return answer | nothing | {"error": "the file had no more room for this part"}
+
+
+def _page_name(path: str, first: int) -> str:
+    return f"{path}\n{first}" if first else path
+
+
+def _following(page: dict[str, Any]) -> int | None:
+    """The item at which the next page begins; None behind the last page."""
+    found: int | None = page["next"] if page["next"] is not None else (page["view"] or {}).get("next")
+    return found
+
+
+def _end(head: dict[str, Any], last: dict[str, Any]) -> None:
+    """Let a value end with its last page in the file; `head` is its first page."""
+    held = last["first"] + _PARTS
+    for view in (head["view"], last["view"]):
+        view["note"] = "This file holds the beginning of the value."
+        for name in ("count", "rows"):
+            if name in view and view["kind"] in ("chat", "table"):
+                view[name] = held
+    last["next"] = None
+    if "next" in last["view"]:
+        last["view"]["next"] = None
 
 
 def _seconds(later: str, earlier: str) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
+from html import escape
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["CONTENT_SECURITY_POLICY", "Guard"]
@@ -25,6 +26,7 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
 }
 _READING: Final = frozenset({"GET", "HEAD"})
 
@@ -59,8 +61,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                    headers.setdefault(name, value)
             await send(message)
 
         answer = self._answer(scope)
@@ -99,7 +100,9 @@ class Guard:
     def _signed_in(self, scope: Scope) -> Response:
         assert self._token is not None
         root = scope.get("root_path", "").rstrip("/") + "/"
-        response = RedirectResponse(root, status_code=303)
+        # Not a redirect: after a link of another site, a browser would follow it without the new cookie.
+        refresh = f'<meta http-equiv="refresh" content="0; url={escape(root)}">'
+        response = HTMLResponse(f"<!doctype html><title>vstate</title>{refresh}")
         secure = scope.get("scheme") == "https"
         response.set_cookie(
             self._cookie, self._token, httponly=True, samesite="strict", path=root, secure=secure

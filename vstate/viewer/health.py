@@ -8,7 +8,8 @@ from itertools import islice
 from time import monotonic
 from typing import Any, Final
 
-from vstate.errors import VStateError
+from vstate.errors import CorruptObject, VStateError
+from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.plural import counted
 from vstate.repo.names.refs import HEADS
@@ -32,53 +33,81 @@ def health(repo: Repository) -> Answer:
     """The sizes by key at HEAD and by branch, and the signatures of the newest commits.
 
     Sizes are those of whole values, in bytes. Equal values are stored once, and compressed, so a store takes
-    less. Branches that were not looked at in time are counted in `left_out`.
+    less. Of many keys, the first 200,000 are added up: `measured`. Branches that were not looked at in time
+    are counted in `left_out`, and those that cannot be read in `damaged`.
     """
     end = monotonic() + _SECONDS
-    head = repo.commit_at(repo.refs.head())
     by_key: list[tuple[str, int]] = []
-    if head is not None:
-        by_key = [(key, entry.size) for key, entry in islice(repo.entries(head.root), _MOST_KEYS)]
     branches: list[Answer] = []
-    left_out = 0
+    left_out = damaged = 0
+    try:
+        head = repo.commit_at(repo.refs.head())
+        if head is not None:
+            by_key = [(key, entry.size) for key, entry in islice(repo.entries(head.root), _MOST_KEYS)]
+    except CorruptObject:  # its branch is counted below
+        head = None
     for name, oid in repo.refs.list(HEADS).items():
         if monotonic() > end:
             left_out += 1
             continue
-        commit = repo.objects.commit(oid)
-        sizes = [entry.size for _, entry in islice(repo.entries(commit.root), _MOST_KEYS)]
+        try:
+            commit = repo.objects.commit(oid)
+            sizes = [entry.size for _, entry in islice(repo.entries(commit.root), _MOST_KEYS)]
+        except CorruptObject:
+            damaged += 1
+            continue
         branches.append(
-            {"name": name, "keys": len(sizes), "bytes": sum(sizes), "time": commit.time.isoformat()}
+            {
+                "name": name,
+                "keys": _count(repo, commit, len(sizes)),
+                "measured": len(sizes),
+                "bytes": sum(sizes),
+                "time": commit.time.isoformat(),
+            }
         )
     return {
-        "keys": len(by_key),
+        "keys": 0 if head is None else _count(repo, head, len(by_key)),
+        "measured": len(by_key),
         "bytes": sum(size for _, size in by_key),
         "largest": [
             {"key": key, "bytes": size} for key, size in nlargest(_SHOWN, by_key, key=lambda e: e[1])
         ],
         "branches": sorted(branches, key=lambda branch: -branch["bytes"])[:_SHOWN],
-        "branch_count": len(branches) + left_out,
+        "branch_count": len(branches) + left_out + damaged,
         "left_out": left_out,
+        "damaged": damaged,
         "signatures": _signatures(repo, head),
     }
+
+
+def _count(repo: Repository, commit: Commit, measured: int) -> int:
+    """The number of keys. With very many, those that have expired are counted too."""
+    return measured if measured < _MOST_KEYS else tree.count(repo.objects.node, commit.root)
 
 
 def _signatures(repo: Repository, head: Commit | None) -> Answer:
     """How many of the newest commits are signed, by key."""
     counts: dict[str, int] = {}
     seen = 0
-    for commit in () if head is None else islice(repo.history.ancestors(head.oid), _CHECKED):
-        seen += 1
-        if commit.signature is None:
-            name = "none"
-        else:
-            try:
-                is_good = check(commit) == "good"
-            except VStateError:  # without the package cryptography
-                is_good = True
-            name = str(PublicKey(commit.signature.signer)) if is_good else "invalid"
-        counts[name] = counts.get(name, 0) + 1
+    try:
+        for commit in () if head is None else islice(repo.history.ancestors(head.oid), _CHECKED):
+            seen += 1
+            name = _signer(commit)
+            counts[name] = counts.get(name, 0) + 1
+    except CorruptObject:
+        pass  # those before the damage are counted
     return {"commits": seen, "by_key": [{"key": key, "commits": count} for key, count in counts.items()]}
+
+
+def _signer(commit: Commit) -> str:
+    """The key of the signature; "none" without one, "invalid" for a bad one."""
+    if commit.signature is None:
+        return "none"
+    try:
+        is_good = check(commit) == "good"
+    except VStateError:  # without the package cryptography
+        is_good = True
+    return str(PublicKey(commit.signature.signer)) if is_good else "invalid"
 
 
 def _gc(repo: Repository, progress: UpkeepProgress) -> Answer:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from vstate.display.documents import entry_document
+from vstate.errors import CorruptObject
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Diff
@@ -14,7 +15,7 @@ from vstate.repo.repository import Repository
 
 __all__ = ["key_page"]
 
-_MOST_CHANGES: Final = 20_000  # keys that are marked
+_MOST_CHANGES: Final = 100_000  # keys that are marked
 _SEPARATOR: Final = "/"
 _BEHIND: Final = "0"  # the character behind the separator
 
@@ -34,14 +35,20 @@ def key_page(
     Keys that differ from the commit `before` are marked, also removed ones. With `changed`, only these are
     listed.
     """
-    old = None if before is None else before.root
-    some = islice(tree.diff(repo.objects.nodes_once, old, commit.root), _MOST_CHANGES)
+    old, note = None if before is None else before.root, ""
+    try:
+        some = [*islice(tree.diff(repo.objects.nodes_once, old, commit.root), _MOST_CHANGES)]
+    except CorruptObject as error:
+        some, note = [], f"Changes are not marked: {error}"
+    if len(some) == _MOST_CHANGES:
+        note = f"Of all changes, the first {_MOST_CHANGES:,} are marked."
     diff = repo.make_diff(some)
     names = [key for key in diff if key.startswith(prefix)]
+    gone = [key for key in names if diff[key].kind == "removed"]
     items: list[dict[str, Any]] = []
     at = after
     while len(items) < limit:
-        name = _next(repo, commit, diff, names, prefix, at, changed)
+        name = _next(repo, commit, names, gone, prefix, at, changed)
         if name is None:
             break
         rest = name[len(prefix) :]
@@ -53,7 +60,7 @@ def key_page(
         else:
             items.append(_key(repo, commit, diff, name, rest))
             at = name + "\0"
-    more = len(items) >= limit and _next(repo, commit, diff, names, prefix, at, changed) is not None
+    more = len(items) >= limit and _next(repo, commit, names, gone, prefix, at, changed) is not None
     return {
         "rev": commit.id,
         "prefix": prefix,
@@ -61,20 +68,24 @@ def key_page(
         "next": at if more else None,
         "changed": {"added": len(diff.added), "modified": len(diff.modified), "removed": len(diff.removed)},
         "keys": tree.count(repo.objects.node, commit.root),
+        "note": note,
     }
 
 
 def _next(
-    repo: Repository, commit: Commit, diff: Diff, names: list[str], prefix: str, at: str, changed: bool
+    repo: Repository, commit: Commit, names: list[str], gone: list[str], prefix: str, at: str, changed: bool
 ) -> str | None:
     """The first key from `at` on, of the commit or removed from it."""
-    place = bisect_left(names, max(at, prefix))
     if changed:
-        return names[place] if place < len(names) else None
+        return _from(names, max(at, prefix))
     stored = next(tree.scan(repo.objects.nodes, commit.root, prefix, start=at), None)
-    removed = next((key for key in names[place:] if diff[key].kind == "removed"), None)
-    found = [key for key in (stored and stored[0], removed) if key is not None]
+    found = [key for key in (stored and stored[0], _from(gone, max(at, prefix))) if key is not None]
     return min(found, default=None)
+
+
+def _from(names: list[str], at: str) -> str | None:
+    place = bisect_left(names, at)
+    return names[place] if place < len(names) else None
 
 
 def _folder(repo: Repository, commit: Commit, names: list[str], whole: str, label: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
@@ -29,8 +29,11 @@ def versions(
 
     Each has the number at `path`, if one is there. The page begins behind the commit `before`.
     """
-    log = repo.log(before or start, key=key)
-    found = [commit for commit in islice(log, limit + 2) if before is None or commit.oid != before.oid]
+    log = repo.log(start, key=key)
+    if before is not None:  # from the start again: an older commit need not be an ancestor of this one
+        for _ in takewhile(lambda commit: commit.oid != before.oid, log):
+            pass
+    found = [*islice(log, limit + 1)]
     documents = [_version(repo, values, commit, key, path) for commit in found[:limit]]
     return {"commits": documents, "next": found[limit - 1].id if len(found) > limit else None}
 

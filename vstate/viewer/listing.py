@@ -240,8 +240,8 @@ class Listings:
                 at = None if find is None else listing.find(find)
                 if fold:
                     shown = listing.folded(opened, first + limit)
+                    at = None if at is None else self._shown_at(listing, shown, opened, at)
                     known, page = len(shown.shown), shown.shown[first : first + limit]
-                    at = None if at is None else shown.find(at)
                 else:
                     known = len(listing.rows)
                     page = [(number, 1) for number in range(first, min(first + limit, known))]
@@ -251,13 +251,21 @@ class Listings:
                     for at, count in page
                 ]
             documents = self._documents(places)
-        except CorruptObject:
+        except Exception:
             # A walk that raised has ended: the list would look complete.
             with self._lock:
                 self._kept.pop(view, None)
             raise
         answer = {"view": view, "rows": documents, "first": first, "known": known, "complete": complete}
         return answer if find is None else answer | {"sought": find.id, "found": at}
+
+    def _shown_at(self, listing: _Listing, shown: _Folding, opened: frozenset[str], row: int) -> int | None:
+        """The number of the shown row for this one, once its run has ended, if some seconds suffice."""
+        end = monotonic() + _LONGEST_SEARCH
+        while shown.find(row) is None and not listing.complete and monotonic() < end:
+            listing.extend(len(listing.rows) + _FOLDED)
+            shown.extend(listing, opened)
+        return shown.find(row)
 
     def _find(self, query: Query, view: str) -> tuple[str, _Listing]:
         if view:
@@ -274,9 +282,8 @@ class Listings:
                 raise
             selection = Selection(self._repo, ())  # a store without commits
         named = frozenset(self._repo.refs.all().values())
-        view = hashlib.blake2b(
-            repr((query, selection.starts, sorted(named))).encode(), digest_size=12
-        ).hexdigest()
+        what = (query, selection.since, selection.until, selection.starts, sorted(named))
+        view = hashlib.blake2b(repr(what).encode(), digest_size=12).hexdigest()
         listing = _Listing([], self._rows(selection), named)
         with self._lock:
             found = self._kept.setdefault(view, listing)
@@ -351,7 +358,11 @@ def ref_documents(names: Sequence[str], head: Head) -> list[dict[str, Any]]:
 
 def row_document(repo: Repository, commit: Commit, refs: list[dict[str, Any]]) -> dict[str, Any]:
     """A commit in one row: its first line, its refs and the keys that it changed."""
-    diff = repo.changes(commit)
+    damage = ""
+    try:
+        diff = repo.changes(commit)
+    except CorruptObject as error:
+        diff, damage = repo.make_diff(()), str(error)
     signs = {"added": "+", "modified": "~", "removed": "-"}
     names = [
         [signs[diff[key].kind], key[:_LONGEST_NAME]] for key, _ in zip(diff, range(_MOST_NAMES), strict=False)
@@ -376,6 +387,7 @@ def row_document(repo: Repository, commit: Commit, refs: list[dict[str, Any]]) -
             "names": names,
         },
         "cut": repo.history.is_shallow(commit),
+        "damage": damage,
     }
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from vstate.display.documents import change_document, commit_document, event_documents
-from vstate.errors import InvalidInput, VStateError
+from vstate.errors import CorruptObject, InvalidInput, VStateError
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import HEADS, REMOTES, TAGS
@@ -114,7 +114,11 @@ class Reading:
         """One commit with its events, its signature and the keys that it changed."""
         repo = self._repo
         commit = repo.resolve(rev)
-        diff = repo.changes(commit)
+        damage = ""
+        try:
+            diff = repo.changes(commit)
+        except CorruptObject as error:
+            diff, damage = repo.make_diff(()), str(error)
         refs = ref_documents(refs_by_commit(repo).get(commit.oid, ()), repo.refs.head())
         document = commit_document(commit, shallow=repo.history.is_shallow(commit))
         return document | {
@@ -124,6 +128,7 @@ class Reading:
             "signature": self._signature(commit),
             "changes": [change_document(change) for change in islice(diff.values(), _MOST_CHANGES)],
             "more": max(len(diff) - _MOST_CHANGES, 0),
+            "damage": damage,
         }
 
     def _signature(self, commit: Commit) -> Answer:

@@ -83,10 +83,12 @@ export function Actions({ rev, place, store, refs }) {
   const [body, setBody] = useState(null);
   const dialog = useRef(null);
   useEffect(() => {
-    if (open && dialog.current && !dialog.current.open) dialog.current.showModal();
-  }, [open]);
+    if (dialog.current && !dialog.current.open) dialog.current.showModal();
+    else if (open && !dialog.current) setOpen(null); // what it was about is gone
+  });
   if (!store?.write || !rev) return null;
-  const branch = place.branch && refs?.branches.some((found) => found.name === place.branch) ? place.branch : store.head.branch;
+  const chosenBranch = place.branch?.replace(/^heads\//, "");
+  const branch = refs?.branches.some((found) => found.name === chosenBranch) ? chosenBranch : store.head.branch;
   const seen = refs?.branches.find((found) => found.name === branch)?.commit;
   const close = () => {
     setOpen(null);
@@ -114,7 +116,7 @@ export function Actions({ rev, place, store, refs }) {
   const chosen = all.find(([id]) => id === open);
   return html`<div class="actions">
     ${all.map(([id, label, , begin]) => html`<${Chip} onClick=${begin}>${shown(label)}</${Chip}>`)}
-    ${open ? html`<dialog ref=${dialog} onClose=${close} aria-labelledby="action-title">
+    ${chosen ? html`<dialog ref=${dialog} onClose=${close} aria-labelledby="action-title">
       <h2 id="action-title">${shown(chosen[1])}</h2>
       ${body ? html`<${Preview} path=${chosen[2]} body=${body} label=${chosen[1]} onDone=${done} onCancel=${close} />`
         : open === "edit" ? html`<${EditForm} rev=${rev} name=${place.key} path=${place.path} onBody=${setBody} />`

@@ -45,8 +45,8 @@ async function answerOf(request, options) {
 
 /** Whether the answer can never change: all the commits that it is about are named by their ids. */
 function isFixed(params) {
-  const revs = ["rev", "new", "old"].filter((name) => params[name] !== undefined);
-  return revs.length > 0 && revs.every((name) => ID.test(params[name]));
+  const revs = ["rev", "new", "old", "since", "before"].map((name) => params[name]).filter(Boolean);
+  return revs.length > 0 && revs.every((rev) => ID.test(rev));
 }
 
 /** The answer to a GET. Raises ApiError. Answers that cannot change are kept. */
@@ -55,7 +55,7 @@ export function get(path, params = {}) {
   const found = kept.get(request);
   if (found) return found;
   const answer = answerOf(request);
-  if (isFixed(params) || /^\/commits\/[0-9a-f]{64}$/.test(path)) {
+  if (isFixed(params)) {
     kept.set(request, answer);
     answer.catch(() => kept.delete(request));
     if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
@@ -68,8 +68,12 @@ export function post(path, body) {
   return answerOf(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 }
 
-/** `{data, error, loading}` of a GET; `data` stays until the next answer is here. A null path asks nothing. */
-export function useAnswer(path, params = {}, again = 0) {
+/** The refs as they were seen last: a text that changes when one of them moves. */
+export const seen = { refs: null };
+
+/** `{data, error, loading}` of a GET, asked anew when a ref has moved. `data` stays until the next answer is here.
+ * A null path asks nothing. */
+export function useAnswer(path, params = {}) {
   const request = path && requestOf(path, params);
   const [state, setState] = useState({ data: null, error: null, request: null });
   useEffect(() => {
@@ -80,17 +84,21 @@ export function useAnswer(path, params = {}, again = 0) {
       (error) => isWanted && setState({ data: null, error, request }),
     );
     return () => { isWanted = false; };
-  }, [request, again]);
+  }, [request, seen.refs]);
   if (!request) return { data: null, error: null, loading: false };
   return { data: state.data, error: state.request === request ? state.error : null, loading: state.request !== request };
 }
 
-/** The further pages of an answer, the place of the next one or null, and a function that loads it. */
+/** The further pages of an answer, the place of the next one or null, a function that loads it, and its error. */
 export function usePages(answer, load, nextOf = (page) => page.next) {
-  const [state, setState] = useState({ of: null, pages: [] });
-  const pages = state.of === answer ? state.pages : [];
+  const [state, setState] = useState({});
+  const { pages = [], error } = state.of === answer ? state : {};
   const next = answer ? nextOf(pages.at(-1) ?? answer) : null;
-  return [pages, next, async () => setState({ of: answer, pages: [...pages, await load(next)] })];
+  const more = () => load(next).then(
+    (page) => setState({ of: answer, pages: [...pages, page] }),
+    (failed) => setState({ of: answer, pages, error: failed }),
+  );
+  return [pages, next, more, error];
 }
 
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
@@ -98,6 +106,14 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u20
 /** A stored text for people: characters that hide or turn other text are written out. */
 export function shown(text) {
   return String(text ?? "").replace(HIDDEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** The revisions that name the branches, the tags and the remote branches; in full where two have one name. */
+export function revisionsOf(refs) {
+  const kinds = [["heads", refs?.branches], ["tags", refs?.tags], ["remotes", refs?.remotes]].map(([kind, found = []]) => [kind, found.map((each) => each.name)]);
+  const names = kinds.flatMap(([, found]) => found);
+  const isShared = (name) => names.indexOf(name) !== names.lastIndexOf(name);
+  return kinds.map(([kind, found]) => found.map((name) => (isShared(name) ? `${kind}/${name}` : name)));
 }
 
 const UNITS = ["B", "kB", "MB", "GB", "TB"];

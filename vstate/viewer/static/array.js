@@ -2,7 +2,7 @@
 import { get, shown } from "./api.js";
 import { BarChart, LineChart } from "./chart.js";
 import { html, useState } from "./preact.js";
-import { Chip } from "./widgets.js";
+import { Chip, Failure } from "./widgets.js";
 
 const SOME = 200;
 
@@ -21,11 +21,16 @@ function indexOf(place, shape, order) {
 /** An array. Elements are fetched a page at a time, from any place on. */
 export function ArrayValue({ answer, rev, name, since }) {
   const { view } = answer;
+  const bars = view.histogram;
   const [page, setPage] = useState(null);
   const { first, elements, next } = page?.of === answer ? page : view;
   const load = async (place) => {
-    const found = await get("/value", { rev, key: name, path: answer.path, since, first: place, limit: SOME });
-    setPage({ ...found.view, of: answer });
+    try {
+      const found = await get("/value", { rev, key: name, path: answer.path, since, first: place, limit: SOME });
+      setPage({ ...found.view, of: answer });
+    } catch (error) {
+      setPage({ ...view, of: answer, error });
+    }
   };
   const jump = (event) => {
     event.preventDefault();
@@ -35,13 +40,13 @@ export function ArrayValue({ answer, rev, name, since }) {
   return html`<div class="array-value">
     <p class="facts">
       <span class="mono">${shown(view.dtype)}</span><span>shape ${view.shape.join(" × ") || "()"}</span>
-      ${view.low ? html`<span>from ${view.low} to ${view.high}</span>` : view.histogram ? html`<span>a sample goes from ${view.histogram.low} to ${view.histogram.high}</span>` : null}
+      ${view.low ? html`<span>from ${view.low} to ${view.high}</span>` : null}
       ${view.nans ? html`<span>${view.nans.toLocaleString("en")} NaN</span>` : null}
-      ${view.low && view.histogram?.sampled ? html`<span>the drawings are made of a sample</span>` : null}
+      ${bars?.sampled ? html`<span>a sample is drawn, from ${bars.low} to ${bars.high}</span>` : null}
     </p>
     <div class="charts">
       ${view.line ? html`<${LineChart} numbers=${view.line} caption="in order" />` : null}
-      ${view.histogram ? html`<${BarChart} ...${view.histogram} caption="how often" />` : null}
+      ${bars ? html`<${BarChart} ...${bars} caption="how often" />` : null}
     </div>
     <div class="elements mono" tabindex="0" role="region" aria-label="Elements">
       ${elements.map((element, i) => html`<span class="element" key=${first + i}><span class="is-dim">[${indexOf(first + i, view.shape, view.order)}]</span> ${shown(element)}</span>`)}
@@ -51,5 +56,6 @@ export function ArrayValue({ answer, rev, name, since }) {
       ${next !== null ? html`<${Chip} onClick=${() => load(next)}>next</${Chip}>` : null}
       ${view.count > elements.length ? html`<label>from element <input name="place" inputmode="numeric" size="8" placeholder=${first} /></label> <span class="is-dim">of ${view.count.toLocaleString("en")}</span>` : null}
     </form>
+    <${Failure} error=${page?.error} />
   </div>`;
 }

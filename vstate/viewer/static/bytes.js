@@ -1,7 +1,7 @@
 // Bytes in hexadecimal, and pictures.
 import { get, requestOf, shown, usePages } from "./api.js";
 import { html, useState } from "./preact.js";
-import { Chip } from "./widgets.js";
+import { Chip, Failure } from "./widgets.js";
 
 const ROWS = 64;
 
@@ -40,11 +40,12 @@ export function Picture({ rev, name, path }) {
 export function BytesValue({ answer, rev, name, since }) {
   const { view } = answer;
   const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: ROWS });
-  const [pages, next, more] = usePages(answer, load, (page) => page.view.next);
+  const [pages, next, more, error] = usePages(answer, load, (page) => page.view.next);
   return html`<div class="bytes-value">
     ${view.picture ? html`<${Picture} rev=${rev} name=${name} path=${answer.path} />` : null}
     ${view.media && !view.picture ? html`<p class="note">${view.media}</p>` : null}
     <pre class="hex" tabindex="0">${[answer, ...pages].map((page) => hexLines(bytesOf(page.view.data), page.view.first * 16)).join("\n")}</pre>
     ${next !== null ? html`<${Chip} onClick=${more}>${(view.size - next * 16).toLocaleString("en")} more bytes</${Chip}>` : null}
+    <${Failure} error=${error} />
   </div>`;
 }

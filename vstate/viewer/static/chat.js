@@ -2,7 +2,7 @@
 import { get, shown } from "./api.js";
 import { hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
-import { Chip } from "./widgets.js";
+import { Chip, Failure } from "./widgets.js";
 
 const SOME = 100;
 const LONG = 1500; // characters
@@ -38,6 +38,7 @@ export function Chat({ answer, rev, name, since }) {
   const { count } = answer.view;
   const [pages, setPages] = useState(() => new Map([[0, answer.view]]));
   const [from, setFrom] = useState(Math.max(Math.round(count / SOME) - 1, 0));
+  const [error, setError] = useState(null);
   const box = useRef(null);
   useEffect(() => {
     let isWanted = true;
@@ -45,6 +46,7 @@ export function Chat({ answer, rev, name, since }) {
       if (pages.has(page)) continue;
       get("/value", { rev, key: name, path: answer.path, since, first: page * SOME, limit: SOME }).then(
         (found) => isWanted && setPages((before) => new Map(before).set(page, found.view)),
+        (failed) => isWanted && setError(failed),
       );
     }
     return () => { isWanted = false; };
@@ -54,6 +56,7 @@ export function Chat({ answer, rev, name, since }) {
   return html`<div class="chat" ref=${box}>
     ${firstNew ? html`<p class="facts"><${Chip} onClick=${() => box.current.querySelector(`#message-${firstNew.place}`)?.scrollIntoView({ block: "center" })}>go to what is new</${Chip}></p>` : null}
     ${from > 0 ? html`<${Chip} onClick=${() => setFrom(from - 1)}>${(from * SOME).toLocaleString("en")} earlier messages</${Chip}>` : null}
+    <${Failure} error=${error} />
     <ol class="messages">${messages.map((message) => html`<${Message} key=${`${message.place} ${message.role}`} message=${message} path=${answer.path} />`)}</ol>
   </div>`;
 }

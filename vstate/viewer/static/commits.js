@@ -1,6 +1,6 @@
 // The commits as a list with lanes. Rows are made as they come into sight.
 import { counted, shown, spanText, timeText } from "./api.js";
-import { go, hrefOf } from "./place.js";
+import { go } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Chip } from "./widgets.js";
 
@@ -60,8 +60,9 @@ function Row({ row, at, total, width, isSelected, onSelect }) {
         <${Counts} changes=${row.changes} />
         <span class="commit-keys">${names}</span>
         ${row.author ? html`<span class="mono" title="the key of the signature">${row.author.replace("ed25519:", "✓")}</span>` : null}
+        ${row.damage ? html`<span class="is-bad" title=${shown(row.damage)}>damaged</span>` : null}
         ${row.cut ? html`<span title="the history behind it was cut off">cut off</span>` : null}
-        ${row.idle >= IDLE ? html`<span class="idle" title="no commit for this long before">idle ${spanText(row.idle)}</span>` : null}
+        ${row.idle >= IDLE ? html`<span class="idle">idle ${spanText(row.idle)}</span>` : null}
       </div>
     </div>
   </div>`;
@@ -122,7 +123,7 @@ export function ListFoot({ listing, place }) {
   const isFolded = place.fold !== "0";
   return html`<div class="foot">
     <span aria-live="polite">${counted(listing.known, "row")}${listing.complete ? "" : " …"}</span>
-    <a href=${hrefOf({ all: place.all ? "" : "1", branch: "" })} aria-pressed=${Boolean(place.all)} role="button" class="chip">all branches</a>
+    <${Chip} aria-pressed=${Boolean(place.all)} onClick=${() => go({ all: place.all ? "" : "1", branch: "" })}>all branches</${Chip}>
     <${Chip} aria-pressed=${isFolded} title="fold runs of alike commits (f)"
       onClick=${() => go({ fold: isFolded ? "0" : "", open: "" })}>fold</${Chip}>
   </div>`;

@@ -94,7 +94,7 @@ function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
 export function DiffView({ old, rev, base, isBeside }) {
   const params = { old, new: rev, base, limit: PAGE };
   const { data, error } = useAnswer("/diff", params);
-  const [pages, next, load] = usePages(data, (first) => get("/diff", { ...params, first }));
+  const [pages, next, load, failed] = usePages(data, (first) => get("/diff", { ...params, first }));
   if (error) return html`<${Failure} error=${error} />`;
   if (!data) return null;
   const changes = [data, ...pages].flatMap((page) => page.changes);
@@ -105,5 +105,6 @@ export function DiffView({ old, rev, base, isBeside }) {
     ${changes.length ? null : html`<p class="empty">Nothing differs.</p>`}
     ${changes.map((change, at) => html`<${ChangedKey} key=${`${data.new} ${change.key}`} change=${change} old=${data.old ?? old} rev=${data.new} isBeside=${isBeside} isFirst=${at < MOST_OPEN} />`)}
     ${next !== null ? html`<${Chip} onClick=${load}>more keys</${Chip}>` : null}
+    <${Failure} error=${failed} />
   </div>`;
 }

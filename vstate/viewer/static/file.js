@@ -1,6 +1,8 @@
 // The answers of a page that was opened from a file: all of them are in the page.
 const PLACED = 200; // rows of a page
 
+const REFUSED = ["info", "since", "until", "author"]; // conditions that the server reads
+
 function shownRow(row, query) {
   const wanted = (query.get("grep") ?? "").toLowerCase();
   const key = query.get("key");
@@ -8,8 +10,21 @@ function shownRow(row, query) {
   return (!wanted || texts.some((text) => text.toLowerCase().includes(wanted))) && (!key || key in row.keys);
 }
 
+/** An object whose names are all from the store: none, such as "constructor", is inherited. */
+const plain = (found) => found && Object.assign(Object.create(null), found);
+
+/** The answer without its marks, which are those of another commit. */
+function unmarked(answer) {
+  const { view } = answer;
+  const bare = (message) => ({ ...message, new: false, calls: message.calls.map((call) => ({ ...call, new: false })) });
+  const others = { messages: view?.messages?.map(bare), changed: [], changed_columns: [] };
+  return { ...answer, parts: answer.parts.map((part) => ({ ...part, change: null })), view: view && { ...view, ...others } };
+}
+
 /** The function that answers requests from the data of the file. */
 export function answersOf(data) {
+  for (const row of data.rows) Object.assign(row, { keys: plain(row.keys), state: plain(row.state) });
+  for (const value of data.values) value.parts = plain(value.parts);
   const rows = new Map(data.rows.map((row) => [row.id, row]));
   const states = new Map();
 
@@ -39,6 +54,7 @@ export function answersOf(data) {
   }
 
   function commits(query) {
+    if (REFUSED.some((name) => query.get(name))) throw new Error("The commits of a file are chosen by key: and by text only.");
     const found = data.rows.filter((row) => shownRow(row, query));
     const isWhole = found.length === data.rows.length;
     const first = Number(query.get("first") ?? 0);
@@ -80,10 +96,12 @@ export function answersOf(data) {
     const number = stateOf(id).get(query.get("key"));
     if (number === undefined) return null;
     const found = data.values[number];
-    const answer = found?.parts[query.get("path") ?? ""];
-    if (!answer || query.get("first")) return null;
+    const place = query.get("path") ?? "";
+    const first = query.get("first") ?? "0";
+    const answer = found?.parts[first === "0" ? place : `${place}\n${first}`];
+    if (!answer) return null;
     const change = rows.get(id)?.keys[query.get("key")]?.kind ?? null;
-    return { ...answer, rev: id, key: query.get("key"), path: query.get("path") ?? "", size: found.size, change: answer.path ? answer.change : change, next: null };
+    return { ...(found.marks === id ? answer : unmarked(answer)), rev: id, key: query.get("key"), path: query.get("path") ?? "", size: found.size, change: answer.path ? answer.change : change };
   }
 
   function diff(query) {
@@ -116,7 +134,7 @@ export function answersOf(data) {
     const known = { "/commits": commits, "/keys": keys, "/value": value, "/diff": diff, "/history": history };
     if (known[path]) return known[path](query);
     if (path === "/bytes") return data.pictures[`${stateOf(idOf(query.get("rev"))).get(query.get("key"))} ${query.get("path") ?? ""}`] ?? null;
-    return { "/store": data.store, "/refs": data.refs, "/health": data.health }[path] ?? null;
+    return { "/store": data.store, "/refs": data.refs }[path] ?? null;
   };
 }
 

@@ -1,5 +1,5 @@
 // The health of the store: where the bytes are, what gc would free, what fsck finds, who signed.
-import { shown, sizeText, timeText, useAnswer } from "./api.js";
+import { counted, shown, sizeText, timeText, useAnswer } from "./api.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { Chip, Failure } from "./widgets.js";
@@ -43,20 +43,21 @@ function Sizes({ rows, total, label }) {
   ${total}`;
 }
 
+const keysOf = ({ keys, measured }) => counted(keys, "key") + (measured < keys ? ` (the first ${measured} measured)` : "");
+
 /** The page of the health. */
-export function Health({ state }) {
-  const { data, error } = useAnswer("/health", {}, state);
-  const isFile = Boolean(globalThis.vstateAnswers);
+export function Health() {
+  const { data, error } = useAnswer("/health");
   return html`<div class="page">
     <div class="page-head"><h2>Health of the store</h2><${Chip} onClick=${() => go({ page: "" })}>close</${Chip}></div>
     <${Failure} error=${error} />
+    <div class="jobs"><${Job} name="gc" label="What would gc free?" note="removes nothing" /><${Job} name="fsck" label="Check every object" note="reads the whole store, and repairs nothing" /></div>
     ${!data && !error ? html`<p class="empty" role="status">Adding up the sizes …</p>` : null}
     ${data ? html`
-      <p class="facts"><span>${data.keys.toLocaleString("en")} keys at HEAD</span><span>${sizeText(data.bytes)}, before compression</span><span>${data.branch_count.toLocaleString("en")} branches</span></p>
-      ${isFile ? null : html`<div class="jobs"><${Job} name="gc" label="What would gc free?" note="removes nothing" /><${Job} name="fsck" label="Check every object" note="reads the whole store, and repairs nothing" /></div>`}
+      <p class="facts"><span>${keysOf(data)} at HEAD</span><span>${sizeText(data.bytes)}, before compression</span><span>${data.branch_count.toLocaleString("en")} branches</span>${data.damaged ? html`<span class="is-bad">${counted(data.damaged, "branch", "branches")} cannot be read: check every object</span>` : null}</p>
       <div class="columns">
         <section><h3>Largest keys</h3><${Sizes} label="key" rows=${data.largest.slice(0, 20).map((row) => ({ name: row.key, bytes: row.bytes, href: hrefOf({ key: row.key, page: "", path: "", tab: "" }) }))} /></section>
-        <section><h3>Branches</h3><${Sizes} label="branch" rows=${data.branches.slice(0, 20).map((row) => ({ name: row.name, bytes: row.bytes, note: `${row.keys.toLocaleString("en")} keys, ${timeText(row.time)}`, href: hrefOf({ branch: row.name, page: "", rev: "" }) }))}
+        <section><h3>Branches</h3><${Sizes} label="branch" rows=${data.branches.slice(0, 20).map((row) => ({ name: row.name, bytes: row.bytes, note: `${keysOf(row)}, ${timeText(row.time)}`, href: hrefOf({ branch: row.name, page: "", rev: "" }) }))}
           total=${data.left_out ? html`<p class="is-dim">${data.left_out} branches were left out: they take long to add up</p>` : null} /></section>
         <section><h3>Signatures</h3><p class="is-dim">of the newest ${data.signatures.commits.toLocaleString("en")} commits</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
           <td class=${row.key === "invalid" ? "is-removed" : row.key === "none" ? "is-dim" : "mono"}>${row.key === "none" ? "not signed" : shown(row.key)}</td><td class="number">${row.commits.toLocaleString("en")}</td></tr>`)}</tbody></table></section>

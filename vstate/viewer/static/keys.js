@@ -46,13 +46,14 @@ function useKeys(rev, changed, open) {
         lacking.forEach((prefix, at) => answers.set(prefix, found[at]));
         return { answers, error: null, name };
       }),
-      (error) => isWanted && setState((before) => ({ ...before, error, name })),
+      (error) => isWanted && setState({ answers: new Map(), error, name }),
     );
     return () => { isWanted = false; };
   }, [name, wanted.join("\n")]);
   const more = async (prefix, after) => {
     const next = await get("/keys", { rev, prefix, changed, limit: PAGE, after });
     setState((before) => {
+      if (before.name !== name || before.answers.get(prefix)?.next !== after) return before; // asked twice
       const answers = new Map(before.answers);
       answers.set(prefix, { ...next, items: [...answers.get(prefix).items, ...next.items] });
       return { ...before, answers };
@@ -126,7 +127,7 @@ export function KeyTree({ rev, place, steps }) {
     <div class="key-list" role="tree" aria-label="Keys of the commit" tabindex="0" ref=${box} aria-activedescendant=${items.some((item) => item.id === at) ? "key-selected" : undefined}>
       ${items.map(row)}
     </div>
-    <${Failure} error=${error} />
+    <${Failure} error=${error ?? (root?.note || null)} />
     ${root && !items.length && !error ? html`<p class="empty">${changed ? "This commit changed no key." : "No keys here."}</p>` : null}
     <div class="foot">
       <span>${count.toLocaleString("en")} ${count === 1 ? "key" : "keys"}</span>

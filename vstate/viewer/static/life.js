@@ -12,7 +12,7 @@ const PAGE = 100;
 export function Life({ from, rev, name, path }) {
   const params = { rev: from, key: name, path, limit: PAGE };
   const { data, error } = useAnswer("/history", params);
-  const [pages, next, load] = usePages(data, (before) => get("/history", { ...params, before }));
+  const [pages, next, load, failed] = usePages(data, (before) => get("/history", { ...params, before }));
   if (error) return html`<${Failure} error=${error} />`;
   if (!data) return html`<p class="empty" role="status">Reading the history …</p>`;
   const commits = [data, ...pages].flatMap((page) => page.commits);
@@ -31,6 +31,7 @@ export function Life({ from, rev, name, path }) {
       </tr>`)}
     </tbody></table>
     ${next ? html`<${Chip} onClick=${load}>earlier versions</${Chip}>` : null}
+    <${Failure} error=${failed} />
   </div>`;
 }
 

@@ -38,6 +38,16 @@ export class Listing {
     this.isOver = false;
   }
 
+  /** Begin anew: the server keeps this list no longer. */
+  reset() {
+    this.view = null;
+    this.rows.clear();
+    this.places.clear();
+    this.asked.clear();
+    this.known = 0;
+    this.complete = false;
+  }
+
   /** Ask for the page with this row, once. */
   async need(at, extra = {}) {
     const first = Math.floor(at / PAGE) * PAGE;
@@ -60,6 +70,12 @@ export class Listing {
     } catch (error) {
       if (this.isOver) return;
       this.asked.delete(first);
+      if (error.status === 410) {
+        this.reset();
+        await this.need(0);
+        this.count();
+        return;
+      }
       this.error = error;
     }
     this.changed();

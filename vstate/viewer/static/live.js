@@ -1,5 +1,8 @@
 // New commits appear as they are made.
+import { seen } from "./api.js";
 import { useEffect, useRef, useState } from "./preact.js";
+
+const GONE = 4000; // milliseconds without an answer
 
 /** A text that changes when a ref moves after the page was loaded, when the refs were in the state `known`; null
  * before. False if the server is gone. */
@@ -14,14 +17,35 @@ export function useRefs(known) {
       setState("file");
       return undefined;
     }
-    const source = new EventSource("api/v1/events");
-    source.addEventListener("refs", (event) => {
-      const next = JSON.parse(event.data).state;
-      if (first.current !== null) setState(next);
-      first.current = next;
-    });
-    source.onerror = () => { if (source.readyState === EventSource.CLOSED) setState(false); };
-    return () => source.close();
+    let source = null;
+    let timer = null; // a browser asks again and again for a server that is gone
+    const open = () => {
+      source = new EventSource("api/v1/events");
+      source.addEventListener("refs", (event) => {
+        const next = JSON.parse(event.data).state;
+        if (first.current !== null && next !== first.current) setState(next);
+        first.current = next;
+      });
+      source.onerror = () => { timer ??= setTimeout(() => setState(false), GONE); };
+      source.onopen = () => {
+        clearTimeout(timer);
+        timer = null;
+        setState((before) => (before === false ? first.current : before));
+      };
+    };
+    // A browser has six connections to a server, for all tabs: one that nobody sees needs none.
+    const follow = () => {
+      source?.close();
+      source = null;
+      if (!document.hidden) open();
+    };
+    follow();
+    document.addEventListener("visibilitychange", follow);
+    return () => {
+      document.removeEventListener("visibilitychange", follow);
+      source?.close();
+    };
   }, []);
+  seen.refs = state;
   return state;
 }

@@ -1,6 +1,6 @@
 // The page: three panes, and the keyboard.
 import { Actions } from "./actions.js";
-import { shown, useAnswer } from "./api.js";
+import { revisionsOf, shown, useAnswer } from "./api.js";
 import { CommitHead } from "./commit.js";
 import { CommitList, ListFoot } from "./commits.js";
 import { DiffView, KeyDiff } from "./diff.js";
@@ -39,7 +39,7 @@ function restoreTheme() {
 /** Against which commit the diff is: another revision, its merge base with this one, or the parent. */
 function Against({ place, refs }) {
   const choose = (event) => go({ against: event.target.value });
-  const names = [...(refs?.branches ?? []), ...(refs?.tags ?? [])].map((found) => found.name);
+  const names = revisionsOf(refs).flat();
   return html`<span class="against">
     <label>against <input list="revisions" value=${place.against ?? ""} placeholder="the parent" size="14" onChange=${choose} spellcheck="false" /></label>
     <datalist id="revisions">${names.slice(0, 500).map((name) => html`<option value=${name} />`)}</datalist>
@@ -50,13 +50,13 @@ function Against({ place, refs }) {
 
 function Content({ place, rev, tip, refs, store, state }) {
   if (place.page === "merge") return html`<section class="pane content" aria-label="Content"><${MergeTry} place=${place} refs=${refs} store=${store} state=${state} /></section>`;
-  if (place.page === "health") return html`<section class="pane content" aria-label="Content"><${Health} state=${state} /></section>`;
+  if (place.page === "health") return html`<section class="pane content" aria-label="Content"><${Health} /></section>`;
   const tab = place.tab ?? "";
   const isPinned = place.key && pinsOf(place).includes(place.path ? `${place.key}\n${place.path}` : place.key);
   const diff = { old: place.against, base: place.base, rev, isBeside: place.beside === "1" };
   const name = place.key;
   const body = !rev
-    ? html`<p class="empty">This store has no commits yet. They appear here as programs make them.</p>`
+    ? store && refs && html`<p class="empty">This store has no commits yet. They appear here as programs make them.</p>`
     : tab === "diff"
       ? html`${name ? html`<p class="facts"><a href=${hrefOf({ key: "", path: "" })}>all keys</a></p><${KeyDiff} ...${diff} name=${name} />` : html`<${DiffView} ...${diff} />`}`
       : !name
@@ -82,8 +82,8 @@ function Content({ place, rev, tip, refs, store, state }) {
 }
 
 function Branches({ place, refs, store }) {
-  const names = (refs?.branches ?? []).map((found) => found.name);
-  const others = [...(refs?.tags ?? []), ...(refs?.remotes ?? [])].map((found) => found.name);
+  const [names, ...more] = revisionsOf(refs);
+  const others = more.flat();
   const chosen = place.branch ?? "";
   return html`<select aria-label="Branch" value=${chosen} onChange=${(event) => go({ branch: event.target.value, all: "", rev: "", open: "" })}>
     <option value="">HEAD${store?.head.branch ? ` · ${shown(store.head.branch)}` : ""}</option>
@@ -98,8 +98,8 @@ function App() {
   const [known, setKnown] = useState(null);
   const state = useRefs(known);
   const [isHelp, setHelp] = useState(false);
-  const { data: store } = useAnswer("/store", {}, state);
-  const { data: refs } = useAnswer("/refs", {}, state);
+  const { data: store } = useAnswer("/store");
+  const { data: refs } = useAnswer("/refs");
   useEffect(() => setKnown(refs?.state ?? null), [refs]);
   const listing = useListing(place, state);
   const [selected, drawSelected] = useState(null);
@@ -111,7 +111,10 @@ function App() {
   const field = useRef(null);
   const steps = useRef({ move() {}, enter() {} });
   const tip = listing.rows.get(0)?.id ?? null;
-  const rev = place.rev || tip;
+  const conditions = textOfConditions(place);
+  const isOfHead = listing.complete || !(place.branch || place.all || conditions);
+  const head = store?.head.commit ?? refs?.branches.find((found) => found.name === store?.head.branch)?.commit;
+  const rev = place.rev || tip || (isOfHead && head) || null;
 
   // The place of the chosen commit in the list; the newest one while nothing is chosen.
   useEffect(() => {
@@ -182,7 +185,6 @@ function App() {
 
   const pane = place.pane ?? "commits";
   const isFollowing = !place.rev;
-  const conditions = textOfConditions(place);
   return html`<main class=${`app pane-${pane}`}>
     <div class="bar">
       <h1 class="sr">The history of ${shown(store?.name ?? "a store")}</h1>
@@ -192,8 +194,8 @@ function App() {
       <${Filter} place=${place} rev=${rev} field=${field} />
       <span class="grow"></span>
       <${Chip} aria-pressed=${isFollowing} title="show each new commit as it is made (g)" onClick=${() => go({ rev: isFollowing ? tip ?? "" : "" })}>${isFollowing ? "following" : "follow"}</${Chip}>
-      <a class="chip" href=${hrefOf({ page: "merge", pane: "value" })} title="merge two branches on trial (m)">merge</a>
-      <a class="chip" href=${hrefOf({ page: "health", pane: "value" })} title="sizes, gc, fsck, signatures (h)">health</a>
+      ${globalThis.vstateAnswers ? null : html`<a class="chip" href=${hrefOf({ page: "merge", pane: "value" })} title="merge two branches on trial (m)">merge</a>
+        <a class="chip" href=${hrefOf({ page: "health", pane: "value" })} title="sizes, gc, fsck, signatures (h)">health</a>`}
       <button type="button" class="icon" title="dark or light (t)" aria-label="dark or light" onClick=${switchTheme}>◐</button>
       <button type="button" class="icon" title="keys (?)" aria-label="help" onClick=${() => setHelp(true)}>?</button>
     </div>

@@ -1,5 +1,5 @@
 // A merge on trial: base, ours and theirs of each conflict, and the result of a policy before it is made.
-import { get, requestOf, shown } from "./api.js";
+import { get, requestOf, revisionsOf, shown } from "./api.js";
 import { Preview } from "./actions.js";
 import { Sign } from "./keys.js";
 import { go } from "./place.js";
@@ -20,9 +20,9 @@ function Conflict({ conflict, choice, onChoose }) {
 /** The page of a trial merge. */
 export function MergeTry({ place, refs, store, state }) {
   const branches = (refs?.branches ?? []).map((found) => found.name);
-  const others = [...branches, ...(refs?.tags ?? []).map((found) => found.name), ...(refs?.remotes ?? []).map((found) => found.name)];
+  const others = revisionsOf(refs).flat();
   const ours = place.ours ?? (place.branch && branches.includes(place.branch) ? place.branch : store?.head.branch) ?? "";
-  const theirs = place.theirs ?? others.find((name) => name !== ours) ?? "";
+  const theirs = place.theirs ?? others.find((name) => ![ours, `heads/${ours}`].includes(name)) ?? "";
   const [policy, setPolicy] = useState("");
   const [choices, setChoices] = useState({});
   const [{ data, error }, setAnswer] = useState({});
@@ -60,7 +60,7 @@ export function MergeTry({ place, refs, store, state }) {
         onChoose=${(side) => { const next = { ...choices }; if (side) next[conflict.key] = side; else delete next[conflict.key]; setChoices(next); }} />`)}
       ${data.more ? html`<p class="is-dim">and ${data.more} more conflicts</p>` : null}
       ${data.changes ? html`<h3>What the branch would get</h3><ul class="plain">${data.changes.changes.map((change) => html`<li><${Sign} change=${change.kind} /> ${shown(change.key)}</li>`)}</ul>` : null}
-      ${store?.write && data.changes && !unresolved.length ? html`<${Preview} path="/merge" body=${{ branch: ours, rev: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { setChoices({}); setAgain(again + 1); }} />` : null}
+      ${store?.write && data.changes && !unresolved.length ? html`<${Preview} path="/merge" body=${{ branch: ours, rev: data.theirs, name: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { setChoices({}); setAgain(again + 1); }} />` : null}
     </div>` : null}
   </div>`;
 }

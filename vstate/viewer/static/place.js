@@ -1,9 +1,22 @@
 // The place: what the page shows, as the part of the address behind #, so that a link leads to it.
 import { useEffect, useState } from "./preact.js";
 
+// The frame of a notebook has no address of its own, and a link would lead it away.
+const isFrame = location.protocol === "about:";
+let held = "";
+if (isFrame) addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (!link) return;
+  event.preventDefault();
+  held = link.getAttribute("href");
+  dispatchEvent(new Event("vstate-place"));
+});
+
+const address = () => (isFrame ? held : location.hash);
+
 /** The place as an object of texts. */
 export function readPlace() {
-  return Object.fromEntries(new URLSearchParams(location.hash.replace(/^#\/?\??/, "")));
+  return Object.fromEntries(new URLSearchParams(address().replace(/^#\/?\??/, "")));
 }
 
 function textOf(place) {
@@ -19,8 +32,9 @@ export function hrefOf(changes, from = readPlace()) {
 /** Go to the place with these changes. With `replace`, the back button leads past the place before. */
 export function go(changes, { replace = false } = {}) {
   const href = hrefOf(changes);
-  if (href === (location.hash || "#/?")) return;
-  history[replace ? "replaceState" : "pushState"](null, "", href);
+  if (href === (address() || "#/?")) return;
+  if (isFrame) held = href;
+  else history[replace ? "replaceState" : "pushState"](null, "", href);
   dispatchEvent(new Event("vstate-place"));
 }
 

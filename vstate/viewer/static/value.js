@@ -65,24 +65,26 @@ function Inside({ rev, name, path, depth, since }) {
 
 /** The parts of an answer as a list, with a button for the next page. */
 function Parts({ answer, rev, name, depth = 0, since }) {
-  const [pages, next, load] = usePages(answer, (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS }));
+  const [pages, next, load, error] = usePages(answer, (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS }));
   const parts = [answer, ...pages].flatMap((page) => page.parts);
   if (!parts.length) return html`<p class="leaf-line"><${Leaf} part=${answer} /></p>`;
   return html`<ul class="parts">
     ${parts.map((part) => html`<${PartRow} key=${part.path} part=${part} rev=${rev} name=${name} depth=${depth} since=${since} />`)}
     ${next !== null ? html`<li><${Chip} onClick=${load}>${(answer.count - parts.length).toLocaleString("en")} more</${Chip}></li>` : null}
+    ${error ? html`<li><${Failure} error=${error} /></li>` : null}
   </ul>`;
 }
 
 function TextValue({ answer, rev, name, since }) {
   const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS });
-  const [pages, next, more] = usePages(answer, load, (page) => page.view.next);
+  const [pages, next, more, error] = usePages(answer, load, (page) => page.view.next);
   const { characters, lines } = answer.view;
   return html`<div class="text-value">
     ${answer.view.picture ? html`<${Picture} rev=${rev} name=${name} path=${answer.path} />` : null}
     <p class="facts">${characters.toLocaleString("en")} characters, ${lines.toLocaleString("en")} ${lines === 1 ? "line" : "lines"}</p>
     <pre tabindex="0">${shown([answer, ...pages].map((page) => page.view.text).join(""))}</pre>
     ${next !== null ? html`<${Chip} onClick=${more}>${(characters - next).toLocaleString("en")} more characters</${Chip}>` : null}
+    <${Failure} error=${error} />
   </div>`;
 }
 

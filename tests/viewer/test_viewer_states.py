@@ -1,0 +1,187 @@
+"""The page beside changes of the store, in a file, in a notebook, and when the viewer ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from viewers import Viewer, viewing
+
+from vstate import Disk, Versioned
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    Look = Callable[..., Page]
+
+pytestmark = pytest.mark.slow
+
+
+def test_long_values_in_a_file(browser: Any, tmp_path: Path, run_vstate: Callable[..., str]) -> None:
+    """A file holds some pages of a long value, and says so; its newest messages are there at once."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(250)]
+        state["long chat"] = [{"role": "user", "content": f"message {i}"} for i in range(3000)]
+        state["text"] = "".join(f"line {i}\n" for i in range(20_000))
+        state["table"] = [{"a": i, "b": i} for i in range(3000)]
+        state.commit("begin", outcome="good")
+    run_vstate("view", str(tmp_path / "store"), "--export", str(tmp_path / "history.html"))
+    page = browser.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"{(tmp_path / 'history.html').as_uri()}#/?key=chat")
+    page.locator(".message", has_text="message 249").wait_for()
+    page.get_by_role("button", name="200 earlier messages").click()
+    page.locator(".message", has_text="message 100").first.wait_for()
+    page.locator(".key", has_text="long chat").click()
+    page.get_by_text("This file holds the beginning of the value.").wait_for()
+    page.locator(".message", has_text="message 1099").wait_for()
+    page.locator(".key", has_text="text").click()
+    page.get_by_role("button", name="more characters").click()
+    page.get_by_role("button", name=re.compile(r"^\d,\d+ more characters")).click()
+    page.locator("pre", has_text="line 19999").wait_for()
+    page.locator(".key", has_text="table").click()
+    page.get_by_text("1,100 rows").wait_for()
+    page.get_by_role("searchbox").fill("info:outcome=bad")
+    page.get_by_role("searchbox").press("Enter")
+    page.get_by_text("by key: and by text only").wait_for()
+    page.close()
+    assert errors == []
+
+
+def test_a_frame_of_a_notebook(browser: Any, small: Path) -> None:
+    """In the sandboxed frame that a notebook shows, commits, keys, tabs and links lead as elsewhere."""
+    with Versioned(Disk(small)) as state:
+        frame_html = state.view()._repr_html_()
+    page = browser.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.set_content(f"<h1>A notebook</h1>{frame_html}")
+    frame = page.frame_locator("iframe")
+    frame.locator(".commit-title h2", has_text="planned").wait_for()
+    frame.locator(".commit", has_text="scored").click()
+    frame.locator(".commit-title h2", has_text="scored").wait_for()
+    frame.locator(".key-name", has_text="plan").click()
+    frame.get_by_role("tab", name="Life").click()
+    frame.get_by_text("2 commits changed this key").wait_for()
+    frame.get_by_role("tab", name="Value").click()
+    frame.get_by_role("link", name="steps").click()
+    frame.locator(".crumbs", has_text="steps").wait_for()
+    page.close()
+    assert errors == []
+
+
+def test_the_link_on_a_page_of_another_site(browser: Any, viewer: Viewer, tmp_path: Path) -> None:
+    """The address that was printed opens the viewer from a web terminal too, and stays out of the history."""
+    (tmp_path / "page.html").write_text(f'<a href="{viewer.url}">open</a>')
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    page.get_by_role("link", name="open").click()
+    page.locator(".commit-title h2", has_text="planned").wait_for()
+    assert "token" not in page.url
+    context.close()
+
+
+def test_many_tabs(browser: Any, viewer: Viewer) -> None:
+    """Tabs that nobody sees hold no connection: the eighth loads as the first did."""
+    context = browser.new_context()
+    for number in range(8):
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.goto(viewer.url if number == 0 else viewer.base)
+        page.locator(".commit-title h2", has_text="planned").wait_for()
+        # Every tab of a headless browser is in sight.
+        page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    context.close()
+
+
+def test_a_list_that_is_gone(look: Look, viewer: Viewer) -> None:
+    """A list that the server keeps no longer is made anew when the next rows are needed."""
+    page = look(viewer, "fold=0")
+    page.get_by_text("put 3", exact=True).wait_for()
+    for i in range(9):
+        viewer.get(f"/commits?grep=nothing{i}")
+    page.evaluate("dispatchEvent(new Event('vstate-place'))")
+    page.goto(f"{viewer.base}/#/?fold=0&rev={viewer.get('/commits?limit=1')['rows'][0]['id']}")
+    page.get_by_text("put 3", exact=True).wait_for()
+
+
+def test_a_branch_and_a_tag_of_one_name(look: Look, tmp_path: Path) -> None:
+    """Both can be chosen."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["a"] = 1
+        state.commit("tagged")
+        state.tag("x")
+        state["a"] = 2
+        state.commit("on the branch")
+        state.create_branch("x")
+    with viewing(tmp_path / "store") as viewer:
+        page = look(viewer)
+        page.get_by_label("Branch", exact=True).select_option("heads/x")
+        page.locator(".commit-title h2", has_text="on the branch").wait_for()
+        page.get_by_label("Branch", exact=True).select_option("tags/x")
+        page.locator(".commit-title h2", has_text="tagged").wait_for()
+
+
+def test_answers_follow_the_refs(look: Look, tmp_path: Path) -> None:
+    """A branch that moves leaves the head of the old commit, and comparisons with it are made anew."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["a"] = 1
+        state.commit("one")
+        state.create_branch("other")
+        state["a"] = 2
+        state.commit("two")
+        with viewing(tmp_path / "store") as viewer:
+            page = look(viewer)
+            page.locator(".commit-title .ref", has_text="main").wait_for()
+            state["a"] = 3
+            state.commit("three")
+            page.locator(".commit-title h2", has_text="three").wait_for()
+            page.keyboard.press("ArrowLeft")
+            page.locator(".commit-title h2", has_text="two").wait_for()
+            page.locator(".commit-title .ref").wait_for(state="detached")
+            page.goto(f"{viewer.base}/#/?against=other")
+            page.locator(".facts", has_text="0 added").wait_for()
+            with Versioned(Disk(tmp_path / "store"), branch="other") as other:
+                other["b"] = 1
+                other.commit("beside")
+            page.locator(".facts", has_text="1 removed").wait_for()
+
+
+def test_a_filter_without_a_match(look: Look, viewer: Viewer) -> None:
+    """The list says that nothing fits; the content stays that of HEAD."""
+    page = look(viewer, "grep=nowhere")
+    page.get_by_text("No commit meets these conditions.").wait_for()
+    page.locator(".commit-title h2", has_text="planned").wait_for()
+    assert page.get_by_text("This store has no commits yet").count() == 0
+
+
+def test_a_dialog_ends_with_its_subject(
+    look: Look, make_small: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """The dialog of an edit closes when the way back leads to no key."""
+    make_small(tmp_path / "store")
+    with viewing(tmp_path / "store", "--write") as viewer:
+        page = look(viewer)
+        page.locator(".key", has_text="notes").click()
+        page.get_by_role("button", name="Edit this value").click()
+        page.get_by_role("dialog").wait_for()
+        page.go_back()
+        page.get_by_role("dialog").wait_for(state="detached")
+        page.locator(".key", has_text="plan").click()
+        page.locator(".crumbs", has_text="plan").wait_for()
+
+
+def test_the_viewer_ends(look: Look, make_small: Callable[[Path], None], tmp_path: Path) -> None:
+    """The page says that its viewer has ended, and what to do."""
+    make_small(tmp_path / "store")
+    with viewing(tmp_path / "store") as viewer:
+        page = look(viewer)
+        page.locator(".commit-title h2", has_text="planned").wait_for()
+        viewer.process.terminate()
+        page.locator(".banner", has_text="The viewer has ended").wait_for()
