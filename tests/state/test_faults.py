@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from soak import sized
 from state_operations import OPERATIONS, Operation, Stores, Undisturbed, edits, picture, stored, undisturbed
 
 from vstate import Disk, Memory, Versioned
@@ -38,6 +39,10 @@ def check_after_failure(
     assert state.repo.fsck().ok
 
 
+AWAY = sized((0, 2), (0, 1, 2, 5))
+"""For how many more calls the store stays away."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -48,7 +53,7 @@ def test_a_store_that_fails_at_each_call(name: str, after: bool, tmp_path: Path)
     operation, stores = OPERATIONS[name], Stores("Memory", tmp_path)
     undisturbed(operation, stores)
     seen = undisturbed(operation, stores)
-    for away in (0, 1, 2, 5):
+    for away in AWAY:
         for fail_at in itertools.count(1):
             with stores.new() as store:
                 faulty = Faulty(store, after=after, away=away)

@@ -22,7 +22,7 @@ from vstate.values.entry import PICKLE
 pytestmark = pytest.mark.slow
 
 ALL = [*bombs.READ, *bombs.SHOWN, *bombs.COMPARED, *bombs.STORED]
-FEW = ["objects of one tuple", "arrays of one long buffer", "stored: a text of lines"]
+FEW = ["objects of one tuple", "messages of one long text, in many blocks"]
 MOST_SECONDS = 30.0  # of one answer, on a busy machine
 MOST_MB = 900
 

@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -86,12 +86,11 @@ def test_frames_and_arrays(look: Look, tmp_path: Path) -> None:
         page.locator(".element", has_text="[1199999] 1199999").wait_for()
 
 
-def test_pictures(look: Look, tmp_path: Path) -> None:
+def test_pictures(look: Look, browser: Any, tmp_path: Path) -> None:
     """PNG, JPEG, WebP and GIF are shown as pictures, as bytes and in base64."""
-    Versioned(Disk(tmp_path / "empty")).close()
-    with viewing(tmp_path / "empty") as viewer:
-        page = look(viewer)
-        urls = {kind: page.evaluate(DRAW, f"image/{kind}") for kind in ("jpeg", "webp", "png")}
+    page = browser.new_page()
+    urls = {kind: page.evaluate(DRAW, f"image/{kind}") for kind in ("jpeg", "webp", "png")}
+    page.close()
     jpeg, webp = (base64.b64decode(urls[kind].partition(",")[2]) for kind in ("jpeg", "webp"))
     sizes = {
         "gif": "1 × 1",
