@@ -28,7 +28,9 @@ def test_token(viewer: Viewer) -> None:
     assert viewer.send("/api/v1/store?token=" + viewer.token)[0] == 401
     status, headers, answer = viewer.send(f"/?token={viewer.token}")
     cookie = headers["set-cookie"]
-    assert (status, viewer.token.encode() in answer) == (200, False)
+    assert (status, headers["location"], answer) == (303, "/", b"")
+    status, headers, answer = viewer.send(f"/?token={viewer.token}", Sec_Fetch_Site="cross-site")
+    assert (status, headers["set-cookie"], viewer.token.encode() in answer) == (200, cookie, False)
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert viewer.send("/api/v1/store", Cookie=cookie.partition(";")[0])[0] == 200

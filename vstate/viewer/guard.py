@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["CONTENT_SECURITY_POLICY", "Guard"]
@@ -86,7 +86,7 @@ class Guard:
         if scope["method"] == "GET" and scope["path"].rstrip("/") == scope.get("root_path", "").rstrip("/"):
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
             if self._is_token(given[0]):
-                return self._signed_in(scope)
+                return self._signed_in(scope, headers)
         if self._is_token(cookie_parser(headers.get("cookie", "")).get(self._cookie, "")):
             if scope["method"] in _READING or origin is not None:
                 return None
@@ -97,12 +97,15 @@ class Guard:
         assert self._token is not None
         return secrets.compare_digest(given.encode(), self._token.encode())
 
-    def _signed_in(self, scope: Scope) -> Response:
+    def _signed_in(self, scope: Scope, headers: Headers) -> Response:
         assert self._token is not None
         root = scope.get("root_path", "").rstrip("/") + "/"
-        # Not a redirect: after a link of another site, a browser would follow it without the new cookie.
-        refresh = f'<meta http-equiv="refresh" content="0; url={escape(root)}">'
-        response = HTMLResponse(f"<!doctype html><title>vstate</title>{refresh}")
+        response: Response
+        if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+            response = RedirectResponse(root, status_code=303)
+        else:  # a link of another site: a browser would follow a redirect without the new cookie
+            refresh = f'<meta http-equiv="refresh" content="0; url={escape(root)}">'
+            response = HTMLResponse(f"<!doctype html><title>vstate</title>{refresh}")
         secure = scope.get("scheme") == "https"
         response.set_cookie(
             self._cookie, self._token, httponly=True, samesite="strict", path=root, secure=secure

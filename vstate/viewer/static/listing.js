@@ -2,7 +2,7 @@
 import { get } from "./api.js";
 import { useEffect, useMemo, useRef, useState } from "./preact.js";
 
-const PAGE = 80;
+const PAGE = 40;
 
 /** The names in a place that choose which commits are listed. */
 export const CONDITIONS = ["grep", "fkey", "info", "since", "until", "author"];
