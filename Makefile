@@ -10,6 +10,9 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 # The number of processes that run tests: one more than there are cores, because many tests wait for a server.
 WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print((os.cpu_count() or 1) + 1)')
 
+# Tests start many processes. Each would compile all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 HERE := $(CURDIR)
 DEMO := build/demo

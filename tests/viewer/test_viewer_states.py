@@ -153,6 +153,24 @@ def test_answers_follow_the_refs(look: Look, tmp_path: Path) -> None:
             page.locator(".facts", has_text="1 removed").wait_for()
 
 
+def test_a_value_that_stays_is_not_drawn_anew(look: Look, tmp_path: Path) -> None:
+    """Who reads a long conversation keeps the place while commits change other keys."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(90)]
+        state.commit("begin")
+        state["other"] = 0
+        state.commit("other")
+        with viewing(tmp_path / "store") as viewer:
+            page = look(viewer, "key=chat")
+            page.locator(".message", has_text="message 89").scroll_into_view_if_needed()
+            page.evaluate("document.querySelector('.chat').id = 'kept'")
+            for i in range(2):
+                state["other"] = f"now {i}"
+                state.commit(f"now {i}")
+                page.locator(".commit-title h2", has_text=f"now {i}").wait_for()
+            page.locator("#kept .message", has_text="message 89").wait_for()
+
+
 def test_a_filter_without_a_match(look: Look, viewer: Viewer) -> None:
     """The list says that nothing fits; the content stays that of HEAD."""
     page = look(viewer, "grep=nowhere")

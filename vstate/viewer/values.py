@@ -52,7 +52,7 @@ class Values:
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
         self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, tuple[object, int]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[object, int]] = OrderedDict()
 
     def data(self, commit: Commit, key: str) -> bytes:
         """The stored entry of the key; KeyNotFound if the commit has no such key."""
@@ -63,7 +63,7 @@ class Values:
 
     def read(self, key: str, data: bytes) -> object:
         """The value of an entry. InvalidInput and InertError for one that cannot be shown."""
-        name = hashlib.blake2b(data, digest_size=16).digest()
+        name = _version(data)
         with self._lock:
             if name in self._kept:
                 self._kept.move_to_end(name)
@@ -94,7 +94,8 @@ class Values:
         """
         data = self.data(commit, key)
         entry = self._repo.parse_entry(key, data)
-        found = {"rev": commit.id, "key": key, "path": path, **entry_document(entry)}
+        names = {"rev": commit.id, "key": key, "path": path, "version": _version(data)}
+        found = names | entry_document(entry)
         try:
             value = self.part(commit, key, path)
             marks = self._marks(commit, key, data, before)
@@ -161,6 +162,11 @@ class Values:
         if media not in _PICTURES or len(data) > _LARGEST_PICTURE:
             raise NotFound(f"the value of {key!r} is no picture that is shown", name=key)
         return media, data
+
+
+def _version(data: bytes) -> str:
+    """A name for the bytes of an entry."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _view(

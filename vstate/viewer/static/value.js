@@ -123,7 +123,7 @@ export function Value({ rev, name, path, since }) {
     ${data.error ? html`<p class="error" role="alert">${shown(data.error)}</p>` : null}
     ${data.view?.note ? html`<p class="note">${shown(data.view.note)}</p>` : null}
     ${data.view && (View
-      ? html`<${View} key=${`${data.rev} ${data.path}`} answer=${data} rev=${rev} name=${name} since=${since} />`
+      ? html`<${View} key=${`${data.version} ${data.change} ${data.path}`} answer=${data} rev=${rev} name=${name} since=${since} />`
       : html`<${Parts} answer=${data} rev=${rev} name=${name} since=${since} />`)}
   </div>`;
 }
