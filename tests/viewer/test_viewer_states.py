@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,41 @@ if TYPE_CHECKING:
     Look = Callable[..., Page]
 
 pytestmark = pytest.mark.slow
+
+TOP = Path(__file__).parents[2]
+
+
+def test_why_the_agent_said_that(look: Look, tmp_path: Path) -> None:
+    """The way of docs/viewer.md leads from a word to the commit of a wrong belief, and to what came of it."""
+    spec = importlib.util.spec_from_file_location("screenshots", TOP / "docs" / "screenshots.py")
+    assert spec is not None
+    assert spec.loader is not None
+    shop = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(shop)
+    shop.make_store(tmp_path / "tea-shop")
+    with viewing(tmp_path / "tea-shop") as viewer:
+        page = look(viewer)
+        page.keyboard.press("/")
+        page.keyboard.type("opens")
+        page.locator(".found li", has_text="memory/hours").first.click()
+        page.locator(".crumbs", has_text="memory/hours").wait_for()
+        page.keyboard.press("b")
+        page.locator(".blame-commit", has_text="read a photo").first.click()
+        page.locator(".commit-title h2", has_text="read a photo").wait_for()
+        page.locator(".datum", has_text="tool=look").wait_for()
+        page.locator(".key-name", has_text="chat").click()
+        page.locator(".crumbs", has_text="chat").wait_for()
+        page.keyboard.press("v")
+        page.keyboard.press("f")
+        page.locator(".commit", has_text="answered turn 24").wait_for()
+        said = page.locator(".message.is-new", has_text="We open at 10.")
+        for turn in range(23, 27):
+            page.keyboard.press("ArrowRight")
+            page.locator(".commit-title h2", has_text=f"answered turn {turn}").wait_for()
+            page.locator(".message.is-new").first.wait_for()
+            if said.count():
+                break
+        said.wait_for()
 
 
 def test_long_values_in_a_file(browser: Any, tmp_path: Path, run_vstate: Callable[..., str]) -> None:
