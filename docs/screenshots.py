@@ -114,7 +114,7 @@ PICTURES = {
     "health": "page=health",
     "table": "key=sales/orders",
     "array": "key=sales/daily",
-    "search": "key=photos/door",
+    "search": "key=plan",
     "write": "find=photo&key=memory/hours&all=1",
     "dark": "all=1&fold=0&against=evening&beside=1",
     "narrow": "pane=value&key=chat",

@@ -121,6 +121,7 @@ export function Actions({ rev, place, store, refs }) {
       ${body ? html`<${Preview} path=${chosen[2]} body=${body} label=${chosen[1]} onDone=${done} onCancel=${close} />`
         : open === "edit" ? html`<${EditForm} rev=${rev} name=${place.key} path=${place.path} onBody=${setBody} />`
         : html`<${NameForm} label=${open === "tag" ? "name of the tag" : "name of the branch"} onName=${(name) => setBody({ name, at: rev })} />`}
+      ${body ? null : html`<${Chip} onClick=${close}>cancel</${Chip}>`}
     </dialog>` : null}
   </div>`;
 }

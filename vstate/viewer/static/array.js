@@ -45,7 +45,7 @@ export function ArrayValue({ answer, rev, name, since }) {
       ${bars?.sampled ? html`<span>a sample is drawn, from ${bars.low} to ${bars.high}</span>` : null}
     </p>
     <div class="charts">
-      ${view.line ? html`<${LineChart} numbers=${view.line} caption="in order" />` : null}
+      ${view.line ? html`<${LineChart} numbers=${view.line} caption="means, in order" />` : null}
       ${bars ? html`<${BarChart} ...${bars} caption="how often" />` : null}
     </div>
     <div class="elements mono" tabindex="0" role="region" aria-label="Elements">

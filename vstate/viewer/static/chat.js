@@ -52,7 +52,14 @@ export function Chat({ answer, rev, name, since }) {
     return () => { isWanted = false; };
   }, [from]);
   const messages = [...pages.entries()].filter(([page]) => page >= from).sort(([a], [b]) => a - b).flatMap(([, view]) => view.messages);
-  const firstNew = messages.find((message) => message.new && !messages.every((each) => each.new));
+  const isNew = (message) => message.new || message.calls.some((call) => call.new);
+  const firstNew = messages.find((message) => isNew(message) && !messages.every(isNew));
+  const isThere = pages.has(Math.floor((count - 1) / SOME));
+  useEffect(() => { // to what is new, or to the newest messages where the first ones are left out
+    if (!isThere) return;
+    if (firstNew) box.current.querySelector(`#message-${firstNew.place}`)?.scrollIntoView({ block: "center" });
+    else if (from > 0) box.current.lastElementChild.lastElementChild?.scrollIntoView({ block: "end" });
+  }, [isThere]);
   return html`<div class="chat" ref=${box}>
     ${firstNew ? html`<p class="facts"><${Chip} onClick=${() => box.current.querySelector(`#message-${firstNew.place}`)?.scrollIntoView({ block: "center" })}>go to what is new</${Chip}></p>` : null}
     ${from > 0 ? html`<${Chip} onClick=${() => setFrom(from - 1)}>${(from * SOME).toLocaleString("en")} earlier messages</${Chip}>` : null}

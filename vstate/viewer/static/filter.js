@@ -4,6 +4,8 @@ import { CONDITIONS } from "./listing.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 
+const BEFORE = 12; // characters in front of what was sought
+
 const WORDS = { key: "fkey", info: "info", since: "since", until: "until", author: "author" };
 
 /** The conditions that a text states: words as key:plan or since:yesterday, the rest is text in messages. */
@@ -24,6 +26,13 @@ export function textOfConditions(place) {
   return [...words, place.grep].filter(Boolean).join(" ");
 }
 
+/** The text around a place, which begins shortly before what was sought. */
+function Excerpt({ text, wanted }) {
+  const at = Math.max(text.toLowerCase().indexOf(wanted.toLowerCase()), 0);
+  const begin = at > BEFORE ? at - BEFORE : 0;
+  return html`<span class="excerpt">${begin ? "…" : ""}${shown(text.slice(begin, at))}<b>${shown(text.slice(at, at + wanted.length))}</b>${shown(text.slice(at + wanted.length))}</span>`;
+}
+
 /** The field for both: Enter filters the commits, and the places in the keys and values are listed below. */
 export function Filter({ place, rev, field }) {
   const [text, setText] = useState(() => textOfConditions(place));
@@ -40,7 +49,7 @@ export function Filter({ place, rev, field }) {
   const submit = (event) => {
     event.preventDefault();
     setOpen(false);
-    go({ ...conditionsOf(text), open: "", rev: "" });
+    go({ ...conditionsOf(text), open: "", rev: "", pane: "commits" });
     field.current.blur();
   };
   const leave = (event) => {
@@ -60,8 +69,8 @@ export function Filter({ place, rev, field }) {
     ${isOpen ? html`<div class="found">
       <p class="is-dim">Enter filters the commits by message or info. Also <code>key:plan</code> <code>info:outcome=error</code> <code>since:yesterday</code> <code>until:2026-11-20</code> <code>author:ed25519:09af</code></p>
       ${data ? html`<p class="is-dim" aria-live="polite">${data.places.length}${data.complete ? "" : "+"} places in ${data.keys.toLocaleString("en")} keys of this commit</p>
-        <ul>${data.places.slice(0, 50).map((found) => html`<li><a href=${hrefOf({ key: found.key, path: found.path ?? "", page: "", tab: "" })} onClick=${() => setOpen(false)}>
-          <b>${shown(found.key)}</b> <span class="mono is-dim">${shown(found.path ?? "")}</span> <span class="excerpt">${shown(found.excerpt)}</span></a></li>`)}</ul>` : null}
+        <ul>${data.places.slice(0, 50).map((found) => html`<li><a href=${hrefOf({ key: found.key, path: found.path ?? "", page: "", tab: "", pane: "value" })} onClick=${() => setOpen(false)}>
+          <b>${shown(found.key)}</b> <span class="mono is-dim">${shown(found.path ?? "")}</span> <${Excerpt} text=${found.excerpt} wanted=${sought} /></a></li>`)}</ul>` : null}
     </div>` : null}
   </form>`;
 }

@@ -70,12 +70,12 @@ function Content({ place, rev, tip, refs, store, state }) {
     <${CommitHead} rev=${rev}><${Actions} rev=${rev} place=${place} store=${store} refs=${refs} /></${CommitHead}>
     <${Pins} rev=${rev} place=${place} />
     <div class="content-bar">
-      ${name ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>Changes of this commit</span></nav>`}
+      ${name ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>${place.against ? "Changes" : "Changes of this commit"}</span></nav>`}
       ${name ? html`<${Chip} aria-pressed=${Boolean(isPinned)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</${Chip}>` : null}
+      ${tab === "diff" || !name ? html`<${Against} place=${place} refs=${refs} />` : null}
       <div class="tabs" role="tablist" aria-label="Views">
         ${(name ? TABS : TABS.slice(1, 2)).map(([id, label, key]) => html`<button type="button" role="tab" id=${`tab-${id}`} aria-selected=${(name ? tab : "diff") === id} aria-controls="content-body" title=${`${label} (${key})`} onClick=${() => go({ tab: id })}>${label}</button>`)}
       </div>
-      ${tab === "diff" || !name ? html`<${Against} place=${place} refs=${refs} />` : null}
     </div>
     <div class="content-body" id="content-body" tabindex="0" role=${name ? "tabpanel" : "region"} aria-label="Details">${body}</div>
   </section>`;
@@ -159,16 +159,16 @@ function App() {
         Enter: () => (inList ? openFold() : steps.current.enter()),
         "/": () => field.current.focus(),
         "?": () => setHelp(true),
-        v: () => go({ tab: "", page: "" }),
-        d: () => go({ tab: "diff", page: "" }),
-        l: () => go({ tab: "life", page: "" }),
-        b: () => go({ tab: "blame", page: "" }),
+        v: () => go({ tab: "", page: "", pane: "value" }),
+        d: () => go({ tab: "diff", page: "", pane: "value" }),
+        l: () => go({ tab: "life", page: "", pane: "value" }),
+        b: () => go({ tab: "blame", page: "", pane: "value" }),
         o: () => go({ only: place.only ? "" : "1" }, { replace: true }),
         p: () => place.key && togglePin(place, place.key, place.path),
         f: () => go({ fold: place.fold === "0" ? "" : "0", open: "" }, { replace: true }),
         s: () => go({ beside: place.beside ? "" : "1" }, { replace: true }),
-        m: () => go({ page: "merge" }),
-        h: () => go({ page: "health" }),
+        m: () => go({ page: "merge", pane: "value" }),
+        h: () => go({ page: "health", pane: "value" }),
         g: () => go({ rev: "" }),
         t: switchTheme,
         Escape: () => (place.page ? go({ page: "" }) : place.path ? go({ path: "" }) : place.key ? go({ key: "", tab: "" }) : go({ rev: "" })),

@@ -94,7 +94,7 @@ const VIEWS = { text: TextValue, table: TableValue, array: ArrayValue, chat: Cha
 export function ValueFacts({ answer }) {
   return html`<p class="facts">
     <span class="mono">${shown(answer.type)}</span>
-    <span>${sizeText(answer.size)}</span>
+    ${answer.path ? null : html`<span>${sizeText(answer.size)}</span>`}
     ${answer.count ? html`<span>${answer.count.toLocaleString("en")} parts</span>` : null}
     ${answer.expires ? html`<span>expires ${timeText(answer.expires)}</span>` : null}
     ${answer.change ? html`<span class=${`is-${answer.change}`}>${answer.change} in this commit</span>` : null}
