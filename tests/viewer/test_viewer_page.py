@@ -63,6 +63,9 @@ def test_folded_rows_open(look: Look, viewer: Viewer) -> None:
     row.click()
     page.get_by_text("put 5", exact=True).click()
     page.locator(".commit-title h2", has_text="put 5").wait_for()
+    inside = viewer.get("/commits?grep=put%208")["rows"][0]["id"]
+    page = look(viewer, f"rev={inside}")
+    page.locator(".commit.is-selected", has_text="put 8").wait_for()
 
 
 def test_keys(look: Look, viewer: Viewer) -> None:

@@ -77,6 +77,13 @@ function EditForm({ rev, name, path, onBody }) {
   </form>`;
 }
 
+const NOTES = {
+  rollback: "A new commit brings back the state of this one. The commits since then stay in the history.",
+  revert: "A new commit takes back what this one changed.",
+  undo: "The branch goes back to where it was before its last move.",
+  edit: "The edit goes to a new branch, and keeps the types of all parts.",
+};
+
 /** The buttons for the commit that is shown; nothing if the page may only read. */
 export function Actions({ rev, place, store, refs }) {
   const [open, setOpen] = useState(null);
@@ -118,6 +125,7 @@ export function Actions({ rev, place, store, refs }) {
     ${all.map(([id, label, , begin]) => html`<${Chip} onClick=${begin}>${shown(label)}</${Chip}>`)}
     ${chosen ? html`<dialog ref=${dialog} onClose=${close} aria-labelledby="action-title">
       <h2 id="action-title">${shown(chosen[1])}</h2>
+      ${NOTES[open] ? html`<p class="is-dim">${NOTES[open]}</p>` : null}
       ${body ? html`<${Preview} path=${chosen[2]} body=${body} label=${chosen[1]} onDone=${done} onCancel=${close} />`
         : open === "edit" ? html`<${EditForm} rev=${rev} name=${place.key} path=${place.path} onBody=${setBody} />`
         : html`<${NameForm} label=${open === "tag" ? "name of the tag" : "name of the branch"} onName=${(name) => setBody({ name, at: rev })} />`}

@@ -4,8 +4,8 @@ import { Chip } from "./widgets.js";
 
 const KEYS = [
   ["← →", "an older or a newer commit"],
-  ["↑ ↓", "another key"],
-  ["Enter", "open or fold"],
+  ["↑ ↓", "another key of the store"],
+  ["Enter", "open a folder or a run"],
   ["v d l b", "value, diff, life, blame"],
   ["o", "only what changed"],
   ["p", "pin the key"],

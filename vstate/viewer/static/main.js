@@ -120,9 +120,14 @@ function App() {
   useEffect(() => {
     let isWanted = true;
     const { rev } = readPlace(); // of now: another key may have been pressed since this was drawn
+    const choose = (at) => {
+      setSelected(at);
+      const row = listing.rows.get(at); // a link may lead into a folded run
+      if (row?.folded && row.id !== rev) go({ open: [readPlace().open, row.id].filter(Boolean).join(",") }, { replace: true });
+    };
     if (!rev) setSelected(listing.known ? 0 : null);
-    else if (listing.places.has(rev)) setSelected(listing.places.get(rev));
-    else listing.seek(rev).then((at) => isWanted && setSelected(at));
+    else if (listing.places.has(rev)) choose(listing.places.get(rev));
+    else listing.seek(rev).then((at) => isWanted && choose(at));
     return () => { isWanted = false; };
   }, [place.rev, listing, listing.known > 0]);
 
