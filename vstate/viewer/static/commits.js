@@ -92,7 +92,7 @@ export function CommitList({ listing, selected, onSelect }) {
     if (top < scrollTop || top + ROW > scrollTop + clientHeight) {
       box.current.scrollTop = top < scrollTop && top + 3 * ROW > scrollTop ? top : top - clientHeight / 2 + ROW;
     }
-  }, [selected, listing.query]);
+  }, [selected, JSON.stringify(listing.query)]);
 
   const first = Math.max(seen[0] - AROUND, 0);
   const last = Math.min(seen[0] + seen[1] + AROUND, total);

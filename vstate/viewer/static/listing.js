@@ -31,6 +31,7 @@ export class Listing {
     this.rows = new Map();
     this.places = new Map();
     this.known = 0;
+    this.counted = 0;
     this.complete = false;
     this.error = null;
     this.view = null;
@@ -45,7 +46,15 @@ export class Listing {
     this.places.clear();
     this.asked.clear();
     this.known = 0;
+    this.counted = 0;
     this.complete = false;
+  }
+
+  /** How many rows there are, as far as an answer knows. */
+  learn({ known, complete }) {
+    this.counted = Math.max(this.counted, known);
+    this.complete ||= complete;
+    this.known = this.complete ? this.counted : Math.max(this.known, known);
   }
 
   /** Ask for the page with this row, once. */
@@ -63,8 +72,7 @@ export class Listing {
         this.places.set(row.id, answer.first + number);
       });
       if (answer.found !== undefined && answer.found !== null) this.places.set(answer.sought, answer.found);
-      this.known = Math.max(this.known, answer.known);
-      this.complete ||= answer.complete;
+      this.learn(answer);
       if (!this.complete && answer.rows.length < limit) this.asked.delete(first); // more may be known later
       this.error = null;
     } catch (error) {
@@ -91,9 +99,8 @@ export class Listing {
   async count() {
     while (!this.complete && !this.isOver && !this.error) {
       try {
-        const answer = await get("/commits", { ...this.query, first: this.known, limit: 1, count: 1, view: this.view });
-        this.known = Math.max(this.known, answer.known);
-        this.complete = answer.complete;
+        const answer = await get("/commits", { ...this.query, first: this.counted, limit: 1, count: 1, view: this.view });
+        this.learn(answer);
       } catch {
         return;
       }
@@ -114,7 +121,12 @@ export function useListing(place, refs) {
   useEffect(() => {
     next.need(0).then(() => {
       if (next.isOver) return;
-      if (current.current && current.current !== next) current.current.isOver = true;
+      const before = current.current;
+      if (before && before !== next) {
+        before.isOver = true;
+        // The same list with newer commits is as long at least: nobody who has scrolled is thrown back.
+        if (!next.complete && JSON.stringify(before.query) === JSON.stringify(query)) next.known = Math.max(next.known, before.known);
+      }
       current.current = next;
       redraw();
       next.count();
