@@ -95,16 +95,16 @@ test: lint
 	@$(BIN)/pytest -n $(WORKERS)
 
 soak: .venv/installed-dev
-	@VSTATE_SOAK=1 $(BIN)/pytest -n $(WORKERS)
+	@VSTATE_SOAK=1 VSTATE_ZOO=1 $(BIN)/pytest -n $(WORKERS)
 
 # VSTATE_SOAK=1 make reliability: the long variants of these tests.
 reliability: .venv/installed-dev
 	@PYTHONPATH=tests $(BIN)/python tests/reliability/report.py -n $(WORKERS)
 
-# The libraries take about 1 GB. Without them `make test` skips their kinds, by name.
+# The libraries take about 1 GB. `make test` has the usual ones, and names the others as skipped.
 zoo: .venv/installed-dev
 	@$(PIP) install --editable '.[zoo]'
-	@$(BIN)/pytest -n $(WORKERS) tests/zoo
+	@VSTATE_ZOO=1 $(BIN)/pytest -n $(WORKERS) tests/zoo
 
 # make suites SUITES='agex': only these. With a new outcome it fails, and the page keeps the row.
 suites: .venv/installed-dev

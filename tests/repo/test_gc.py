@@ -471,7 +471,7 @@ def test_interrupted_anywhere(
     done, counted = run(None)
     expected = objects_of(done)
     assert expected == needed(done)
-    for fail_at in range(sized(2 + after, 2), len(counted.calls) + 1, sized(2, 1)):
+    for fail_at in range(sized(2 + after, 2), len(counted.calls) + 1, sized(3, 1)):
         memory, faulty = run(fail_at)
         whole(memory)
         for oid in Repository(memory).objects.commit_ids(""):

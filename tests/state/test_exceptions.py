@@ -23,7 +23,7 @@ from state_operations import OPERATIONS, Stores, check_after, undisturbed
 
 from vstate import Versioned
 
-LINES = {"Memory": None if SOAK else 8, "Disk": None if SOAK else 6}
+LINES = {"Memory": None if SOAK else 6, "Disk": None if SOAK else 6}
 """At how many lines of each operation each class is raised: all, or so many at random.
 
 The operations have 50,000 lines together. All of them take an hour and a half of CPU time.

@@ -19,7 +19,7 @@ from vstate.testing import Faulty
 
 Action = Callable[[Versioned], object]
 
-STEP = sized(3, 1)
+STEP = sized(5, 1)
 """Between the moments of one handler. The handlers begin at different ones, so they meet each moment."""
 
 
