@@ -127,7 +127,10 @@ function App() {
     };
     if (!rev) setSelected(listing.known ? 0 : null);
     else if (listing.places.has(rev)) choose(listing.places.get(rev));
-    else listing.seek(rev).then((at) => isWanted && choose(at));
+    else listing.seek(rev).then(async (at) => {
+      if (at !== null) await listing.need(at);
+      if (isWanted) choose(at);
+    });
     return () => { isWanted = false; };
   }, [place.rev, listing, listing.known > 0]);
 
