@@ -74,7 +74,7 @@ demo: .venv/installed-runtime
 	@cd $(DEMO) && $(RUN_AGENT)
 	@echo && echo '# What differs inside one key? The command reads the plan without running code of the agent.' && echo '$$ vstate diff main what-if --key plan | head -n 8'
 	@$(VSTATE) diff main what-if --key plan | head -n 8
-	@printf '\n# Look at all of it in a browser, with the extra view installed:\n$$ cd $(DEMO) && %s/vstate view\n' "$(abspath $(BIN))"
+	@printf '\n# Look at all of it in a browser. Once, in this folder: %s/pip install .[view]\n$$ cd $(DEMO) && %s/vstate view\n' "$(BIN)" "$(abspath $(BIN))"
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .

@@ -56,7 +56,7 @@ function Bytes({ changes }) {
 function Detail({ detail, isBeside, name }) {
   const path = detail.path;
   const where = html`<${Sign} change=${detail.kind} /><a class="detail-path mono" href=${hrefOf({ key: name, path, tab: "" })}>${shown(path) || (detail.hunks ? "text" : "value")}</a>${detail.note ? html`<span class="is-dim"> ${shown(detail.note)}</span>` : null}`;
-  const side = (part, kind) => part && html`<span class=${`side is-${kind} mono`}><span class="sr">${kind === "removed" ? "before: " : "after: "}</span>${shown(part.text)}</span>`;
+  const side = (part, kind) => part && html`<span class=${`side is-${kind} mono`}><span class="sr">${kind === "removed" ? "before: " : "after: "}</span>${part.kind === "text" ? `"${shown(part.text)}"` : shown(part.text)}</span>`;
   const body = detail.hunks
     ? html`<${isBeside ? Beside : Unified} hunks=${detail.hunks} />`
     : detail.bytes
