@@ -43,7 +43,7 @@ function NameForm({ label, children, onName }) {
   </form>`;
 }
 
-const EDITED = ["int", "float", "str", "bool", "NoneType"];
+const EDITED = ["int", "float", "str", "bool"];
 
 /** The text of a field as a value of that type; undefined if it is none. */
 export function valueOf(type, text) {

@@ -50,7 +50,7 @@ export function answersOf(data) {
   }
 
   function idOf(rev) {
-    return rows.has(rev) ? rev : data.refs.branches.concat(data.refs.tags).find((ref) => ref.name === rev)?.commit ?? data.rows[0]?.id;
+    return rows.has(rev) ? rev : data.refs.branches.concat(data.refs.tags).find((ref) => ref.name === rev)?.commit ?? (rev ? undefined : data.rows[0]?.id);
   }
 
   function commits(query) {
