@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from vstate import Disk, Memory, Versioned
 from vstate.display.texts import text_hunks
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.repo.repository import Repository
+from vstate.viewer import exporting
 from vstate.viewer import health as health_module
 from vstate.viewer.health import health
 from vstate.viewer.life import versions
@@ -301,6 +303,25 @@ def test_an_empty_store(tmp_path: Path) -> None:
         assert viewer.get("/refs")["branches"] == []
         assert viewer.get("/health")["keys"] == 0
         assert viewer.ask("/keys")[0] == 404
+
+
+@pytest.mark.parametrize("room", [3_000, 15_000, 30_000, 60_000, 200_000])
+def test_a_file_without_room(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the room of a file ends, each value ends with a page that is there, and has its view."""
+    state = Versioned(Memory())
+    state["list"] = [{"n": [i]} for i in range(900)]
+    state["text"] = "long " * 60_000
+    state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(900)]
+    state.commit()
+    monkeypatch.setattr(exporting, "_MOST_CHARACTERS", room)
+    page = exporting.export_html(state.repo)
+    data = json.loads(page.partition('id="vstate-data">')[2].partition("</script>")[0])
+    for value in data["values"]:
+        for name, part in value["parts"].items():
+            path, _, first = name.partition("\n")
+            following = part["next"] if part["next"] is not None else (part["view"] or {}).get("next")
+            assert following is None or f"{path}\n{following}" in value["parts"]
+            assert not first or part["view"]
 
 
 def test_notebook(small: Path) -> None:

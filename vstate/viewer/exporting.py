@@ -195,7 +195,10 @@ class _Data:
                 continue
             for name in ("rev", "key"):
                 del page[name]
-            page = pages[_page_name(path, first)] = self._paid(page)
+            page = self._paid(page)
+            if first and self._left <= 0:
+                break  # the value ends with the page before
+            pages[_page_name(path, first)] = page
             following = _following(page)
             if following is not None and sum(name.startswith(f"{path}\n") for name in pages) < _PAGES_OF_LIST:
                 waiting.insert(0, (path, following))
@@ -223,7 +226,7 @@ class _Data:
         self._left -= len(json.dumps(answer))
         if self._left > 0:
             return answer
-        nothing: dict[str, Any] = {"details": [], "more": True, "parts": [], "view": None}
+        nothing: dict[str, Any] = {"details": [], "more": True, "parts": [], "view": None, "next": None}
         return answer | nothing | {"error": "the file had no more room for this part"}
 
 
