@@ -315,7 +315,9 @@ def test_every_item_is_blamed_on_the_commit_that_made_it(
     commits: list[Commit] = []
     made: dict[int, int] = {}
     for number, (before, items) in enumerate(zip(parents, values, strict=True)):
-        commits.append(put(repo, [commits[p] for p in before], number, k=SHAPES[shape](items)))
+        value = SHAPES[shape](items)
+        deep = [0, {"in": value}] if number % 2 else ["first", 0, {"in": value}]
+        commits.append(put(repo, [commits[p] for p in before], number, k=value, deep=deep))
         for item in items:
             made.setdefault(item, number)
     last = commits[-1]
@@ -327,9 +329,15 @@ def test_every_item_is_blamed_on_the_commit_that_made_it(
     assert sorted(int(blamed.commit.message) for blamed in found) == sorted(wanted)
     if shape != "set":
         assert [int(blamed.commit.message) for blamed in found] == wanted
+    path = f"[{1 if len(values) % 2 == 0 else 2}].in"
+    inside = repo.blame_items(last, "deep", path)
+    assert [(each.commit, each.value, each.line) for each in inside] == [
+        (each.commit, each.value, each.line) for each in found
+    ]
     if shape != "text":
         for blamed in found:
             assert repo.blame(last, "k", blamed.path) == blamed.commit
+        assert repo.blame(last, "deep", inside[0].path) == inside[0].commit
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))

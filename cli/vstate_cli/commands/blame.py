@@ -8,10 +8,6 @@ import click
 from rich.cells import cell_len
 
 from vstate.errors import KeyNotFound, NotFound
-from vstate.objects import tree
-from vstate.objects.commit import Commit
-from vstate.repo.compare.fingerprints import Fingerprints
-from vstate.repo.compare.paths import find_part
 from vstate.repo.search.blame import Blamed
 from vstate.values.inert import plain, preview
 from vstate_cli import commits
@@ -39,8 +35,8 @@ _LONGEST_TEXT = 1_000_000
         "vstate blame plan --rev main~10",
     ],
     json="a list of {path, line, commit, time, message, value}, one for each part. path is empty for the "
-    "whole value and for a line of a text; line is the number of that line, else null; commit is an id. If "
-    "the parts are many, long values and messages are cut.",
+    "whole value; for a line of a text, path leads to the text, and line is the number of the line, else null; "
+    "commit is an id. If the parts are many, long values and messages are cut.",
 )
 @click.argument("key", shell_complete=complete_key)
 @click.argument("path", required=False)
@@ -55,13 +51,15 @@ def blame(session: Session, key: str, path: str | None, rev: str) -> None:
     """Show which commit last changed each part of a value.
 
     The parts of the value of KEY are the items of a list, the entries of a dict, the fields of an object or
-    the lines of a text. An item keeps its commit when others are inserted before it. PATH names one part,
-    however deep, in the form that `vstate diff` prints.
+    the lines of a text. An item keeps its commit when others are inserted before it. PATH leads to one part,
+    however deep, in the form that `vstate diff` prints, and shows the parts inside that one.
     """
     commit = session.repo.resolve(rev)
     with ProgressBar() as bar:
         try:
-            found = _blame(session, commit, key, path, bar)
+            found = session.repo.blame_items(
+                commit, key, path or "", progress=lambda count: bar("reading commits", count)
+            )
         except KeyNotFound as error:
             raise NotFound(str(error), name=key, candidates=session.similar_keys(commit, key)) from None
     if session.json:
@@ -70,22 +68,6 @@ def blame(session: Session, key: str, path: str | None, rev: str) -> None:
         session.out.json_array(_document(each, nodes, length) for each in found)
     else:
         session.out.lines(_lines(session, found))
-
-
-def _blame(session: Session, commit: Commit, key: str, path: str | None, bar: ProgressBar) -> list[Blamed]:
-    repo = session.repo
-
-    def progress(count: int) -> None:
-        bar("reading commits", count)
-
-    if path is None:
-        return repo.blame_items(commit, key, progress=progress)
-    blamed = repo.blame(commit, key, path, progress=progress)
-    data = tree.lookup(repo.objects.node, commit.root, key)
-    assert data is not None  # `blame` found it
-    value = repo.inspect(key, data)
-    trail = find_part(value, path, Fingerprints())
-    return [Blamed(path, blamed, trail[-1].value if trail else value)]
 
 
 def _lines(session: Session, found: list[Blamed]) -> Iterator[Line]:

@@ -48,9 +48,9 @@ OnCommit = Callable[[int], None]
 class Blamed:
     """One element of a value and the commit that last changed it.
 
-    `path` leads to the element, as `details` prints paths; it is "" for the whole value and for a line.
-    `line` is the number of a line of a text, from 1. `value` is the element as `inert.read` returns it, a
-    line without its end.
+    `path` leads to the element, as `details` prints paths; it is "" for the whole value. For a line of a
+    text, it leads to the text, and `line` is the number of the line, from 1. `value` is the element as
+    `inert.read` returns it, a line without its end.
     """
 
     path: str
@@ -83,64 +83,75 @@ def blame(
             return at
 
 
-def blame_items(repo: Core, start: Commit, key: str, *, progress: OnCommit | None = None) -> list[Blamed]:
+def blame_items(
+    repo: Core, start: Commit, key: str, path: str = "", *, progress: OnCommit | None = None
+) -> list[Blamed]:
     """As `Repository.blame_items` promises."""
-    walk = _Walk(repo, start, key, progress, by_element=True)
+    walk = _Walk(repo, start, key, progress)
     first = walk.version(walk.data)
-    elements = first.elements
+    trail = first.find(check_text("path", path))
+    elements = first.elements(trail)
     if not elements:
-        return [Blamed("", blame(repo, start, key, progress=progress), first.value)]
+        commit = blame(repo, start, key, path or None, progress=progress)
+        return [Blamed(path, commit, first.at(trail))]
     found: dict[int, Commit] = {}
-    # The entry of each commit, and the elements that it, or a commit before it, last changed. A commit leaves
-    # the queue after all its children.
-    pending: dict[ObjectId, tuple[bytes, _Open]] = {
-        start.oid: (walk.data, {number: [number] for number in range(len(elements))})
+    # The entry of each commit, and the elements that it, or a commit before it, last changed, by the way to
+    # them in its value. A commit leaves the queue after all its children.
+    everything = {number: [number] for number in range(len(elements))}
+    pending: dict[ObjectId, tuple[bytes, dict[_Way, tuple[_Trail, _Open]]]] = {
+        start.oid: (walk.data, {_way(trail): (trail, everything)})
     }
     queue = NewestFirst()
     queue.push(start)
     for commit in queue:
         walk.count()
-        data, left = pending.pop(commit.oid)
+        data, ways = pending.pop(commit.oid)
         parents = [(parent, walk.entry(parent)) for parent in repo.history.before(commit)]
         # First the parents with an equal entry: for them no value is read.
-        for parent, before in sorted(parents, key=lambda pair: pair[1] != data):
-            if not left or before is None:
-                continue
-            if before == data:
-                passed, left = left, {}
-            else:
-                passed, left = _pass_on(left, walk.version(data), walk.try_version(before))
-            if not passed:
-                continue
-            if parent.oid not in pending:
-                pending[parent.oid] = before, {}
-                queue.push(parent)
-            _, waiting = pending[parent.oid]
-            for number, originals in passed.items():
-                waiting.setdefault(number, []).extend(originals)
-        for originals in left.values():
-            found |= dict.fromkeys(originals, commit)
-    return [element.blamed(found[number]) for number, element in enumerate(elements)]
+        parents.sort(key=lambda pair: pair[1] != data)
+        for trail, left in ways.values():
+            for parent, before in parents:
+                if not left or before is None:
+                    continue
+                if before == data:
+                    earlier, passed, left = trail, left, {}
+                else:
+                    earlier, passed, left = _pass_on(
+                        trail, left, walk.version(data), walk.try_version(before)
+                    )
+                if not passed:
+                    continue
+                if parent.oid not in pending:
+                    pending[parent.oid] = before, {}
+                    queue.push(parent)
+                _, waiting = pending[parent.oid]
+                _, opened = waiting.setdefault(_way(earlier), (earlier, {}))
+                for number, originals in passed.items():
+                    opened.setdefault(number, []).extend(originals)
+            for originals in left.values():
+                found |= dict.fromkeys(originals, commit)
+    return [element.blamed(path, found[number]) for number, element in enumerate(elements)]
 
+
+_Trail = Sequence[Part]
+"""The parts that lead to the blamed one, in one version."""
+
+_Way = tuple[tuple[str, Hashable], ...]
+"""The groups and places of a trail: equal for equal ways."""
 
 _Open = dict[int, list[int]]
 """Elements without a commit so far: by their number in a value, their numbers in the first value."""
 
 
+def _way(trail: _Trail) -> _Way:
+    return tuple((part.group, part.place) for part in trail)
+
+
 class _Walk:
     """The versions of one key, read when needed; the last few stay in memory."""
 
-    def __init__(
-        self,
-        repo: Core,
-        start: Commit,
-        key: str,
-        progress: OnCommit | None,
-        *,
-        by_element: bool = False,
-    ) -> None:
+    def __init__(self, repo: Core, start: Commit, key: str, progress: OnCommit | None) -> None:
         self._repo = repo
-        self._by_element = by_element
         self._key = key
         self._progress = progress
         self._count = 0
@@ -159,12 +170,10 @@ class _Walk:
         return tree.lookup(self._repo.objects.node, commit.root, self._key)
 
     def version(self, data: bytes) -> _Version:
-        """The value of an entry; InertError or InvalidInput if it is unreadable or has too many elements."""
+        """The value of an entry; InertError or InvalidInput if it is unreadable."""
         version = self._versions.get(data)
         if version is None:
             version = self._read(data)
-            if self._by_element:
-                version.find_elements()
             self._remember(data, version)
         self._versions.move_to_end(data)
         return version
@@ -221,10 +230,9 @@ class _Version:
         self.pickled = pickled
         self.prints = Fingerprints()
         self.prints.left = _MOST_PARTS
-        self.elements: list[_Element] = []
-        """The lines of a text, or the parts of any other value; filled by `find_elements`."""
+        self._elements: dict[_Way, list[_Element]] = {}
 
-    def find(self, path: str) -> list[Part]:
+    def find(self, path: str) -> _Trail:
         return find_part(self.value, path, self.prints)
 
     def without_last(self, pickled: bytes) -> _Version | None:
@@ -244,35 +252,42 @@ class _Version:
             return None
         shorter = _Version(value[: len(value) - count], pickled)
         shorter.prints = self.prints
-        shorter.elements = self.elements[: len(value) - count]
+        if () in self._elements:
+            shorter._elements[()] = self._elements[()][: len(value) - count]
         return shorter
 
-    @property
-    def kind(self) -> object:
-        return kind_of(self.value)
+    def at(self, trail: _Trail) -> object:
+        """The part to which a trail of this version leads."""
+        return trail[-1].value if trail else self.value
 
-    def find_elements(self) -> None:
-        """Find the elements; InvalidInput if they are too many."""
-        if self.elements:
-            return
-        self.elements = list(islice(self._parts(), _MOST_ELEMENTS + 1))
-        if len(self.elements) > _MOST_ELEMENTS:
-            raise InvalidInput(
-                f"more than {_MOST_ELEMENTS:,} elements are too many to blame: name one of them by its path"
-            )
+    def elements(self, trail: _Trail) -> list[_Element]:
+        """The lines of the text, or the parts of any other value, at the end of a trail.
 
-    def _parts(self) -> Iterator[_Element]:
-        if isinstance(self.value, str):
+        InvalidInput if they are too many.
+        """
+        way = _way(trail)
+        if way not in self._elements:
+            found = list(islice(self._parts(self.at(trail)), _MOST_ELEMENTS + 1))
+            if len(found) > _MOST_ELEMENTS:
+                raise InvalidInput(
+                    f"more than {_MOST_ELEMENTS:,} elements are too many to blame: name one of them by its "
+                    "path"
+                )
+            self._elements[way] = found
+        return self._elements[way]
+
+    def _parts(self, value: object) -> Iterator[_Element]:
+        if isinstance(value, str):
             # str.splitlines would also split at form feeds and other characters that editors show inside a
             # line. StringIO would copy the text, with four bytes for each character.
             start = number = 0
-            while start < len(self.value):
-                stop = self.value.find("\n", start) + 1 or len(self.value)
-                line = self.value[start:stop]
+            while start < len(value):
+                stop = value.find("\n", start) + 1 or len(value)
+                line = value[start:stop]
                 yield _Element(Part("lines", number, "", line.removesuffix("\n")), line)
                 start, number = stop, number + 1
         else:
-            for part in parts_of(self.value, self.prints):
+            for part in parts_of(value, self.prints):
                 yield _Element(part, self.prints.of(part.value))
 
 
@@ -307,41 +322,43 @@ class _Element:
     content: str | bytes
     """The line, or the fingerprint of the part: equal for equal elements only."""
 
-    def blamed(self, commit: Commit) -> Blamed:
+    def blamed(self, path: str, commit: Commit) -> Blamed:
         if self.part.group == "lines":
             assert isinstance(self.part.place, int)
-            return Blamed("", commit, self.part.value, line=self.part.place + 1)
-        return Blamed(self.part.step.removeprefix("."), commit, self.part.value)
+            return Blamed(path, commit, self.part.value, line=self.part.place + 1)
+        step = self.part.step if path else self.part.step.removeprefix(".")
+        return Blamed(path + step, commit, self.part.value)
 
 
-def _pass_on(left: _Open, new: _Version, old: _Version | None) -> tuple[_Open, _Open]:
-    """The open elements that are in the older value too, by their numbers there; and the others."""
-    if old is None or old.kind != new.kind:
-        return {}, left
-    before = _by_group(old.elements)
+def _pass_on(trail: _Trail, left: _Open, new: _Version, old: _Version | None) -> tuple[_Trail, _Open, _Open]:
+    """The trail in the older value; the open elements that are there too, by their numbers; the others."""
+    way = None if old is None else _counterparts(trail, new, old)
+    if old is None or way is None or kind_of(old.at(way)) != kind_of(new.at(trail)):
+        return (), {}, left
+    try:
+        older = old.elements(way)
+    except InvalidInput:
+        return (), {}, left
+    newer, before = new.elements(trail), _by_group(older)
     passed: _Open = {}
-    for group, numbers in _by_group(new.elements).items():
+    for group, numbers in _by_group(newer).items():
         earlier = before.get(group, [])
         if group in SEQUENCES or group == "lines":
-            places = align(
-                [old.elements[n].content for n in earlier], [new.elements[n].content for n in numbers]
-            )
+            places = align([older[n].content for n in earlier], [newer[n].content for n in numbers])
             pairs = [
                 (number, earlier[place])
                 for number, place in zip(numbers, places, strict=True)
                 if place is not None
             ]
         else:
-            known = {old.elements[number].part.place: number for number in earlier}
+            known = {older[number].part.place: number for number in earlier}
             pairs = [
-                (number, known[place])
-                for number in numbers
-                if (place := new.elements[number].part.place) in known
+                (number, known[place]) for number in numbers if (place := newer[number].part.place) in known
             ]
         for number, earlier_number in pairs:
-            if number in left and new.elements[number].content == old.elements[earlier_number].content:
+            if number in left and newer[number].content == older[earlier_number].content:
                 passed.setdefault(earlier_number, []).extend(left.pop(number))
-    return passed, left
+    return way, passed, left
 
 
 def _by_group(elements: Sequence[_Element]) -> dict[str, list[int]]:
@@ -351,19 +368,24 @@ def _by_group(elements: Sequence[_Element]) -> dict[str, list[int]]:
     return groups
 
 
-def _unchanged(trail: Sequence[Part], new: _Version, old: _Version | None) -> list[Part] | None:
+def _unchanged(trail: _Trail, new: _Version, old: _Version | None) -> _Trail | None:
     """The parts that lead to the same part in the older value; None if it is absent or different there."""
-    if old is None:
+    earlier = None if old is None else _counterparts(trail, new, old)
+    if old is None or earlier is None:
         return None
+    return earlier if new.prints.of(new.at(trail)) == old.prints.of(old.at(earlier)) else None
+
+
+def _counterparts(trail: _Trail, new: _Version, old: _Version) -> _Trail | None:
+    """The parts of the older value in the places of a trail; None if one is absent, or of another kind."""
     earlier: list[Part] = []
-    inside, before = new.value, old.value
     for part in trail:
+        inside, before = new.at(trail[: len(earlier)]), old.at(earlier)
         found = _counterpart(part, inside, before, new, old) if kind_of(inside) == kind_of(before) else None
         if found is None:
             return None
         earlier.append(found)
-        inside, before = part.value, found.value
-    return earlier if new.prints.of(inside) == old.prints.of(before) else None
+    return earlier
 
 
 def _counterpart(part: Part, inside: object, before: object, new: _Version, old: _Version) -> Part | None:
