@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import islice, takewhile
+from dataclasses import dataclass
+from itertools import takewhile
+from time import monotonic
 from typing import Any, Final
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
@@ -12,72 +14,97 @@ from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part
 from vstate.repo.repository import Repository
 from vstate.values.inert import InertError
-from vstate.viewer.parts import text_of
+from vstate.viewer.parts import kind_of, text_of, type_of
 from vstate.viewer.values import Values
 
 __all__ = ["blame_document", "versions"]
 
-_LARGEST_NUMBERED: Final = 2**20  # bytes of a value in which a number is looked for
+_LARGEST_SHOWN: Final = 2**20  # bytes of a value that is shown beside its commit
+_SECONDS: Final = 3.0  # for one page of versions
+_MOST_PARTS: Final = 1_000_000  # of a part that is compared
 _MOST_BLAMED: Final = 1000
 _LONGEST_LINE: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The part as one commit has it. `content` is equal for equal parts, and None if there is none."""
+
+    content: bytes | None
+    value: object = None
+    is_read: bool = False
 
 
 def versions(
     repo: Repository, values: Values, start: Commit, key: str, path: str, *, before: Commit | None, limit: int
 ) -> dict[str, Any]:
-    """The commits that changed the key, newest first, as `GET /history` gives them.
+    """The commits that changed the part of a value at `path`, newest first, as `GET /history` gives them.
 
-    Each has the number at `path`, if one is there. The page begins behind the commit `before`.
+    A page looks at `limit` versions of the key behind the commit `before`, or at those of three seconds.
     """
     log = repo.log(start, key=key)
     if before is not None:  # from the start again: an older commit need not be an ancestor of this one
         for _ in takewhile(lambda commit: commit.oid != before.oid, log):
             pass
-    found = [*islice(log, limit + 1)]
-    documents = [_version(repo, values, commit, key, path) for commit in found[:limit]]
-    return {"commits": documents, "next": found[limit - 1].id if len(found) > limit else None}
+    found: list[dict[str, Any]] = []
+    looked, last, end = 0, None, monotonic() + _SECONDS
+    for commit in log:
+        if last is not None and (looked == limit or monotonic() > end):
+            return {"commits": found, "looked": looked, "next": last.id}
+        looked, last = looked + 1, commit
+        data = tree.lookup(repo.objects.node, commit.root, key)
+        part = _seen(repo, values, key, data, path)
+        parents = [tree.lookup(repo.objects.node, parent.root, key) for parent in repo.history.before(commit)]
+        earlier = [_seen(repo, values, key, each, path).content if path else each for each in parents]
+        if part.content not in (earlier or [None]):
+            had = any(each is not None for each in earlier)
+            kind = "removed" if part.content is None else "modified" if had else "added"
+            found.append(_version(repo, commit, key, data, part) | {"kind": kind})
+    return {"commits": found, "looked": looked, "next": None}
 
 
-def _version(repo: Repository, values: Values, commit: Commit, key: str, path: str) -> dict[str, Any]:
-    data = tree.lookup(repo.objects.node, commit.root, key)
-    parents = repo.history.before(commit)
-    had = any(tree.lookup(repo.objects.node, parent.root, key) is not None for parent in parents)
-    entry = None if data is None else repo.parse_entry(key, data)
+def _seen(repo: Repository, values: Values, key: str, data: bytes | None, path: str) -> _Seen:
+    if data is None or (not path and repo.parse_entry(key, data).size > _LARGEST_SHOWN):
+        return _Seen(data)
+    prints = Fingerprints()
+    prints.left = _MOST_PARTS
+    try:
+        value = values.read(key, data)
+        trail = find_part(value, path, prints)
+        found = trail[-1].value if trail else value
+        return _Seen(prints.of(found) if path else data, found, is_read=True)
+    except NotFound:
+        return _Seen(None)
+    except (InertError, InvalidInput, CorruptObject):
+        return _Seen(data)
+
+
+def _version(repo: Repository, commit: Commit, key: str, data: bytes | None, part: _Seen) -> dict[str, Any]:
+    entry = None if data is None or part.content is None else repo.parse_entry(key, data)
+    is_number = part.is_read and kind_of(part.value) == "number" and not isinstance(part.value, complex)
     return {
         "id": commit.id,
         "short": commit.short,
         "time": commit.time.isoformat(),
         "message": commit.message.strip().split("\n", 1)[0][:_LONGEST_LINE],
-        "kind": "removed" if data is None else "modified" if had else "added",
-        "type": None if entry is None else entry.type,
+        "type": None if entry is None else type_of(part.value) if part.is_read else entry.type,
         "size": None if entry is None else entry.size,
-        "number": None if data is None or entry is None else _number(values, key, data, entry.size, path),
+        "text": text_of(part.value) if part.is_read else None,
+        "number": float(part.value) if is_number and abs(part.value) < 1e300 else None,  # type: ignore[arg-type] # a number
     }
 
 
-def _number(values: Values, key: str, data: bytes, size: int, path: str) -> float | None:
-    if size > _LARGEST_NUMBERED:
-        return None
+def blame_document(repo: Repository, start: Commit, key: str, path: str) -> dict[str, Any]:
+    """The parts inside the one at `path`, each with the commit that last changed it, as `GET /blame` does."""
     try:
-        value = values.read(key, data)
-        trail = find_part(value, path, Fingerprints())
-    except (InertError, InvalidInput, NotFound, CorruptObject):
-        return None
-    found = trail[-1].value if trail else value
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if is_number and abs(found) < 1e300 else None  # type: ignore[arg-type]
-
-
-def blame_document(repo: Repository, start: Commit, key: str) -> dict[str, Any]:
-    """The parts of a key's value, each with the commit that last changed it, as `GET /blame` gives them."""
-    try:
-        found = repo.blame_items(start, key)
+        found = repo.blame_items(start, key, path)
     except (InertError, InvalidInput) as error:
         return {"parts": [], "more": 0, "error": str(error)}
     parts = [
         {
             "path": each.path,
             "line": each.line,
+            "kind": kind_of(each.value),
             "text": text_of(each.value),
             "commit": {
                 "id": each.commit.id,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from vstate.display.cells import cut_text, line_text
+from vstate.display.cells import cut_text
 from vstate.repo.compare.details import Detail
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import parts_of
@@ -104,9 +104,9 @@ def count_of(value: object) -> int:
 
 
 def text_of(value: object) -> str:
-    """The value in one line of at most 200 characters; a text without quotes."""
+    """The value in one line of at most 200 characters; a text without quotes, its line ends as ↵."""
     if isinstance(value, str):
-        return line_text(value, _LONGEST)
+        return cut_text(value[: _LONGEST + 1].replace("\n", "↵"), _LONGEST)
     return cut_text(preview(value, width=None, max_depth=2, max_items=8, max_nodes=60), _LONGEST)
 
 

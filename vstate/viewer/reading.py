@@ -192,7 +192,7 @@ class Reading:
         return found | change_page(self._repo, old, new, given.text("prefix"), first=first, limit=limit)
 
     def history(self, given: Parameters) -> Answer:
-        """The commits that changed a key."""
+        """The commits that changed a key, or a part of its value."""
         before = given.known("before")
         return versions(
             self._repo,
@@ -206,7 +206,7 @@ class Reading:
 
     def blame(self, given: Parameters) -> Answer:
         """The parts of a value, each with the commit that last changed it."""
-        return blame_document(self._repo, given.commit(), given.required("key"))
+        return blame_document(self._repo, given.commit(), given.required("key"), given.text("path"))
 
     def health(self, _: Parameters) -> Answer:
         """Where the bytes are, and who signed."""
