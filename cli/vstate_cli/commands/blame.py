@@ -34,8 +34,8 @@ _LONGEST_TEXT = 1_000_000
         "vstate blame messages '[3].content'",
         "vstate blame plan --rev main~10",
     ],
-    json="a list of {path, line, commit, time, message, value}, one for each part. path is empty for the whole "
-    "value; for a line of a text, path leads to the text, and line is the number of the line, else null; "
+    json="a list of {path, line, commit, time, message, value}, one for each part. path is empty for the "
+    "whole value. For a line of a text, path leads to the text, and line is its number, else null. "
     "commit is an id. If the parts are many, long values and messages are cut.",
 )
 @click.argument("key", shell_complete=complete_key)
