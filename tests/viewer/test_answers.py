@@ -192,6 +192,37 @@ def test_life(viewer: Viewer) -> None:
     assert [part["commit"]["message"] for part in parts] == ["begin", "answered", "answered"]
 
 
+def test_the_life_of_a_part(tmp_path: Path) -> None:
+    """The versions of a part are the commits that changed it; a page looks at so many versions of the key."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["plan"] = {"count": 0}
+        state.commit("0")
+        for i in range(1, 10):
+            state["plan"]["count"] = i
+            if i == 3:
+                state["plan"]["goal"] = "learn"
+            if i == 5:
+                state["plan"]["goal"] = "teach"
+            if i == 8:
+                del state["plan"]["goal"]
+            state.commit(str(i))
+    with viewing(tmp_path / "store") as viewer:
+        goals = viewer.get("/history?key=plan&path=goal")
+        found = [(each["message"], each["kind"], each["text"]) for each in goals["commits"]]
+        assert found == [("8", "removed", None), ("5", "modified", "teach"), ("3", "added", "learn")]
+        assert (goals["looked"], goals["next"]) == (10, None)
+        page = viewer.get("/history?key=plan&path=goal&limit=4")
+        assert ([each["message"] for each in page["commits"]], page["looked"]) == (["8"], 4)
+        page = viewer.get(f"/history?key=plan&path=goal&limit=4&before={page['next']}")
+        assert [each["message"] for each in page["commits"]] == ["5", "3"]
+        assert [each["number"] for each in viewer.get("/history?key=plan&path=count")["commits"][:2]] == [
+            9,
+            8,
+        ]
+        (line,) = viewer.get("/blame?key=plan&path=goal&rev=HEAD~2")["parts"]
+        assert (line["line"], line["path"], line["commit"]["message"]) == (1, "goal", "5")
+
+
 def test_search_and_health(viewer: Viewer) -> None:
     """Texts are found in values by path; the largest keys come first."""
     assert viewer.get("/search?text=THINK")["places"][0]["path"] == "steps[1]"

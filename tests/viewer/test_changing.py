@@ -48,6 +48,9 @@ def test_moves(writer: Viewer, tmp_path: Path) -> None:
     assert [change["key"] for change in back["changes"]["changes"]] == ["plan", "score/a", "score/b"]
     undone = both(writer, "/undo", {"branch": "main", "seen": back["to"]})
     assert undone["to"] == seen
+    assert undone["from_message"].startswith("Rollback to")
+    status, answer = writer.ask("/undo", {"branch": "main", "seen": back["to"]})
+    assert (status, "main has moved since the page showed it" in answer["error"]) == (409, True)
     reverted = both(writer, "/revert", {"branch": "main", "rev": "main", "seen": seen})
     assert [change["key"] for change in reverted["changes"]["changes"]] == ["plan"]
     with Versioned(Disk(tmp_path / "store")) as state:
@@ -73,6 +76,26 @@ def test_merge(writer: Viewer, tmp_path: Path) -> None:
     both(writer, "/merge", body | {"choices": {"score/b": "theirs"}})
     with Versioned(Disk(tmp_path / "store")) as state:
         assert (state["score/b"], "bytes" in state) == (7.5, False)
+
+
+def test_a_policy_that_resolves_some(tmp_path: Path) -> None:
+    """A policy that resolves one conflict and not another: both are listed, with what became of each."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["count"], state["name"] = 1, "a"
+        state.commit()
+        with state.fork("other") as other:
+            other["count"], other["name"] = 2, "b"
+            other.commit()
+        state["count"], state["name"] = 4, "c"
+        state.commit()
+    with viewing(tmp_path / "store") as viewer:
+        trial = viewer.get("/merge?ours=main&theirs=other&policy=counter")
+        count, name = trial["conflicts"]
+        assert (count["key"], count["policy"], count["result"]["text"]) == ("count", "counter", "5")
+        assert (name["key"], name["policy"], name["result"]) == ("name", None, None)
+        assert (trial["strategy"], trial["changes"]) == ("conflict", None)
+        trial = viewer.get("/merge?ours=main&theirs=other&policy=counter&take_theirs=name")
+        assert (trial["strategy"], trial["conflicts"][1]["result"]["text"]) == ("merge", "b")
 
 
 def test_what_was_seen_is_merged(writer: Viewer, tmp_path: Path) -> None:
@@ -105,12 +128,20 @@ def test_edit(writer: Viewer, tmp_path: Path) -> None:
     """An edit of plain data makes a new branch, and every part keeps its type."""
     edit = {"rev": "main", "key": "plan", "path": "pair[0]", "type": "int", "value": 5, "branch": "edit"}
     answer = both(writer, "/edit", edit)
-    assert [change["key"] for change in answer["changes"]["changes"]] == ["plan"]
+    (change,) = answer["changes"]["changes"]
+    (inside,) = change["inside"]["details"]
+    assert (change["key"], inside["path"], inside["new"]["text"]) == ("plan", "pair[0]", "5")
     with Versioned(Disk(tmp_path / "store"), branch="edit") as state:
         assert state["plan"] == {"goal": "learn", "steps": ["read", "think", "act"], "pair": (5, 2.5)}
     assert writer.ask("/edit", edit)[0] == 409  # the branch exists
-    assert writer.ask("/edit", edit | {"branch": "two", "value": "5"})[0] == 400
-    assert writer.ask("/edit", edit | {"branch": "two", "path": "pair[9]"})[0] == 404
+    assert writer.ask("/edit", edit | {"branch": "two", "value": "five"})[0] == 400
+    big = 2**70
+    assert writer.ask("/edit", edit | {"branch": "two", "value": str(big)})[0] == 200
+    with Versioned(Disk(tmp_path / "store"), branch="two") as state:
+        assert state["plan"]["pair"] == (big, 2.5)
+    assert both(writer, "/edit", edit | {"branch": "same", "value": 1})["to"] is None
+    assert "same" not in heads(writer)
+    assert writer.ask("/edit", edit | {"branch": "three", "path": "pair[9]"})[0] == 404
 
 
 class Secret:

@@ -147,8 +147,19 @@ def test_filter_and_search(look: Look, viewer: Viewer) -> None:
     page = look(viewer, "fold=0")
     page.keyboard.press("/")
     page.keyboard.type("think")
-    page.locator(".found li", has_text="steps[1]").click()
+    page.locator(".found a", has_text="steps[1]").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
     page.locator(".crumbs", has_text="[1]").wait_for()
+    assert page.get_by_role("searchbox").input_value() == ""  # what is only searched for is no filter
+    page.keyboard.press("/")
+    page.keyboard.type("row")
+    page.get_by_role("button", name="17 more in table").click()
+    page.locator(".found a", has_text="row 19").wait_for()
+    page.get_by_role("searchbox").fill("v1")
+    page.locator(".found a", has_text="Go to the commit").wait_for()
+    page.mouse.click(1000, 800)
+    page.locator(".found").wait_for(state="detached")
     page.get_by_role("searchbox").fill("key:chat info:model=small")
     page.get_by_role("searchbox").press("Enter")
     page.get_by_text("put 3", exact=True).wait_for(state="detached")
@@ -208,7 +219,7 @@ def test_changes(look: Look, make_small: Callable[[Path], None], tmp_path: Path)
         page.locator(".commit-title h2", has_text="Edit plan pair[0]").wait_for()
         page.goto(f"{viewer.base}/#/?rev=v1")
         page.get_by_role("button", name="Roll main back to this").click()
-        page.get_by_role("dialog").get_by_text("plan").wait_for()
+        page.get_by_role("dialog").get_by_text("steps[2]").wait_for()
         page.get_by_role("dialog").get_by_role("button", name="Roll main").click()
         page.locator(".commit-title h2", has_text="Rollback to").wait_for()
     with Versioned(Disk(tmp_path / "store"), branch="edit") as state:
@@ -262,14 +273,14 @@ def test_many_commits(look: Look, tmp_path: Path) -> None:
     repo.store.close()
     with viewing(tmp_path / "store") as viewer:
         page = look(viewer)
-        page.get_by_text(f"{MANY:,} rows", exact=True).wait_for()
+        page.get_by_text(f"{MANY:,} commits", exact=True).wait_for()
         assert page.locator(".commit").count() < 60
         page.locator(".commit-list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
         page.get_by_text("rest 0", exact=True).wait_for()
         with Versioned(Disk(tmp_path / "store")) as state:
             state["k"] = -1
             state.commit("newer")
-        page.get_by_text(f"{MANY + 1:,} rows", exact=True).wait_for()
+        page.get_by_text(f"{MANY + 1:,} commits", exact=True).wait_for()
         page.get_by_text("rest 0", exact=True).click()  # the list has not moved by more than a row
         page.locator(".commit-title h2", has_text="rest 0").wait_for()
         page.keyboard.press("ArrowRight")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def test_why_the_agent_said_that(look: Look, tmp_path: Path) -> None:
         page = look(viewer)
         page.keyboard.press("/")
         page.keyboard.type("opens")
-        page.locator(".found li", has_text="memory/hours").first.click()
+        page.locator(".found li", has_text="memory/hours").get_by_role("link").click()
         page.locator(".crumbs", has_text="memory/hours").wait_for()
         page.keyboard.press("b")
         page.locator(".blame-commit", has_text="read a photo").first.click()
@@ -43,7 +44,6 @@ def test_why_the_agent_said_that(look: Look, tmp_path: Path) -> None:
         page.locator(".datum", has_text="tool=look").wait_for()
         page.locator(".key-name", has_text="chat").click()
         page.locator(".crumbs", has_text="chat").wait_for()
-        page.keyboard.press("v")
         page.keyboard.press("f")
         page.locator(".commit", has_text="answered turn 24").wait_for()
         for turn in (23, 24):
@@ -235,3 +235,130 @@ def test_the_viewer_ends(look: Look, make_small: Callable[[Path], None], tmp_pat
         page.locator(".commit-title h2", has_text="planned").wait_for()
         viewer.process.terminate()
         page.locator(".banner", has_text="The viewer has ended").wait_for()
+
+
+def test_a_part_has_its_own_life_and_blame(look: Look, viewer: Viewer) -> None:
+    """Blame and Life of a part are those of the part, also when its key changed more often."""
+    page = look(viewer, "key=plan&path=steps&tab=blame")
+    page.locator(".blame tr", has_text="steps[2]").locator(".blame-commit", has_text="planned").wait_for()
+    assert page.locator(".blame tr").count() == 4  # with the head
+    page.keyboard.press("l")
+    page.get_by_text("2 commits of the 2 that changed this key").wait_for()
+    page.goto(f"{viewer.base}/#/?key=plan&path=goal&tab=life")
+    page.get_by_text("1 commit of the 2 that changed this key").wait_for()
+    page.locator(".versions a").click()
+    page.locator(".commit-title h2", has_text="begin").wait_for()
+    page.get_by_role("tab", name="Diff", selected=True).wait_for()
+
+
+def test_a_fork_leaves_the_page_where_it_is(
+    look: Look, make_small: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """After a fork or a tag, the page shows the same commit, with its new name."""
+    make_small(tmp_path / "store")
+    with viewing(tmp_path / "store", "--write") as viewer:
+        page = look(viewer, "rev=v1")
+        page.get_by_role("button", name="Fork here").click()
+        page.get_by_label("name of the branch").fill("other")
+        page.keyboard.press("Enter")
+        page.get_by_role("dialog").get_by_text("already").wait_for()
+        page.get_by_label("name of the branch").fill("side")
+        page.keyboard.press("Enter")
+        page.get_by_role("dialog").get_by_text("The new branch side would stand at").wait_for()
+        page.get_by_role("dialog").get_by_role("button", name="Fork here").click()
+        page.locator(".commit-title .ref", has_text="side").wait_for()
+        assert page.locator(".commit-title h2").inner_text() == "answered"
+        assert "branch=" not in page.url
+
+
+def test_edits(look: Look, tmp_path: Path) -> None:
+    """Only what can be edited is offered, and what was typed stays when the name of the branch is taken."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["plain"] = {"flag": True, "big": 2**70}
+        state["price"] = {"amount": 3, "exact": Decimal("1.5")}
+        state.commit("begin")
+        state.create_branch("edit")
+    with viewing(tmp_path / "store", "--write") as viewer:
+        page = look(viewer, "key=plain")
+        page.locator(".part", has_text="flag").wait_for()
+        assert page.get_by_role("button", name="Edit this value").count() == 0
+        page.goto(f"{viewer.base}/#/?key=price&path=amount")
+        page.get_by_role("button", name="Edit this value").click()
+        page.get_by_role("dialog").get_by_text("holds an object").wait_for()
+        page.get_by_role("button", name="cancel").click()
+        page.goto(f"{viewer.base}/#/?key=plain&path=flag")
+        page.get_by_role("button", name="Edit this value").click()
+        see = page.get_by_role("button", name="see what changes")
+        assert see.is_disabled()  # the value as it is
+        page.get_by_label("bool").select_option("False")
+        assert page.get_by_label("on the new branch").input_value() == "edit-2"
+        page.get_by_label("on the new branch").fill("edit")
+        see.click()
+        page.get_by_role("dialog").get_by_text("already").wait_for()
+        assert page.get_by_label("bool").input_value() == "False"
+        page.get_by_role("button", name="cancel").click()
+        page.goto(f"{viewer.base}/#/?key=plain&path=big")
+        page.get_by_role("button", name="Edit this value").click()
+        page.get_by_label("int").fill(str(2**70 + 1))
+        see.click()
+        page.locator("dialog .side.is-added", has_text=str(2**70 + 1)).wait_for()
+        page.get_by_role("dialog").get_by_role("button", name="Edit this value").click()
+        page.locator(".commit-title h2", has_text="Edit plain big").wait_for()
+    with Versioned(Disk(tmp_path / "store"), branch="edit-2") as state:
+        assert state["plain"] == {"flag": True, "big": 2**70 + 1}
+
+
+def test_odd_keys(look: Look, tmp_path: Path) -> None:
+    """The empty key has a value, a diff, a life and a pin as others; white space in keys is seen."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state[""], state["a\nb"], state["a b"] = {"in": 1}, 2, 3
+        state.commit("begin")
+    with viewing(tmp_path / "store", "--write") as viewer:
+        page = look(viewer)
+        page.locator(".key").first.wait_for()
+        assert page.locator(".key-name").all_inner_texts() == ['""', '"a\\nb"', "a b"]
+        page.locator(".key").first.click()
+        page.locator(".part", has_text="in").wait_for()
+        page.keyboard.press("p")
+        page.locator(".pin").wait_for()
+        page.keyboard.press("d")
+        page.locator(".detail").wait_for()
+        page.keyboard.press("l")
+        page.get_by_text("1 commit changed this key").wait_for()
+        page.locator(".key").nth(1).click()
+        page.keyboard.press("p")
+        page.locator(".pin", has_text='"a\\nb"').wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("tab", name="Diff", selected=True).wait_for()
+        assert page.get_by_role("tab").count() == 1
+
+
+def test_a_merge_is_in_the_address(look: Look, viewer: Viewer) -> None:
+    """The policy, and the sides that were taken, are part of the place; with nothing to merge, nothing is."""
+    page = look(viewer, "page=merge")
+    page.get_by_role("button", name="take theirs").click()
+    page.locator(".merge-side.is-result", has_text="7.5").wait_for()
+    again = look(viewer, page.url.partition("#/?")[2])
+    again.locator(".merge-side.is-result", has_text="7.5").wait_for()
+    again.get_by_label("policy").select_option("ours")
+    third = look(viewer, again.url.partition("#/?")[2])
+    third.locator(".merge-side.is-result").wait_for()
+    assert third.get_by_label("policy").input_value() == "ours"
+
+
+def test_arrows_step_beside_a_conversation(look: Look, tmp_path: Path) -> None:
+    """After a click in a conversation, the arrows still lead to other commits."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(30)]
+        state.commit("begin")
+        state["chat"].append({"role": "assistant", "content": "answer"})
+        state.commit("answered")
+    with viewing(tmp_path / "store") as viewer:
+        page = look(viewer, "key=chat")
+        page.get_by_role("button", name="go to what is new").click()
+        page.keyboard.press("ArrowLeft")
+        page.locator(".commit-title h2", has_text="begin").wait_for()
+        page.keyboard.press("ArrowRight")
+        page.locator(".message.is-new").wait_for()
+        page.keyboard.press("d")
+        page.locator(".side.is-added", has_text="assistant: answer").wait_for()

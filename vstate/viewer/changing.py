@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final
 
+from vstate.display.documents import subject
 from vstate.errors import AlreadyExists, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.expiry import now, split_expiry
+from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.inert import InertRepository
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import NAMES, OURS, THEIRS
 from vstate.values.inert import InertError
 from vstate.values.inspection import inspect_value
-from vstate.viewer.comparing import change_page
+from vstate.viewer.comparing import change_page, key_changes
 from vstate.viewer.editing import edited
 from vstate.viewer.parts import part_document
 from vstate.viewer.trial import Trial
@@ -24,6 +27,7 @@ from vstate.viewer.values import Values
 __all__ = ["Body", "Changing"]
 
 _SHOWN: Final = 50  # changed keys of a preview
+_OPENED: Final = 8  # of which are shown with what changes inside
 _LONGEST: Final = 10_000  # characters of a name or a message
 _MOST_CONFLICTS: Final = 200
 
@@ -94,7 +98,14 @@ class Changing:
         is_trial = body.flag("preview")
         store = Trial(self._repo.store) if is_trial else self._repo.store
         repo = InertRepository(store, body.choices("choices"))
-        return self.changes[path](repo, body) | {"preview": is_trial}
+        try:
+            return self.changes[path](repo, body) | {"preview": is_trial}
+        except RefMoved as error:
+            error.message = (
+                f"{error.ref.removeprefix(HEADS)} has moved since the page showed it: nothing was changed. "
+                "Close this, look at what is new, and begin again."
+            )
+            raise
 
     def try_merge(self, ours: str, theirs: str, policy: str, choices: Mapping[str, str]) -> Answer:
         """What a merge of `theirs` into the branch `ours` would do, as `GET /merge` gives it."""
@@ -104,36 +115,30 @@ class Changing:
         head, other = repo.branch(ours), repo.resolve(theirs)
         bases = repo.history.merge_bases(head.oid, other.oid)
         base = repo.objects.commit(bases[0]) if bases else None
-        answer: Answer = {
+        open_keys: dict[str, str] = {}
+        try:
+            result = repo.merge(ours, other, policy=policy or None, name=theirs, seen=head)
+        except MergeConflict as error:
+            open_keys = {key: error.conflicts[key].reason for key in error.keys}
+            # As if they were decided: what the policies make of the others.
+            repo = InertRepository(Trial(self._repo.store), {**choices, **dict.fromkeys(open_keys, OURS)})
+            result = repo.merge(ours, other, policy=policy or None, name=theirs, seen=head)
+        sides = (base, head, other, result.commit)
+        conflicts = [
+            self._conflict(key, open_keys[key], None, (*sides[:3], None))
+            if key in open_keys
+            else self._conflict(key, "", name, sides, repo)
+            for key, name in islice(sorted(result.conflicts.items()), _MOST_CONFLICTS)
+        ]
+        return {
             "ours": head.id,
             "theirs": other.id,
             "base": None if base is None else base.id,
             "policies": [*NAMES],
-            "strategy": "merge",
-            "changes": None,
-            "conflicts": [],
-            "more": 0,
-        }
-        try:
-            result = repo.merge(ours, other, policy=policy or None, name=theirs, seen=head)
-        except MergeConflict as error:
-            keys = error.keys[:_MOST_CONFLICTS]
-            documents = [
-                self._conflict(key, error.conflicts[key].reason, None, (base, head, other, None))
-                for key in keys
-            ]
-            return answer | {
-                "strategy": "conflict",
-                "conflicts": documents,
-                "more": len(error.keys) - len(keys),
-            }
-        sides = (base, head, other, result.commit)
-        resolved = [self._conflict(key, "", name, sides, repo) for key, name in result.conflicts.items()]
-        return answer | {
-            "strategy": result.strategy,
-            "conflicts": resolved[:_MOST_CONFLICTS],
-            "more": max(len(resolved) - _MOST_CONFLICTS, 0),
-            "changes": None if result.commit is None else self._changes(repo, head, result.commit),
+            "strategy": "conflict" if open_keys else result.strategy,
+            "changes": self._changes(repo, head, result.commit) if result.commit and not open_keys else None,
+            "conflicts": conflicts,
+            "more": max(len(result.conflicts) - len(conflicts), 0),
         }
 
     def _conflict(
@@ -162,16 +167,22 @@ class Changing:
                 }
         return document
 
-    def _changes(self, repo: Repository, before: Commit | None, after: Commit) -> Answer:
-        return change_page(repo, before, after, "", first=0, limit=_SHOWN)
+    def _changes(self, repo: Repository, before: Commit, after: Commit) -> Answer:
+        """The keys that a change would change; the first ones with what changes inside."""
+        page = change_page(repo, before, after, "", first=0, limit=_SHOWN)
+        values = Values(repo)
+        for change in page["changes"][:_OPENED]:
+            change["inside"] = key_changes(repo, values, before, after, change["key"])
+        return page
 
-    def _moved(self, repo: Repository, branch: str, before: Commit | None, after: Commit | None) -> Answer:
-        """The answer for a branch that went from one commit to another; None for no commit."""
+    def _moved(self, repo: Repository, branch: str, before: Commit, after: Commit | None) -> Answer:
+        """The answer for a branch that went from one commit to another; None if it stays."""
         return {
             "branch": branch,
-            "from": None if before is None else before.id,
+            "from": before.id,
+            "from_message": subject(before),
             "to": None if after is None else after.id,
-            "message": "" if after is None else after.message,
+            "message": "" if after is None else subject(after),
             "changes": None if after is None else self._changes(repo, before, after),
         }
 
@@ -186,12 +197,12 @@ class Changing:
     def _fork(self, repo: Repository, body: Body) -> Answer:
         name = body.text("name")
         commit = repo.create_branch(name, body.text("at"))
-        return {"branch": name, "from": None, "to": commit.id, "message": commit.message, "changes": None}
+        return {"branch": name, "to": commit.id, "message": subject(commit), "changes": None}
 
     def _tag(self, repo: Repository, body: Body) -> Answer:
         name = body.text("name")
         commit = repo.create_tag(name, body.text("at"))
-        return {"tag": name, "from": None, "to": commit.id, "message": commit.message, "changes": None}
+        return {"tag": name, "to": commit.id, "message": subject(commit), "changes": None}
 
     def _rollback(self, repo: Repository, body: Body) -> Answer:
         branch, head = self._head(repo, body)
@@ -236,9 +247,11 @@ class Changing:
             )
         value = inspect_value(repo.parse_entry(key, data), repo.objects)
         new = edited(value, path, body.text("type"), body.value("value"))
+        if Fingerprints().of(new) == Fingerprints().of(value):
+            return self._moved(repo, branch, base, None)
         repo.create_branch(branch, base)
         where = f"{key} {path}".strip()
         # One that slides begins anew by itself.
         left = {} if due is None or due.ttl else {key: (due.at - now()) / 1_000_000}
         commit = repo.commit(branch, set={key: new}, expire=left, expect=base, message=f"Edit {where[:200]}")
-        return self._moved(repo, branch, base, commit or base)
+        return self._moved(repo, branch, base, commit)

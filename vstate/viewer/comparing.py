@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
+from vstate.display.chats import ChatView, chat_view
 from vstate.display.documents import change_document
 from vstate.display.texts import bytes_changes, text_hunks
+from vstate.display.views import view_of
 from vstate.errors import InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
@@ -21,6 +24,8 @@ __all__ = ["change_page", "key_changes"]
 
 _MOST_CHANGES: Final = 100_000  # keys
 _MOST_DETAILS: Final = 500  # inside one key
+_LONGEST_MESSAGE: Final = 2000  # characters
+_ITEM: Final = re.compile(r"\[\d+\]")
 _MOST_COMPARED: Final = 4_000_000  # characters of all texts of one key that are compared by line
 
 
@@ -63,29 +68,43 @@ def key_changes(
         found = [Detail("", "removed", before, None)]
     else:
         found = details(before, after, limit=_MOST_DETAILS + 1)
+    is_chat = isinstance(view_of(before if kind == "removed" else after), ChatView)
     left = _MOST_COMPARED
     documents = []
     for detail in found[:_MOST_DETAILS]:
         size = _size(detail)
-        documents.append(_document(detail, is_compared=0 < size <= left))
+        documents.append(_document(detail, is_compared=0 < size <= left, is_chat=is_chat))
         left -= size if size <= left else 0
     return answer | {"details": documents, "more": len(found) > _MOST_DETAILS}
 
 
-def _document(detail: Detail, *, is_compared: bool) -> dict[str, Any]:
+def _document(detail: Detail, *, is_compared: bool, is_chat: bool) -> dict[str, Any]:
     old, new = detail.old, detail.new
+    side = _message if is_chat and _ITEM.fullmatch(detail.path) else part_document
     document: dict[str, Any] = {
         "path": detail.path,
         "kind": detail.kind,
         "note": detail.note,
-        "old": None if detail.kind == "added" else part_document(old, detail.path),
-        "new": None if detail.kind == "removed" else part_document(new, detail.path),
+        "old": None if detail.kind == "added" else side(old, detail.path),
+        "new": None if detail.kind == "removed" else side(new, detail.path),
     }
     if is_compared and isinstance(old, str) and isinstance(new, str):
         document["hunks"] = [asdict(hunk) for hunk in text_hunks(old, new)]
     elif is_compared and isinstance(old, bytes | bytearray) and isinstance(new, bytes | bytearray):
         document["bytes"] = [asdict(change) for change in bytes_changes(bytes(old), bytes(new))]
     return document
+
+
+def _message(value: object, path: str) -> dict[str, Any]:
+    """A message of a conversation as a part: the role and what was said, and the calls of tools."""
+    part, chat = part_document(value, path), chat_view([value], most=_LONGEST_MESSAGE)
+    if chat is None or not chat.messages:
+        return part
+    lines = []
+    for message in chat.messages:
+        calls = (f"{call.name}({call.arguments})" for call in message.calls)
+        lines.append(f"{message.role}: " + "\n".join(filter(None, (message.text, *calls))))
+    return part | {"kind": "message", "text": "\n".join(lines)}
 
 
 def _size(detail: Detail) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from vstate.values.inert import Global, Instance
 __all__ = ["edited"]
 
 _TYPES: Final = {"int": int, "float": float, "str": str, "bool": bool, "NoneType": type(None)}
+_DIGITS: Final = re.compile(r"[-+]?[0-9]{1,4000}")
 _PLAIN: Final = (
     bool,
     int,
@@ -43,6 +45,8 @@ def edited(value: object, path: str, type_name: str, new: object) -> object:
 
 
 def _checked(type_name: str, new: object) -> object:
+    if type_name == "int" and isinstance(new, str) and _DIGITS.fullmatch(new):
+        new = int(new)  # the numbers of JavaScript have 53 bits
     kind = _TYPES.get(type_name)
     if kind is None:
         known = ", ".join(_TYPES)

@@ -7,6 +7,7 @@ from itertools import takewhile
 from time import monotonic
 from typing import Any, Final
 
+from vstate.display.documents import subject
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
@@ -23,7 +24,6 @@ _LARGEST_SHOWN: Final = 2**20  # bytes of a value that is shown beside its commi
 _SECONDS: Final = 3.0  # for one page of versions
 _MOST_PARTS: Final = 1_000_000  # of a part that is compared
 _MOST_BLAMED: Final = 1000
-_LONGEST_LINE: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _version(repo: Repository, commit: Commit, key: str, data: bytes | None, par
         "id": commit.id,
         "short": commit.short,
         "time": commit.time.isoformat(),
-        "message": commit.message.strip().split("\n", 1)[0][:_LONGEST_LINE],
+        "message": subject(commit),
         "type": None if entry is None else type_of(part.value) if part.is_read else entry.type,
         "size": None if entry is None else entry.size,
         "text": text_of(part.value) if part.is_read else None,
@@ -110,7 +110,7 @@ def blame_document(repo: Repository, start: Commit, key: str, path: str) -> dict
                 "id": each.commit.id,
                 "short": each.commit.short,
                 "time": each.commit.time.isoformat(),
-                "message": each.commit.message.strip().split("\n", 1)[0][:_LONGEST_LINE],
+                "message": subject(each.commit),
             },
         }
         for each in found[:_MOST_BLAMED]

@@ -13,6 +13,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
+from vstate.display.documents import subject
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
@@ -30,7 +31,6 @@ _FOLDED: Final = 1000  # commits that one row stands for, at most
 _FEWEST_FOLDED: Final = 4
 _MOST_OPEN: Final = 200  # folded rows that somebody opened
 _MOST_NAMES: Final = 8  # of changed keys, in a row
-_LONGEST_MESSAGE: Final = 300  # characters
 _LONGEST_NAME: Final = 100
 _MOST_INFO: Final = 8
 _FURTHER: Final = 0.2  # seconds for rows that nobody has asked for yet
@@ -256,7 +256,14 @@ class Listings:
             with self._lock:
                 self._kept.pop(view, None)
             raise
-        answer = {"view": view, "rows": documents, "first": first, "known": known, "complete": complete}
+        answer = {
+            "view": view,
+            "rows": documents,
+            "first": first,
+            "known": known,
+            "commits": len(rows),
+            "complete": complete,
+        }
         return answer if find is None else answer | {"sought": find.id, "found": at}
 
     def _shown_at(self, listing: _Listing, shown: _Folding, opened: frozenset[str], row: int) -> int | None:
@@ -305,7 +312,7 @@ class Listings:
                 placed = lanes.add(commit.oid, parents)
             is_linear = len(parents) == 1 and all(low == high for low, high, _ in placed.edges)
             yield _Row(
-                commit.oid, placed, commit.time.timestamp(), is_linear, _DIGITS.sub("#", _first_line(commit))
+                commit.oid, placed, commit.time.timestamp(), is_linear, _DIGITS.sub("#", subject(commit))
             )
 
     def _documents(self, places: Sequence[tuple[_Row, _Row, Sequence[_Row], int]]) -> list[dict[str, Any]]:
@@ -373,7 +380,7 @@ def row_document(repo: Repository, commit: Commit, refs: list[dict[str, Any]]) -
         "short": commit.short,
         "parents": [*commit.parents],
         "time": commit.time.isoformat(),
-        "message": _first_line(commit),
+        "message": subject(commit),
         "info": {
             name[:_LONGEST_NAME]: _brief(value) for name, value in list(commit.info.items())[:_MOST_INFO]
         },
@@ -389,10 +396,6 @@ def row_document(repo: Repository, commit: Commit, refs: list[dict[str, Any]]) -
         "cut": repo.history.is_shallow(commit),
         "damage": damage,
     }
-
-
-def _first_line(commit: Commit) -> str:
-    return commit.message.strip().split("\n", 1)[0][:_LONGEST_MESSAGE]
 
 
 def _brief(value: object) -> str:

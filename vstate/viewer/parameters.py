@@ -24,6 +24,10 @@ class Parameters:
         self._given = given
         self._repo = repo
 
+    def has(self, name: str) -> bool:
+        """Whether the parameter is given; it may be empty."""
+        return name in self._given
+
     def text(self, name: str) -> str:
         """A text; "" if it is not given."""
         found = self._given.get(name, "")
@@ -67,7 +71,7 @@ class Parameters:
 
     def required(self, name: str) -> str:
         """A text that must be given; it may be empty."""
-        if name not in self._given:
+        if not self.has(name):
             raise InvalidInput(f"the parameter {name} is missing")
         return self.text(name)
 

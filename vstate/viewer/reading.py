@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from vstate.display.documents import change_document, commit_document, event_documents
+from vstate.display.documents import change_document, commit_document, event_documents, subject
 from vstate.errors import CorruptObject, InvalidInput, VStateError
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
@@ -31,7 +31,8 @@ Answer = dict[str, Any]
 
 _MOST_CHANGES: Final = 1000  # of a commit
 _MOST_REFS: Final = 5000  # of each kind
-_MOST_PLACES: Final = 200
+_MOST_PLACES: Final = 500
+_MOST_INSIDE: Final = 20  # places in one value
 _SEARCH_SECONDS: Final = 5.0
 
 
@@ -186,8 +187,8 @@ class Reading:
             "new": new.id,
             "base": None if base is None else base.id,
         }
-        if key := given.text("key"):
-            return found | key_changes(self._repo, self.values, old, new, key)
+        if given.has("key"):
+            return found | key_changes(self._repo, self.values, old, new, given.text("key"))
         first, limit = given.page(200)
         return found | change_page(self._repo, old, new, given.text("prefix"), first=first, limit=limit)
 
@@ -222,7 +223,7 @@ class Reading:
         )
 
     def search(self, given: Parameters) -> Answer:
-        """The places of a text in keys and values."""
+        """The places of a text in keys and values, and the commit that it names as a revision, if it does."""
         text = given.text("text")
         if not text:
             raise InvalidInput("the text to search for is empty")
@@ -232,9 +233,11 @@ class Reading:
             text,
             given.text("prefix"),
             most=_MOST_PLACES,
+            most_inside=_MOST_INSIDE,
             seconds=_SEARCH_SECONDS,
         )
         return {
+            "commit": self._named(text),
             "places": [
                 {"key": each.key, "path": each.path, "excerpt": each.excerpt} for each in found.places
             ],
@@ -242,6 +245,13 @@ class Reading:
             "unread": found.unread,
             "complete": found.is_complete,
         }
+
+    def _named(self, rev: str) -> Answer | None:
+        try:
+            commit = self._repo.resolve(rev)
+        except VStateError:
+            return None
+        return {"id": commit.id, "short": commit.short, "message": subject(commit)}
 
 
 def refs_state(repo: Repository) -> str:

@@ -178,7 +178,7 @@ def _view(
         return {
             "kind": "text",
             "characters": len(value),
-            "lines": value.count("\n") + 1,
+            "lines": value.count("\n") + (not value.endswith("\n") and bool(value)),
             "text": value[start:stop],
             "first": start,
             "next": stop if stop < len(value) else None,

@@ -48,11 +48,19 @@ class FoundTexts:
 
 
 def find_text(
-    core: Core, commit: Commit, text: str, prefix: str = "", *, most: int = 50, seconds: float = 10.0
+    core: Core,
+    commit: Commit,
+    text: str,
+    prefix: str = "",
+    *,
+    most: int = 50,
+    most_inside: int | None = None,
+    seconds: float = 10.0,
 ) -> FoundTexts:
     """Search the keys that begin with `prefix`, and their values, for a text, in upper or lower case.
 
-    Ends after `most` places, or after so many seconds. Expired keys are left out.
+    Ends after `most` places, or after so many seconds; a value, after `most_inside` places in it. Expired
+    keys are left out.
     """
     if not text:
         raise InvalidInput("the text to search for is empty")
@@ -66,9 +74,13 @@ def find_text(
         if wanted in key.lower():
             places.append(Place(key, None, _around(key, wanted)))
         try:
+            inside = 0
             for path, found in _texts(core.inspect(key, data)):
                 if wanted in found.lower():
                     places.append(Place(key, path, _around(found, wanted)))
+                    inside += 1
+                    if inside == most_inside:
+                        break
                 if len(places) > most or monotonic() > end:
                     return FoundTexts(tuple(places[:most]), keys, unread, False)
         except (InertError, InvalidInput, CorruptObject):

@@ -1,12 +1,30 @@
 // Changes of the store: each shows what will change first, and is made only on what the page has seen.
-import { post, shown, useAnswer } from "./api.js";
+import { named, post, shown, useAnswer } from "./api.js";
+import { Details } from "./diff.js";
 import { Sign } from "./keys.js";
 import { go } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
+import { PARTS } from "./value.js";
 import { Chip, Failure } from "./widgets.js";
 
+/** The keys that a change would change, and what changes inside the first ones. */
+export function Changes({ page }) {
+  const { added, modified, removed } = page.counts;
+  return html`<p class="facts"><span class="is-added">${added} added</span><span class="is-modified">${modified} modified</span><span class="is-removed">${removed} removed</span></p>
+    <ul class="plain">${page.changes.map((change) => html`<li><${Sign} change=${change.kind} /> <b>${named(change.key)}</b>
+      ${change.inside ? html`<${Details} answer=${change.inside} />` : null}</li>`)}</ul>
+    ${page.next === null ? null : html`<p class="is-dim">and more keys</p>`}`;
+}
+
+function Move({ found }) {
+  const to = html`“${shown(found.message) || "(no message)"}”`;
+  if (!found.changes) return html`<p>The new ${found.tag ? "tag" : "branch"} <b>${shown(found.tag ?? found.branch)}</b> would stand at <span class="mono">${found.to.slice(0, 10)}</span> ${to}.</p>`;
+  return html`<p><b>${shown(found.branch)}</b> would go from <span class="mono">${found.from.slice(0, 10)}</span> “${shown(found.from_message) || "(no message)"}” to ${to}:</p>
+    <${Changes} page=${found.changes} />`;
+}
+
 /** What a change would do, and the button that makes it. */
-export function Preview({ path, body, label, onDone, onCancel }) {
+export function Preview({ path, body, label, onDone }) {
   const [state, setState] = useState({});
   const name = JSON.stringify(body);
   useEffect(() => {
@@ -22,65 +40,78 @@ export function Preview({ path, body, label, onDone, onCancel }) {
     }
   };
   const { found, error } = state.of === name ? state : {};
-  const changes = found?.changes;
   return html`<div class="preview" aria-live="polite">
     <${Failure} error=${error} />
-    ${found ? html`
-      ${found.to === null ? html`<p>Nothing would change.</p>` : null}
-      ${changes ? html`<p>${found.branch ? html`<b>${shown(found.branch)}</b> would get: ` : null}<span class="is-added">${changes.counts.added} added</span>, <span class="is-modified">${changes.counts.modified} modified</span>, <span class="is-removed">${changes.counts.removed} removed</span></p>
-        <ul class="plain">${changes.changes.map((change) => html`<li><${Sign} change=${change.kind} /> ${shown(change.key)}</li>`)}</ul>` : null}
-      ${found.to !== null && !changes ? html`<p>${found.tag ? `The tag ${shown(found.tag)}` : `The branch ${shown(found.branch)}`} would begin at <span class="mono">${found.to.slice(0, 10)}</span> ${shown(found.message.split("\n")[0])}.</p>` : null}
-      ${found.to !== null ? html`<button type="button" class="chip is-strong" onClick=${make}>${label}</button>` : null}` : null}
-    ${onCancel ? html`<${Chip} onClick=${onCancel}>cancel</${Chip}>` : null}
+    ${found?.to === null ? html`<p>Nothing would change.</p>` : null}
+    ${found?.to ? html`<${Move} found=${found} /><button type="button" class="chip is-strong" onClick=${make}>${label}</button>` : null}
   </div>`;
 }
 
-function NameForm({ label, children, onName }) {
-  const [name, setName] = useState("");
-  return html`<form class="name-form" onSubmit=${(event) => { event.preventDefault(); if (name.trim()) onName(name.trim()); }}>
-    <label>${label} <input autofocus value=${name} required spellcheck="false" onInput=${(event) => setName(event.target.value)} /></label>
-    ${children}<button type="submit" class="chip">see what changes</button>
+/** A form whose fields stay while what they would change is shown below. `onInput` is told of each edit. */
+function Form({ isReady = true, onSubmit, onInput, children }) {
+  const submit = (event) => {
+    event.preventDefault();
+    if (isReady) onSubmit();
+  };
+  return html`<form class="edit-form" onSubmit=${submit} onInput=${onInput}>
+    ${children}<button type="submit" class="chip" disabled=${!isReady}>see what changes</button>
   </form>`;
+}
+
+function NameForm({ label, onInput, onName }) {
+  const [name, setName] = useState("");
+  return html`<${Form} isReady=${Boolean(name.trim())} onInput=${onInput} onSubmit=${() => onName(name.trim())}>
+    <label>${label} <input autofocus value=${name} required spellcheck=${false} onInput=${(event) => setName(event.target.value)} /></label>
+  </${Form}>`;
 }
 
 const EDITED = ["int", "float", "str", "bool"];
 
-/** The text of a field as a value of that type; undefined if it is none. */
+/** The text of a field as a value of that type, a whole number as its digits; undefined if it is none. */
 export function valueOf(type, text) {
   if (type === "str") return text;
-  if (type === "int") return /^\s*[-+]?\d{1,15}\s*$/.test(text) ? Number(text) : undefined;
+  if (type === "int") return /^\s*[-+]?\d{1,4000}\s*$/.test(text) ? text.trim() : undefined;
   if (type === "float") return text.trim() && Number.isFinite(Number(text)) ? Number(text) : undefined;
-  if (type === "bool") return { true: true, false: false }[text.trim().toLowerCase()];
-  return null;
+  return { true: true, false: false }[text.trim().toLowerCase()];
 }
 
-function EditForm({ rev, name, path, onBody }) {
-  const { data } = useAnswer("/value", { rev, key: name, path, limit: 1000 });
-  const [text, setText] = useState(null);
-  const [branch, setBranch] = useState("edit");
-  if (!data) return null;
-  if (!EDITED.includes(data.type)) return html`<p>Open one number, text or truth value inside it, and edit that one.</p>`;
-  const { type } = data;
-  const whole = data.view?.kind === "text" ? data.view.text : data.text;
-  if (data.view?.next) return html`<p>This text is too long to edit here.</p>`;
-  const current = text ?? whole;
-  const value = valueOf(type, current);
-  const submit = (event) => {
-    event.preventDefault();
-    if (value !== undefined) onBody({ rev, key: name, path: path ?? "", type, value, branch: branch.trim() });
-  };
-  return html`<form class="edit-form" onSubmit=${submit}>
-    <label>${type} ${type === "str" ? html`<textarea rows="6" value=${current} onInput=${(event) => setText(event.target.value)}></textarea>` : html`<input value=${current} spellcheck="false" onInput=${(event) => setText(event.target.value)} />`}</label>
+function EditForm({ answer, rev, name, path = "", refs, onInput, onBody }) {
+  const { type } = answer;
+  const whole = answer.view?.kind === "text" ? answer.view.text : answer.text;
+  const taken = new Set((refs?.branches ?? []).map((found) => found.name));
+  const [text, setText] = useState(whole);
+  const [branch, setBranch] = useState(() => {
+    let number = 1;
+    while (taken.has(number > 1 ? `edit-${number}` : "edit")) number += 1;
+    return number > 1 ? `edit-${number}` : "edit";
+  });
+  const [refusal, setRefusal] = useState(null);
+  const isCut = answer.view?.next || (type !== "str" && whole.endsWith("…"));
+  const body = (value) => ({ rev, key: name, path, type, value, branch: branch.trim() });
+  useEffect(() => { // the same value changes nothing, but tells whether it can be edited
+    const value = valueOf(type, whole);
+    if (!isCut && value !== undefined) post("/edit", { ...body(value), preview: true }).catch(setRefusal);
+  }, []);
+  if (isCut) return html`<p>This ${type} is too long to edit here.</p>`;
+  if (refusal) return html`<${Failure} error=${refusal} />`;
+  const value = valueOf(type, text);
+  const edit = (event) => setText(event.target.value);
+  const field = {
+    str: () => html`<textarea rows="6" value=${text} onInput=${edit}></textarea>`,
+    bool: () => html`<select value=${text} onChange=${edit}><option value="True">True</option><option value="False">False</option></select>`,
+  }[type] ?? (() => html`<input value=${text} spellcheck=${false} onInput=${edit} />`);
+  return html`<${Form} isReady=${value !== undefined && text !== whole && Boolean(branch.trim())} onInput=${onInput} onSubmit=${() => onBody(body(value))}>
+    <label>${type} ${field()}</label>
     ${value === undefined ? html`<p class="error">This is no ${type}.</p>` : null}
-    <label>on the new branch <input value=${branch} required spellcheck="false" onInput=${(event) => setBranch(event.target.value)} /></label>
-    <button type="submit" class="chip">see what changes</button>
-  </form>`;
+    <label>on the new branch <input value=${branch} required spellcheck=${false} onInput=${(event) => setBranch(event.target.value)} /></label>
+  </${Form}>`;
 }
 
 const NOTES = {
   rollback: "A new commit brings back the state of this one. The commits since then stay in the history.",
   revert: "A new commit takes back what this one changed.",
   undo: "The branch goes back to where it was before its last move.",
+  redo: "The branch goes again to where it was before it was undone.",
   edit: "The edit goes to a new branch, and keeps the types of all parts.",
 };
 
@@ -93,6 +124,8 @@ export function Actions({ rev, place, store, refs }) {
     if (dialog.current && !dialog.current.open) dialog.current.showModal();
     else if (open && !dialog.current) setOpen(null); // what it was about is gone
   });
+  const isValue = store?.write && rev && place.key !== undefined;
+  const { data, loading } = useAnswer(isValue ? "/value" : null, { rev, key: place.key, path: place.path, since: place.against, limit: PARTS });
   if (!store?.write || !rev) return null;
   const chosenBranch = place.branch?.replace(/^heads\//, "");
   const branch = refs?.branches.some((found) => found.name === chosenBranch) ? chosenBranch : store.head.branch;
@@ -103,7 +136,8 @@ export function Actions({ rev, place, store, refs }) {
   };
   const done = (found) => {
     close();
-    go({ rev: "", branch: found.branch && found.branch !== store.head.branch ? found.branch : place.branch });
+    if (open === "edit") go({ rev: "", branch: found.branch });
+    else if (found.changes) go({ rev: "" });
   };
   const start = (action, first = null) => {
     setBody(first);
@@ -117,19 +151,21 @@ export function Actions({ rev, place, store, refs }) {
       ["rollback", `Roll ${branch} back to this`, "/rollback", () => start("rollback", { ...moves, rev })],
       ["revert", "Revert this commit", "/revert", () => start("revert", { ...moves, rev })],
       ["undo", `Undo on ${branch}`, "/undo", () => start("undo", { ...moves })],
+      ["redo", `Redo on ${branch}`, "/redo", () => start("redo", { ...moves })],
     ] : []),
-    ...(place.key ? [["edit", "Edit this value", "/edit", () => start("edit")]] : []),
+    ...(EDITED.includes(data?.type) && !loading ? [["edit", "Edit this value", "/edit", () => start("edit")]] : []),
   ];
   const chosen = all.find(([id]) => id === open);
+  const forget = () => setBody(null);
   return html`<div class="actions">
     ${all.map(([id, label, , begin]) => html`<${Chip} onClick=${begin}>${shown(label)}</${Chip}>`)}
     ${chosen ? html`<dialog ref=${dialog} onClose=${close} aria-labelledby="action-title">
       <h2 id="action-title">${shown(chosen[1])}</h2>
       ${NOTES[open] ? html`<p class="is-dim">${NOTES[open]}</p>` : null}
-      ${body ? html`<${Preview} path=${chosen[2]} body=${body} label=${chosen[1]} onDone=${done} onCancel=${close} />`
-        : open === "edit" ? html`<${EditForm} rev=${rev} name=${place.key} path=${place.path} onBody=${setBody} />`
-        : html`<${NameForm} label=${open === "tag" ? "name of the tag" : "name of the branch"} onName=${(name) => setBody({ name, at: rev })} />`}
-      ${body ? null : html`<${Chip} onClick=${close}>cancel</${Chip}>`}
+      ${open === "edit" ? html`<${EditForm} answer=${data} rev=${rev} name=${place.key} path=${place.path} refs=${refs} onInput=${forget} onBody=${setBody} />`
+        : open === "fork" || open === "tag" ? html`<${NameForm} label=${open === "tag" ? "name of the tag" : "name of the branch"} onInput=${forget} onName=${(name) => setBody({ name, at: rev })} />` : null}
+      ${body ? html`<${Preview} path=${chosen[2]} body=${body} label=${chosen[1]} onDone=${done} />` : null}
+      <${Chip} onClick=${close}>cancel</${Chip}>
     </dialog>` : null}
   </div>`;
 }

@@ -1,4 +1,5 @@
 // The answers of the server, and texts that are safe to show.
+import { isGiven } from "./place.js";
 import { useEffect, useState } from "./preact.js";
 
 const ID = /^[0-9a-f]{64}$/;
@@ -13,9 +14,9 @@ export class ApiError extends Error {
   }
 }
 
-/** The path and the parameters of a request, as one text. Parameters without a value are left out. */
+/** The path and the parameters of a request, as one text. Those without a value are left out; a key may be "". */
 export function requestOf(path, params = {}) {
-  const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false);
+  const given = Object.entries(params).filter(([name, value]) => isGiven(name, value));
   const query = new URLSearchParams(given.map(([name, value]) => [name, value === true ? "1" : String(value)]).sort());
   return query.size ? `${path}?${query}` : path;
 }
@@ -106,6 +107,11 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u20
 /** A stored text for people: characters that hide or turn other text are written out. */
 export function shown(text) {
   return String(text ?? "").replace(HIDDEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** A key, or a part of one, for people: in quotes where white space would not be seen. */
+export function named(key) {
+  return /^$|^\s|\s$|\s\s|[^\S ]/.test(key) ? shown(JSON.stringify(key)) : shown(key);
 }
 
 /** The revisions that name the branches, the tags and the remote branches; in full where two have one name. */

@@ -49,6 +49,7 @@ function Row({ row, at, total, width, isSelected, onSelect }) {
     <${Graph} row=${row} width=${width} />
     <div class="commit-text">
       <div class="commit-line">
+        ${row.folded ? html`<span class="is-dim" aria-hidden="true">▸</span>` : null}
         <span class=${`commit-message ${row.message ? "" : "is-empty"}`}>${title}</span>
         ${row.refs.slice(0, 3).map((found) => html`<${Ref} key=${found.name} found=${found} />`)}
         ${row.refs.length > 3 ? html`<span class="ref">+${row.refs.length - 3}</span>` : null}
@@ -122,9 +123,9 @@ export function CommitList({ listing, selected, onSelect }) {
 export function ListFoot({ listing, place }) {
   const isFolded = place.fold !== "0";
   return html`<div class="foot">
-    <span aria-live="polite">${counted(listing.known, "row")}${listing.complete ? "" : " …"}</span>
+    <span aria-live="polite">${counted(listing.commits, "commit")}${listing.complete ? "" : " …"}</span>
     <${Chip} aria-pressed=${Boolean(place.all)} onClick=${() => go({ all: place.all ? "" : "1", branch: "" })}>all branches</${Chip}>
-    <${Chip} aria-pressed=${isFolded} title="fold runs of alike commits (f)"
-      onClick=${() => go({ fold: isFolded ? "0" : "", open: "" })}>fold</${Chip}>
+    ${globalThis.vstateAnswers ? null : html`<${Chip} aria-pressed=${isFolded} title="fold runs of alike commits (f)"
+      onClick=${() => go({ fold: isFolded ? "0" : "", open: "" })}>fold</${Chip}>`}
   </div>`;
 }

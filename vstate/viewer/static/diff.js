@@ -1,5 +1,5 @@
 // What differs between two commits: by key, and inside a key by path.
-import { get, shown, sizeText, useAnswer, usePages } from "./api.js";
+import { get, named, shown, sizeText, useAnswer, usePages } from "./api.js";
 import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
 import { html, useState } from "./preact.js";
@@ -55,7 +55,8 @@ function Bytes({ changes }) {
 
 function Detail({ detail, isBeside, name }) {
   const path = detail.path;
-  const where = html`<${Sign} change=${detail.kind} /><a class="detail-path mono" href=${hrefOf({ key: name, path, tab: "" })}>${shown(path) || (detail.hunks ? "text" : "value")}</a>${detail.note ? html`<span class="is-dim"> ${shown(detail.note)}</span>` : null}`;
+  const label = shown(path) || (detail.hunks ? "text" : "value");
+  const where = html`<${Sign} change=${detail.kind} />${name === undefined ? html`<span class="detail-path mono">${label}</span>` : html`<a class="detail-path mono" href=${hrefOf({ key: name, path, tab: "" })}>${label}</a>`}${detail.note ? html`<span class="is-dim"> ${shown(detail.note)}</span>` : null}`;
   const side = (part, kind) => part && html`<span class=${`side is-${kind} mono`}><span class="sr">${kind === "removed" ? "before: " : "after: "}</span>${part.kind === "text" ? `"${shown(part.text)}"` : shown(part.text)}</span>`;
   const body = detail.hunks
     ? html`<${isBeside ? Beside : Unified} hunks=${detail.hunks} />`
@@ -65,18 +66,23 @@ function Detail({ detail, isBeside, name }) {
   return html`<li class="detail"><div class="detail-head">${where}</div>${body}</li>`;
 }
 
+/** The changes inside one key, from an answer; with links to the parts if the key is named. */
+export function Details({ answer, name, isBeside }) {
+  if (answer.error) return html`<p class="note">${shown(answer.error)}</p>`;
+  return html`<ul class="details">
+    ${answer.details.map((detail, at) => html`<${Detail} key=${`${detail.path} ${at}`} detail=${detail} isBeside=${isBeside} name=${name} />`)}
+    ${answer.details.length === 0 ? html`<li class="is-dim">the same value, stored in another way</li>` : null}
+    ${answer.more ? html`<li class="is-dim">… more than ${answer.details.length} changes</li>` : null}
+  </ul>`;
+}
+
 /** The changes inside one key. */
 export function KeyDiff({ old, rev, base, name, isBeside }) {
   const { data, error } = useAnswer("/diff", { old, new: rev, base, key: name });
   if (error) return html`<${Failure} error=${error} />`;
   if (!data || data.key !== name) return null;
-  if (data.error) return html`<p class="note">${shown(data.error)}</p>`;
   if (data.kind === null) return html`<p class="empty">No change here.</p>`;
-  return html`<ul class="details">
-    ${data.details.map((detail, at) => html`<${Detail} key=${`${detail.path} ${at}`} detail=${detail} isBeside=${isBeside} name=${name} />`)}
-    ${data.details.length === 0 ? html`<li class="is-dim">the same value, stored in another way</li>` : null}
-    ${data.more ? html`<li class="is-dim">… more than ${data.details.length} changes</li>` : null}
-  </ul>`;
+  return html`<${Details} answer=${data} name=${name} isBeside=${isBeside} />`;
 }
 
 function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
@@ -85,7 +91,7 @@ function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
   const note = sizes[0] && sizes[1] && sizes[0] !== sizes[1] ? `${sizes[0]} → ${sizes[1]}` : sizes[1] ?? sizes[0];
   return html`<section class="changed-key">
     <h3><button type="button" class="twist" aria-expanded=${isOpen} aria-label=${`${isOpen ? "fold" : "unfold"} ${shown(change.key)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
-      <${Sign} change=${change.kind} /><a href=${hrefOf({ key: change.key, path: "", tab: change.kind === "removed" ? "diff" : "" })}>${shown(change.key)}</a> <span class="is-dim">${note}</span></h3>
+      <${Sign} change=${change.kind} /><a href=${hrefOf({ key: change.key, path: "", tab: change.kind === "removed" ? "diff" : "" })}>${named(change.key)}</a> <span class="is-dim">${note}</span></h3>
     ${isOpen ? html`<${KeyDiff} old=${old} rev=${rev} base=${base} name=${change.key} isBeside=${isBeside} />` : null}
   </section>`;
 }

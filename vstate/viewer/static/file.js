@@ -1,5 +1,6 @@
 // The answers of a page that was opened from a file: all of them are in the page.
 const PLACED = 200; // rows of a page
+const AROUND = 60; // characters around what was sought
 
 const REFUSED = ["info", "since", "until", "author"]; // conditions that the server reads
 
@@ -53,15 +54,29 @@ export function answersOf(data) {
     return rows.has(rev) ? rev : data.refs.branches.concat(data.refs.tags).find((ref) => ref.name === rev)?.commit ?? (rev ? undefined : data.rows[0]?.id);
   }
 
+  /** The commits that a branch has, by their ids. */
+  function historyOf(name) {
+    const found = new Set();
+    const waiting = [idOf(name)];
+    while (waiting.length) {
+      const id = waiting.pop();
+      if (!rows.has(id) || found.has(id)) continue;
+      found.add(id);
+      waiting.push(...rows.get(id).parents);
+    }
+    return found;
+  }
+
   function commits(query) {
     if (REFUSED.some((name) => query.get(name))) throw new Error("The commits of a file are chosen by key: and by text only.");
-    const found = data.rows.filter((row) => shownRow(row, query));
+    const known = query.get("rev") ? historyOf(query.get("rev")) : rows;
+    const found = data.rows.filter((row) => known.has(row.id) && shownRow(row, query));
     const isWhole = found.length === data.rows.length;
     const first = Number(query.get("first") ?? 0);
     const page = found.slice(first, first + PLACED).map((row) => (isWhole ? row : { ...row, edges: [], lane: 0, lanes: 1 }));
     const sought = query.get("find");
     const at = sought ? found.findIndex((row) => row.id === sought) : -1;
-    return { view: "file", rows: page, first, known: found.length, complete: true, sought, found: at < 0 ? null : at };
+    return { view: "file", rows: page, first, known: found.length, commits: found.length, complete: true, sought, found: at < 0 ? null : at };
   }
 
   function keys(query) {
@@ -118,20 +133,54 @@ export function answersOf(data) {
 
   function history(query) {
     const key = query.get("key");
-    const found = data.rows.filter((row) => key in row.keys).map((row) => {
-      const answer = data.values[row.keys[key].value]?.parts[query.get("path") ?? ""];
+    const path = query.get("path") ?? "";
+    const changed = data.rows.filter((row) => key in row.keys);
+    const leads = (from, to) => to.startsWith(from) && (!from || to === from || ".[{".includes(to[from.length]));
+    const isInside = ({ kind, diff }) => !path || kind !== "modified" || diff.details.some((detail) => leads(detail.path, path) || leads(path, detail.path));
+    const found = changed.filter((row) => isInside(row.keys[key])).map((row) => {
+      const answer = data.values[row.keys[key].value]?.parts[path];
       const number = answer?.kind === "number" ? Number(answer.text) : NaN;
       const side = row.keys[key].new;
-      return { id: row.id, short: row.short, time: row.time, message: row.message, kind: row.keys[key].kind, type: side?.type ?? null, size: side?.size ?? null, number: Number.isFinite(number) ? number : null };
+      return { id: row.id, short: row.short, time: row.time, message: row.message, kind: row.keys[key].kind, type: side?.type ?? null, size: side?.size ?? null, text: answer?.text ?? null, number: Number.isFinite(number) ? number : null };
     });
-    return { commits: found, next: null };
+    return { commits: found, looked: changed.length, next: null };
+  }
+
+  /** The texts of an answer about a value, with their paths. */
+  function textsOf(answer) {
+    const messages = (answer.view?.messages ?? []).flatMap((message) => [message, ...message.calls.map((call) => ({ place: message.place, text: `${call.name}(${call.arguments}) ${call.result ?? ""}` }))]);
+    return [
+      [answer.path, answer.view?.text ?? (answer.kind === "text" ? answer.text : "")],
+      ...answer.parts.filter((part) => part.kind === "text").map((part) => [part.path, part.text]),
+      ...messages.map((message) => [`${answer.path}[${message.place}]`, message.text]),
+    ];
+  }
+
+  function search(query) {
+    const sought = query.get("text").toLowerCase();
+    const id = idOf(query.get("rev"));
+    const state = stateOf(id);
+    const places = [];
+    for (const [key, number] of state) {
+      const found = new Map();
+      if (key.toLowerCase().includes(sought)) found.set(null, key);
+      for (const answer of Object.values(data.values[number]?.parts ?? {})) {
+        for (const [path, text] of textsOf(answer)) if (text.toLowerCase().includes(sought)) found.set(path, text);
+      }
+      for (const [path, text] of found) {
+        const begin = Math.max(text.toLowerCase().indexOf(sought) - AROUND, 0);
+        places.push({ key, path, excerpt: text.slice(begin, begin + 2 * AROUND + sought.length) });
+      }
+    }
+    const named = rows.get(idOf(query.get("text"))) ?? data.rows.find((row) => sought.length > 5 && row.id.startsWith(sought));
+    return { places, keys: state.size, unread: 0, complete: true, commit: named ? { id: named.id, short: named.short, message: named.message } : null };
   }
 
   return (request) => {
     const [path, text] = request.split("?");
     const query = new URLSearchParams(text ?? "");
     if (path.startsWith("/commits/")) return data.commits[idOf(decodeURIComponent(path.slice(9)))] ?? null;
-    const known = { "/commits": commits, "/keys": keys, "/value": value, "/diff": diff, "/history": history };
+    const known = { "/commits": commits, "/keys": keys, "/value": value, "/diff": diff, "/history": history, "/search": search };
     if (known[path]) return known[path](query);
     if (path === "/bytes") return data.pictures[`${stateOf(idOf(query.get("rev"))).get(query.get("key"))} ${query.get("path") ?? ""}`] ?? null;
     return { "/store": data.store, "/refs": data.refs }[path] ?? null;

@@ -1,16 +1,20 @@
 // The filter of the commits, and the search in keys and values.
-import { shown, useAnswer } from "./api.js";
+import { counted, named, shown, useAnswer } from "./api.js";
 import { CONDITIONS } from "./listing.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
+import { Chip } from "./widgets.js";
 
 const BEFORE = 12; // characters in front of what was sought
+const SOME = 3; // places of one key that are listed at once
 
 const WORDS = { key: "fkey", info: "info", since: "since", until: "until", author: "author" };
 
-/** The conditions that a text states: words as key:plan or since:yesterday, the rest is text in messages. */
+/** The conditions that a text states: words as key:plan or since:yesterday, the rest is text in messages.
+ * A text such as tool=look, as commits show their info, is a condition on the info. */
 export function conditionsOf(text) {
   const found = Object.fromEntries(CONDITIONS.map((name) => [name, ""]));
+  if (/^[\w.-]+=\S+$/.test(text.trim())) return { ...found, info: text.trim() };
   const rest = text.replace(/(?:^|\s)(key|info|since|until|author):("[^"]*"|\S+)/g, (_, word, value) => {
     found[WORDS[word]] = value.replace(/^"|"$/g, "");
     return " ";
@@ -33,44 +37,73 @@ function Excerpt({ text, wanted }) {
   return html`<span class="excerpt">${begin ? "…" : ""}${shown(text.slice(begin, at))}<b>${shown(text.slice(at, at + wanted.length))}</b>${shown(text.slice(at + wanted.length))}</span>`;
 }
 
+/** Where a text was found: by key, with the first places of each. */
+function Found({ data, sought, onChoose }) {
+  const [open, setOpen] = useState(new Set());
+  const keys = new Map();
+  for (const found of data.places) keys.set(found.key, [...(keys.get(found.key) ?? []), found]);
+  const place = (found) => html`<li><a href=${hrefOf({ key: found.key, path: found.path ?? "", page: "", tab: "", pane: "value" })} onClick=${onChoose}>
+    <span class="mono is-dim">${found.path === null ? "the key" : shown(found.path) || "the value"}</span> <${Excerpt} text=${found.excerpt} wanted=${sought} /></a></li>`;
+  const toggle = (key) => {
+    const next = new Set(open);
+    if (!next.delete(key)) next.add(key);
+    setOpen(next);
+  };
+  const { commit } = data;
+  const places = counted(data.places.length, "place");
+  return html`
+    ${commit ? html`<p><a href=${hrefOf({ rev: commit.id, page: "", pane: "keys" })} onClick=${onChoose}>Go to the commit <span class="mono">${commit.short.slice(0, 8)}</span> ${shown(commit.message)}</a></p>` : null}
+    <p class="is-dim" aria-live="polite">${data.complete ? `${places}; ${counted(data.keys, "key")} of this commit searched` : `${places} in the first ${counted(data.keys, "key")} of this commit`}${data.unread ? `, ${counted(data.unread, "value")} not readable` : ""}</p>
+    <ul>${[...keys].map(([key, places]) => html`<li key=${key}><b>${named(key)}</b>
+      <ul>${places.slice(0, open.has(key) ? places.length : SOME).map(place)}</ul>
+      ${places.length > SOME ? html`<${Chip} onClick=${() => toggle(key)}>${open.has(key) ? "fewer" : `${places.length - SOME} more in ${named(key)}`}</${Chip}>` : null}</li>`)}</ul>`;
+}
+
 /** The field for both: Enter filters the commits, and the places in the keys and values are listed below. */
 export function Filter({ place, rev, field }) {
-  const [text, setText] = useState(() => textOfConditions(place));
+  const conditions = textOfConditions(place);
+  const [text, setText] = useState(conditions);
   const [sought, setSought] = useState("");
   const [isOpen, setOpen] = useState(false);
   const box = useRef(null);
-  useEffect(() => setText(textOfConditions(place)), [CONDITIONS.map((name) => place[name]).join("\n")]);
+  useEffect(() => setText(conditions), [conditions]);
   useEffect(() => {
-    const plain = conditionsOf(text).grep;
-    const timer = setTimeout(() => setSought(plain.length > 1 ? plain : ""), 250);
+    const plain = text.trim();
+    const timer = setTimeout(() => setSought(plain.length > 1 && plain !== conditions ? plain : ""), 250);
     return () => clearTimeout(timer);
-  }, [text]);
-  const { data } = useAnswer(isOpen && sought && rev ? "/search" : null, { rev, text: sought });
+  }, [text, conditions]);
+  const { data, loading } = useAnswer(isOpen && sought && rev ? "/search" : null, { rev, text: sought });
+  const leave = () => {
+    setOpen(false);
+    setText(conditions); // what was only searched for is no filter
+  };
   const submit = (event) => {
     event.preventDefault();
     setOpen(false);
     go({ ...conditionsOf(text), open: "", rev: "", pane: "commits" });
     field.current.blur();
   };
-  const leave = (event) => {
-    if (!box.current.contains(event.relatedTarget)) setOpen(false);
-  };
-  const close = (event) => {
-    if (event.key !== "Escape") return;
+  const press = (event) => {
+    if (event.key === "Escape") {
+      setOpen(false);
+      setText("");
+      if (conditions) go(conditionsOf(""));
+      document.activeElement.blur();
+    } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      const stops = [field.current, ...box.current.querySelectorAll(".found a, .found button")];
+      const at = stops.indexOf(document.activeElement) + (event.key === "ArrowDown" ? 1 : -1);
+      stops[Math.min(Math.max(at, 0), stops.length - 1)].focus();
+      event.preventDefault();
+    } else return;
     event.stopPropagation();
-    setOpen(false);
-    if (text) setText("");
-    if (textOfConditions(place)) go(conditionsOf(""));
-    field.current.blur();
   };
-  return html`<form class="filter" role="search" ref=${box} onSubmit=${submit} onFocusOut=${leave} onKeyDown=${close}>
-    <input ref=${field} type="search" value=${text} aria-label="Filter commits and search values" spellcheck="false" autocomplete="off"
-      placeholder="filter and search   /" onFocus=${() => setOpen(true)} onInput=${(event) => setText(event.target.value)} />
-    ${isOpen ? html`<div class="found">
+  return html`<form class="filter" role="search" ref=${box} onSubmit=${submit} onKeyDown=${press}
+      onfocusout=${(event) => box.current.contains(event.relatedTarget) || leave()}>
+    <input ref=${field} type="search" value=${text} aria-label="Filter commits and search values" spellcheck=${false} autocomplete="off"
+      placeholder="filter and search   /" onFocus=${() => setOpen(true)} onInput=${(event) => { setOpen(true); setText(event.target.value); }} />
+    ${isOpen ? html`<div class="found" tabindex="-1">
       <p class="is-dim">Enter filters the commits by message or info. Also <code>key:plan</code> <code>info:outcome=error</code> <code>since:yesterday</code> <code>until:2026-11-20</code> <code>author:ed25519:09af</code></p>
-      ${data ? html`<p class="is-dim" aria-live="polite">${data.places.length}${data.complete ? "" : "+"} places in ${data.keys.toLocaleString("en")} keys of this commit</p>
-        <ul>${data.places.slice(0, 50).map((found) => html`<li><a href=${hrefOf({ key: found.key, path: found.path ?? "", page: "", tab: "", pane: "value" })} onClick=${() => setOpen(false)}>
-          <b>${shown(found.key)}</b> <span class="mono is-dim">${shown(found.path ?? "")}</span> <${Excerpt} text=${found.excerpt} wanted=${sought} /></a></li>`)}</ul>` : null}
+      ${data && sought && !loading ? html`<${Found} key=${sought} data=${data} sought=${sought} onChoose=${leave} />` : null}
     </div>` : null}
   </form>`;
 }

@@ -28,7 +28,7 @@ export function Help({ onClose }) {
     <h2 id="help-title">The keyboard</h2>
     <dl>${KEYS.map(([key, text]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl>
     <p>In front of a key of the store: <b class="is-added">+</b> added, <b class="is-modified">~</b> changed, <b class="is-removed">−</b> removed. A square in the list of commits is a run of alike ones: Enter or a second click unfolds it.</p>
-    <p class="is-dim">The address holds the place: send it to somebody who has the same store open.</p>
+    <p class="is-dim">The address behind # is the place: it leads to the same view in every viewer of this store.</p>
     <${Chip} onClick=${() => dialog.current.close()}>close</${Chip}>
   </dialog>`;
 }

@@ -1,5 +1,5 @@
 // The keys of a commit as a tree, the changed ones marked.
-import { get, shown, sizeText } from "./api.js";
+import { get, named, shown, sizeText } from "./api.js";
 import { go } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Chip, Failure } from "./widgets.js";
@@ -65,7 +65,7 @@ function useKeys(rev, changed, open) {
 /** The tree. `steps` is filled with functions that the keyboard calls. */
 export function KeyTree({ rev, place, steps }) {
   const changed = place.only === "1";
-  const [open, setOpen] = useState(() => new Set(place.key ? foldersOf(place.key) : []));
+  const [open, setOpen] = useState(() => new Set(foldersOf(place.key ?? "")));
   const [at, setAt] = useState(null);
   const box = useRef(null);
   const { answers, error, more } = useKeys(rev, changed, [...open]);
@@ -73,7 +73,7 @@ export function KeyTree({ rev, place, steps }) {
   const root = answers.get("");
 
   useEffect(() => {
-    if (!place.key) return;
+    if (place.key === undefined) return;
     const lacking = foldersOf(place.key).filter((folder) => !open.has(folder));
     if (lacking.length) setOpen(new Set([...open, ...lacking]));
     setAt(place.key);
@@ -88,7 +88,7 @@ export function KeyTree({ rev, place, steps }) {
     setAt(item.id);
     if (item.more !== undefined) more(item.more, item.after);
     else if (item.folder) toggle(item.folder);
-    else go({ key: item.key, path: "", page: "", pane: "value" });
+    else go({ key: item.key, path: "", page: "", pane: "value", tab: place.tab === "diff" ? "diff" : "" });
   };
   const move = (by) => {
     const from = items.findIndex((item) => item.id === at);
@@ -117,11 +117,12 @@ export function KeyTree({ rev, place, steps }) {
     return html`<div role="treeitem" key=${item.id} id=${isSelected ? "key-selected" : undefined} class=${classes} style=${style} aria-level=${item.depth + 1}
         aria-selected=${isSelected} aria-expanded=${item.folder ? open.has(item.folder) : undefined} onClick=${() => choose(item)}>
       <${Sign} change=${item.change} />
-      ${item.folder ? html`<span class="twist" aria-hidden="true">${open.has(item.folder) ? "▾" : "▸"}</span>` : null}
-      <span class="key-name">${shown(item.name)}${item.folder ? "/" : ""}</span>
+      ${hasFolders ? html`<span class="twist" aria-hidden="true">${item.folder ? (open.has(item.folder) ? "▾" : "▸") : ""}</span>` : null}
+      <span class="key-name">${item.folder ? `${shown(item.name)}/` : named(item.name)}</span>
       <span class="key-note">${item.folder ? `${item.keys.toLocaleString("en")}${item.changed ? ` · ${item.changed} changed` : ""}` : `${shown(item.type.split(".").pop())} ${sizeText(item.size)}`}</span>
     </div>`;
   };
+  const hasFolders = items.some((item) => item.folder);
   const count = root?.keys ?? 0;
   return html`<section class="pane keys" aria-label="Keys">
     <div class="key-list" role="tree" aria-label="Keys of the commit" tabindex="0" ref=${box} aria-activedescendant=${items.some((item) => item.id === at) ? "key-selected" : undefined}>

@@ -1,14 +1,15 @@
 // The life of a key: its versions, a number over time, and who wrote each part.
-import { get, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
+import { counted, get, named, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
 import { LineChart } from "./chart.js";
 import { Sign } from "./keys.js";
 import { go, hrefOf } from "./place.js";
 import { html } from "./preact.js";
+import { Leaf } from "./value.js";
 import { Chip, Failure } from "./widgets.js";
 
 const PAGE = 100;
 
-/** The versions of a key, newest first, from the commit `from` back; a number at `path` is a line over time. */
+/** The versions of the part at `path`, newest first, from the commit `from` back; a number is a line over time. */
 export function Life({ from, rev, name, path }) {
   const params = { rev: from, key: name, path, limit: PAGE };
   const { data, error } = useAnswer("/history", params);
@@ -16,18 +17,19 @@ export function Life({ from, rev, name, path }) {
   if (error) return html`<${Failure} error=${error} />`;
   if (!data) return html`<p class="empty" role="status">Reading the history …</p>`;
   const commits = [data, ...pages].flatMap((page) => page.commits);
+  const looked = [data, ...pages].reduce((sum, page) => sum + page.looked, 0);
   const forward = [...commits].reverse();
   return html`<div class="life">
     <${LineChart} numbers=${forward.map((commit) => commit.number)} labels=${forward.map((commit) => `${timeText(commit.time)} ${shown(commit.message)}`)}
       caption="a number over its versions" onPick=${(at) => go({ rev: forward[at].id })} />
-    <p class="facts">${commits.length}${next ? "+" : ""} ${commits.length === 1 ? "commit" : "commits"} changed this key</p>
+    <p class="facts">${counted(commits.length, "commit")}${path ? ` of the ${next ? "newest " : ""}${looked.toLocaleString("en")} that changed this key changed this part` : ` changed this key${next ? ", and earlier ones" : ""}`}</p>
     <table class="versions"><thead class="sr"><tr><th>change</th><th>commit</th><th>time</th><th>message</th><th>value</th></tr></thead><tbody>
       ${commits.map((commit) => html`<tr class=${commit.id === rev ? "is-selected" : ""}>
         <td><${Sign} change=${commit.kind} /></td>
-        <td><a class="mono" href=${hrefOf({ rev: commit.id })}>${commit.short.slice(0, 8)}</a></td>
+        <td><a class="mono" href=${hrefOf({ rev: commit.id, tab: "diff" })} title="what this commit changed">${commit.short.slice(0, 8)}</a></td>
         <td class="is-dim">${timeText(commit.time)}</td>
         <td>${shown(commit.message) || html`<span class="is-dim">(no message)</span>`}</td>
-        <td class="is-dim">${commit.number !== null ? commit.number : `${shown(commit.type ?? "")} ${sizeText(commit.size)}`}</td>
+        <td class="life-text mono">${commit.text === null ? html`<span class="is-dim">${shown(commit.type ?? "")} ${sizeText(commit.size)}</span>` : html`<${Leaf} part=${commit} />`}</td>
       </tr>`)}
     </tbody></table>
     ${next ? html`<${Chip} onClick=${load}>earlier versions</${Chip}>` : null}
@@ -36,9 +38,9 @@ export function Life({ from, rev, name, path }) {
 }
 
 /** Each part of a value beside the commit that last changed it. */
-export function Blame({ rev, name }) {
-  const { data, error, loading } = useAnswer("/blame", { rev, key: name });
-  if (error) return html`<p class="error" role="alert">${error.status === 404 && !globalThis.vstateAnswers ? `This commit has no key ${shown(name)}.` : shown(error.message)}</p>`;
+export function Blame({ rev, name, path }) {
+  const { data, error, loading } = useAnswer("/blame", { rev, key: name, path });
+  if (error) return html`<p class="error" role="alert">${error.status === 404 && !path && !globalThis.vstateAnswers ? `This commit has no key ${named(name)}.` : shown(error.message)}</p>`;
   if (!data || loading) return html`<p class="empty" role="status">Looking for the commits that wrote each part …</p>`;
   if (data.error) return html`<p class="note">${shown(data.error)}</p>`;
   const rows = data.parts.map((part, at) => [part, at > 0 && data.parts[at - 1].commit.id === part.commit.id]);
@@ -46,7 +48,7 @@ export function Blame({ rev, name }) {
     ${rows.map(([part, isSame]) => html`<tr class=${`${isSame ? "is-same" : ""} ${part.commit.id === rev ? "is-new" : ""}`}>
       <td class="blame-commit">${isSame ? null : html`<a href=${hrefOf({ rev: part.commit.id })} title=${timeText(part.commit.time)}><span class="mono">${part.commit.short.slice(0, 8)}</span> ${shown(part.commit.message).slice(0, 60)}</a>`}</td>
       <td class="mono is-dim">${part.line ?? html`<a href=${hrefOf({ path: part.path, tab: "" })}>${shown(part.path)}</a>`}</td>
-      <td class="blame-text">${shown(part.text)}</td>
+      <td class="blame-text">${part.line === null ? html`<${Leaf} part=${part} />` : shown(part.text)}</td>
     </tr>`)}
   </tbody></table>
   ${data.more ? html`<p class="is-dim">and ${data.more.toLocaleString("en")} more parts</p>` : null}`;

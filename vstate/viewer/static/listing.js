@@ -12,7 +12,7 @@ export function queryOf(place) {
   return {
     rev: place.branch,
     all: place.all,
-    key: place.fkey,
+    key: place.fkey || undefined,
     grep: place.grep,
     info: place.info,
     since: place.since,
@@ -32,6 +32,7 @@ export class Listing {
     this.places = new Map();
     this.known = 0;
     this.counted = 0;
+    this.commits = 0;
     this.complete = false;
     this.error = null;
     this.view = null;
@@ -51,7 +52,8 @@ export class Listing {
   }
 
   /** How many rows there are, as far as an answer knows. */
-  learn({ known, complete }) {
+  learn({ known, commits, complete }) {
+    this.commits = Math.max(this.commits, commits);
     this.counted = Math.max(this.counted, known);
     this.complete ||= complete;
     this.known = this.complete ? this.counted : Math.max(this.known, known);

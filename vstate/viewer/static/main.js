@@ -12,7 +12,7 @@ import { Blame, Life } from "./life.js";
 import { useListing } from "./listing.js";
 import { useRefs } from "./live.js";
 import { MergeTry } from "./merge.js";
-import { Pins, pinsOf, togglePin } from "./pins.js";
+import { isPinned, Pins, togglePin } from "./pins.js";
 import { go, hrefOf, readPlace, usePlace } from "./place.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
 import { Crumbs, Value } from "./value.js";
@@ -41,7 +41,7 @@ function Against({ place, refs }) {
   const choose = (event) => go({ against: event.target.value });
   const names = revisionsOf(refs).flat();
   return html`<span class="against">
-    <label>against <input list="revisions" value=${place.against ?? ""} placeholder="the parent" size="14" onChange=${choose} spellcheck="false" /></label>
+    <label>against <input list="revisions" value=${place.against ?? ""} placeholder="the parent" size="14" onChange=${choose} spellcheck=${false} /></label>
     <datalist id="revisions">${names.slice(0, 500).map((name) => html`<option value=${name} />`)}</datalist>
     ${place.against ? html`<${Chip} aria-pressed=${place.base === "1"} onClick=${() => go({ base: place.base ? "" : "1" })}>merge base</${Chip}>` : null}
     <${Chip} aria-pressed=${place.beside === "1"} title="side by side (s)" onClick=${() => go({ beside: place.beside ? "" : "1" }, { replace: true })}>side by side</${Chip}>
@@ -52,32 +52,33 @@ function Content({ place, rev, tip, refs, store, state }) {
   if (place.page === "merge") return html`<section class="pane content" aria-label="Content"><${MergeTry} place=${place} refs=${refs} store=${store} state=${state} /></section>`;
   if (place.page === "health") return html`<section class="pane content" aria-label="Content"><${Health} /></section>`;
   const tab = place.tab ?? "";
-  const isPinned = place.key && pinsOf(place).includes(place.path ? `${place.key}\n${place.path}` : place.key);
   const diff = { old: place.against, base: place.base, rev, isBeside: place.beside === "1" };
   const name = place.key;
+  const hasKey = name !== undefined;
+  const tabs = TABS.filter(([id]) => (hasKey ? id !== "blame" || !globalThis.vstateAnswers : id === "diff"));
   const body = !rev
     ? store && refs && html`<p class="empty">This store has no commits yet. They appear here as programs make them.</p>`
     : tab === "diff"
-      ? html`${name ? html`<p class="facts"><a href=${hrefOf({ key: "", path: "" })}>all keys</a></p><${KeyDiff} ...${diff} name=${name} />` : html`<${DiffView} ...${diff} />`}`
-      : !name
+      ? html`${hasKey ? html`<p class="facts"><a href=${hrefOf({ key: null, path: "" })}>all keys</a></p><${KeyDiff} ...${diff} name=${name} />` : html`<${DiffView} ...${diff} />`}`
+      : !hasKey
         ? html`<${DiffView} ...${diff} />`
         : tab === "life"
           ? html`<${Life} from=${tip ?? rev} rev=${rev} name=${name} path=${place.path} />`
           : tab === "blame"
-            ? html`<${Blame} rev=${rev} name=${name} />`
+            ? html`<${Blame} rev=${rev} name=${name} path=${place.path} />`
             : html`<${Value} rev=${rev} name=${name} path=${place.path} since=${place.against} />`;
   return html`<section class="pane content" aria-label="Content">
     <${CommitHead} rev=${rev}><${Actions} rev=${rev} place=${place} store=${store} refs=${refs} /></${CommitHead}>
     <${Pins} rev=${rev} place=${place} />
     <div class="content-bar">
-      ${name ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>${place.against ? "Changes" : "Changes of this commit"}</span></nav>`}
-      ${name ? html`<${Chip} aria-pressed=${Boolean(isPinned)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</${Chip}>` : null}
-      ${tab === "diff" || !name ? html`<${Against} place=${place} refs=${refs} />` : null}
+      ${hasKey ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>${place.against ? "Changes" : "Changes of this commit"}</span></nav>`}
+      ${hasKey ? html`<${Chip} aria-pressed=${isPinned(place, name, place.path)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</${Chip}>` : null}
+      ${tab === "diff" || !hasKey ? html`<${Against} place=${place} refs=${refs} />` : null}
       <div class="tabs" role="tablist" aria-label="Views">
-        ${(name ? TABS : TABS.slice(1, 2)).map(([id, label, key]) => html`<button type="button" role="tab" id=${`tab-${id}`} aria-selected=${(name ? tab : "diff") === id} aria-controls="content-body" title=${`${label} (${key})`} onClick=${() => go({ tab: id })}>${label}</button>`)}
+        ${tabs.map(([id, label, key]) => html`<button type="button" role="tab" id=${`tab-${id}`} aria-selected=${(hasKey ? tab : "diff") === id} aria-controls="content-body" title=${`${label} (${key})`} onClick=${() => go({ tab: id })}>${label}</button>`)}
       </div>
     </div>
-    <div class="content-body" id="content-body" tabindex="0" role=${name ? "tabpanel" : "region"} aria-label="Details">${body}</div>
+    <div class="content-body" id="content-body" tabindex="0" role=${hasKey ? "tabpanel" : "region"} aria-label="Details">${body}</div>
   </section>`;
 }
 
@@ -172,17 +173,18 @@ function App() {
         l: () => go({ tab: "life", page: "", pane: "value" }),
         b: () => go({ tab: "blame", page: "", pane: "value" }),
         o: () => go({ only: place.only ? "" : "1" }, { replace: true }),
-        p: () => place.key && togglePin(place, place.key, place.path),
+        p: () => place.key !== undefined && togglePin(place, place.key, place.path),
         f: () => go({ fold: place.fold === "0" ? "" : "0", open: "" }, { replace: true }),
         s: () => go({ beside: place.beside ? "" : "1" }, { replace: true }),
         m: () => go({ page: "merge", pane: "value" }),
         h: () => go({ page: "health", pane: "value" }),
         g: () => go({ rev: "" }),
         t: switchTheme,
-        Escape: () => (place.page ? go({ page: "" }) : place.path ? go({ path: "" }) : place.key ? go({ key: "", tab: "" }) : go({ rev: "" })),
+        Escape: () => (place.page ? go({ page: "" }) : place.path ? go({ path: "" }) : place.key !== undefined ? go({ key: null, tab: "" }) : go({ rev: "" })),
       };
       const action = keys[event.key];
-      if (!action || (target.closest(".content-body, .table-box, pre, .elements") && event.key.startsWith("Arrow"))) return;
+      const scrolls = /^Arrow(Up|Down)$/.test(event.key) ? ".content-body" : /^Arrow/.test(event.key) ? ".table-box, pre, .elements" : null;
+      if (!action || (scrolls && target.closest(scrolls))) return;
       if (event.key === "Enter" && target.closest("a, button")) return;
       event.preventDefault();
       action();

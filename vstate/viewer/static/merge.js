@@ -1,20 +1,29 @@
 // A merge on trial: base, ours and theirs of each conflict, and the result of a policy before it is made.
-import { get, requestOf, revisionsOf, shown } from "./api.js";
-import { Preview } from "./actions.js";
-import { Sign } from "./keys.js";
+import { get, named, requestOf, revisionsOf, shown } from "./api.js";
+import { Changes, Preview } from "./actions.js";
 import { go } from "./place.js";
 import { html, useEffect, useState } from "./preact.js";
+import { Leaf } from "./value.js";
 import { Chip, Failure } from "./widgets.js";
 
 const SIDES = [["base", "base"], ["ours", "ours"], ["theirs", "theirs"], ["result", "result"]];
 
 function Conflict({ conflict, choice, onChoose }) {
   return html`<section class="conflict">
-    <h3>${shown(conflict.key)} <span class=${conflict.reason ? "is-removed" : "is-dim"}>${conflict.reason ? shown(conflict.reason) : `resolved by ${shown(conflict.policy)}`}</span></h3>
+    <h3>${named(conflict.key)} <span class=${conflict.reason ? "is-removed" : "is-dim"}>${conflict.reason ? shown(conflict.reason) : `resolved by ${shown(conflict.policy)}`}</span></h3>
     <dl class="merge-sides">${SIDES.filter(([name]) => name !== "result" || conflict.result).map(([name, label]) => html`<div class=${`merge-side is-${name}`}>
-      <dt>${label}</dt><dd class="mono">${conflict[name] ? shown(conflict[name].text) : html`<i class="is-dim">absent</i>`}</dd></div>`)}</dl>
+      <dt>${label}</dt><dd class="mono">${conflict[name] ? html`<${Leaf} part=${conflict[name]} />` : html`<i class="is-dim">absent</i>`}</dd></div>`)}</dl>
     <div class="choices">${["ours", "theirs"].map((side) => html`<${Chip} aria-pressed=${choice === side} onClick=${() => onChoose(choice === side ? null : side)}>take ${side}</${Chip}>`)}</div>
   </section>`;
+}
+
+/** The sides that were chosen for keys, as the address has them. */
+function choicesOf(place) {
+  try {
+    return Object.fromEntries(Object.entries(JSON.parse(place.choices || "{}")).filter(([, side]) => side === "ours" || side === "theirs"));
+  } catch {
+    return {}; // an address that somebody changed
+  }
 }
 
 /** The page of a trial merge. */
@@ -23,11 +32,11 @@ export function MergeTry({ place, refs, store, state }) {
   const others = revisionsOf(refs).flat();
   const ours = place.ours ?? (place.branch && branches.includes(place.branch) ? place.branch : store?.head.branch) ?? "";
   const theirs = place.theirs ?? others.find((name) => ![ours, `heads/${ours}`].includes(name)) ?? "";
-  const [policy, setPolicy] = useState("");
-  const [choices, setChoices] = useState({});
+  const policy = place.policy ?? "";
+  const choices = choicesOf(place);
+  const choose = (next) => go({ choices: Object.keys(next).length ? JSON.stringify(next) : "" }, { replace: true });
   const [{ data, error }, setAnswer] = useState({});
   const [again, setAgain] = useState(0);
-  const chosen = JSON.stringify(choices);
   useEffect(() => {
     if (!ours || !theirs || ours === theirs) {
       setAnswer({});
@@ -38,17 +47,17 @@ export function MergeTry({ place, refs, store, state }) {
     const taken = Object.entries(choices).map(([key, side]) => `&take_${side}=${encodeURIComponent(key)}`).join("");
     get(request + taken).then((found) => isWanted && setAnswer({ data: found }), (failed) => isWanted && setAnswer({ error: failed }));
     return () => { isWanted = false; };
-  }, [ours, theirs, policy, chosen, state, again]);
-  const select = (label, value, names, name) => html`<label>${label} <select value=${value} onChange=${(event) => { setChoices({}); go({ [name]: event.target.value }, { replace: true }); }}>
+  }, [ours, theirs, policy, place.choices, state, again]);
+  const select = (label, value, names, name) => html`<label>${label} <select value=${value} onChange=${(event) => go({ [name]: event.target.value, choices: "" }, { replace: true })}>
     ${names.includes(value) ? null : html`<option value=${value}>${shown(value)}</option>`}${names.map((each) => html`<option value=${each}>${shown(each)}</option>`)}</select></label>`;
   const strategies = { "up-to-date": "There is nothing to merge.", "fast-forward": "The branch only moves forward: no conflict is possible.", merge: "The merge has no open conflict.", conflict: "Some keys are in conflict: choose a policy, or a side for each." };
-  const unresolved = (data?.conflicts ?? []).filter((conflict) => conflict.reason);
+  const isMade = store?.write && data?.changes && data.strategy !== "up-to-date";
   return html`<div class="page">
     <div class="page-head"><h2>Merge on trial</h2><${Chip} onClick=${() => go({ page: "" })}>close</${Chip}></div>
     <p class="is-dim">Nothing is changed${store?.write ? " until you say so" : ""}.</p>
     <form class="merge-form" onSubmit=${(event) => event.preventDefault()}>
       ${select("into", ours, branches, "ours")} ${select("merge", theirs, others, "theirs")}
-      <label>policy <select value=${policy} onChange=${(event) => setPolicy(event.target.value)}><option value="">those of the branch</option>
+      <label>policy <select value=${policy} onChange=${(event) => go({ policy: event.target.value }, { replace: true })}><option value="">those of the branch</option>
         ${(data?.policies ?? []).map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
     </form>
     <${Failure} error=${error} />
@@ -57,10 +66,10 @@ export function MergeTry({ place, refs, store, state }) {
       <p class=${data.strategy === "conflict" ? "is-removed" : "is-good"}>${strategies[data.strategy]}</p>
       <p class="facts"><span>base <span class="mono">${data.base?.slice(0, 10) ?? "none"}</span></span><span>ours <span class="mono">${data.ours.slice(0, 10)}</span></span><span>theirs <span class="mono">${data.theirs.slice(0, 10)}</span></span></p>
       ${data.conflicts.map((conflict) => html`<${Conflict} key=${conflict.key} conflict=${conflict} choice=${choices[conflict.key]}
-        onChoose=${(side) => { const next = { ...choices }; if (side) next[conflict.key] = side; else delete next[conflict.key]; setChoices(next); }} />`)}
+        onChoose=${(side) => { const { [conflict.key]: _, ...others } = choices; choose(side ? { ...others, [conflict.key]: side } : others); }} />`)}
       ${data.more ? html`<p class="is-dim">and ${data.more} more conflicts</p>` : null}
-      ${data.changes ? html`<h3>What the branch would get</h3><ul class="plain">${data.changes.changes.map((change) => html`<li><${Sign} change=${change.kind} /> ${shown(change.key)}</li>`)}</ul>` : null}
-      ${store?.write && data.changes && !unresolved.length ? html`<${Preview} path="/merge" body=${{ branch: ours, rev: data.theirs, name: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { setChoices({}); setAgain(again + 1); }} />` : null}
+      ${data.changes?.changes.length ? html`<h3>What the branch would get</h3>${isMade ? null : html`<${Changes} page=${data.changes} />`}` : null}
+      ${isMade ? html`<${Preview} path="/merge" body=${{ branch: ours, rev: data.theirs, name: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { choose({}); setAgain(again + 1); }} />` : null}
     </div>` : null}
   </div>`;
 }

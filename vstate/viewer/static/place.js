@@ -14,13 +14,18 @@ if (isFrame) addEventListener("click", (event) => {
 
 const address = () => (isFrame ? held : location.hash);
 
-/** The place as an object of texts. */
+/** The place as an object of texts. `key` is undefined where no key is chosen: "" is a key. */
 export function readPlace() {
   return Object.fromEntries(new URLSearchParams(address().replace(/^#\/?\??/, "")));
 }
 
+/** Whether a parameter has a value. A key may be "". */
+export function isGiven(name, value) {
+  return value !== undefined && value !== null && value !== false && (value !== "" || name === "key");
+}
+
 function textOf(place) {
-  const given = Object.entries(place).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const given = Object.entries(place).filter(([name, value]) => isGiven(name, value));
   return `#/?${new URLSearchParams(given)}`;
 }
 

@@ -1,5 +1,5 @@
 // The value of a key: the view that fits it, and the way to its parts.
-import { get, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
+import { get, named, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
 import { ArrayValue } from "./array.js";
 import { BytesValue, Picture } from "./bytes.js";
 import { Chat } from "./chat.js";
@@ -26,7 +26,7 @@ export function stepsOf(path) {
 /** The key and the path to the part that is shown, each step a link. */
 export function Crumbs({ name, path }) {
   return html`<nav class="crumbs" aria-label="Path">
-    <a href=${hrefOf({ path: "" })}>${shown(name)}</a>
+    <a href=${hrefOf({ path: "" })}>${named(name)}</a>
     ${stepsOf(path ?? "").map(([step, to]) => html`<span aria-hidden="true">›</span><a href=${hrefOf({ path: to })}>${shown(step)}</a>`)}
   </nav>`;
 }
@@ -114,7 +114,7 @@ export function Value({ rev, name, path, since }) {
   }, [loading, rev, name, path]);
   if (error) {
     const absent = error.status === 404;
-    return html`<p class=${absent ? "empty" : "error"} role="alert">${absent && !path ? `This commit has no key ${shown(name)}.` : shown(error.message)}</p>`;
+    return html`<p class=${absent ? "empty" : "error"} role="alert">${absent && !path ? `This commit has no key ${named(name)}.` : shown(error.message)}</p>`;
   }
   if (!data || data.key !== name) return isSlow ? html`<p class="empty" role="status">Reading the value …</p>` : null;
   const View = VIEWS[data.view?.kind];
