@@ -170,9 +170,10 @@ def test_a_search_goes_on_behind_damage(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_search_finds_texts_in_all_kinds_of_parts() -> None:
     """Names of fields and keys, members, and parts of nested values are found by their paths."""
     state = Versioned(Memory())
-    state["v"] = {"aim": 1, "in": {("t", 1): {"deep AIM"}}, "long": "x" * 500 + "aim" + "y" * 500}
+    state["v"] = {"aim": 1789, "in": {("t", 1): {"deep AIM"}}, "long": "x" * 500 + "aim" + "y" * 500}
     commit = state.commit()
     assert commit is not None
+    assert [place.path for place in find_text(state.repo, commit, "178").places] == ["aim"]
     first, deep, long = find_text(state.repo, commit, "aim").places
     assert (first.path, first.excerpt) == ("aim", "aim")
     assert deep.excerpt == "deep AIM"

@@ -125,7 +125,7 @@ def look(browser: Any) -> Iterator[Callable[..., Page]]:
     yield open_page
     for context in contexts:
         context.close()
-    # The browser reports each refused request, as for a pinned key that is absent, and a server that has ended.
+    # The browser reports refused requests, as for a pinned key that is absent, and a server that has ended.
     expected = re.compile(r"status of 4(00|04|09)|net::ERR")
     assert [error for error in errors if not expected.search(error)] == []
 

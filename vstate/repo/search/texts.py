@@ -1,4 +1,4 @@
-"""Texts: the keys and the texts inside values that hold a text, without unpickling."""
+"""Texts: the keys, and the texts and numbers inside values, that hold a text, without unpickling."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ MOST_PARTS = 200_000
 _DEEPEST = 100
 _NAMED = frozenset({"entries", "fields", "kwargs", "columns"})  # groups of parts with names
 _AROUND = 60  # characters
+_LONGEST_NUMBER = 1000  # bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def find_text(
 
 
 def _texts(value: object) -> Iterator[tuple[str, str]]:
-    """The texts in a value with their paths, and the steps that are names."""
+    """The texts and numbers in a value with their paths, and the steps that are names."""
     prints = Fingerprints()
     stack = [(value, "", 0)]
     parts = 0
@@ -98,8 +99,12 @@ def _texts(value: object) -> Iterator[tuple[str, str]]:
         if isinstance(value, str):
             yield path, value
             continue
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if isinstance(value, float) or value.bit_length() <= _LONGEST_NUMBER:
+                yield path, str(value)
+            continue
         if isinstance(value, Array):
-            continue  # numbers
+            continue  # a search in millions of numbers finds nothing that somebody looks for
         if depth > _DEEPEST:
             raise InvalidInput("the value is nested too deep to be searched")
         below = []

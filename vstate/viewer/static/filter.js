@@ -54,7 +54,7 @@ function Found({ data, sought, onChoose }) {
   return html`
     ${commit ? html`<p><a href=${hrefOf({ rev: commit.id, page: "", pane: "keys" })} onClick=${onChoose}>Go to the commit <span class="mono">${commit.short.slice(0, 8)}</span> ${shown(commit.message)}</a></p>` : null}
     <p class="is-dim" aria-live="polite">${data.complete ? `${places}; ${counted(data.keys, "key")} of this commit searched` : `${places} in the first ${counted(data.keys, "key")} of this commit`}${data.unread ? `, ${counted(data.unread, "value")} not readable` : ""}</p>
-    <ul>${[...keys].map(([key, places]) => html`<li key=${key}><b>${named(key)}</b>
+    <ul>${[...keys].map(([key, places]) => html`<li key=${key}><span class="found-key">${named(key)}</span>
       <ul>${places.slice(0, open.has(key) ? places.length : SOME).map(place)}</ul>
       ${places.length > SOME ? html`<${Chip} onClick=${() => toggle(key)}>${open.has(key) ? "fewer" : `${places.length - SOME} more in ${named(key)}`}</${Chip}>` : null}</li>`)}</ul>`;
 }

@@ -29,7 +29,7 @@ export function Life({ from, rev, name, path }) {
         <td><a class="mono" href=${hrefOf({ rev: commit.id, tab: "diff" })} title="what this commit changed">${commit.short.slice(0, 8)}</a></td>
         <td class="is-dim">${timeText(commit.time)}</td>
         <td>${shown(commit.message) || html`<span class="is-dim">(no message)</span>`}</td>
-        <td class="life-text mono">${commit.text === null ? html`<span class="is-dim">${shown(commit.type ?? "")} ${sizeText(commit.size)}</span>` : html`<${Leaf} part=${commit} />`}</td>
+        <td class="life-text mono">${commit.text === null ? html`<span class="is-dim">${shown(commit.type ?? "")} ${sizeText(commit.size)}</span>` : html`<${Leaf} part=${{ text: commit.text, kind: commit.number !== null ? "number" : commit.type === "str" ? "text" : "other" }} />`}</td>
       </tr>`)}
     </tbody></table>
     ${next ? html`<${Chip} onClick=${load}>earlier versions</${Chip}>` : null}
