@@ -35,7 +35,8 @@ def serve(
     """
     token = token or secrets.token_urlsafe(_TOKEN_BYTES)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # Named: asyncio sends small answers at once (TCP_NODELAY) only where it sees that this is TCP.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
