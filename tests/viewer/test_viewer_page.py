@@ -66,6 +66,10 @@ def test_folded_rows_open(look: Look, viewer: Viewer) -> None:
     inside = viewer.get("/commits?grep=put%208")["rows"][0]["id"]
     page = look(viewer, f"rev={inside}")
     page.locator(".commit.is-selected", has_text="put 8").wait_for()
+    page.goto(f"{viewer.base}/#/?rev=v1")  # also by name
+    page.locator(".commit.is-selected", has_text="answered").wait_for()
+    page.keyboard.press("ArrowLeft")
+    page.locator(".commit-title h2", has_text="begin").wait_for()
 
 
 def test_keys(look: Look, viewer: Viewer) -> None:

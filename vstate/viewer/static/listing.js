@@ -73,7 +73,7 @@ export class Listing {
         this.rows.set(answer.first + number, row);
         this.places.set(row.id, answer.first + number);
       });
-      if (answer.found !== undefined && answer.found !== null) this.places.set(answer.sought, answer.found);
+      if (Number.isInteger(answer.found)) for (const rev of [answer.sought, extra.find]) this.places.set(rev, answer.found);
       this.learn(answer);
       if (!this.complete && answer.rows.length < limit) this.asked.delete(first); // more may be known later
       this.error = null;
@@ -91,10 +91,10 @@ export class Listing {
     this.changed();
   }
 
-  /** The place of a commit, asking for it if it is not known; null if it is not in the list. */
-  async seek(id) {
-    if (!this.places.has(id)) await this.need(0, { find: id });
-    return this.places.get(id) ?? null;
+  /** The place of the commit that a revision names, asking for it if it is not known; null if it is not here. */
+  async seek(rev) {
+    if (!this.places.has(rev)) await this.need(0, { find: rev });
+    return this.places.get(rev) ?? null;
   }
 
   /** Learn how long the list is, a little at a time. */
