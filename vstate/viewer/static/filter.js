@@ -1,5 +1,5 @@
 // The filter of the commits, and the search in keys and values.
-import { counted, named, shown, useAnswer } from "./api.js";
+import { counted, get, named, shown, useAnswer } from "./api.js";
 import { CONDITIONS } from "./listing.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
@@ -7,6 +7,8 @@ import { Chip } from "./widgets.js";
 
 const BEFORE = 12; // characters in front of what was sought
 const SOME = 3; // places of one key that are listed at once
+
+const ID = /^[0-9a-f]{6,64}$/; // the beginning of a commit's id
 
 const WORDS = { key: "fkey", info: "info", since: "since", until: "until", author: "author" };
 
@@ -80,8 +82,10 @@ export function Filter({ place, rev, field }) {
   const submit = (event) => {
     event.preventDefault();
     setOpen(false);
-    go({ ...conditionsOf(text), open: "", rev: "", pane: "commits" });
     field.current.blur();
+    const filter = () => go({ ...conditionsOf(text), open: "", rev: "", pane: "commits" });
+    if (!ID.test(text.trim())) filter();
+    else get(`/commits/${text.trim()}`).then(({ id }) => { leave(); go({ rev: id, page: "", pane: "keys" }); }, filter);
   };
   const press = (event) => {
     if (event.key === "Escape") {
