@@ -549,6 +549,25 @@ def test_fingerprints_of_deep_shared_and_cyclic_values() -> None:
 # --- lists that grow at their end
 
 
+def test_fingerprints_of_values_that_are_gone() -> None:
+    """A value that nobody else holds leaves its identity to no other one."""
+    prints = Fingerprints()
+    assert len({prints.of([number]) for number in range(100)}) == 100
+    assert len({prints.of("x" * 2000 + str(number)) for number in range(100)}) == 100
+
+
+def test_an_older_value_that_is_too_large() -> None:
+    """It counts as different, and the rest is blamed."""
+    state = Versioned()
+    state["k"] = {"p": "\n" * 400_000}
+    state.commit("long")
+    state["k"] = {"p": "short\n"}
+    commit = state.commit("short")
+    assert [each.commit for each in state.repo.blame_items("HEAD", "k", "p")] == [commit]
+    with pytest.raises(InvalidInput, match="too many to blame"):
+        state.repo.blame_items("HEAD~1", "k", "p")
+
+
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=8))

@@ -20,7 +20,7 @@ from vstate import Disk, Memory, Versioned
 from vstate.display.texts import text_hunks
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.repo.repository import Repository
-from vstate.viewer import exporting
+from vstate.viewer import exporting, life
 from vstate.viewer import health as health_module
 from vstate.viewer.health import health
 from vstate.viewer.life import versions
@@ -225,6 +225,23 @@ def test_the_life_of_a_part(tmp_path: Path) -> None:
         assert (line["line"], line["path"], line["commit"]["message"]) == (1, "goal", "5")
 
 
+def test_the_life_of_a_merge_of_many_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its seconds are over, a page reads no further parents."""
+    repo = Repository(Memory())
+    parents = [repo.commit(f"b{i}", set={"k": {"a": i}}) for i in range(20)]
+    first = parents[0]
+    assert first is not None
+    merge = repo.build_commit(first.root, [each for each in parents[1:] if each], message="merge")
+    assert repo.publish("merged", [merge], {}, {}, expected=None, action="test")
+    read: list[tuple[Any, ...]] = []
+    seen = life._seen
+    monkeypatch.setattr(life, "_seen", lambda *given: [read.append(given), seen(*given)][1])
+    monkeypatch.setattr(life, "_SECONDS", -1.0)
+    page = versions(repo, Values(repo), merge, "k", "a", before=None, limit=10)
+    assert [each["message"] for each in page["commits"]] == ["merge"]
+    assert (len(read), page["next"]) == (2, merge.id)
+
+
 def test_search_and_health(viewer: Viewer) -> None:
     """Texts are found in values by path; the largest keys come first."""
     assert viewer.get("/search?text=THINK")["places"][0]["path"] == "steps[1]"
@@ -379,3 +396,27 @@ def test_small_answers_are_not_held_back(viewer: Viewer) -> None:
         times.append(monotonic() - begun)
     connection.close()
     assert min(times[1:]) < 0.03
+
+
+def test_a_forged_conversation_is_bounded(tmp_path: Path) -> None:
+    """A store of 2 kB, in which one long text stands in many calls of many messages."""
+    long = "x" * 3000
+    call = {"id": "c", "function": {"name": "f", "arguments": long}}
+    use = {"type": "tool_use", "id": "u", "name": "f", "input": long}
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["chat"] = [{"role": "user", "content": "begin"}]
+        state.commit("begin")
+        state["chat"] += [
+            {"role": "assistant", "content": [use] * 50, "tool_calls": [call] * 50, "n": i}
+            for i in range(500)
+        ]
+        head = state.commit("forged")
+    assert head is not None
+    with viewing(tmp_path / "store", "--write") as viewer:
+        back = {"branch": "main", "rev": "main~1", "seen": head.id, "preview": True}
+        for answer in (
+            viewer.get("/diff?key=chat"),
+            viewer.get("/value?key=chat&limit=1000"),
+            viewer.ask("/rollback", back)[1],
+        ):
+            assert len(json.dumps(answer)) < 10_000_000

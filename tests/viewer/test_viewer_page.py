@@ -66,7 +66,7 @@ def test_folded_rows_open(look: Look, viewer: Viewer) -> None:
     inside = viewer.get("/commits?grep=put%208")["rows"][0]["id"]
     page = look(viewer, f"rev={inside}")
     page.locator(".commit.is-selected", has_text="put 8").wait_for()
-    page.goto(f"{viewer.base}/#/?rev=v1")  # also by name
+    page = look(viewer, "rev=v1")  # also by name
     page.locator(".commit.is-selected", has_text="answered").wait_for()
     page.keyboard.press("ArrowLeft")
     page.locator(".commit-title h2", has_text="begin").wait_for()
@@ -174,6 +174,8 @@ def test_filter_and_search(look: Look, viewer: Viewer) -> None:
     assert messages(page) == ["begin"]
     page.get_by_role("link", name="show all").click()
     page.get_by_text("put 3", exact=True).wait_for()
+    page = look(viewer, "rev=other")  # of another branch: the list shows all
+    page.locator(".commit.is-selected", has_text="other way").wait_for()
 
 
 def test_live(look: Look, make_small: Callable[[Path], None], tmp_path: Path) -> None:
@@ -310,7 +312,8 @@ def test_a_file(
     file, store = tmp_path / "history.html", tmp_path / "store"
     make_small(store)
     with Versioned(Disk(store)) as state:
-        state["constructor"], state["__proto__"] = {"toString": 1}, 2
+        state["constructor"], state["__proto__"], state[""] = {"toString": 1}, 2, 3
+        state.create_branch("v1", "v1")  # as the tag
         state.commit("odd names")
     run_vstate("view", str(store), "--export", str(file))
     assert '"name":"other"' not in file.read_text("utf-8")
@@ -348,11 +351,12 @@ def test_a_file(
     page.keyboard.type("think")
     page.locator(".found a", has_text="steps[1]").click()
     page.locator(".crumbs", has_text="[1]").wait_for()
-    page.goto(f"{file.as_uri()}#/?key=plan&path=goal&tab=life")
-    page.get_by_text("1 commit of the 2 that changed this key").wait_for()
     assert page.get_by_role("tab", name="Blame").count() == 0
-    page.goto(f"{file.as_uri()}#/?branch=v1")
-    page.get_by_text("2 commits", exact=True).wait_for()
+    for name in ("heads/v1", "tags/v1"):
+        page.goto(f"{file.as_uri()}#/?branch={name}")
+        page.get_by_text("2 commits", exact=True).wait_for()
+    page.goto(f"{file.as_uri()}#/?key=&tab=diff")
+    page.locator(".detail", has_text="3").wait_for()
     page.goto(f"{file.as_uri()}#/?rev=other")
     page.locator(".commit-head .error").wait_for()
     page.close()

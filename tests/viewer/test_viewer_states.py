@@ -257,7 +257,7 @@ def test_a_fork_leaves_the_page_where_it_is(
     """After a fork or a tag, the page shows the same commit, with its new name."""
     make_small(tmp_path / "store")
     with viewing(tmp_path / "store", "--write") as viewer:
-        page = look(viewer, "rev=v1")
+        page = look(viewer, "rev=v1", refused=True)
         page.get_by_role("button", name="Fork here").click()
         page.get_by_label("name of the branch").fill("other")
         page.keyboard.press("Enter")
@@ -275,16 +275,21 @@ def test_edits(look: Look, tmp_path: Path) -> None:
     """Only what can be edited is offered, and what was typed stays when the name of the branch is taken."""
     with Versioned(Disk(tmp_path / "store")) as state:
         state["plain"] = {"flag": True, "big": 2**70}
+        state["text"] = "a\r\nb"
         state["price"] = {"amount": 3, "exact": Decimal("1.5")}
         state.commit("begin")
         state.create_branch("edit")
     with viewing(tmp_path / "store", "--write") as viewer:
-        page = look(viewer, "key=plain")
+        page = look(viewer, "key=plain", refused=True)
         page.locator(".part", has_text="flag").wait_for()
         assert page.get_by_role("button", name="Edit this value").count() == 0
         page.goto(f"{viewer.base}/#/?key=price&path=amount")
         page.get_by_role("button", name="Edit this value").click()
         page.get_by_role("dialog").get_by_text("holds an object").wait_for()
+        page.get_by_role("button", name="cancel").click()
+        page.goto(f"{viewer.base}/#/?key=text")
+        page.get_by_role("button", name="Edit this value").click()
+        page.get_by_role("dialog").get_by_text("cannot keep the line ends").wait_for()
         page.get_by_role("button", name="cancel").click()
         page.goto(f"{viewer.base}/#/?key=plain&path=flag")
         page.get_by_role("button", name="Edit this value").click()
@@ -300,6 +305,10 @@ def test_edits(look: Look, tmp_path: Path) -> None:
         page.goto(f"{viewer.base}/#/?key=plain&path=big")
         page.get_by_role("button", name="Edit this value").click()
         page.get_by_label("int").fill(str(2**70 + 1))
+        with Versioned(Disk(tmp_path / "store")) as state:  # the page follows, and the form stays
+            state["other"] = 1
+            state.commit("made meanwhile")
+        page.locator(".commit-title h2", has_text="made meanwhile").wait_for()
         see.click()
         page.locator("dialog .side.is-added", has_text=str(2**70 + 1)).wait_for()
         page.get_by_role("dialog").get_by_role("button", name="Edit this value").click()
@@ -343,6 +352,9 @@ def test_a_merge_is_in_the_address(look: Look, viewer: Viewer) -> None:
     again.get_by_label("policy").select_option("ours")
     third = look(viewer, again.url.partition("#/?")[2])
     third.locator(".merge-side.is-result").wait_for()
+    third.locator(".merge-form select").nth(1).select_option("v1")
+    third.get_by_text("There is nothing to merge.").wait_for()
+    third.locator(".merge-form select").first.select_option("other")
     assert third.get_by_label("policy").input_value() == "ours"
 
 

@@ -19,6 +19,8 @@ __all__ = ["CallView", "ChatView", "MessageView", "chat_view"]
 _MOST_MESSAGES: Final = 1000
 _AROUND: Final = 1000  # messages before and after a page in which calls and results find each other
 _LONGEST: Final = 500  # characters of a message in its description
+_MOST_TEXT: Final = 4_000_000  # characters of all messages
+_FEWEST: Final = 20  # of each text behind these
 _MOST_BLOCKS: Final = 50  # of one message
 _LONGEST_NAME: Final = 60
 _ROLES: Final = {"human": "user", "ai": "assistant"}
@@ -26,17 +28,25 @@ _ARGUMENTS: Final = ("arguments", "input", "action", "queries", "code")
 """The fields of OpenAI's items that hold what a tool is called with."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cut:
-    """Makes a text as short as it is shown: in one line, or with its lines."""
+    """Makes a text as short as it is shown: in one line, or with its lines.
+
+    `left` characters of all texts are shown so, and of each further one its beginning. A forged message may
+    hold one long text many times.
+    """
 
     most: int
+    left: int
 
     def __call__(self, text: str) -> str:
-        return line_text(text, self.most) if self.most == _LONGEST else cut_text(text, self.most)
+        most = self.most if self.left > 0 else min(self.most, _FEWEST)
+        found = line_text(text, most) if self.most == _LONGEST else cut_text(text, most)
+        self.left -= len(found)
+        return found
 
     def joined(self, texts: Iterable[str]) -> str:
-        """The texts as lines. A forged message may hold one long text many times: the rest is not joined."""
+        """The texts as lines; no more of them are joined than are shown."""
         found: list[str] = []
         left = self.most + 1
         for text in texts:
@@ -82,14 +92,20 @@ class ChatView:
 
 
 def chat_view(
-    value: Sequence[object], *, first: int = 0, limit: int = _MOST_MESSAGES, most: int = _LONGEST
+    value: Sequence[object],
+    *,
+    first: int = 0,
+    limit: int = _MOST_MESSAGES,
+    most: int = _LONGEST,
+    total: int = _MOST_TEXT,
 ) -> ChatView | None:
     """The view of the messages [first, first + limit) of a list; None for a list of other things.
 
     The first 1,000 items decide whether the list is a conversation. Calls and results find each other within
     1,000 messages. Texts have at most `most` characters: in one line by default, else with their lines.
+    Behind `total` characters, each text has its beginning.
     """
-    cut = Cut(most)
+    passed, cut = Cut(_FEWEST, 0), Cut(most, total)
     if not value or not all(_is_message(_fields(item)) for item in value[:_MOST_MESSAGES]):
         return None
     messages: list[MessageView] = []
@@ -97,7 +113,7 @@ def chat_view(
     start = max(first - _AROUND, 0)
     for place, item in enumerate(value[start : first + limit + _AROUND], start):
         fields = _fields(item)
-        for role, (text, calls, results) in _parts(item, cut):
+        for role, (text, calls, results) in _parts(item, passed if place < first else cut):
             alone = bool(results)
             for id, result in results:
                 at = open_calls.pop(id, None)

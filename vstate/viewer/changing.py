@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from vstate.display.documents import subject
-from vstate.errors import AlreadyExists, InvalidInput, MergeConflict, NotFound, RefMoved
+from vstate.errors import AlreadyExists, CorruptObject, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.expiry import now, split_expiry
@@ -28,6 +28,7 @@ __all__ = ["Body", "Changing"]
 
 _SHOWN: Final = 50  # changed keys of a preview
 _OPENED: Final = 8  # of which are shown with what changes inside
+_DETAILS: Final = 50  # of each
 _LONGEST: Final = 10_000  # characters of a name or a message
 _MOST_CONFLICTS: Final = 200
 
@@ -157,7 +158,7 @@ class Changing:
             data = None if commit is None else tree.lookup(repo.objects.node, commit.root, key)
             try:
                 document[name] = None if data is None else part_document(values.read(key, data), "", key)
-            except (InertError, InvalidInput) as error:
+            except (InertError, InvalidInput, CorruptObject) as error:
                 document[name] = {
                     "kind": "unreadable",
                     "text": str(error),
@@ -172,18 +173,23 @@ class Changing:
         page = change_page(repo, before, after, "", first=0, limit=_SHOWN)
         values = Values(repo)
         for change in page["changes"][:_OPENED]:
-            change["inside"] = key_changes(repo, values, before, after, change["key"])
+            change["inside"] = key_changes(repo, values, before, after, change["key"], limit=_DETAILS)
         return page
 
-    def _moved(self, repo: Repository, branch: str, before: Commit, after: Commit | None) -> Answer:
-        """The answer for a branch that went from one commit to another; None if it stays."""
+    def _moved(
+        self, repo: Repository, body: Body, branch: str, before: Commit, after: Commit | None
+    ) -> Answer:
+        """The answer for a branch that went from one commit to another; None if it stays.
+
+        What changes is in the answer of a trial alone: once the branch has moved, nothing may fail.
+        """
         return {
             "branch": branch,
             "from": before.id,
             "from_message": subject(before),
             "to": None if after is None else after.id,
             "message": "" if after is None else subject(after),
-            "changes": None if after is None else self._changes(repo, before, after),
+            "changes": self._changes(repo, before, after) if after and body.flag("preview") else None,
         }
 
     def _head(self, repo: Repository, body: Body) -> tuple[str, Commit]:
@@ -206,21 +212,23 @@ class Changing:
 
     def _rollback(self, repo: Repository, body: Body) -> Answer:
         branch, head = self._head(repo, body)
+        if repo.resolve(body.text("rev")).root == head.root:
+            return self._moved(repo, body, branch, head, None)
         commit = repo.rollback(branch, body.text("rev"), message=body.text("message", ""), seen=head)
-        return self._moved(repo, branch, head, commit)
+        return self._moved(repo, body, branch, head, commit)
 
     def _undo(self, repo: Repository, body: Body) -> Answer:
         branch, head = self._head(repo, body)
-        return self._moved(repo, branch, head, repo.undo(branch, seen=head))
+        return self._moved(repo, body, branch, head, repo.undo(branch, seen=head))
 
     def _redo(self, repo: Repository, body: Body) -> Answer:
         branch, head = self._head(repo, body)
-        return self._moved(repo, branch, head, repo.redo(branch, seen=head))
+        return self._moved(repo, body, branch, head, repo.redo(branch, seen=head))
 
     def _revert(self, repo: Repository, body: Body) -> Answer:
         branch, head = self._head(repo, body)
         commit = repo.revert(branch, body.text("rev"), message=body.text("message", ""), seen=head)
-        return self._moved(repo, branch, head, commit)
+        return self._moved(repo, body, branch, head, commit)
 
     def _merge(self, repo: Repository, body: Body) -> Answer:
         branch, head = self._head(repo, body)
@@ -230,7 +238,7 @@ class Changing:
         rev = body.text("rev")
         name = body.text("name", rev)
         result = repo.merge(branch, repo.resolve(rev), policy=policy or None, name=name, seen=head)
-        return self._moved(repo, branch, head, result.commit) | {"strategy": result.strategy}
+        return self._moved(repo, body, branch, head, result.commit) | {"strategy": result.strategy}
 
     def _edit(self, repo: Repository, body: Body) -> Answer:
         """One part of a plain value, on a new branch that begins at the commit that the page shows."""
@@ -248,10 +256,10 @@ class Changing:
         value = inspect_value(repo.parse_entry(key, data), repo.objects)
         new = edited(value, path, body.text("type"), body.value("value"))
         if Fingerprints().of(new) == Fingerprints().of(value):
-            return self._moved(repo, branch, base, None)
+            return self._moved(repo, body, branch, base, None)
         repo.create_branch(branch, base)
         where = f"{key} {path}".strip()
         # One that slides begins anew by itself.
         left = {} if due is None or due.ttl else {key: (due.at - now()) / 1_000_000}
         commit = repo.commit(branch, set={key: new}, expire=left, expect=base, message=f"Edit {where[:200]}")
-        return self._moved(repo, branch, base, commit)
+        return self._moved(repo, body, branch, base, commit)

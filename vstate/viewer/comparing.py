@@ -7,11 +7,12 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
+from vstate.display.cells import cut_text
 from vstate.display.chats import ChatView, chat_view
 from vstate.display.documents import change_document
 from vstate.display.texts import bytes_changes, text_hunks
 from vstate.display.views import view_of
-from vstate.errors import InvalidInput, NotFound
+from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.compare.details import Detail, details
@@ -46,9 +47,9 @@ def change_page(
 
 
 def key_changes(
-    repo: Repository, values: Values, old: Commit | None, new: Commit, key: str
+    repo: Repository, values: Values, old: Commit | None, new: Commit, key: str, *, limit: int = _MOST_DETAILS
 ) -> dict[str, Any]:
-    """The changes inside the value of a key by path. NotFound if neither commit has the key."""
+    """The first changes inside the value of a key by path. NotFound if neither commit has the key."""
     sides = [
         None if commit is None else tree.lookup(repo.objects.node, commit.root, key) for commit in (old, new)
     ]
@@ -60,22 +61,22 @@ def key_changes(
         return answer | {"kind": None}
     try:
         before, after = (None if data is None else values.read(key, data) for data in sides)
-    except (InertError, InvalidInput) as error:
+    except (InertError, InvalidInput, CorruptObject) as error:
         return answer | {"error": str(error)}
     if kind == "added":
         found = [Detail("", "added", None, after)]
     elif kind == "removed":
         found = [Detail("", "removed", before, None)]
     else:
-        found = details(before, after, limit=_MOST_DETAILS + 1)
+        found = details(before, after, limit=limit + 1)
     is_chat = isinstance(view_of(before if kind == "removed" else after), ChatView)
     left = _MOST_COMPARED
     documents = []
-    for detail in found[:_MOST_DETAILS]:
+    for detail in found[:limit]:
         size = _size(detail)
         documents.append(_document(detail, is_compared=0 < size <= left, is_chat=is_chat))
         left -= size if size <= left else 0
-    return answer | {"details": documents, "more": len(found) > _MOST_DETAILS}
+    return answer | {"details": documents, "more": len(found) > limit}
 
 
 def _document(detail: Detail, *, is_compared: bool, is_chat: bool) -> dict[str, Any]:
@@ -97,14 +98,15 @@ def _document(detail: Detail, *, is_compared: bool, is_chat: bool) -> dict[str, 
 
 def _message(value: object, path: str) -> dict[str, Any]:
     """A message of a conversation as a part: the role and what was said, and the calls of tools."""
-    part, chat = part_document(value, path), chat_view([value], most=_LONGEST_MESSAGE)
+    part = part_document(value, path)
+    chat = chat_view([value], most=_LONGEST_MESSAGE, total=_LONGEST_MESSAGE)
     if chat is None or not chat.messages:
         return part
     lines = []
     for message in chat.messages:
         calls = (f"{call.name}({call.arguments})" for call in message.calls)
         lines.append(f"{message.role}: " + "\n".join(filter(None, (message.text, *calls))))
-    return part | {"kind": "message", "text": "\n".join(lines)}
+    return part | {"kind": "message", "text": cut_text("\n".join(lines), _LONGEST_MESSAGE)}
 
 
 def _size(detail: Detail) -> int:

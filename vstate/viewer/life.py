@@ -7,15 +7,17 @@ from itertools import takewhile
 from time import monotonic
 from typing import Any, Final
 
+from vstate.display.cells import cut_text
 from vstate.display.documents import subject
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part
 from vstate.repo.repository import Repository
 from vstate.values.inert import InertError
-from vstate.viewer.parts import kind_of, text_of, type_of
+from vstate.viewer.parts import count_of, kind_of, text_of, type_of
 from vstate.viewer.values import Values
 
 __all__ = ["blame_document", "versions"]
@@ -23,6 +25,9 @@ __all__ = ["blame_document", "versions"]
 _LARGEST_SHOWN: Final = 2**20  # bytes of a value that is shown beside its commit
 _SECONDS: Final = 3.0  # for one page of versions
 _MOST_PARTS: Final = 1_000_000  # of a part that is compared
+_MOST_CHANGES: Final = 3  # inside a part, beside their commit
+_LONGEST_CHANGE: Final = 80  # characters
+_CONTAINERS: Final = frozenset({"list", "dict", "set", "object", "table"})
 _MOST_BLAMED: Final = 1000
 
 
@@ -52,15 +57,63 @@ def versions(
         if last is not None and (looked == limit or monotonic() > end):
             return {"commits": found, "looked": looked, "next": last.id}
         looked, last = looked + 1, commit
-        data = tree.lookup(repo.objects.node, commit.root, key)
-        part = _seen(repo, values, key, data, path)
-        parents = [tree.lookup(repo.objects.node, parent.root, key) for parent in repo.history.before(commit)]
-        earlier = [_seen(repo, values, key, each, path).content if path else each for each in parents]
-        if part.content not in (earlier or [None]):
-            had = any(each is not None for each in earlier)
-            kind = "removed" if part.content is None else "modified" if had else "added"
-            found.append(_version(repo, commit, key, data, part) | {"kind": kind})
+        document = _version(repo, values, commit, key, path, end)
+        if document is not None:
+            found.append(document)
     return {"commits": found, "looked": looked, "next": None}
+
+
+def _version(
+    repo: Repository, values: Values, commit: Commit, key: str, path: str, end: float
+) -> dict[str, Any] | None:
+    """The commit as a version of the part; None if a parent has the same part, of those read until `end`."""
+    data = tree.lookup(repo.objects.node, commit.root, key)
+    part = _seen(repo, values, key, data, path)
+    before = _Seen(None)
+    for number, parent in enumerate(repo.history.before(commit)):
+        if number and monotonic() > end:
+            break
+        earlier = _seen(repo, values, key, tree.lookup(repo.objects.node, parent.root, key), path)
+        if earlier.content == part.content:
+            return None
+        if before.content is None:
+            before = earlier
+    if part.content is before.content is None:
+        return None
+    entry = None if data is None or part.content is None else repo.parse_entry(key, data)
+    return {
+        "id": commit.id,
+        "short": commit.short,
+        "time": commit.time.isoformat(),
+        "message": subject(commit),
+        "kind": "removed" if entry is None else "added" if before.content is None else "modified",
+        "type": None if entry is None else type_of(part.value) if part.is_read else entry.type,
+        "size": None if entry is None else entry.size,
+        "text": _text(before, part),
+        "number": _number(part),
+    }
+
+
+def _text(before: _Seen, part: _Seen) -> str | None:
+    """The part in one line, or what changed inside it; None if it is not there, or was not read."""
+    if before.is_read and part.is_read and kind_of(part.value) in _CONTAINERS:
+        try:
+            found = details(before.value, part.value, limit=_MOST_CHANGES + 1)
+        except (InertError, InvalidInput):
+            found = []
+        if found and all(detail.path for detail in found):
+            more = ", …" if len(found) > _MOST_CHANGES else ""
+            return (
+                ", ".join(cut_text(str(detail), _LONGEST_CHANGE) for detail in found[:_MOST_CHANGES]) + more
+            )
+    return text_of(part.value) if part.is_read else None
+
+
+def _number(part: _Seen) -> float | None:
+    value = part.value
+    if not part.is_read or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < 1e300 else None
 
 
 def _seen(repo: Repository, values: Values, key: str, data: bytes | None, path: str) -> _Seen:
@@ -79,21 +132,6 @@ def _seen(repo: Repository, values: Values, key: str, data: bytes | None, path: 
         return _Seen(data)
 
 
-def _version(repo: Repository, commit: Commit, key: str, data: bytes | None, part: _Seen) -> dict[str, Any]:
-    entry = None if data is None or part.content is None else repo.parse_entry(key, data)
-    is_number = part.is_read and kind_of(part.value) == "number" and not isinstance(part.value, complex)
-    return {
-        "id": commit.id,
-        "short": commit.short,
-        "time": commit.time.isoformat(),
-        "message": subject(commit),
-        "type": None if entry is None else type_of(part.value) if part.is_read else entry.type,
-        "size": None if entry is None else entry.size,
-        "text": text_of(part.value) if part.is_read else None,
-        "number": float(part.value) if is_number and abs(part.value) < 1e300 else None,  # type: ignore[arg-type] # a number
-    }
-
-
 def blame_document(repo: Repository, start: Commit, key: str, path: str) -> dict[str, Any]:
     """The parts inside the one at `path`, each with the commit that last changed it, as `GET /blame` does."""
     try:
@@ -105,6 +143,7 @@ def blame_document(repo: Repository, start: Commit, key: str, path: str) -> dict
             "path": each.path,
             "line": each.line,
             "kind": kind_of(each.value),
+            "count": count_of(each.value),
             "text": text_of(each.value),
             "commit": {
                 "id": each.commit.id,

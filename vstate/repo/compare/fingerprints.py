@@ -61,19 +61,22 @@ class Fingerprints:
 
     Types count; the order of dicts and sets does not. The fingerprint of a value that contains itself
     depends on the way to it, so that such a value may get a new fingerprint without a change. Fingerprints
-    of containers and long atoms are remembered by identity: the values must live as long as this object.
+    of containers and long atoms are remembered by identity; the values live as long as this object.
     """
 
     def __init__(self) -> None:
         self.left = sys.maxsize
         """How many more parts may be visited. A caller may set a limit; past it, TooLargeError is raised."""
         self._done: dict[int, bytes] = {}
+        self._kept: list[object] = []  # a value that is gone would leave its identity to another
         self._open: set[int] = set()
 
     def of(self, value: object) -> bytes:
         """The fingerprint of a value: 17 bytes for a container, the content for a short atom."""
         if type(value) in ATOMS:
             return self._token(value)
+        if id(value) not in self._done:
+            self._kept.append(value)
         # Without recursion: values are nested more deeply than Python can recurse.
         waiting = [value]
         while waiting:
@@ -121,6 +124,7 @@ class Fingerprints:
         if name not in self._done:
             # A forged value may hold one long text in very many places.
             self._pay(length >> _COST)
+            self._kept.append(value)
             self._done[name] = make(value)
         return self._done[name]
 

@@ -373,30 +373,38 @@ def _unchanged(trail: _Trail, new: _Version, old: _Version | None) -> _Trail | N
     earlier = None if old is None else _counterparts(trail, new, old)
     if old is None or earlier is None:
         return None
-    return earlier if new.prints.of(new.at(trail)) == old.prints.of(old.at(earlier)) else None
+    wanted = new.prints.of(new.at(trail))
+    try:
+        return earlier if old.prints.of(old.at(earlier)) == wanted else None
+    except InvalidInput:
+        return None  # too large there
 
 
 def _counterparts(trail: _Trail, new: _Version, old: _Version) -> _Trail | None:
     """The parts of the older value in the places of a trail; None if one is absent, or of another kind."""
     earlier: list[Part] = []
-    for part in trail:
-        inside, before = new.at(trail[: len(earlier)]), old.at(earlier)
-        found = _counterpart(part, inside, before, new, old) if kind_of(inside) == kind_of(before) else None
+    for number, part in enumerate(trail):
+        inside, before = new.at(trail[:number]), old.at(earlier)
+        if kind_of(inside) != kind_of(before):
+            return None
+        items = sequence_of(inside, part.group) if part.group in SEQUENCES else ()
+        wanted = [new.prints.of(item) for item in items]
+        try:
+            found = _counterpart(part, wanted, before, old)
+        except InvalidInput:
+            return None  # too large there
         if found is None:
             return None
         earlier.append(found)
     return earlier
 
 
-def _counterpart(part: Part, inside: object, before: object, new: _Version, old: _Version) -> Part | None:
-    """The part of `before` in the place of this part of `inside`."""
+def _counterpart(part: Part, wanted: Sequence[bytes], before: object, old: _Version) -> Part | None:
+    """The part of `before` in the place of this part, which is among items with these fingerprints."""
     if part.group not in SEQUENCES:
         return part_like(part, before, old.prints)
     items = sequence_of(before, part.group)
-    places = align(
-        [old.prints.of(item) for item in items],
-        [new.prints.of(item) for item in sequence_of(inside, part.group)],
-    )
+    places = align([old.prints.of(item) for item in items], wanted)
     assert isinstance(part.place, int)
     place = places[part.place]
     return None if place is None else part._replace(place=place, value=items[place])

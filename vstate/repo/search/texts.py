@@ -39,7 +39,8 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class FoundTexts:
     """The places of a text, by key. `keys` counts the keys that were searched, and `unread` the values among
-    them that cannot be read, or not to their end. `is_complete` tells whether all of them were searched.
+    them that cannot be read, or not to their end. `is_complete` tells whether all of them were searched, to
+    their ends.
     """
 
     places: tuple[Place, ...]
@@ -68,6 +69,7 @@ def find_text(
     wanted, end = text.lower(), monotonic() + seconds
     places: list[Place] = []
     keys = unread = 0
+    is_complete = True
     for key, data in tree.scan(core.objects.nodes, commit.root, prefix, at=expiry.now()):
         if len(places) >= most or monotonic() > end:
             return FoundTexts(tuple(places[:most]), keys, unread, False)
@@ -81,12 +83,13 @@ def find_text(
                     places.append(Place(key, path, _around(found, wanted)))
                     inside += 1
                     if inside == most_inside:
+                        is_complete = False  # there may be more
                         break
                 if len(places) > most or monotonic() > end:
                     return FoundTexts(tuple(places[:most]), keys, unread, False)
         except (InertError, InvalidInput, CorruptObject):
             unread += 1
-    return FoundTexts(tuple(places), keys, unread, True)
+    return FoundTexts(tuple(places), keys, unread, is_complete)
 
 
 def _texts(value: object) -> Iterator[tuple[str, str]]:

@@ -42,8 +42,8 @@ export function Preview({ path, body, label, onDone }) {
   const { found, error } = state.of === name ? state : {};
   return html`<div class="preview" aria-live="polite">
     <${Failure} error=${error} />
-    ${found?.to === null ? html`<p>Nothing would change.</p>` : null}
-    ${found?.to ? html`<${Move} found=${found} /><button type="button" class="chip is-strong" onClick=${make}>${label}</button>` : null}
+    ${found?.to === null && html`<p>Nothing would change.</p>`}
+    ${found?.to && html`<${Move} found=${found} /><button type="button" class="chip is-strong" onClick=${make}>${label}</button>`}
   </div>`;
 }
 
@@ -81,9 +81,9 @@ function EditForm({ answer, rev, name, path = "", refs, onInput, onBody }) {
   const taken = new Set((refs?.branches ?? []).map((found) => found.name));
   const [text, setText] = useState(whole);
   const [branch, setBranch] = useState(() => {
-    let number = 1;
-    while (taken.has(number > 1 ? `edit-${number}` : "edit")) number += 1;
-    return number > 1 ? `edit-${number}` : "edit";
+    let free = "edit";
+    for (let number = 2; taken.has(free); number += 1) free = `edit-${number}`;
+    return free;
   });
   const [refusal, setRefusal] = useState(null);
   const isCut = answer.view?.next || (type !== "str" && whole.endsWith("…"));
@@ -93,6 +93,7 @@ function EditForm({ answer, rev, name, path = "", refs, onInput, onBody }) {
     if (!isCut && value !== undefined) post("/edit", { ...body(value), preview: true }).catch(setRefusal);
   }, []);
   if (isCut) return html`<p>This ${type} is too long to edit here.</p>`;
+  if (whole.includes("\r")) return html`<p>A page cannot keep the line ends of this text, \\r. Edit it in Python.</p>`;
   if (refusal) return html`<${Failure} error=${refusal} />`;
   const value = valueOf(type, text);
   const edit = (event) => setText(event.target.value);
@@ -118,6 +119,7 @@ const NOTES = {
 /** The buttons for the commit that is shown; nothing if the page may only read. */
 export function Actions({ rev, place, store, refs }) {
   const [open, setOpen] = useState(null);
+  const [about, setAbout] = useState(null); // what was shown when the dialog opened
   const [body, setBody] = useState(null);
   const dialog = useRef(null);
   useEffect(() => {
@@ -137,9 +139,10 @@ export function Actions({ rev, place, store, refs }) {
   const done = (found) => {
     close();
     if (open === "edit") go({ rev: "", branch: found.branch });
-    else if (found.changes) go({ rev: "" });
+    else if (open !== "fork" && open !== "tag") go({ rev: "" });
   };
   const start = (action, first = null) => {
+    setAbout({ answer: data, rev, name: place.key, path: place.path });
     setBody(first);
     setOpen(action);
   };
@@ -153,7 +156,7 @@ export function Actions({ rev, place, store, refs }) {
       ["undo", `Undo on ${branch}`, "/undo", () => start("undo", { ...moves })],
       ["redo", `Redo on ${branch}`, "/redo", () => start("redo", { ...moves })],
     ] : []),
-    ...(EDITED.includes(data?.type) && !loading ? [["edit", "Edit this value", "/edit", () => start("edit")]] : []),
+    ...(open === "edit" && place.key === about.name && place.path === about.path || (EDITED.includes(data?.type) && !loading) ? [["edit", "Edit this value", "/edit", () => start("edit")]] : []),
   ];
   const chosen = all.find(([id]) => id === open);
   const forget = () => setBody(null);
@@ -162,8 +165,8 @@ export function Actions({ rev, place, store, refs }) {
     ${chosen ? html`<dialog ref=${dialog} onClose=${close} aria-labelledby="action-title">
       <h2 id="action-title">${shown(chosen[1])}</h2>
       ${NOTES[open] ? html`<p class="is-dim">${NOTES[open]}</p>` : null}
-      ${open === "edit" ? html`<${EditForm} answer=${data} rev=${rev} name=${place.key} path=${place.path} refs=${refs} onInput=${forget} onBody=${setBody} />`
-        : open === "fork" || open === "tag" ? html`<${NameForm} label=${open === "tag" ? "name of the tag" : "name of the branch"} onInput=${forget} onName=${(name) => setBody({ name, at: rev })} />` : null}
+      ${open === "edit" ? html`<${EditForm} ...${about} refs=${refs} onInput=${forget} onBody=${setBody} />`
+        : open === "fork" || open === "tag" ? html`<${NameForm} label=${open === "tag" ? "name of the tag" : "name of the branch"} onInput=${forget} onName=${(name) => setBody({ name, at: about.rev })} />` : null}
       ${body ? html`<${Preview} path=${chosen[2]} body=${body} label=${chosen[1]} onDone=${done} />` : null}
       <${Chip} onClick=${close}>cancel</${Chip}>
     </dialog>` : null}

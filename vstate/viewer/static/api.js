@@ -56,7 +56,7 @@ export function get(path, params = {}) {
   const found = kept.get(request);
   if (found) return found;
   const answer = answerOf(request);
-  if (isFixed(params)) {
+  if (isFixed(params) && path !== "/search") { // a text may name a branch
     kept.set(request, answer);
     answer.catch(() => kept.delete(request));
     if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
@@ -146,13 +146,15 @@ export function spanText(seconds) {
 /** A time in the zone of this machine: 2026-11-23 18:05:12. */
 export function timeText(iso) {
   const time = new Date(iso);
-  if (Number.isNaN(time.getTime())) return shown(iso);
-  const two = (n) => String(n).padStart(2, "0");
-  const day = `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())}`;
-  return `${day} ${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}`;
+  return Number.isNaN(time.getTime()) ? shown(iso) : time.toLocaleString("sv"); // as ISO 8601, in Swedish
+}
+
+/** A number with its digits in groups: 1,500. */
+export function grouped(number) {
+  return number.toLocaleString("en");
 }
 
 /** A number and its noun: 1 key, 2 keys. */
 export function counted(count, noun, many = `${noun}s`) {
-  return `${count.toLocaleString("en")} ${count === 1 ? noun : many}`;
+  return `${grouped(count)} ${count === 1 ? noun : many}`;
 }

@@ -1,5 +1,5 @@
 // Arrays: shape, range, the form of the numbers, and the elements by index.
-import { get, shown } from "./api.js";
+import { get, grouped, shown } from "./api.js";
 import { BarChart, LineChart } from "./chart.js";
 import { html, useState } from "./preact.js";
 import { Chip, Failure } from "./widgets.js";
@@ -41,7 +41,7 @@ export function ArrayValue({ answer, rev, name, since }) {
     <p class="facts">
       <span class="mono">${shown(view.dtype)}</span><span>shape ${view.shape.join(" × ") || "()"}</span>
       ${view.low ? html`<span>from ${view.low} to ${view.high}</span>` : null}
-      ${view.nans ? html`<span>${view.nans.toLocaleString("en")} NaN</span>` : null}
+      ${view.nans ? html`<span>${grouped(view.nans)} NaN</span>` : null}
       ${bars?.sampled ? html`<span>a sample is drawn, from ${bars.low} to ${bars.high}</span>` : null}
     </p>
     <div class="charts">
@@ -54,7 +54,7 @@ export function ArrayValue({ answer, rev, name, since }) {
     <form class="pager" onSubmit=${jump}>
       ${first > 0 ? html`<${Chip} onClick=${() => load(Math.max(first - SOME, 0))}>before</${Chip}>` : null}
       ${next !== null ? html`<${Chip} onClick=${() => load(next)}>next</${Chip}>` : null}
-      ${view.count > elements.length ? html`<label>from element <input name="place" inputmode="numeric" size="8" placeholder=${first} /></label> <span class="is-dim">of ${view.count.toLocaleString("en")}</span>` : null}
+      ${view.count > elements.length ? html`<label>from element <input name="place" inputmode="numeric" size="8" placeholder=${first} /></label> <span class="is-dim">of ${grouped(view.count)}</span>` : null}
     </form>
     <${Failure} error=${page?.error} />
   </div>`;

@@ -1,5 +1,5 @@
 // Bytes in hexadecimal, and pictures.
-import { get, requestOf, shown, usePages } from "./api.js";
+import { get, grouped, requestOf, shown, usePages } from "./api.js";
 import { html, useState } from "./preact.js";
 import { Chip, Failure } from "./widgets.js";
 
@@ -45,7 +45,7 @@ export function BytesValue({ answer, rev, name, since }) {
     ${view.picture ? html`<${Picture} rev=${rev} name=${name} path=${answer.path} />` : null}
     ${view.media && !view.picture ? html`<p class="note">${view.media}</p>` : null}
     <pre class="hex" tabindex="0">${[answer, ...pages].map((page) => hexLines(bytesOf(page.view.data), page.view.first * 16)).join("\n")}</pre>
-    ${next !== null ? html`<${Chip} onClick=${more}>${(view.size - next * 16).toLocaleString("en")} more bytes</${Chip}>` : null}
+    ${next !== null ? html`<${Chip} onClick=${more}>${grouped(view.size - next * 16)} more bytes</${Chip}>` : null}
     <${Failure} error=${error} />
   </div>`;
 }

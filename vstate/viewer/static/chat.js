@@ -1,5 +1,5 @@
 // A list of messages as a conversation, each call of a tool beside its result.
-import { get, shown } from "./api.js";
+import { get, grouped, shown } from "./api.js";
 import { hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { Chip, Failure } from "./widgets.js";
@@ -12,7 +12,7 @@ function LongText({ text }) {
   const [isWhole, setWhole] = useState(false);
   const isCut = text.length > LONG && !isWhole;
   return html`<div class="message-text">${shown(isCut ? text.slice(0, LONG) : text)}${isCut
-    ? html` <${Chip} onClick=${() => setWhole(true)}>… ${(text.length - LONG).toLocaleString("en")} more</${Chip}>` : null}</div>`;
+    ? html` <${Chip} onClick=${() => setWhole(true)}>… ${grouped(text.length - LONG)} more</${Chip}>` : null}</div>`;
 }
 
 function Call({ call }) {
@@ -54,15 +54,16 @@ export function Chat({ answer, rev, name, since }) {
   const messages = [...pages.entries()].filter(([page]) => page >= from).sort(([a], [b]) => a - b).flatMap(([, view]) => view.messages);
   const isNew = (message) => message.new || message.calls.some((call) => call.new);
   const firstNew = messages.find((message) => isNew(message) && !messages.every(isNew));
+  const show = () => box.current.querySelector(`#message-${firstNew.place}`)?.scrollIntoView({ block: "center" });
   const isThere = pages.has(Math.floor((count - 1) / SOME));
   useEffect(() => { // to what is new, or to the newest messages where the first ones are left out
     if (!isThere) return;
-    if (firstNew) box.current.querySelector(`#message-${firstNew.place}`)?.scrollIntoView({ block: "center" });
+    if (firstNew) show();
     else if (from > 0) box.current.lastElementChild.lastElementChild?.scrollIntoView({ block: "end" });
   }, [isThere]);
   return html`<div class="chat" ref=${box}>
-    ${firstNew ? html`<p class="facts"><${Chip} onClick=${() => box.current.querySelector(`#message-${firstNew.place}`)?.scrollIntoView({ block: "center" })}>go to what is new</${Chip}></p>` : null}
-    ${from > 0 ? html`<${Chip} onClick=${() => setFrom(from - 1)}>${(from * SOME).toLocaleString("en")} earlier messages</${Chip}>` : null}
+    ${firstNew ? html`<p class="facts"><${Chip} onClick=${show}>go to what is new</${Chip}></p>` : null}
+    ${from > 0 ? html`<${Chip} onClick=${() => setFrom(from - 1)}>${grouped(from * SOME)} earlier messages</${Chip}>` : null}
     <${Failure} error=${error} />
     <ol class="messages">${messages.map((message) => html`<${Message} key=${`${message.place} ${message.role}`} message=${message} path=${answer.path} />`)}</ol>
   </div>`;

@@ -1,5 +1,5 @@
 // The commit that is shown: message, info, events and signature.
-import { shown, timeText, useAnswer } from "./api.js";
+import { counted, shown, timeText, useAnswer } from "./api.js";
 import { Ref } from "./commits.js";
 import { hrefOf } from "./place.js";
 import { html } from "./preact.js";
@@ -24,7 +24,7 @@ function Signature({ signature }) {
 
 function Events({ events }) {
   if (!events.length) return null;
-  return html`<details class="events"><summary>${events.length} ${events.length === 1 ? "event" : "events"}</summary>
+  return html`<details class="events"><summary>${counted(events.length, "event")}</summary>
     <table><tbody>${events.slice(0, 500).map((event) => html`<tr>
       <td class="mono is-dim">${timeText(event.time).slice(11)}</td>
       <td><b>${shown(event.kind)}</b> <span class="is-dim">${shown(event.namespace)}</span></td>

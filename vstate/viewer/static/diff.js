@@ -1,9 +1,9 @@
 // What differs between two commits: by key, and inside a key by path.
-import { get, named, shown, sizeText, useAnswer, usePages } from "./api.js";
+import { get, grouped, named, shown, sizeText, useAnswer, usePages } from "./api.js";
 import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
 import { html, useState } from "./preact.js";
-import { Chip, Failure } from "./widgets.js";
+import { Chip, Failure, Twist } from "./widgets.js";
 
 const MOST_OPEN = 8; // keys whose changes are shown at once
 const PAGE = 200;
@@ -49,7 +49,7 @@ function Beside({ hunks }) {
 }
 
 function Bytes({ changes }) {
-  return html`<div class="hunks mono">${changes.map((change) => html`<div class="hunk-head">at byte ${change.offset.toLocaleString("en")}: ${change.old_size} → ${change.new_size} bytes</div>
+  return html`<div class="hunks mono">${changes.map((change) => html`<div class="hunk-head">at byte ${grouped(change.offset)}: ${change.old_size} → ${change.new_size} bytes</div>
     <div class="line is-removed"><span class="line-sign">-</span>${change.old}</div><div class="line is-added"><span class="line-sign">+</span>${change.new}</div>`)}</div>`;
 }
 
@@ -90,7 +90,7 @@ function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
   const sizes = [change.old, change.new].map((side) => (side ? `${shown(side.type.split(".").pop())} ${sizeText(side.size)}` : null));
   const note = sizes[0] && sizes[1] && sizes[0] !== sizes[1] ? `${sizes[0]} → ${sizes[1]}` : sizes[1] ?? sizes[0];
   return html`<section class="changed-key">
-    <h3><button type="button" class="twist" aria-expanded=${isOpen} aria-label=${`${isOpen ? "fold" : "unfold"} ${shown(change.key)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
+    <h3><${Twist} isOpen=${isOpen} label=${change.key} onTurn=${setOpen} />
       <${Sign} change=${change.kind} /><a href=${hrefOf({ key: change.key, path: "", tab: change.kind === "removed" ? "diff" : "" })}>${named(change.key)}</a> <span class="is-dim">${note}</span></h3>
     ${isOpen ? html`<${KeyDiff} old=${old} rev=${rev} base=${base} name=${change.key} isBeside=${isBeside} />` : null}
   </section>`;

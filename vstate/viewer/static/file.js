@@ -7,8 +7,9 @@ const REFUSED = ["info", "since", "until", "author"]; // conditions that the ser
 function shownRow(row, query) {
   const wanted = (query.get("grep") ?? "").toLowerCase();
   const key = query.get("key");
-  const texts = [row.message, ...Object.entries(row.info).map(([name, value]) => `${name}:${value}`)];
-  return (!wanted || texts.some((text) => text.toLowerCase().includes(wanted))) && (!key || key in row.keys);
+  const texts = [row.message, ...Object.entries(row.info).map(([name, value]) => `${name}=${value}`)].map((text) => text.toLowerCase());
+  const isThere = (sought) => texts.some((text) => text.includes(sought));
+  return (isThere(wanted) || wanted.split(" ").every((word) => word.includes("=") && isThere(word))) && (!key || key in row.keys);
 }
 
 /** An object whose names are all from the store: none, such as "constructor", is inherited. */
@@ -51,7 +52,12 @@ export function answersOf(data) {
   }
 
   function idOf(rev) {
-    return rows.has(rev) ? rev : data.refs.branches.concat(data.refs.tags).find((ref) => ref.name === rev)?.commit ?? (rev ? undefined : data.rows[0]?.id);
+    if (rows.has(rev) || !rev) return rev || data.rows[0]?.id;
+    for (const kind of ["heads", "tags", "remotes"]) {
+      const found = data.refs[{ heads: "branches" }[kind] ?? kind].find(({ name }) => name === rev || `${kind}/${name}` === rev);
+      if (found) return found.commit;
+    }
+    return undefined;
   }
 
   /** The commits that a branch has, by their ids. */
@@ -116,7 +122,7 @@ export function answersOf(data) {
     const answer = found?.parts[first === "0" ? place : `${place}\n${first}`];
     if (!answer) return null;
     const change = rows.get(id)?.keys[query.get("key")]?.kind ?? null;
-    return { ...(found.marks === id ? answer : unmarked(answer)), rev: id, key: query.get("key"), path: query.get("path") ?? "", size: found.size, change: answer.path ? answer.change : change };
+    return { ...(found.marks === id ? answer : unmarked(answer)), rev: id, key: query.get("key"), path: place, size: found.size, change: answer.path ? answer.change : change };
   }
 
   function diff(query) {
@@ -125,7 +131,7 @@ export function answersOf(data) {
     const old = rows.get(id)?.parents[0] ?? null;
     if (query.get("old") && query.get("old") !== old) return null;
     const key = query.get("key");
-    if (key) return changes[key] ? { old, new: id, base: null, key, ...changes[key].diff } : { old, new: id, key, kind: null, details: [], more: false };
+    if (key !== null) return changes[key] ? { old, new: id, base: null, key, ...changes[key].diff } : { old, new: id, key, kind: null, details: [], more: false };
     const listed = Object.entries(changes).map(([name, change]) => ({ key: name, kind: change.kind, old: change.old, new: change.new }));
     const count = (kind) => listed.filter((change) => change.kind === kind).length;
     return { old, new: id, base: null, changes: listed, first: 0, next: null, counts: { added: count("added"), modified: count("modified"), removed: count("removed") } };
@@ -133,25 +139,25 @@ export function answersOf(data) {
 
   function history(query) {
     const key = query.get("key");
-    const path = query.get("path") ?? "";
-    const changed = data.rows.filter((row) => key in row.keys);
-    const leads = (from, to) => to.startsWith(from) && (!from || to === from || ".[{".includes(to[from.length]));
-    const isInside = ({ kind, diff }) => !path || kind !== "modified" || diff.details.some((detail) => leads(detail.path, path) || leads(path, detail.path));
-    const found = changed.filter((row) => isInside(row.keys[key])).map((row) => {
-      const answer = data.values[row.keys[key].value]?.parts[path];
+    if (query.get("path")) return null;
+    const found = data.rows.filter((row) => key in row.keys).map((row) => {
+      const answer = data.values[row.keys[key].value]?.parts[""];
       const number = answer?.kind === "number" ? Number(answer.text) : NaN;
-      const side = row.keys[key].new;
-      return { id: row.id, short: row.short, time: row.time, message: row.message, kind: row.keys[key].kind, type: side?.type ?? null, size: side?.size ?? null, text: answer?.text ?? null, number: Number.isFinite(number) ? number : null };
+      const { id, short, time, message } = row;
+      return { id, short, time, message, kind: row.keys[key].kind, type: null, size: null, ...row.keys[key].new, text: answer?.text ?? null, number: Number.isFinite(number) ? number : null };
     });
-    return { commits: found, looked: changed.length, next: null };
+    return { commits: found, looked: found.length, next: null };
   }
 
-  /** The texts of an answer about a value, with their paths. */
+  /** The texts and numbers of an answer about a value, with their paths. */
   function textsOf(answer) {
+    const inParts = answer.parts.flatMap((part) => [[part.path, part.label], ...(["text", "number"].includes(part.kind) ? [[part.path, part.text]] : [])]);
+    const cells = (answer.view?.cells ?? []).flatMap((row) => row.map((cell) => [answer.path, String(cell)]));
     const messages = (answer.view?.messages ?? []).flatMap((message) => [message, ...message.calls.map((call) => ({ place: message.place, text: `${call.name}(${call.arguments}) ${call.result ?? ""}` }))]);
     return [
-      [answer.path, answer.view?.text ?? (answer.kind === "text" ? answer.text : "")],
-      ...answer.parts.filter((part) => part.kind === "text").map((part) => [part.path, part.text]),
+      [answer.path, answer.view?.text ?? (["text", "number"].includes(answer.kind) ? answer.text : "")],
+      ...inParts,
+      ...cells,
       ...messages.map((message) => [`${answer.path}[${message.place}]`, message.text]),
     ];
   }

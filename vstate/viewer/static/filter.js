@@ -12,11 +12,9 @@ const ID = /^[0-9a-f]{6,64}$/; // the beginning of a commit's id
 
 const WORDS = { key: "fkey", info: "info", since: "since", until: "until", author: "author" };
 
-/** The conditions that a text states: words as key:plan or since:yesterday, the rest is text in messages.
- * A text such as tool=look, as commits show their info, is a condition on the info. */
+/** The conditions that a text states: words as key:plan or since:yesterday, the rest is text in messages. */
 export function conditionsOf(text) {
   const found = Object.fromEntries(CONDITIONS.map((name) => [name, ""]));
-  if (/^[\w.-]+=\S+$/.test(text.trim())) return { ...found, info: text.trim() };
   const rest = text.replace(/(?:^|\s)(key|info|since|until|author):("[^"]*"|\S+)/g, (_, word, value) => {
     found[WORDS[word]] = value.replace(/^"|"$/g, "");
     return " ";
@@ -55,7 +53,7 @@ function Found({ data, sought, onChoose }) {
   const places = counted(data.places.length, "place");
   return html`
     ${commit ? html`<p><a href=${hrefOf({ rev: commit.id, page: "", pane: "keys" })} onClick=${onChoose}>Go to the commit <span class="mono">${commit.short.slice(0, 8)}</span> ${shown(commit.message)}</a></p>` : null}
-    <p class="is-dim" aria-live="polite">${data.complete ? `${places}; ${counted(data.keys, "key")} of this commit searched` : `${places} in the first ${counted(data.keys, "key")} of this commit`}${data.unread ? `, ${counted(data.unread, "value")} not readable` : ""}</p>
+    <p class="is-dim" aria-live="polite">${globalThis.vstateAnswers ? `${places} in what this file holds` : `${places}${data.complete ? "" : " or more"}; ${counted(data.keys, "key")} of this commit searched`}${data.unread ? `, ${counted(data.unread, "value")} not readable` : ""}</p>
     <ul>${[...keys].map(([key, places]) => html`<li key=${key}><span class="found-key">${named(key)}</span>
       <ul>${places.slice(0, open.has(key) ? places.length : SOME).map(place)}</ul>
       ${places.length > SOME ? html`<${Chip} onClick=${() => toggle(key)}>${open.has(key) ? "fewer" : `${places.length - SOME} more in ${named(key)}`}</${Chip}>` : null}</li>`)}</ul>`;
@@ -102,7 +100,7 @@ export function Filter({ place, rev, field }) {
     event.stopPropagation();
   };
   return html`<form class="filter" role="search" ref=${box} onSubmit=${submit} onKeyDown=${press}
-      onfocusout=${(event) => box.current.contains(event.relatedTarget) || leave()}>
+      onfocusout=${(event) => box.current.contains(event.relatedTarget) || !document.hasFocus() || leave()}>
     <input ref=${field} type="search" value=${text} aria-label="Filter commits and search values" spellcheck=${false} autocomplete="off"
       placeholder="filter and search   /" onFocus=${() => setOpen(true)} onInput=${(event) => { setOpen(true); setText(event.target.value); }} />
     ${isOpen ? html`<div class="found" tabindex="-1">

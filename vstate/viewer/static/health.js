@@ -1,5 +1,5 @@
 // The health of the store: where the bytes are, what gc would free, what fsck finds, who signed.
-import { counted, shown, sizeText, timeText, useAnswer } from "./api.js";
+import { counted, grouped, shown, sizeText, timeText, useAnswer } from "./api.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { Chip, Failure } from "./widgets.js";
@@ -26,7 +26,7 @@ function Job({ name, label, note }) {
   return html`<section class="job">
     <p><${Chip} disabled=${Boolean(progress)} onClick=${start}>${label}</${Chip}> <span class="is-dim">${note}</span></p>
     <div role="status">
-      ${progress ? html`<p><progress aria-label=${label}></progress> ${shown(progress.step)}: ${progress.count.toLocaleString("en")} <${Chip} onClick=${() => end({})}>stop</${Chip}></p>` : null}
+      ${progress ? html`<p><progress aria-label=${label}></progress> ${shown(progress.step)}: ${grouped(progress.count)} <${Chip} onClick=${() => end({})}>stop</${Chip}></p>` : null}
       ${result ? html`<p class=${result.ok === false ? "is-removed" : ""}>${shown(result.text)}</p>` : null}
       ${result?.damage?.length ? html`<ul class="plain">${[...result.damage, ...result.lost].map((line) => html`<li class="mono is-removed">${shown(line)}</li>`)}</ul>` : null}
       ${error ? html`<p class="error">${shown(error)}</p>` : null}
@@ -54,13 +54,13 @@ export function Health() {
     <div class="jobs"><${Job} name="gc" label="What would gc free?" note="removes nothing" /><${Job} name="fsck" label="Check every object" note="reads the whole store, and repairs nothing" /></div>
     ${!data && !error ? html`<p class="empty" role="status">Adding up the sizes …</p>` : null}
     ${data ? html`
-      <p class="facts"><span>${keysOf(data)} at HEAD</span><span>${sizeText(data.bytes)}, before compression</span><span>${data.branch_count.toLocaleString("en")} branches</span>${data.damaged ? html`<span class="is-bad">${counted(data.damaged, "branch", "branches")} cannot be read: check every object</span>` : null}</p>
+      <p class="facts"><span>${keysOf(data)} at HEAD</span><span>${sizeText(data.bytes)}, before compression</span><span>${grouped(data.branch_count)} branches</span>${data.damaged ? html`<span class="is-bad">${counted(data.damaged, "branch", "branches")} cannot be read: check every object</span>` : null}</p>
       <div class="columns">
         <section><h3>Largest keys</h3><${Sizes} label="key" rows=${data.largest.slice(0, 20).map((row) => ({ name: row.key, bytes: row.bytes, href: hrefOf({ key: row.key, page: "", path: "", tab: "" }) }))} /></section>
         <section><h3>Branches</h3><${Sizes} label="branch" rows=${data.branches.slice(0, 20).map((row) => ({ name: row.name, bytes: row.bytes, note: `${keysOf(row)}, ${timeText(row.time)}`, href: hrefOf({ branch: row.name, page: "", rev: "", pane: "commits" }) }))}
           total=${data.left_out ? html`<p class="is-dim">${data.left_out} branches were left out: they take long to add up</p>` : null} /></section>
-        <section><h3>Signatures</h3><p class="is-dim">of the newest ${data.signatures.commits.toLocaleString("en")} commits</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
-          <td class=${row.key === "invalid" ? "is-removed" : row.key === "none" ? "is-dim" : "mono"}>${row.key === "none" ? "not signed" : shown(row.key)}</td><td class="number">${row.commits.toLocaleString("en")}</td></tr>`)}</tbody></table></section>
+        <section><h3>Signatures</h3><p class="is-dim">of the newest ${grouped(data.signatures.commits)} commits</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
+          <td class=${row.key === "invalid" ? "is-removed" : row.key === "none" ? "is-dim" : "mono"}>${row.key === "none" ? "not signed" : shown(row.key)}</td><td class="number">${grouped(row.commits)}</td></tr>`)}</tbody></table></section>
       </div>` : null}
   </div>`;
 }

@@ -1,5 +1,5 @@
 // The keys of a commit as a tree, the changed ones marked.
-import { get, named, shown, sizeText } from "./api.js";
+import { counted, get, grouped, named, shown, sizeText } from "./api.js";
 import { go } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Chip, Failure } from "./widgets.js";
@@ -109,17 +109,22 @@ export function KeyTree({ rev, place, steps }) {
 
   const row = (item) => {
     const isSelected = item.id === at;
-    const style = { paddingLeft: `${8 + item.depth * 14}px` };
-    const classes = `key ${isSelected ? "is-selected" : ""} ${item.change === "removed" ? "is-gone" : ""}`;
-    if (item.more !== undefined) {
-      return html`<div role="treeitem" aria-level=${item.depth + 1} aria-selected=${isSelected} key=${item.id} class=${classes} style=${style} onClick=${() => choose(item)}><span class="key-name is-dim">more keys …</span></div>`;
-    }
-    return html`<div role="treeitem" key=${item.id} id=${isSelected ? "key-selected" : undefined} class=${classes} style=${style} aria-level=${item.depth + 1}
-        aria-selected=${isSelected} aria-expanded=${item.folder ? open.has(item.folder) : undefined} onClick=${() => choose(item)}>
+    const props = {
+      role: "treeitem",
+      key: item.id,
+      id: isSelected ? "key-selected" : undefined,
+      class: `key ${isSelected ? "is-selected" : ""} ${item.change === "removed" ? "is-gone" : ""}`,
+      style: { paddingLeft: `${8 + item.depth * 14}px` },
+      "aria-level": item.depth + 1,
+      "aria-selected": isSelected,
+      onClick: () => choose(item),
+    };
+    if (item.more !== undefined) return html`<div ...${props}><span class="key-name is-dim">more keys …</span></div>`;
+    return html`<div ...${props} aria-expanded=${item.folder ? open.has(item.folder) : undefined}>
       <${Sign} change=${item.change} />
       ${hasFolders ? html`<span class="twist" aria-hidden="true">${item.folder ? (open.has(item.folder) ? "▾" : "▸") : ""}</span>` : null}
       <span class="key-name">${item.folder ? `${shown(item.name)}/` : named(item.name)}</span>
-      <span class="key-note">${item.folder ? `${item.keys.toLocaleString("en")}${item.changed ? ` · ${item.changed} changed` : ""}` : `${shown(item.type.split(".").pop())} ${sizeText(item.size)}`}</span>
+      <span class="key-note">${item.folder ? `${grouped(item.keys)}${item.changed ? ` · ${item.changed} changed` : ""}` : `${shown(item.type.split(".").pop())} ${sizeText(item.size)}`}</span>
     </div>`;
   };
   const hasFolders = items.some((item) => item.folder);
@@ -131,7 +136,7 @@ export function KeyTree({ rev, place, steps }) {
     <${Failure} error=${error ?? (root?.note || null)} />
     ${root && !items.length && !error ? html`<p class="empty">${changed ? "This commit changed no key." : "No keys here."}</p>` : null}
     <div class="foot">
-      <span>${count.toLocaleString("en")} ${count === 1 ? "key" : "keys"}</span>
+      <span>${counted(count, "key")}</span>
       <${Chip} aria-pressed=${changed} title="show only what changed (o)" onClick=${() => go({ only: changed ? "" : "1" })}>only changed</${Chip}>
     </div>
   </section>`;

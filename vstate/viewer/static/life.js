@@ -1,11 +1,11 @@
 // The life of a key: its versions, a number over time, and who wrote each part.
-import { counted, get, named, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
+import { counted, get, grouped, named, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
 import { LineChart } from "./chart.js";
 import { Sign } from "./keys.js";
 import { go, hrefOf } from "./place.js";
-import { html } from "./preact.js";
+import { html, useState } from "./preact.js";
 import { Leaf } from "./value.js";
-import { Chip, Failure } from "./widgets.js";
+import { Chip, Failure, Twist } from "./widgets.js";
 
 const PAGE = 100;
 
@@ -22,7 +22,7 @@ export function Life({ from, rev, name, path }) {
   return html`<div class="life">
     <${LineChart} numbers=${forward.map((commit) => commit.number)} labels=${forward.map((commit) => `${timeText(commit.time)} ${shown(commit.message)}`)}
       caption="a number over its versions" onPick=${(at) => go({ rev: forward[at].id })} />
-    <p class="facts">${counted(commits.length, "commit")}${path ? ` of the ${next ? "newest " : ""}${looked.toLocaleString("en")} that changed this key changed this part` : ` changed this key${next ? ", and earlier ones" : ""}`}</p>
+    <p class="facts">${counted(commits.length, "commit")}${path ? ` of the ${next ? "newest " : ""}${grouped(looked)} that changed this key changed this part` : ` changed this key${next ? ", and earlier ones" : ""}`}</p>
     <table class="versions"><thead class="sr"><tr><th>change</th><th>commit</th><th>time</th><th>message</th><th>value</th></tr></thead><tbody>
       ${commits.map((commit) => html`<tr class=${commit.id === rev ? "is-selected" : ""}>
         <td><${Sign} change=${commit.kind} /></td>
@@ -37,19 +37,26 @@ export function Life({ from, rev, name, path }) {
   </div>`;
 }
 
+/** One part beside its commit, and once it is open, the parts inside it beside theirs. */
+function Blamed({ part, rev, name, isSame }) {
+  const [isOpen, setOpen] = useState(false);
+  const hasInside = part.line === null && part.path && (part.count > 0 || (part.kind === "text" && part.text.includes("↵")));
+  return html`<tr class=${`${isSame ? "is-same" : ""} ${part.commit.id === rev ? "is-new" : ""}`}>
+      <td class="blame-commit">${isSame ? null : html`<a href=${hrefOf({ rev: part.commit.id })} title=${timeText(part.commit.time)}><span class="mono">${part.commit.short.slice(0, 8)}</span> ${shown(part.commit.message).slice(0, 60)}</a>`}</td>
+      <td class="mono is-dim">${part.line ?? html`${hasInside ? html`<${Twist} isOpen=${isOpen} label=${part.path} onTurn=${setOpen} />` : null}<a href=${hrefOf({ path: part.path, tab: "" })}>${shown(part.path)}</a>`}</td>
+      <td class="blame-text">${part.line === null ? html`<${Leaf} part=${part} />` : shown(part.text)}</td>
+    </tr>
+    ${isOpen ? html`<tr><td colspan="3" class="blame-inside"><${Blame} rev=${rev} name=${name} path=${part.path} /></td></tr>` : null}`;
+}
+
 /** Each part of a value beside the commit that last changed it. */
 export function Blame({ rev, name, path }) {
   const { data, error, loading } = useAnswer("/blame", { rev, key: name, path });
   if (error) return html`<p class="error" role="alert">${error.status === 404 && !path && !globalThis.vstateAnswers ? `This commit has no key ${named(name)}.` : shown(error.message)}</p>`;
   if (!data || loading) return html`<p class="empty" role="status">Looking for the commits that wrote each part …</p>`;
   if (data.error) return html`<p class="note">${shown(data.error)}</p>`;
-  const rows = data.parts.map((part, at) => [part, at > 0 && data.parts[at - 1].commit.id === part.commit.id]);
   return html`<table class="blame"><thead class="sr"><tr><th>commit</th><th>part</th><th>value</th></tr></thead><tbody>
-    ${rows.map(([part, isSame]) => html`<tr class=${`${isSame ? "is-same" : ""} ${part.commit.id === rev ? "is-new" : ""}`}>
-      <td class="blame-commit">${isSame ? null : html`<a href=${hrefOf({ rev: part.commit.id })} title=${timeText(part.commit.time)}><span class="mono">${part.commit.short.slice(0, 8)}</span> ${shown(part.commit.message).slice(0, 60)}</a>`}</td>
-      <td class="mono is-dim">${part.line ?? html`<a href=${hrefOf({ path: part.path, tab: "" })}>${shown(part.path)}</a>`}</td>
-      <td class="blame-text">${part.line === null ? html`<${Leaf} part=${part} />` : shown(part.text)}</td>
-    </tr>`)}
+    ${data.parts.map((part, at) => html`<${Blamed} key=${`${part.path} ${part.line}`} part=${part} rev=${rev} name=${name} isSame=${at > 0 && data.parts[at - 1].commit.id === part.commit.id} />`)}
   </tbody></table>
-  ${data.more ? html`<p class="is-dim">and ${data.more.toLocaleString("en")} more parts</p>` : null}`;
+  ${data.more ? html`<p class="is-dim">and ${grouped(data.more)} more parts</p>` : null}`;
 }

@@ -28,26 +28,20 @@ export class Listing {
   constructor(query, changed) {
     this.query = query;
     this.changed = changed;
+    this.error = null;
+    this.isOver = false;
+    this.reset();
+  }
+
+  /** Begin anew, also where the server keeps this list no longer. */
+  reset() {
+    this.view = null;
     this.rows = new Map();
     this.places = new Map();
+    this.asked = new Set();
     this.known = 0;
     this.counted = 0;
     this.commits = 0;
-    this.complete = false;
-    this.error = null;
-    this.view = null;
-    this.asked = new Set();
-    this.isOver = false;
-  }
-
-  /** Begin anew: the server keeps this list no longer. */
-  reset() {
-    this.view = null;
-    this.rows.clear();
-    this.places.clear();
-    this.asked.clear();
-    this.known = 0;
-    this.counted = 0;
     this.complete = false;
   }
 

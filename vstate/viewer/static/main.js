@@ -21,11 +21,11 @@ import { Chip } from "./widgets.js";
 const TABS = [["", "Value", "v"], ["diff", "Diff", "d"], ["life", "Life", "l"], ["blame", "Blame", "b"]];
 
 function switchTheme() {
-  const isDark = getComputedStyle(document.documentElement).colorScheme.includes("dark")
-    && (document.documentElement.dataset.theme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches));
-  document.documentElement.dataset.theme = isDark ? "light" : "dark";
+  const { dataset } = document.documentElement;
+  const isDark = dataset.theme ? dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  dataset.theme = isDark ? "light" : "dark";
   try {
-    localStorage.setItem("vstate-theme", document.documentElement.dataset.theme);
+    localStorage.setItem("vstate-theme", dataset.theme);
   } catch { /* a page opened from a file may have no storage */ }
 }
 
@@ -49,15 +49,15 @@ function Against({ place, refs }) {
 }
 
 function Content({ place, rev, tip, refs, store, state }) {
-  if (place.page === "merge") return html`<section class="pane content" aria-label="Content"><${MergeTry} place=${place} refs=${refs} store=${store} state=${state} /></section>`;
-  if (place.page === "health") return html`<section class="pane content" aria-label="Content"><${Health} /></section>`;
+  if (place.page === "merge") return html`<${MergeTry} place=${place} refs=${refs} store=${store} state=${state} />`;
+  if (place.page === "health") return html`<${Health} />`;
   const tab = place.tab ?? "";
   const diff = { old: place.against, base: place.base, rev, isBeside: place.beside === "1" };
   const name = place.key;
   const hasKey = name !== undefined;
   const tabs = TABS.filter(([id]) => (hasKey ? id !== "blame" || !globalThis.vstateAnswers : id === "diff"));
   const body = !rev
-    ? store && refs && html`<p class="empty">This store has no commits yet. They appear here as programs make them.</p>`
+    ? refs?.branches.length === 0 && html`<p class="empty">This store has no commits yet. They appear here as programs make them.</p>`
     : tab === "diff"
       ? html`${hasKey ? html`<p class="facts"><a href=${hrefOf({ key: null, path: "" })}>all keys</a></p><${KeyDiff} ...${diff} name=${name} />` : html`<${DiffView} ...${diff} />`}`
       : !hasKey
@@ -67,7 +67,7 @@ function Content({ place, rev, tip, refs, store, state }) {
           : tab === "blame"
             ? html`<${Blame} rev=${rev} name=${name} path=${place.path} />`
             : html`<${Value} rev=${rev} name=${name} path=${place.path} since=${place.against} />`;
-  return html`<section class="pane content" aria-label="Content">
+  return html`
     <${CommitHead} rev=${rev}><${Actions} rev=${rev} place=${place} store=${store} refs=${refs} /></${CommitHead}>
     <${Pins} rev=${rev} place=${place} />
     <div class="content-bar">
@@ -78,8 +78,7 @@ function Content({ place, rev, tip, refs, store, state }) {
         ${tabs.map(([id, label, key]) => html`<button type="button" role="tab" id=${`tab-${id}`} aria-selected=${(hasKey ? tab : "diff") === id} aria-controls="content-body" title=${`${label} (${key})`} onClick=${() => go({ tab: id })}>${label}</button>`)}
       </div>
     </div>
-    <div class="content-body" id="content-body" tabindex="0" role=${hasKey ? "tabpanel" : "region"} aria-label="Details">${body}</div>
-  </section>`;
+    <div class="content-body" id="content-body" tabindex="0" role=${hasKey ? "tabpanel" : "region"} aria-label="Details">${body}</div>`;
 }
 
 function Branches({ place, refs, store }) {
@@ -130,6 +129,7 @@ function App() {
     else if (listing.places.has(rev)) choose(listing.places.get(rev));
     else listing.seek(rev).then(async (at) => {
       if (at !== null) await listing.need(at);
+      else if (isWanted && !conditions && !place.all) go({ all: "1", branch: "" }, { replace: true }); // of another branch
       if (isWanted) choose(at);
     });
     return () => { isWanted = false; };
@@ -218,7 +218,7 @@ function App() {
       <${ListFoot} listing=${listing} place=${place} />
     </section>
     <${KeyTree} rev=${rev} place=${place} steps=${steps} />
-    <${Content} place=${place} rev=${rev} tip=${tip} refs=${refs} store=${store} state=${state} />
+    <section class="pane content" aria-label="Content"><${Content} place=${place} rev=${rev} tip=${tip} refs=${refs} store=${store} state=${state} /></section>
     <nav class="panes" aria-label="Panes">${[["commits", "Commits"], ["keys", "Keys"], ["value", "Content"]].map(([id, label]) => html`<button type="button" aria-pressed=${pane === id} onClick=${() => go({ pane: id }, { replace: true })}>${label}</button>`)}</nav>
     ${isHelp ? html`<${Help} onClose=${() => setHelp(false)} />` : null}
   </main>`;

@@ -35,33 +35,34 @@ export function MergeTry({ place, refs, store, state }) {
   const policy = place.policy ?? "";
   const choices = choicesOf(place);
   const choose = (next) => go({ choices: Object.keys(next).length ? JSON.stringify(next) : "" }, { replace: true });
-  const [{ data, error }, setAnswer] = useState({});
+  const [answer, setAnswer] = useState({});
   const [again, setAgain] = useState(0);
+  const isPair = ours && theirs && ours !== theirs;
+  const pair = `${ours}\n${theirs}`;
+  const taken = Object.entries(choices).map(([key, side]) => `&take_${side}=${encodeURIComponent(key)}`).join("");
+  const request = requestOf("/merge", { ours, theirs, policy }) + taken;
   useEffect(() => {
-    if (!ours || !theirs || ours === theirs) {
-      setAnswer({});
-      return undefined;
-    }
+    if (!isPair) return undefined;
     let isWanted = true;
-    const request = requestOf("/merge", { ours, theirs, policy });
-    const taken = Object.entries(choices).map(([key, side]) => `&take_${side}=${encodeURIComponent(key)}`).join("");
-    get(request + taken).then((found) => isWanted && setAnswer({ data: found }), (failed) => isWanted && setAnswer({ error: failed }));
+    const known = { pair, of: request };
+    get(request).then((data) => isWanted && setAnswer({ ...known, data }), (error) => isWanted && setAnswer({ ...known, error }));
     return () => { isWanted = false; };
-  }, [ours, theirs, policy, place.choices, state, again]);
+  }, [request, isPair, state, again]);
+  const { data, error } = isPair && answer.pair === pair ? answer : {};
   const select = (label, value, names, name) => html`<label>${label} <select value=${value} onChange=${(event) => go({ [name]: event.target.value, choices: "" }, { replace: true })}>
     ${names.includes(value) ? null : html`<option value=${value}>${shown(value)}</option>`}${names.map((each) => html`<option value=${each}>${shown(each)}</option>`)}</select></label>`;
   const strategies = { "up-to-date": "There is nothing to merge.", "fast-forward": "The branch only moves forward: no conflict is possible.", merge: "The merge has no open conflict.", conflict: "Some keys are in conflict: choose a policy, or a side for each." };
-  const isMade = store?.write && data?.changes && data.strategy !== "up-to-date";
+  const isMade = store?.write && answer.of === request && data?.changes && data.strategy !== "up-to-date";
   return html`<div class="page">
     <div class="page-head"><h2>Merge on trial</h2><${Chip} onClick=${() => go({ page: "" })}>close</${Chip}></div>
     <p class="is-dim">Nothing is changed${store?.write ? " until you say so" : ""}.</p>
     <form class="merge-form" onSubmit=${(event) => event.preventDefault()}>
       ${select("into", ours, branches, "ours")} ${select("merge", theirs, others, "theirs")}
       <label>policy <select value=${policy} onChange=${(event) => go({ policy: event.target.value }, { replace: true })}><option value="">those of the branch</option>
-        ${(data?.policies ?? []).map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
+        ${(data?.policies ?? [policy]).filter(Boolean).map((name) => html`<option key=${name} value=${name} selected=${name === policy}>${name}</option>`)}</select></label>
     </form>
     <${Failure} error=${error} />
-    ${ours === theirs || !theirs ? html`<p class="empty">Choose two branches.</p>` : null}
+    ${!isPair ? html`<p class="empty">Choose two branches.</p>` : null}
     ${data ? html`<div aria-live="polite">
       <p class=${data.strategy === "conflict" ? "is-removed" : "is-good"}>${strategies[data.strategy]}</p>
       <p class="facts"><span>base <span class="mono">${data.base?.slice(0, 10) ?? "none"}</span></span><span>ours <span class="mono">${data.ours.slice(0, 10)}</span></span><span>theirs <span class="mono">${data.theirs.slice(0, 10)}</span></span></p>

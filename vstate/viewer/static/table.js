@@ -1,5 +1,5 @@
 // Tables: frames and lists of records. Rows are fetched as they come into sight.
-import { get, shown } from "./api.js";
+import { get, grouped, shown } from "./api.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 
 const LINE = 24; // pixels
@@ -39,7 +39,7 @@ export function TableValue({ answer, rev, name, since }) {
         : html`<td class=${changed.has(`${at} ${column - view.labels.length}`) ? "is-changed" : ""}>${shown(cell)}</td>`)}</tr>`);
   }
   return html`<div class="table-value">
-    <p class="facts">${view.rows.toLocaleString("en")} rows × ${(view.columns.length + view.more_columns).toLocaleString("en")} columns${view.more_columns ? `, the first ${view.columns.length} shown` : ""}</p>
+    <p class="facts">${grouped(view.rows)} rows × ${grouped(view.columns.length + view.more_columns)} columns${view.more_columns ? `, the first ${view.columns.length} shown` : ""}</p>
     <div class="table-box" tabindex="0" role="region" aria-label="Table" style=${{ maxHeight: `${(room + 2) * LINE}px` }} onScroll=${(event) => setTop(event.target.scrollTop)}>
       <table>
         <thead><tr>

@@ -1,5 +1,5 @@
 // The value of a key: the view that fits it, and the way to its parts.
-import { get, named, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
+import { counted, get, grouped, named, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
 import { ArrayValue } from "./array.js";
 import { BytesValue, Picture } from "./bytes.js";
 import { Chat } from "./chat.js";
@@ -7,7 +7,7 @@ import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
 import { html, useEffect, useState } from "./preact.js";
 import { TableValue } from "./table.js";
-import { Chip, Failure } from "./widgets.js";
+import { Chip, Failure, Twist } from "./widgets.js";
 
 export const PARTS = 100;
 
@@ -45,11 +45,11 @@ function PartRow({ part, rev, name, depth, since }) {
   return html`<li role="none">
     <div class=${`part ${part.change ? `is-${part.change}` : ""}`} style=${{ paddingLeft: `${depth * 16}px` }}>
       ${canOpen && !leads
-        ? html`<button type="button" class="twist" aria-expanded=${isOpen} aria-label=${`${isOpen ? "fold" : "unfold"} ${shown(part.label)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>`
+        ? html`<${Twist} isOpen=${isOpen} label=${part.label} onTurn=${setOpen} />`
         : html`<span class="twist"></span>`}
       <${Sign} change=${part.change} />
       <a class="part-name" href=${hrefOf({ path: part.path })}>${shown(part.label)}</a>
-      <span class="part-type">${shown(part.type.split(".").pop())}${part.count ? ` ${part.count.toLocaleString("en")}` : ""}</span>
+      <span class="part-type">${shown(part.type.split(".").pop())}${part.count ? ` ${grouped(part.count)}` : ""}</span>
       ${isOpen ? null : html`<${Leaf} part=${part} />`}
     </div>
     ${isOpen ? html`<${Inside} rev=${rev} name=${name} path=${part.path} depth=${depth + 1} since=${since} />` : null}
@@ -70,7 +70,7 @@ function Parts({ answer, rev, name, depth = 0, since }) {
   if (!parts.length) return html`<p class="leaf-line"><${Leaf} part=${answer} /></p>`;
   return html`<ul class="parts">
     ${parts.map((part) => html`<${PartRow} key=${part.path} part=${part} rev=${rev} name=${name} depth=${depth} since=${since} />`)}
-    ${next !== null ? html`<li><${Chip} onClick=${load}>${(answer.count - parts.length).toLocaleString("en")} more</${Chip}></li>` : null}
+    ${next !== null ? html`<li><${Chip} onClick=${load}>${grouped(answer.count - parts.length)} more</${Chip}></li>` : null}
     ${error ? html`<li><${Failure} error=${error} /></li>` : null}
   </ul>`;
 }
@@ -81,9 +81,9 @@ function TextValue({ answer, rev, name, since }) {
   const { characters, lines } = answer.view;
   return html`<div class="text-value">
     ${answer.view.picture ? html`<${Picture} rev=${rev} name=${name} path=${answer.path} />` : null}
-    <p class="facts">${characters.toLocaleString("en")} characters, ${lines.toLocaleString("en")} ${lines === 1 ? "line" : "lines"}</p>
+    <p class="facts">${counted(characters, "character")}, ${counted(lines, "line")}</p>
     <pre tabindex="0">${shown([answer, ...pages].map((page) => page.view.text).join(""))}</pre>
-    ${next !== null ? html`<${Chip} onClick=${more}>${(characters - next).toLocaleString("en")} more characters</${Chip}>` : null}
+    ${next !== null ? html`<${Chip} onClick=${more}>${grouped(characters - next)} more characters</${Chip}>` : null}
     <${Failure} error=${error} />
   </div>`;
 }
@@ -95,7 +95,7 @@ export function ValueFacts({ answer }) {
   return html`<p class="facts">
     <span class="mono">${shown(answer.type)}</span>
     ${answer.path ? null : html`<span>${sizeText(answer.size)}</span>`}
-    ${answer.count ? html`<span>${answer.count.toLocaleString("en")} parts</span>` : null}
+    ${answer.count ? html`<span>${grouped(answer.count)} parts</span>` : null}
     ${answer.expires ? html`<span>expires ${timeText(answer.expires)}</span>` : null}
     ${answer.change ? html`<span class=${`is-${answer.change}`}>${answer.change} in this commit</span>` : null}
   </p>`;
