@@ -154,6 +154,7 @@ def test_conditions(vstate):
     assert subjects(vstate, "--grep", "^(more|READ)$", "-i") == ["more", "read"]
     assert subjects(vstate, "--grep", "good") == ["tidy up"]
     assert subjects(vstate, "--grep", "^outcome:ok$") == ["read"]
+    assert subjects(vstate, "--grep", "^outcome=ok$") == ["read"]
     assert subjects(vstate, "--info", "outcome=ok", "--info", "seconds=0.25") == ["read"]
     assert subjects(vstate, "--info", "model") == ["start"]
     assert subjects(vstate, "--info", "model=large") == []

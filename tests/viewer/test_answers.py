@@ -233,9 +233,9 @@ def test_the_life_of_a_merge_of_many_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert first is not None
     merge = repo.build_commit(first.root, [each for each in parents[1:] if each], message="merge")
     assert repo.publish("merged", [merge], {}, {}, expected=None, action="test")
-    read: list[tuple[Any, ...]] = []
-    seen = life._seen
-    monkeypatch.setattr(life, "_seen", lambda *given: [read.append(given), seen(*given)][1])
+    read: list[object] = []
+    of = life._Parts.of
+    monkeypatch.setattr(life._Parts, "of", lambda self, at: [read.append(at), of(self, at)][1])
     monkeypatch.setattr(life, "_SECONDS", -1.0)
     page = versions(repo, Values(repo), merge, "k", "a", before=None, limit=10)
     assert [each["message"] for each in page["commits"]] == ["merge"]

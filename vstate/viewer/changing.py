@@ -124,13 +124,14 @@ class Changing:
             # As if they were decided: what the policies make of the others.
             repo = InertRepository(Trial(self._repo.store), {**choices, **dict.fromkeys(open_keys, OURS)})
             result = repo.merge(ours, other, policy=policy or None, name=theirs, seen=head)
-        sides = (base, head, other, result.commit)
-        conflicts = [
-            self._conflict(key, open_keys[key], None, (*sides[:3], None))
-            if key in open_keys
-            else self._conflict(key, "", name, sides, repo)
-            for key, name in islice(sorted(result.conflicts.items()), _MOST_CONFLICTS)
-        ]
+        values = Values(repo)
+        sides = {"base": base, "ours": head, "theirs": other, "result": result.commit}
+        conflicts = []
+        for key, name in islice(sorted(result.conflicts.items()), _MOST_CONFLICTS):
+            is_open = key in open_keys
+            values_of = {side: self._side(repo, values, commit, key) for side, commit in sides.items()}
+            found = {"key": key, "reason": open_keys.get(key, ""), "policy": None if is_open else name}
+            conflicts.append(found | values_of | ({"result": None} if is_open else {}))
         return {
             "ours": head.id,
             "theirs": other.id,
@@ -142,31 +143,16 @@ class Changing:
             "more": max(len(result.conflicts) - len(conflicts), 0),
         }
 
-    def _conflict(
-        self,
-        key: str,
-        reason: str,
-        policy: str | None,
-        sides: tuple[Commit | None, Commit | None, Commit | None, Commit | None],
-        repo: Repository | None = None,
-    ) -> Answer:
-        """A key that both sides changed: its value on each side, and the result if there is one."""
-        document: Answer = {"key": key, "reason": reason, "policy": policy}
-        repo = repo or self._repo
-        values = Values(repo)
-        for name, commit in zip(("base", "ours", "theirs", "result"), sides, strict=True):
-            data = None if commit is None else tree.lookup(repo.objects.node, commit.root, key)
-            try:
-                document[name] = None if data is None else part_document(values.read(key, data), "", key)
-            except (InertError, InvalidInput, CorruptObject) as error:
-                document[name] = {
-                    "kind": "unreadable",
-                    "text": str(error),
-                    "type": "",
-                    "count": 0,
-                    "path": "",
-                }
-        return document
+    @staticmethod
+    def _side(repo: Repository, values: Values, commit: Commit | None, key: str) -> Answer | None:
+        """The value of a key on one side of a merge; None if it is not there."""
+        data = None if commit is None else tree.lookup(repo.objects.node, commit.root, key)
+        if data is None:
+            return None
+        try:
+            return part_document(values.read(key, data), "", key)
+        except (InertError, InvalidInput, CorruptObject) as error:
+            return {"kind": "unreadable", "text": str(error), "type": "", "count": 0, "path": ""}
 
     def _changes(self, repo: Repository, before: Commit, after: Commit) -> Answer:
         """The keys that a change would change; the first ones with what changes inside."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import takewhile
 from time import monotonic
@@ -16,6 +17,7 @@ from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part
 from vstate.repo.repository import Repository
+from vstate.values.entry import Entry
 from vstate.values.inert import InertError
 from vstate.viewer.parts import count_of, kind_of, text_of, type_of
 from vstate.viewer.values import Values
@@ -24,6 +26,7 @@ __all__ = ["blame_document", "versions"]
 
 _LARGEST_SHOWN: Final = 2**20  # bytes of a value that is shown beside its commit
 _SECONDS: Final = 3.0  # for one page of versions
+_BLAMING: Final = 10.0  # seconds for blame
 _MOST_PARTS: Final = 1_000_000  # of a part that is compared
 _MOST_CHANGES: Final = 3  # inside a part, beside their commit
 _LONGEST_CHANGE: Final = 80  # characters
@@ -31,56 +34,98 @@ _CONTAINERS: Final = frozenset({"list", "dict", "set", "object", "table"})
 _MOST_BLAMED: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The part as one commit has it. `content` is equal for equal parts, and None if there is none."""
-
-    content: bytes | None
-    value: object = None
-    is_read: bool = False
-
-
 def versions(
     repo: Repository, values: Values, start: Commit, key: str, path: str, *, before: Commit | None, limit: int
 ) -> dict[str, Any]:
     """The commits that changed the part of a value at `path`, newest first, as `GET /history` gives them.
 
-    A page looks at `limit` versions of the key behind the commit `before`, or at those of three seconds.
+    A page looks at `limit` versions of the key behind the commit `before`, or at those of three seconds. A
+    part that cannot be read, or is too large to compare, changes with its key, and is counted as `unread`.
     """
     log = repo.log(start, key=key)
     if before is not None:  # from the start again: an older commit need not be an ancestor of this one
         for _ in takewhile(lambda commit: commit.oid != before.oid, log):
             pass
+    parts = _Parts(repo, values, key, path)
     found: list[dict[str, Any]] = []
     looked, last, end = 0, None, monotonic() + _SECONDS
     for commit in log:
         if last is not None and (looked == limit or monotonic() > end):
-            return {"commits": found, "looked": looked, "next": last.id}
+            break
         looked, last = looked + 1, commit
-        document = _version(repo, values, commit, key, path, end)
+        document = _version(parts, commit, end)
         if document is not None:
             found.append(document)
-    return {"commits": found, "looked": looked, "next": None}
+    else:
+        last = None
+    next_id = None if last is None else last.id
+    return {"commits": found, "looked": looked, "unread": parts.unread, "next": next_id}
 
 
-def _version(
-    repo: Repository, values: Values, commit: Commit, key: str, path: str, end: float
-) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The part as one version has it. `content` is equal for equal parts, and None if there is none."""
+
+    entry: Entry | None
+    content: bytes | None
+    value: object = None
+    is_read: bool = False
+
+
+class _Parts:
+    """The part at one path in the versions of a key. Two are kept: a parent is often the next version."""
+
+    def __init__(self, repo: Repository, values: Values, key: str, path: str) -> None:
+        self.repo = repo
+        self.unread = 0
+        self._values = values
+        self._key = key
+        self._path = path
+        self._kept: OrderedDict[bytes | None, _Part] = OrderedDict()
+
+    def of(self, commit: Commit) -> _Part:
+        data = tree.lookup(self.repo.objects.node, commit.root, self._key)
+        if data not in self._kept:
+            self._kept[data] = self._read(data)
+        self._kept.move_to_end(data)
+        while len(self._kept) > 2:
+            self._kept.popitem(last=False)
+        return self._kept[data]
+
+    def _read(self, data: bytes | None) -> _Part:
+        if data is None:
+            return _Part(None, None)
+        entry = self.repo.parse_entry(self._key, data)
+        if not self._path and entry.size > _LARGEST_SHOWN:
+            return _Part(entry, data)
+        prints = Fingerprints()
+        prints.left = _MOST_PARTS
+        try:
+            value = self._values.read(self._key, data)
+            trail = find_part(value, self._path, prints)
+            found = trail[-1].value if trail else value
+            return _Part(entry, prints.of(found) if self._path else data, found, is_read=True)
+        except NotFound:
+            return _Part(entry, None)
+        except (InertError, InvalidInput, CorruptObject):
+            self.unread += 1
+            return _Part(entry, data)
+
+
+def _version(parts: _Parts, commit: Commit, end: float) -> dict[str, Any] | None:
     """The commit as a version of the part; None if a parent has the same part, of those read until `end`."""
-    data = tree.lookup(repo.objects.node, commit.root, key)
-    part = _seen(repo, values, key, data, path)
-    before = _Seen(None)
-    for number, parent in enumerate(repo.history.before(commit)):
+    part, before = parts.of(commit), _Part(None, None)
+    for number, parent in enumerate(parts.repo.history.before(commit)):
         if number and monotonic() > end:
             break
-        earlier = _seen(repo, values, key, tree.lookup(repo.objects.node, parent.root, key), path)
+        earlier = parts.of(parent)
         if earlier.content == part.content:
             return None
         if before.content is None:
             before = earlier
     if part.content is before.content is None:
         return None
-    entry = None if data is None or part.content is None else repo.parse_entry(key, data)
+    entry = None if part.content is None else part.entry
     return {
         "id": commit.id,
         "short": commit.short,
@@ -94,7 +139,7 @@ def _version(
     }
 
 
-def _text(before: _Seen, part: _Seen) -> str | None:
+def _text(before: _Part, part: _Part) -> str | None:
     """The part in one line, or what changed inside it; None if it is not there, or was not read."""
     if before.is_read and part.is_read and kind_of(part.value) in _CONTAINERS:
         try:
@@ -109,33 +154,26 @@ def _text(before: _Seen, part: _Seen) -> str | None:
     return text_of(part.value) if part.is_read else None
 
 
-def _number(part: _Seen) -> float | None:
+def _number(part: _Part) -> float | None:
     value = part.value
     if not part.is_read or isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < 1e300 else None
 
 
-def _seen(repo: Repository, values: Values, key: str, data: bytes | None, path: str) -> _Seen:
-    if data is None or (not path and repo.parse_entry(key, data).size > _LARGEST_SHOWN):
-        return _Seen(data)
-    prints = Fingerprints()
-    prints.left = _MOST_PARTS
-    try:
-        value = values.read(key, data)
-        trail = find_part(value, path, prints)
-        found = trail[-1].value if trail else value
-        return _Seen(prints.of(found) if path else data, found, is_read=True)
-    except NotFound:
-        return _Seen(None)
-    except (InertError, InvalidInput, CorruptObject):
-        return _Seen(data)
-
-
 def blame_document(repo: Repository, start: Commit, key: str, path: str) -> dict[str, Any]:
     """The parts inside the one at `path`, each with the commit that last changed it, as `GET /blame` does."""
+    end = monotonic() + _BLAMING
+
+    def check(commits: int) -> None:
+        if monotonic() > end:
+            raise InvalidInput(
+                f"after {_BLAMING:.0f} seconds and {commits} commits, parts have no commit yet; vstate blame "
+                "takes its time"
+            )
+
     try:
-        found = repo.blame_items(start, key, path)
+        found = repo.blame_items(start, key, path, progress=check)
     except (InertError, InvalidInput) as error:
         return {"parts": [], "more": 0, "error": str(error)}
     parts = [

@@ -37,7 +37,6 @@ _FURTHER: Final = 0.2  # seconds for rows that nobody has asked for yet
 _KEPT: Final = 8  # listings
 _LONGEST_SEARCH: Final = 3.0  # seconds
 _LONGEST_FOLDING: Final = 0.3  # seconds, in which many commits may become few rows
-_INFO: Final = re.compile(r"[A-Za-z_][\w.-]*=\S+")
 _DIGITS: Final = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
 
@@ -60,18 +59,15 @@ class Query:
 
     def select(self, repo: Repository) -> Selection:
         """The selection, from the refs as they are now. NotFound and InvalidInput for a malformed query."""
-        # Words such as tool=look, as the page shows info, are conditions on it. Any other text is sought
-        # as it is: an expression of a stranger may search for hours.
-        words = self.grep.split()
-        is_info = bool(words) and all(_INFO.fullmatch(word) for word in words)
-        patterns = [re.compile(re.escape(self.grep), re.IGNORECASE)] if self.grep and not is_info else []
+        # The text as it is: an expression of a stranger may search for hours.
+        patterns = [re.compile(re.escape(self.grep), re.IGNORECASE)] if self.grep else []
         return select(
             repo,
             [self.rev] if self.rev else [],
             all_refs=self.all,
             since=self.since or None,
             until=self.until or None,
-            info=[*([self.info] if self.info else []), *(words if is_info else [])],
+            info=[self.info] if self.info else [],
             keys=[self.key] if self.key else [],
             patterns=patterns,
             author=self.author,

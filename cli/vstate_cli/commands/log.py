@@ -57,7 +57,7 @@ from vstate_cli.suggestions import complete_key, complete_revision
     "--grep",
     metavar="REGEX",
     multiple=True,
-    help="Show commits whose message matches, or an item of whose info does, as NAME:VALUE.",
+    help="Show commits whose message matches, or an item of whose info does, as NAME:VALUE or NAME=VALUE.",
 )
 @click.option("-i", "--ignore-case", is_flag=True, help="Let --grep ignore case.")
 @click.option(

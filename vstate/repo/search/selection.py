@@ -67,7 +67,8 @@ class Selection:
             yield commit, self._is_shown(commit)
 
     def _is_shown(self, commit: Commit) -> bool:
-        texts = [commit.message, *(f"{name}:{_text(value)}" for name, value in commit.info.items())]
+        info = [(name, _text(value)) for name, value in commit.info.items()]
+        texts = [commit.message, *(f"{name}{sign}{value}" for name, value in info for sign in ":=")]
         return (
             (self.until is None or commit.time <= self.until)
             and (

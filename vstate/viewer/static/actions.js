@@ -12,14 +12,14 @@ export function Changes({ page }) {
   const { added, modified, removed } = page.counts;
   return html`<p class="facts"><span class="is-added">${added} added</span><span class="is-modified">${modified} modified</span><span class="is-removed">${removed} removed</span></p>
     <ul class="plain">${page.changes.map((change) => html`<li><${Sign} change=${change.kind} /> <b>${named(change.key)}</b>
-      ${change.inside ? html`<${Details} answer=${change.inside} />` : null}</li>`)}</ul>
+      ${change.inside && html`<${Details} answer=${change.inside} />`}</li>`)}</ul>
     ${page.next === null ? null : html`<p class="is-dim">and more keys</p>`}`;
 }
 
 function Move({ found }) {
   const to = html`“${shown(found.message) || "(no message)"}”`;
-  if (!found.changes) return html`<p>The new ${found.tag ? "tag" : "branch"} <b>${shown(found.tag ?? found.branch)}</b> would stand at <span class="mono">${found.to.slice(0, 10)}</span> ${to}.</p>`;
-  return html`<p><b>${shown(found.branch)}</b> would go from <span class="mono">${found.from.slice(0, 10)}</span> “${shown(found.from_message) || "(no message)"}” to ${to}:</p>
+  if (!found.changes) return html`<p role="status">The new ${found.tag ? "tag" : "branch"} <b>${shown(found.tag ?? found.branch)}</b> would stand at <span class="mono">${found.to.slice(0, 10)}</span> ${to}.</p>`;
+  return html`<p role="status"><b>${shown(found.branch)}</b> would go from <span class="mono">${found.from.slice(0, 10)}</span> “${shown(found.from_message) || "(no message)"}” to ${to}:</p>
     <${Changes} page=${found.changes} />`;
 }
 
@@ -40,7 +40,7 @@ export function Preview({ path, body, label, onDone }) {
     }
   };
   const { found, error } = state.of === name ? state : {};
-  return html`<div class="preview" aria-live="polite">
+  return html`<div class="preview">
     <${Failure} error=${error} />
     ${found?.to === null && html`<p>Nothing would change.</p>`}
     ${found?.to && html`<${Move} found=${found} /><button type="button" class="chip is-strong" onClick=${make}>${label}</button>`}
@@ -103,7 +103,7 @@ function EditForm({ answer, rev, name, path = "", refs, onInput, onBody }) {
   }[type] ?? (() => html`<input value=${text} spellcheck=${false} onInput=${edit} />`);
   return html`<${Form} isReady=${value !== undefined && text !== whole && Boolean(branch.trim())} onInput=${onInput} onSubmit=${() => onBody(body(value))}>
     <label>${type} ${field()}</label>
-    ${value === undefined ? html`<p class="error">This is no ${type}.</p>` : null}
+    ${value === undefined && html`<p class="error">This is no ${type}.</p>`}
     <label>on the new branch <input value=${branch} required spellcheck=${false} onInput=${(event) => setBranch(event.target.value)} /></label>
   </${Form}>`;
 }
@@ -162,13 +162,13 @@ export function Actions({ rev, place, store, refs }) {
   const forget = () => setBody(null);
   return html`<div class="actions">
     ${all.map(([id, label, , begin]) => html`<${Chip} onClick=${begin}>${shown(label)}</${Chip}>`)}
-    ${chosen ? html`<dialog ref=${dialog} onClose=${close} aria-labelledby="action-title">
+    ${chosen && html`<dialog ref=${dialog} onClose=${close} aria-labelledby="action-title">
       <h2 id="action-title">${shown(chosen[1])}</h2>
-      ${NOTES[open] ? html`<p class="is-dim">${NOTES[open]}</p>` : null}
+      ${NOTES[open] && html`<p class="is-dim">${NOTES[open]}</p>`}
       ${open === "edit" ? html`<${EditForm} ...${about} refs=${refs} onInput=${forget} onBody=${setBody} />`
         : open === "fork" || open === "tag" ? html`<${NameForm} label=${open === "tag" ? "name of the tag" : "name of the branch"} onInput=${forget} onName=${(name) => setBody({ name, at: about.rev })} />` : null}
-      ${body ? html`<${Preview} path=${chosen[2]} body=${body} label=${chosen[1]} onDone=${done} />` : null}
+      ${body && html`<${Preview} path=${chosen[2]} body=${body} label=${chosen[1]} onDone=${done} />`}
       <${Chip} onClick=${close}>cancel</${Chip}>
-    </dialog>` : null}
+    </dialog>`}
   </div>`;
 }

@@ -40,20 +40,20 @@ export function ArrayValue({ answer, rev, name, since }) {
   return html`<div class="array-value">
     <p class="facts">
       <span class="mono">${shown(view.dtype)}</span><span>shape ${view.shape.join(" × ") || "()"}</span>
-      ${view.low ? html`<span>from ${view.low} to ${view.high}</span>` : null}
+      ${view.low && html`<span>from ${view.low} to ${view.high}</span>`}
       ${view.nans ? html`<span>${grouped(view.nans)} NaN</span>` : null}
-      ${bars?.sampled ? html`<span>a sample is drawn, from ${bars.low} to ${bars.high}</span>` : null}
+      ${bars?.sampled && html`<span>a sample is drawn, from ${bars.low} to ${bars.high}</span>`}
     </p>
     <div class="charts">
-      ${view.line ? html`<${LineChart} numbers=${view.line} caption="means, in order" />` : null}
-      ${bars ? html`<${BarChart} ...${bars} caption="how often" />` : null}
+      ${view.line && html`<${LineChart} numbers=${view.line} caption="means, in order" />`}
+      ${bars && html`<${BarChart} ...${bars} caption="how often" />`}
     </div>
     <div class="elements mono" tabindex="0" role="region" aria-label="Elements">
       ${elements.map((element, i) => html`<span class="element" key=${first + i}><span class="is-dim">[${indexOf(first + i, view.shape, view.order)}]</span> ${shown(element)}</span>`)}
     </div>
     <form class="pager" onSubmit=${jump}>
-      ${first > 0 ? html`<${Chip} onClick=${() => load(Math.max(first - SOME, 0))}>before</${Chip}>` : null}
-      ${next !== null ? html`<${Chip} onClick=${() => load(next)}>next</${Chip}>` : null}
+      ${first > 0 && html`<${Chip} onClick=${() => load(Math.max(first - SOME, 0))}>before</${Chip}>`}
+      ${next !== null && html`<${Chip} onClick=${() => load(next)}>next</${Chip}>`}
       ${view.count > elements.length ? html`<label>from element <input name="place" inputmode="numeric" size="8" placeholder=${first} /></label> <span class="is-dim">of ${grouped(view.count)}</span>` : null}
     </form>
     <${Failure} error=${page?.error} />

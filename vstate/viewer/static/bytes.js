@@ -42,10 +42,10 @@ export function BytesValue({ answer, rev, name, since }) {
   const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: ROWS });
   const [pages, next, more, error] = usePages(answer, load, (page) => page.view.next);
   return html`<div class="bytes-value">
-    ${view.picture ? html`<${Picture} rev=${rev} name=${name} path=${answer.path} />` : null}
-    ${view.media && !view.picture ? html`<p class="note">${view.media}</p>` : null}
+    ${view.picture && html`<${Picture} rev=${rev} name=${name} path=${answer.path} />`}
+    ${view.media && !view.picture && html`<p class="note">${view.media}</p>`}
     <pre class="hex" tabindex="0">${[answer, ...pages].map((page) => hexLines(bytesOf(page.view.data), page.view.first * 16)).join("\n")}</pre>
-    ${next !== null ? html`<${Chip} onClick=${more}>${grouped(view.size - next * 16)} more bytes</${Chip}>` : null}
+    ${next !== null && html`<${Chip} onClick=${more}>${grouped(view.size - next * 16)} more bytes</${Chip}>`}
     <${Failure} error=${error} />
   </div>`;
 }

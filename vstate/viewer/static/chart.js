@@ -33,7 +33,7 @@ export function LineChart({ numbers, labels, caption, onPick }) {
     <svg viewBox=${`-4 -6 ${WIDTH + 8} ${HEIGHT + 12}`} preserveAspectRatio="none" role="img" aria-label=${`${caption}: from ${brief(low)} to ${brief(high)}`}
         onMouseMove=${find} onMouseLeave=${() => setAt(null)} onClick=${() => at !== null && onPick?.(at)}>
       <path d=${path} class="chart-line" vector-effect="non-scaling-stroke" />
-      ${at !== null && numbers[at] !== null ? html`<path class="chart-at" d=${`M${x(at)} -6V${HEIGHT + 6}`} vector-effect="non-scaling-stroke" />` : null}
+      ${at !== null && numbers[at] !== null && html`<path class="chart-at" d=${`M${x(at)} -6V${HEIGHT + 6}`} vector-effect="non-scaling-stroke" />`}
     </svg>
     <figcaption><span>${brief(high)} highest</span><span>${brief(low)} lowest</span>
       <span class="chart-label">${at !== null && numbers[at] !== null ? `${brief(numbers[at])}${labels ? ` · ${labels[at]}` : ""}` : caption}</span></figcaption>

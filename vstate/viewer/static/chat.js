@@ -12,7 +12,7 @@ function LongText({ text }) {
   const [isWhole, setWhole] = useState(false);
   const isCut = text.length > LONG && !isWhole;
   return html`<div class="message-text">${shown(isCut ? text.slice(0, LONG) : text)}${isCut
-    ? html` <${Chip} onClick=${() => setWhole(true)}>… ${grouped(text.length - LONG)} more</${Chip}>` : null}</div>`;
+    && html` <${Chip} onClick=${() => setWhole(true)}>… ${grouped(text.length - LONG)} more</${Chip}>`}</div>`;
 }
 
 function Call({ call }) {
@@ -25,10 +25,10 @@ function Call({ call }) {
 function Message({ message, path }) {
   const role = ["user", "assistant", "system", "tool"].includes(message.role) ? message.role : "other";
   return html`<li class=${`message is-${role} ${message.new ? "is-new" : ""}`} id=${`message-${message.place}`}>
-    <div class="message-head"><b>${shown(message.role)}</b>${message.name ? html` <span>${shown(message.name)}</span>` : null}
+    <div class="message-head"><b>${shown(message.role)}</b>${message.name && html` <span>${shown(message.name)}</span>`}
       ${message.new ? New : null}
       <a class="mono is-dim" href=${hrefOf({ path: `${path}[${message.place}]` })} title="this message as it is stored">[${message.place}]</a></div>
-    ${message.text ? html`<${LongText} text=${message.text} />` : null}
+    ${message.text && html`<${LongText} text=${message.text} />`}
     ${message.calls.map((call) => html`<${Call} key=${call.id} call=${call} />`)}
   </li>`;
 }
@@ -62,8 +62,8 @@ export function Chat({ answer, rev, name, since }) {
     else if (from > 0) box.current.lastElementChild.lastElementChild?.scrollIntoView({ block: "end" });
   }, [isThere]);
   return html`<div class="chat" ref=${box}>
-    ${firstNew ? html`<p class="facts"><${Chip} onClick=${show}>go to what is new</${Chip}></p>` : null}
-    ${from > 0 ? html`<${Chip} onClick=${() => setFrom(from - 1)}>${grouped(from * SOME)} earlier messages</${Chip}>` : null}
+    ${firstNew && html`<p class="facts"><${Chip} onClick=${show}>go to what is new</${Chip}></p>`}
+    ${from > 0 && html`<${Chip} onClick=${() => setFrom(from - 1)}>${grouped(from * SOME)} earlier messages</${Chip}>`}
     <${Failure} error=${error} />
     <ol class="messages">${messages.map((message) => html`<${Message} key=${`${message.place} ${message.role}`} message=${message} path=${answer.path} />`)}</ol>
   </div>`;

@@ -30,7 +30,7 @@ function Events({ events }) {
       <td><b>${shown(event.kind)}</b> <span class="is-dim">${shown(event.namespace)}</span></td>
       <td class="mono">${Object.entries(event.data ?? {}).map(([name, value]) => html`<span class="datum">${shown(name)}=${dataText(value).slice(0, 500)} </span>`)}</td>
     </tr>`)}</tbody></table>
-    ${events.length > 500 ? html`<p class="is-dim">and ${events.length - 500} more</p>` : null}
+    ${events.length > 500 && html`<p class="is-dim">and ${events.length - 500} more</p>`}
   </details>`;
 }
 
@@ -46,12 +46,12 @@ export function CommitHead({ rev, children }) {
       <h2>${first || "(no message)"}</h2>
       ${data.refs.map((found) => html`<${Ref} key=${found.name} found=${found} />`)}
     </div>
-    ${rest.join("\n").trim() ? html`<pre class="commit-body">${rest.join("\n").trim()}</pre>` : null}
+    ${rest.join("\n").trim() && html`<pre class="commit-body">${rest.join("\n").trim()}</pre>`}
     <p class="commit-facts">
       <span class="mono" title=${data.id}>${data.short}</span>
       <span>${timeText(data.time)}</span>
       ${data.parents.map((parent, at) => html`<a class="mono" href=${hrefOf({ rev: parent })} title="go to this parent">${data.parents.length > 1 ? `parent ${at + 1}: ` : "parent: "}${parent.slice(0, 10)}</a>`)}
-      ${data.shallow ? html`<span>the history behind it was cut off</span>` : null}
+      ${data.shallow && html`<span>the history behind it was cut off</span>`}
       ${info.slice(0, 30).map(([name, value]) => html`<span class="datum"><span class="is-dim">${shown(name)}=</span>${dataText(value).slice(0, 200)}</span>`)}
     </p>
     <${Signature} signature=${data.signature} />

@@ -52,7 +52,7 @@ function Row({ row, at, total, width, isSelected, onSelect }) {
         ${row.folded ? html`<span class="is-dim" aria-hidden="true">▸</span>` : null}
         <span class=${`commit-message ${row.message ? "" : "is-empty"}`}>${title}</span>
         ${row.refs.slice(0, 3).map((found) => html`<${Ref} key=${found.name} found=${found} />`)}
-        ${row.refs.length > 3 ? html`<span class="ref">+${row.refs.length - 3}</span>` : null}
+        ${row.refs.length > 3 && html`<span class="ref">+${row.refs.length - 3}</span>`}
       </div>
       <div class="commit-line is-dim">
         <span class="mono">${row.short.slice(0, 8)}</span>
@@ -60,10 +60,10 @@ function Row({ row, at, total, width, isSelected, onSelect }) {
         ${row.span ? html`<span>over ${spanText(row.span)}</span>` : null}
         <${Counts} changes=${row.changes} />
         <span class="commit-keys">${names}</span>
-        ${row.author ? html`<span class="mono" title="the key of the signature">${row.author.replace("ed25519:", "✓")}</span>` : null}
-        ${row.damage ? html`<span class="is-bad" title=${shown(row.damage)}>damaged</span>` : null}
-        ${row.cut ? html`<span title="the history behind it was cut off">cut off</span>` : null}
-        ${row.idle >= IDLE ? html`<span class="idle">idle ${spanText(row.idle)}</span>` : null}
+        ${row.author && html`<span class="mono" title="the key of the signature">${row.author.replace("ed25519:", "✓")}</span>`}
+        ${row.damage && html`<span class="is-bad" title=${shown(row.damage)}>damaged</span>`}
+        ${row.cut && html`<span title="the history behind it was cut off">cut off</span>`}
+        ${row.idle >= IDLE && html`<span class="idle">idle ${spanText(row.idle)}</span>`}
       </div>
     </div>
   </div>`;

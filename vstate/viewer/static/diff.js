@@ -56,7 +56,7 @@ function Bytes({ changes }) {
 function Detail({ detail, isBeside, name }) {
   const path = detail.path;
   const label = shown(path) || (detail.hunks ? "text" : "value");
-  const where = html`<${Sign} change=${detail.kind} />${name === undefined ? html`<span class="detail-path mono">${label}</span>` : html`<a class="detail-path mono" href=${hrefOf({ key: name, path, tab: "" })}>${label}</a>`}${detail.note ? html`<span class="is-dim"> ${shown(detail.note)}</span>` : null}`;
+  const where = html`<${Sign} change=${detail.kind} />${name === undefined ? html`<span class="detail-path mono">${label}</span>` : html`<a class="detail-path mono" href=${hrefOf({ key: name, path, tab: "" })}>${label}</a>`}${detail.note && html`<span class="is-dim"> ${shown(detail.note)}</span>`}`;
   const side = (part, kind) => part && html`<span class=${`side is-${kind} mono`}><span class="sr">${kind === "removed" ? "before: " : "after: "}</span>${part.kind === "text" ? `"${shown(part.text)}"` : shown(part.text)}</span>`;
   const body = detail.hunks
     ? html`<${isBeside ? Beside : Unified} hunks=${detail.hunks} />`
@@ -71,7 +71,7 @@ export function Details({ answer, name, isBeside }) {
   if (answer.error) return html`<p class="note">${shown(answer.error)}</p>`;
   return html`<ul class="details">
     ${answer.details.map((detail, at) => html`<${Detail} key=${`${detail.path} ${at}`} detail=${detail} isBeside=${isBeside} name=${name} />`)}
-    ${answer.details.length === 0 ? html`<li class="is-dim">the same value, stored in another way</li>` : null}
+    ${answer.details.length === 0 && html`<li class="is-dim">the same value, stored in another way</li>`}
     ${answer.more ? html`<li class="is-dim">… more than ${answer.details.length} changes</li>` : null}
   </ul>`;
 }
@@ -92,7 +92,7 @@ function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
   return html`<section class="changed-key">
     <h3><${Twist} isOpen=${isOpen} label=${change.key} onTurn=${setOpen} />
       <${Sign} change=${change.kind} /><a href=${hrefOf({ key: change.key, path: "", tab: change.kind === "removed" ? "diff" : "" })}>${named(change.key)}</a> <span class="is-dim">${note}</span></h3>
-    ${isOpen ? html`<${KeyDiff} old=${old} rev=${rev} base=${base} name=${change.key} isBeside=${isBeside} />` : null}
+    ${isOpen && html`<${KeyDiff} old=${old} rev=${rev} base=${base} name=${change.key} isBeside=${isBeside} />`}
   </section>`;
 }
 
@@ -107,10 +107,10 @@ export function DiffView({ old, rev, base, isBeside }) {
   const { added, modified, removed } = data.counts;
   return html`<div class="diff">
     <p class="facts"><span class="is-added">${added} added</span><span class="is-modified">${modified} modified</span><span class="is-removed">${removed} removed</span>
-      ${data.base ? html`<span>against the merge base <a class="mono" href=${hrefOf({ rev: data.base })}>${data.base.slice(0, 10)}</a></span>` : null}</p>
+      ${data.base && html`<span>against the merge base <a class="mono" href=${hrefOf({ rev: data.base })}>${data.base.slice(0, 10)}</a></span>`}</p>
     ${changes.length ? null : html`<p class="empty">Nothing differs.</p>`}
     ${changes.map((change, at) => html`<${ChangedKey} key=${`${data.new} ${change.key}`} change=${change} old=${data.old ?? old} rev=${data.new} isBeside=${isBeside} isFirst=${at < MOST_OPEN} />`)}
-    ${next !== null ? html`<${Chip} onClick=${load}>more keys</${Chip}>` : null}
+    ${next !== null && html`<${Chip} onClick=${load}>more keys</${Chip}>`}
     <${Failure} error=${failed} />
   </div>`;
 }

@@ -8,8 +8,7 @@ function shownRow(row, query) {
   const wanted = (query.get("grep") ?? "").toLowerCase();
   const key = query.get("key");
   const texts = [row.message, ...Object.entries(row.info).map(([name, value]) => `${name}=${value}`)].map((text) => text.toLowerCase());
-  const isThere = (sought) => texts.some((text) => text.includes(sought));
-  return (isThere(wanted) || wanted.split(" ").every((word) => word.includes("=") && isThere(word))) && (!key || key in row.keys);
+  return texts.some((text) => text.includes(wanted)) && (!key || key in row.keys);
 }
 
 /** An object whose names are all from the store: none, such as "constructor", is inherited. */
@@ -146,7 +145,7 @@ export function answersOf(data) {
       const { id, short, time, message } = row;
       return { id, short, time, message, kind: row.keys[key].kind, type: null, size: null, ...row.keys[key].new, text: answer?.text ?? null, number: Number.isFinite(number) ? number : null };
     });
-    return { commits: found, looked: found.length, next: null };
+    return { commits: found, looked: found.length, unread: 0, next: null };
   }
 
   /** The texts and numbers of an answer about a value, with their paths. */

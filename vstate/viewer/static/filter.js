@@ -52,11 +52,11 @@ function Found({ data, sought, onChoose }) {
   const { commit } = data;
   const places = counted(data.places.length, "place");
   return html`
-    ${commit ? html`<p><a href=${hrefOf({ rev: commit.id, page: "", pane: "keys" })} onClick=${onChoose}>Go to the commit <span class="mono">${commit.short.slice(0, 8)}</span> ${shown(commit.message)}</a></p>` : null}
+    ${commit && html`<p><a href=${hrefOf({ rev: commit.id, page: "", pane: "keys" })} onClick=${onChoose}>Go to the commit <span class="mono">${commit.short.slice(0, 8)}</span> ${shown(commit.message)}</a></p>`}
     <p class="is-dim" aria-live="polite">${globalThis.vstateAnswers ? `${places} in what this file holds` : `${places}${data.complete ? "" : " or more"}; ${counted(data.keys, "key")} of this commit searched`}${data.unread ? `, ${counted(data.unread, "value")} not readable` : ""}</p>
     <ul>${[...keys].map(([key, places]) => html`<li key=${key}><span class="found-key">${named(key)}</span>
       <ul>${places.slice(0, open.has(key) ? places.length : SOME).map(place)}</ul>
-      ${places.length > SOME ? html`<${Chip} onClick=${() => toggle(key)}>${open.has(key) ? "fewer" : `${places.length - SOME} more in ${named(key)}`}</${Chip}>` : null}</li>`)}</ul>`;
+      ${places.length > SOME && html`<${Chip} onClick=${() => toggle(key)}>${open.has(key) ? "fewer" : `${places.length - SOME} more in ${named(key)}`}</${Chip}>`}</li>`)}</ul>`;
 }
 
 /** The field for both: Enter filters the commits, and the places in the keys and values are listed below. */
@@ -68,10 +68,10 @@ export function Filter({ place, rev, field }) {
   const box = useRef(null);
   useEffect(() => setText(conditions), [conditions]);
   useEffect(() => {
-    const plain = text.trim();
-    const timer = setTimeout(() => setSought(plain.length > 1 && plain !== conditions ? plain : ""), 250);
+    const plain = conditionsOf(text).grep;
+    const timer = setTimeout(() => setSought(plain.length > 1 ? plain : ""), 250);
     return () => clearTimeout(timer);
-  }, [text, conditions]);
+  }, [text]);
   const { data, loading } = useAnswer(isOpen && sought && rev ? "/search" : null, { rev, text: sought });
   const leave = () => {
     setOpen(false);
@@ -103,9 +103,9 @@ export function Filter({ place, rev, field }) {
       onfocusout=${(event) => box.current.contains(event.relatedTarget) || !document.hasFocus() || leave()}>
     <input ref=${field} type="search" value=${text} aria-label="Filter commits and search values" spellcheck=${false} autocomplete="off"
       placeholder="filter and search   /" onFocus=${() => setOpen(true)} onInput=${(event) => { setOpen(true); setText(event.target.value); }} />
-    ${isOpen ? html`<div class="found" tabindex="-1">
+    ${isOpen && html`<div class="found" tabindex="-1">
       <p class="is-dim">Enter filters the commits by message or info. Also <code>key:plan</code> <code>info:outcome=error</code> <code>since:yesterday</code> <code>until:2026-11-20</code> <code>author:ed25519:09af</code></p>
-      ${data && sought && !loading ? html`<${Found} key=${sought} data=${data} sought=${sought} onChoose=${leave} />` : null}
-    </div>` : null}
+      ${data && sought && !loading && html`<${Found} key=${sought} data=${data} sought=${sought} onChoose=${leave} />`}
+    </div>`}
   </form>`;
 }

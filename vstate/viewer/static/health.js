@@ -26,10 +26,10 @@ function Job({ name, label, note }) {
   return html`<section class="job">
     <p><${Chip} disabled=${Boolean(progress)} onClick=${start}>${label}</${Chip}> <span class="is-dim">${note}</span></p>
     <div role="status">
-      ${progress ? html`<p><progress aria-label=${label}></progress> ${shown(progress.step)}: ${grouped(progress.count)} <${Chip} onClick=${() => end({})}>stop</${Chip}></p>` : null}
-      ${result ? html`<p class=${result.ok === false ? "is-removed" : ""}>${shown(result.text)}</p>` : null}
+      ${progress && html`<p><progress aria-label=${label}></progress> ${shown(progress.step)}: ${grouped(progress.count)} <${Chip} onClick=${() => end({})}>stop</${Chip}></p>`}
+      ${result && html`<p class=${result.ok === false ? "is-removed" : ""}>${shown(result.text)}</p>`}
       ${result?.damage?.length ? html`<ul class="plain">${[...result.damage, ...result.lost].map((line) => html`<li class="mono is-removed">${shown(line)}</li>`)}</ul>` : null}
-      ${error ? html`<p class="error">${shown(error)}</p>` : null}
+      ${error && html`<p class="error">${shown(error)}</p>`}
     </div>
   </section>`;
 }
@@ -37,7 +37,7 @@ function Job({ name, label, note }) {
 function Sizes({ rows, total, label }) {
   const most = Math.max(...rows.map((row) => row.bytes), 1);
   return html`<table class="sizes"><thead><tr><th scope="col">${label}</th><th scope="col">size</th><th scope="col"><span class="sr">share</span></th></tr></thead><tbody>${rows.map((row) => html`<tr>
-    <td>${row.href ? html`<a href=${row.href}>${shown(row.name)}</a>` : shown(row.name)}${row.note ? html` <span class="is-dim">${row.note}</span>` : null}</td>
+    <td>${row.href ? html`<a href=${row.href}>${shown(row.name)}</a>` : shown(row.name)}${row.note && html` <span class="is-dim">${row.note}</span>`}</td>
     <td class="number">${sizeText(row.bytes)}</td>
     <td class="share"><span style=${{ width: `${(row.bytes / most) * 100}%` }}></span></td></tr>`)}</tbody></table>
   ${total}`;
@@ -52,8 +52,8 @@ export function Health() {
     <div class="page-head"><h2>Health of the store</h2><${Chip} onClick=${() => go({ page: "" })}>close</${Chip}></div>
     <${Failure} error=${error} />
     <div class="jobs"><${Job} name="gc" label="What would gc free?" note="removes nothing" /><${Job} name="fsck" label="Check every object" note="reads the whole store, and repairs nothing" /></div>
-    ${!data && !error ? html`<p class="empty" role="status">Adding up the sizes …</p>` : null}
-    ${data ? html`
+    ${!data && !error && html`<p class="empty" role="status">Adding up the sizes …</p>`}
+    ${data && html`
       <p class="facts"><span>${keysOf(data)} at HEAD</span><span>${sizeText(data.bytes)}, before compression</span><span>${grouped(data.branch_count)} branches</span>${data.damaged ? html`<span class="is-bad">${counted(data.damaged, "branch", "branches")} cannot be read: check every object</span>` : null}</p>
       <div class="columns">
         <section><h3>Largest keys</h3><${Sizes} label="key" rows=${data.largest.slice(0, 20).map((row) => ({ name: row.key, bytes: row.bytes, href: hrefOf({ key: row.key, page: "", path: "", tab: "" }) }))} /></section>
@@ -61,6 +61,6 @@ export function Health() {
           total=${data.left_out ? html`<p class="is-dim">${data.left_out} branches were left out: they take long to add up</p>` : null} /></section>
         <section><h3>Signatures</h3><p class="is-dim">of the newest ${grouped(data.signatures.commits)} commits</p><table class="sizes"><tbody>${data.signatures.by_key.map((row) => html`<tr>
           <td class=${row.key === "invalid" ? "is-removed" : row.key === "none" ? "is-dim" : "mono"}>${row.key === "none" ? "not signed" : shown(row.key)}</td><td class="number">${grouped(row.commits)}</td></tr>`)}</tbody></table></section>
-      </div>` : null}
+      </div>`}
   </div>`;
 }

@@ -1,6 +1,6 @@
 // The keys of a commit as a tree, the changed ones marked.
 import { counted, get, grouped, named, shown, sizeText } from "./api.js";
-import { go } from "./place.js";
+import { go, readPlace } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Chip, Failure } from "./widgets.js";
 
@@ -84,18 +84,19 @@ export function KeyTree({ rev, place, steps }) {
     if (!next.delete(folder)) next.add(folder);
     setOpen(next);
   };
+  const show = (key, place, options) => go({ key, path: "", page: "", tab: readPlace().tab === "diff" ? "diff" : "", ...place }, options);
   const choose = (item) => {
     setAt(item.id);
     if (item.more !== undefined) more(item.more, item.after);
     else if (item.folder) toggle(item.folder);
-    else go({ key: item.key, path: "", page: "", pane: "value", tab: place.tab === "diff" ? "diff" : "" });
+    else show(item.key, { pane: "value" });
   };
   const move = (by) => {
     const from = items.findIndex((item) => item.id === at);
     const to = items[from < 0 ? (by > 0 ? 0 : items.length - 1) : Math.min(Math.max(from + by, 0), items.length - 1)];
     if (!to) return;
     setAt(to.id);
-    if (to.key !== null && to.key !== undefined) go({ key: to.key, path: "", page: "" }, { replace: true });
+    if (to.key !== null && to.key !== undefined) show(to.key, {}, { replace: true });
   };
   const enter = () => {
     const item = items.find((each) => each.id === at);
@@ -122,7 +123,7 @@ export function KeyTree({ rev, place, steps }) {
     if (item.more !== undefined) return html`<div ...${props}><span class="key-name is-dim">more keys …</span></div>`;
     return html`<div ...${props} aria-expanded=${item.folder ? open.has(item.folder) : undefined}>
       <${Sign} change=${item.change} />
-      ${hasFolders ? html`<span class="twist" aria-hidden="true">${item.folder ? (open.has(item.folder) ? "▾" : "▸") : ""}</span>` : null}
+      ${hasFolders && html`<span class="twist" aria-hidden="true">${item.folder ? (open.has(item.folder) ? "▾" : "▸") : ""}</span>`}
       <span class="key-name">${item.folder ? `${shown(item.name)}/` : named(item.name)}</span>
       <span class="key-note">${item.folder ? `${grouped(item.keys)}${item.changed ? ` · ${item.changed} changed` : ""}` : `${shown(item.type.split(".").pop())} ${sizeText(item.size)}`}</span>
     </div>`;
@@ -134,7 +135,7 @@ export function KeyTree({ rev, place, steps }) {
       ${items.map(row)}
     </div>
     <${Failure} error=${error ?? (root?.note || null)} />
-    ${root && !items.length && !error ? html`<p class="empty">${changed ? "This commit changed no key." : "No keys here."}</p>` : null}
+    ${root && !items.length && !error && html`<p class="empty">${changed ? "This commit changed no key." : "No keys here."}</p>`}
     <div class="foot">
       <span>${counted(count, "key")}</span>
       <${Chip} aria-pressed=${changed} title="show only what changed (o)" onClick=${() => go({ only: changed ? "" : "1" })}>only changed</${Chip}>

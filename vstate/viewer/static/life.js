@@ -3,7 +3,7 @@ import { counted, get, grouped, named, shown, sizeText, timeText, useAnswer, use
 import { LineChart } from "./chart.js";
 import { Sign } from "./keys.js";
 import { go, hrefOf } from "./place.js";
-import { html, useState } from "./preact.js";
+import { html, useEffect, useState } from "./preact.js";
 import { Leaf } from "./value.js";
 import { Chip, Failure, Twist } from "./widgets.js";
 
@@ -14,15 +14,16 @@ export function Life({ from, rev, name, path }) {
   const params = { rev: from, key: name, path, limit: PAGE };
   const { data, error } = useAnswer("/history", params);
   const [pages, next, load, failed] = usePages(data, (before) => get("/history", { ...params, before }));
+  const commits = [data, ...pages].flatMap((page) => page?.commits ?? []);
+  useEffect(() => { if (data && !commits.length && next) load(); }, [data, pages.length]); // three seconds each
   if (error) return html`<${Failure} error=${error} />`;
   if (!data) return html`<p class="empty" role="status">Reading the history …</p>`;
-  const commits = [data, ...pages].flatMap((page) => page.commits);
-  const looked = [data, ...pages].reduce((sum, page) => sum + page.looked, 0);
+  const sum = (name) => [data, ...pages].reduce((count, page) => count + page[name], 0);
   const forward = [...commits].reverse();
   return html`<div class="life">
     <${LineChart} numbers=${forward.map((commit) => commit.number)} labels=${forward.map((commit) => `${timeText(commit.time)} ${shown(commit.message)}`)}
       caption="a number over its versions" onPick=${(at) => go({ rev: forward[at].id })} />
-    <p class="facts">${counted(commits.length, "commit")}${path ? ` of the ${next ? "newest " : ""}${grouped(looked)} that changed this key changed this part` : ` changed this key${next ? ", and earlier ones" : ""}`}</p>
+    <p class="facts">${counted(commits.length, "commit")}${path ? ` of the ${next ? "newest " : ""}${grouped(sum("looked"))} that changed this key changed this part${sum("unread") ? `; ${grouped(sum("unread"))} cannot be compared` : ""}` : ` changed this key${next ? ", and earlier ones" : ""}`}</p>
     <table class="versions"><thead class="sr"><tr><th>change</th><th>commit</th><th>time</th><th>message</th><th>value</th></tr></thead><tbody>
       ${commits.map((commit) => html`<tr class=${commit.id === rev ? "is-selected" : ""}>
         <td><${Sign} change=${commit.kind} /></td>
@@ -32,7 +33,7 @@ export function Life({ from, rev, name, path }) {
         <td class="life-text mono">${commit.text === null ? html`<span class="is-dim">${shown(commit.type ?? "")} ${sizeText(commit.size)}</span>` : html`<${Leaf} part=${{ text: commit.text, kind: commit.number !== null ? "number" : commit.type === "str" ? "text" : "other" }} />`}</td>
       </tr>`)}
     </tbody></table>
-    ${next ? html`<${Chip} onClick=${load}>earlier versions</${Chip}>` : null}
+    ${next && html`<${Chip} onClick=${load}>earlier versions</${Chip}>`}
     <${Failure} error=${failed} />
   </div>`;
 }
@@ -43,10 +44,10 @@ function Blamed({ part, rev, name, isSame }) {
   const hasInside = part.line === null && part.path && (part.count > 0 || (part.kind === "text" && part.text.includes("↵")));
   return html`<tr class=${`${isSame ? "is-same" : ""} ${part.commit.id === rev ? "is-new" : ""}`}>
       <td class="blame-commit">${isSame ? null : html`<a href=${hrefOf({ rev: part.commit.id })} title=${timeText(part.commit.time)}><span class="mono">${part.commit.short.slice(0, 8)}</span> ${shown(part.commit.message).slice(0, 60)}</a>`}</td>
-      <td class="mono is-dim">${part.line ?? html`${hasInside ? html`<${Twist} isOpen=${isOpen} label=${part.path} onTurn=${setOpen} />` : null}<a href=${hrefOf({ path: part.path, tab: "" })}>${shown(part.path)}</a>`}</td>
+      <td class="mono is-dim">${part.line ?? html`${hasInside && html`<${Twist} isOpen=${isOpen} label=${part.path} onTurn=${setOpen} />`}<a href=${hrefOf({ path: part.path, tab: "" })}>${shown(part.path)}</a>`}</td>
       <td class="blame-text">${part.line === null ? html`<${Leaf} part=${part} />` : shown(part.text)}</td>
     </tr>
-    ${isOpen ? html`<tr><td colspan="3" class="blame-inside"><${Blame} rev=${rev} name=${name} path=${part.path} /></td></tr>` : null}`;
+    ${isOpen && html`<tr><td colspan="3" class="blame-inside"><${Blame} rev=${rev} name=${name} path=${part.path} /></td></tr>`}`;
 }
 
 /** Each part of a value beside the commit that last changed it. */

@@ -43,7 +43,7 @@ function Against({ place, refs }) {
   return html`<span class="against">
     <label>against <input list="revisions" value=${place.against ?? ""} placeholder="the parent" size="14" onChange=${choose} spellcheck=${false} /></label>
     <datalist id="revisions">${names.slice(0, 500).map((name) => html`<option value=${name} />`)}</datalist>
-    ${place.against ? html`<${Chip} aria-pressed=${place.base === "1"} onClick=${() => go({ base: place.base ? "" : "1" })}>merge base</${Chip}>` : null}
+    ${place.against && html`<${Chip} aria-pressed=${place.base === "1"} onClick=${() => go({ base: place.base ? "" : "1" })}>merge base</${Chip}>`}
     <${Chip} aria-pressed=${place.beside === "1"} title="side by side (s)" onClick=${() => go({ beside: place.beside ? "" : "1" }, { replace: true })}>side by side</${Chip}>
   </span>`;
 }
@@ -72,7 +72,7 @@ function Content({ place, rev, tip, refs, store, state }) {
     <${Pins} rev=${rev} place=${place} />
     <div class="content-bar">
       ${hasKey ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>${place.against ? "Changes" : "Changes of this commit"}</span></nav>`}
-      ${hasKey ? html`<${Chip} aria-pressed=${isPinned(place, name, place.path)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</${Chip}>` : null}
+      ${hasKey && html`<${Chip} aria-pressed=${isPinned(place, name, place.path)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</${Chip}>`}
       ${tab === "diff" || !hasKey ? html`<${Against} place=${place} refs=${refs} />` : null}
       <div class="tabs" role="tablist" aria-label="Views">
         ${tabs.map(([id, label, key]) => html`<button type="button" role="tab" id=${`tab-${id}`} aria-selected=${(hasKey ? tab : "diff") === id} aria-controls="content-body" title=${`${label} (${key})`} onClick=${() => go({ tab: id })}>${label}</button>`)}
@@ -87,7 +87,7 @@ function Branches({ place, refs, store }) {
   const chosen = place.branch ?? "";
   return html`<select aria-label="Branch" value=${chosen} onChange=${(event) => go({ branch: event.target.value, all: "", rev: "", open: "" })}>
     <option value="">HEAD${store?.head.branch ? ` · ${shown(store.head.branch)}` : ""}</option>
-    ${chosen && !names.includes(chosen) && !others.includes(chosen) ? html`<option value=${chosen}>${shown(chosen)}</option>` : null}
+    ${chosen && !names.includes(chosen) && !others.includes(chosen) && html`<option value=${chosen}>${shown(chosen)}</option>`}
     ${names.map((name) => html`<option value=${name}>${shown(name)}</option>`)}
     ${others.length ? html`<optgroup label="tags and remote branches">${others.map((name) => html`<option value=${name}>${shown(name)}</option>`)}</optgroup>` : null}
   </select>`;
@@ -171,7 +171,7 @@ function App() {
         v: () => go({ tab: "", page: "", pane: "value" }),
         d: () => go({ tab: "diff", page: "", pane: "value" }),
         l: () => go({ tab: "life", page: "", pane: "value" }),
-        b: () => go({ tab: "blame", page: "", pane: "value" }),
+        b: () => globalThis.vstateAnswers || go({ tab: "blame", page: "", pane: "value" }),
         o: () => go({ only: place.only ? "" : "1" }, { replace: true }),
         p: () => place.key !== undefined && togglePin(place, place.key, place.path),
         f: () => go({ fold: place.fold === "0" ? "" : "0", open: "" }, { replace: true }),
@@ -209,18 +209,18 @@ function App() {
       <button type="button" class="icon" title="dark or light (t)" aria-label="dark or light" onClick=${switchTheme}>◐</button>
       <button type="button" class="icon" title="keys (?)" aria-label="help" onClick=${() => setHelp(true)}>?</button>
     </div>
-    ${state === false ? html`<p class="banner" role="alert">The viewer has ended. Start <code>vstate view</code> again for new commits.</p>` : null}
+    ${state === false && html`<p class="banner" role="alert">The viewer has ended. Start <code>vstate view</code> again for new commits.</p>`}
     <section class="pane commits" aria-label="Commits">
-      ${conditions ? html`<p class="condition">filtered: <b>${shown(conditions)}</b> <a href=${hrefOf({ grep: "", fkey: "", info: "", since: "", until: "", author: "" })}>show all</a></p>` : null}
-      ${listing.error ? html`<p class="error" role="alert">${shown(listing.error.message)}</p>` : null}
-      ${listing.complete && !listing.known ? html`<p class="empty">${conditions ? "No commit meets these conditions." : "No commits yet."}</p>` : null}
+      ${conditions && html`<p class="condition">filtered: <b>${shown(conditions)}</b> <a href=${hrefOf({ grep: "", fkey: "", info: "", since: "", until: "", author: "" })}>show all</a></p>`}
+      ${listing.error && html`<p class="error" role="alert">${shown(listing.error.message)}</p>`}
+      ${listing.complete && !listing.known && html`<p class="empty">${conditions ? "No commit meets these conditions." : "No commits yet."}</p>`}
       <${CommitList} listing=${listing} selected=${selected} onSelect=${select} />
       <${ListFoot} listing=${listing} place=${place} />
     </section>
     <${KeyTree} rev=${rev} place=${place} steps=${steps} />
     <section class="pane content" aria-label="Content"><${Content} place=${place} rev=${rev} tip=${tip} refs=${refs} store=${store} state=${state} /></section>
     <nav class="panes" aria-label="Panes">${[["commits", "Commits"], ["keys", "Keys"], ["value", "Content"]].map(([id, label]) => html`<button type="button" aria-pressed=${pane === id} onClick=${() => go({ pane: id }, { replace: true })}>${label}</button>`)}</nav>
-    ${isHelp ? html`<${Help} onClose=${() => setHelp(false)} />` : null}
+    ${isHelp && html`<${Help} onClose=${() => setHelp(false)} />`}
   </main>`;
 }
 

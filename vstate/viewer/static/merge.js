@@ -62,15 +62,15 @@ export function MergeTry({ place, refs, store, state }) {
         ${(data?.policies ?? [policy]).filter(Boolean).map((name) => html`<option key=${name} value=${name} selected=${name === policy}>${name}</option>`)}</select></label>
     </form>
     <${Failure} error=${error} />
-    ${!isPair ? html`<p class="empty">Choose two branches.</p>` : null}
-    ${data ? html`<div aria-live="polite">
+    ${!isPair && html`<p class="empty">Choose two branches.</p>`}
+    ${data && html`<div aria-live="polite">
       <p class=${data.strategy === "conflict" ? "is-removed" : "is-good"}>${strategies[data.strategy]}</p>
       <p class="facts"><span>base <span class="mono">${data.base?.slice(0, 10) ?? "none"}</span></span><span>ours <span class="mono">${data.ours.slice(0, 10)}</span></span><span>theirs <span class="mono">${data.theirs.slice(0, 10)}</span></span></p>
       ${data.conflicts.map((conflict) => html`<${Conflict} key=${conflict.key} conflict=${conflict} choice=${choices[conflict.key]}
         onChoose=${(side) => { const { [conflict.key]: _, ...others } = choices; choose(side ? { ...others, [conflict.key]: side } : others); }} />`)}
       ${data.more ? html`<p class="is-dim">and ${data.more} more conflicts</p>` : null}
       ${data.changes?.changes.length ? html`<h3>What the branch would get</h3>${isMade ? null : html`<${Changes} page=${data.changes} />`}` : null}
-      ${isMade ? html`<${Preview} path="/merge" body=${{ branch: ours, rev: data.theirs, name: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { choose({}); setAgain(again + 1); }} />` : null}
-    </div>` : null}
+      ${isMade && html`<${Preview} path="/merge" body=${{ branch: ours, rev: data.theirs, name: theirs, policy, choices, seen: data.ours }} label="Merge" onDone=${() => { choose({}); setAgain(again + 1); }} />`}
+    </div>`}
   </div>`;
 }

@@ -9,7 +9,7 @@ const MOST = 8;
 /** The pins of a place: pairs of a key and a path. */
 function pinsOf(place) {
   try {
-    return JSON.parse(place.pins ?? "[]").filter((pin) => Array.isArray(pin) && pin.length === 2 && pin.every((each) => typeof each === "string"));
+    return JSON.parse(place.pins ?? "[]").filter((pin) => Array.isArray(pin) && pin.length === 2 && pin.every((each) => typeof each === "string")).slice(0, MOST);
   } catch {
     return []; // an address that somebody changed
   }

@@ -49,7 +49,7 @@ export function TableValue({ answer, rev, name, since }) {
         <tbody>
           ${first ? html`<tr aria-hidden="true" style=${{ height: `${first * LINE}px` }}></tr>` : null}
           ${rows}
-          ${last < view.rows ? html`<tr aria-hidden="true" style=${{ height: `${(view.rows - last) * LINE}px` }}></tr>` : null}
+          ${last < view.rows && html`<tr aria-hidden="true" style=${{ height: `${(view.rows - last) * LINE}px` }}></tr>`}
         </tbody>
       </table>
     </div>

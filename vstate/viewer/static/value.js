@@ -52,7 +52,7 @@ function PartRow({ part, rev, name, depth, since }) {
       <span class="part-type">${shown(part.type.split(".").pop())}${part.count ? ` ${grouped(part.count)}` : ""}</span>
       ${isOpen ? null : html`<${Leaf} part=${part} />`}
     </div>
-    ${isOpen ? html`<${Inside} rev=${rev} name=${name} path=${part.path} depth=${depth + 1} since=${since} />` : null}
+    ${isOpen && html`<${Inside} rev=${rev} name=${name} path=${part.path} depth=${depth + 1} since=${since} />`}
   </li>`;
 }
 
@@ -70,8 +70,8 @@ function Parts({ answer, rev, name, depth = 0, since }) {
   if (!parts.length) return html`<p class="leaf-line"><${Leaf} part=${answer} /></p>`;
   return html`<ul class="parts">
     ${parts.map((part) => html`<${PartRow} key=${part.path} part=${part} rev=${rev} name=${name} depth=${depth} since=${since} />`)}
-    ${next !== null ? html`<li><${Chip} onClick=${load}>${grouped(answer.count - parts.length)} more</${Chip}></li>` : null}
-    ${error ? html`<li><${Failure} error=${error} /></li>` : null}
+    ${next !== null && html`<li><${Chip} onClick=${load}>${grouped(answer.count - parts.length)} more</${Chip}></li>`}
+    ${error && html`<li><${Failure} error=${error} /></li>`}
   </ul>`;
 }
 
@@ -80,10 +80,10 @@ function TextValue({ answer, rev, name, since }) {
   const [pages, next, more, error] = usePages(answer, load, (page) => page.view.next);
   const { characters, lines } = answer.view;
   return html`<div class="text-value">
-    ${answer.view.picture ? html`<${Picture} rev=${rev} name=${name} path=${answer.path} />` : null}
+    ${answer.view.picture && html`<${Picture} rev=${rev} name=${name} path=${answer.path} />`}
     <p class="facts">${counted(characters, "character")}, ${counted(lines, "line")}</p>
     <pre tabindex="0">${shown([answer, ...pages].map((page) => page.view.text).join(""))}</pre>
-    ${next !== null ? html`<${Chip} onClick=${more}>${grouped(characters - next)} more characters</${Chip}>` : null}
+    ${next !== null && html`<${Chip} onClick=${more}>${grouped(characters - next)} more characters</${Chip}>`}
     <${Failure} error=${error} />
   </div>`;
 }
@@ -96,8 +96,8 @@ export function ValueFacts({ answer }) {
     <span class="mono">${shown(answer.type)}</span>
     ${answer.path ? null : html`<span>${sizeText(answer.size)}</span>`}
     ${answer.count ? html`<span>${grouped(answer.count)} parts</span>` : null}
-    ${answer.expires ? html`<span>expires ${timeText(answer.expires)}</span>` : null}
-    ${answer.change ? html`<span class=${`is-${answer.change}`}>${answer.change} in this commit</span>` : null}
+    ${answer.expires && html`<span>expires ${timeText(answer.expires)}</span>`}
+    ${answer.change && html`<span class=${`is-${answer.change}`}>${answer.change} in this commit</span>`}
   </p>`;
 }
 
@@ -120,8 +120,8 @@ export function Value({ rev, name, path, since }) {
   const View = VIEWS[data.view?.kind];
   return html`<div class=${`value ${isSlow ? "is-stale" : ""}`}>
     <${ValueFacts} answer=${data} />
-    ${data.error ? html`<p class="error" role="alert">${shown(data.error)}</p>` : null}
-    ${data.view?.note ? html`<p class="note">${shown(data.view.note)}</p>` : null}
+    ${data.error && html`<p class="error" role="alert">${shown(data.error)}</p>`}
+    ${data.view?.note && html`<p class="note">${shown(data.view.note)}</p>`}
     ${data.view && (View
       ? html`<${View} key=${`${data.version} ${data.change} ${data.path}`} answer=${data} rev=${rev} name=${name} since=${since} />`
       : html`<${Parts} answer=${data} rev=${rev} name=${name} since=${since} />`)}
