@@ -27,7 +27,7 @@ from vstate.viewer.values import Values
 __all__ = ["Body", "Changing"]
 
 _SHOWN: Final = 50  # changed keys of a preview
-_OPENED: Final = 8  # of which are shown with what changes inside
+_OPENED: Final = 8  # of these, with the changes inside
 _DETAILS: Final = 50  # of each
 _LONGEST: Final = 10_000  # characters of a name or a message
 _MOST_CONFLICTS: Final = 200
@@ -155,7 +155,7 @@ class Changing:
             return {"kind": "unreadable", "text": str(error), "type": "", "count": 0, "path": ""}
 
     def _changes(self, repo: Repository, before: Commit, after: Commit) -> Answer:
-        """The keys that a change would change; the first ones with what changes inside."""
+        """The keys that a change would change; the first ones with the changes inside."""
         page = change_page(repo, before, after, "", first=0, limit=_SHOWN)
         values = Values(repo)
         for change in page["changes"][:_OPENED]:
@@ -167,7 +167,7 @@ class Changing:
     ) -> Answer:
         """The answer for a branch that went from one commit to another; None if it stays.
 
-        What changes is in the answer of a trial alone: once the branch has moved, nothing may fail.
+        Only a trial tells the changes: once the branch has moved, nothing may fail.
         """
         return {
             "branch": branch,
