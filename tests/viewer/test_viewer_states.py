@@ -244,6 +244,13 @@ def test_a_part_has_its_own_life_and_blame(look: Look, viewer: Viewer) -> None:
     assert page.locator(".blame tr").count() == 4  # with the head
     page.keyboard.press("l")
     page.get_by_text("2 commits of the 2 that changed this key").wait_for()
+    page.goto(f"{viewer.base}/#/?key=plan&tab=life")
+    page.locator(".life-text", has_text="+ steps[2]: 'act'").wait_for()
+    page.goto(f"{viewer.base}/#/?key=plan&tab=blame")
+    page.get_by_role("button", name="unfold steps").click()
+    page.locator(".blame-inside tr", has_text="steps[1]").locator(
+        ".blame-commit", has_text="begin"
+    ).wait_for()
     page.goto(f"{viewer.base}/#/?key=plan&path=goal&tab=life")
     page.get_by_text("1 commit of the 2 that changed this key").wait_for()
     page.locator(".versions a").click()
