@@ -248,7 +248,7 @@ def test_a_part_has_its_own_life_and_blame(look: Look, viewer: Viewer) -> None:
     page.locator(".life-text", has_text="+ steps[2]: 'act'").wait_for()
     page.goto(f"{viewer.base}/#/?key=plan&tab=blame")
     page.get_by_role("button", name="unfold steps").click()
-    page.locator(".blame-inside tr", has_text="steps[1]").locator(
+    page.locator(".blame-inside tr", has_text="steps[0]").last.locator(
         ".blame-commit", has_text="begin"
     ).wait_for()
     page.goto(f"{viewer.base}/#/?key=plan&path=goal&tab=life")
