@@ -280,7 +280,8 @@ def test_blame_names_the_places_that_show_and_diff_name(vstate, store, frame):
     assert [path for path, id in found.items() if id == second] == ["[1500][1]"]
     assert vstate.json("blame", "array", "[1500][1]")[0]["commit"] == second
     assert vstate.json("blame", "array", "[1500][2]")[0]["commit"] == first
-    assert vstate.json("blame", "array", "data")[0]["commit"] == second
+    (element,) = (each for each in vstate.json("blame", "array", "data") if each["commit"] == second)
+    assert (element["path"], element["value"]) == ("data[4501]", -1)
     found = {each["path"]: each["commit"] for each in vstate.json("blame", "frame")}
     assert [path for path, id in found.items() if id == second] == ["count"]
     assert vstate.json("blame", "frame", "count[1]")[0]["commit"] == second

@@ -142,7 +142,7 @@ def test_life_blame_and_pins(look: Look, viewer: Viewer) -> None:
         page.keyboard.press("ArrowLeft")
     page.locator(".pin", has_text="9").wait_for()
     page.goto(f"{viewer.base}/#/?key=chat&tab=blame")
-    page.locator(".blame-commit", has_text="answered").click()
+    page.locator(".blame-commit a", has_text="answered").click()
     page.locator(".commit-title h2", has_text="answered").wait_for()
 
 
