@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from weakref import WeakSet
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
+
+T = TypeVar("T")
 
 
 class ForkAware(ABC):
@@ -29,6 +33,42 @@ class ForkAware(ABC):
 def no_copy(thing: object, instead: str) -> TypeError:
     """The error for a try to pickle or copy an object that has locks or threads."""
     return TypeError(f"a {type(thing).__name__} cannot be pickled or copied: {instead}")
+
+
+_locks: WeakSet[threading.RLock] = WeakSet()
+_renewed: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
+
+
+def new_lock() -> threading.RLock:
+    """An RLock that no thread of the parent holds in a forked child.
+
+    A thread that forks while it holds the lock still holds it in the child.
+    """
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def renew_in_child(thing: T, renew: Callable[[T], None]) -> None:
+    """Call `renew(thing)` in each forked child, as long as `thing` lives.
+
+    `renew` drops what belongs to the parent (connections, threads, descriptors) without using it, and takes
+    no lock. Pass a plain function: a bound method would keep `thing` alive.
+    """
+    _renewed[thing] = renew
+
+
+def _in_child() -> None:
+    # The locks come first. The other threads of the parent do not exist here, and would never release them.
+    for lock in list(_locks):
+        if not lock._is_owned():  # type: ignore[attr-defined]
+            lock._at_fork_reinit()  # type: ignore[attr-defined]
+    for thing, renew in list(_renewed.items()):
+        renew(thing)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 _alive: WeakSet[ForkAware] = WeakSet()
