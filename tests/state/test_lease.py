@@ -241,23 +241,72 @@ def test_a_dead_holder_is_waited_for_by_the_own_clock(opened: Open, monkeypatch:
 
     Not before, and also for a contender that asks now and then without waiting.
     """
-    store, name = opened(), "job"
+    store = opened()
     store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 41).encode())
-    state = Versioned(store)
     with time_passes(monkeypatch) as passing:
-        for _ in range(2):
+        for wait in (0, 0.01):
             with pytest.raises(LeaseHeld, match="mars"):
-                state.lease(name, wait=0).__enter__()
+                Versioned(opened()).lease("job", wait=wait).__enter__()
             passing(54.0)
-        with pytest.raises(LeaseHeld):
-            state.lease(name, wait=0).__enter__()
+        refused(opened)
         store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 41, 1).encode())
         passing(109.0)
-        with pytest.raises(LeaseHeld):  # it was renewed at some time in between
-            state.lease(name, wait=0).__enter__()
+        refused(opened)  # it was renewed at some time in between
         passing(111.0)
-        with state.lease(name, 1000, wait=0) as lease:
+        with Versioned(opened()).lease("job", 1000, wait=0) as lease:
             assert lease.fence == 42
+
+
+def refused(opened: Open) -> None:
+    """A new handle, as a new process has it, does not get the lease."""
+    with pytest.raises(LeaseHeld):
+        Versioned(opened()).lease("job", wait=0).__enter__()
+
+
+def test_a_sight_counts_on_its_own_machine_only(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines that look in turn each count from their own first look, and a damaged row counts anew."""
+    store = opened()
+    store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 41).encode())
+    with time_passes(monkeypatch) as passing:
+        refused(opened)
+        passing(100.0)
+        monkeypatch.setattr(leases, "clock_name", lambda: "another machine, whose clock may be far ahead")
+        refused(opened)
+        passing(100.0)
+        refused(opened)
+        assert state_of(store).repo.fsck().ok
+        monkeypatch.undo()
+    with time_passes(monkeypatch) as passing:
+        sights = store.get("lease-seen/job")
+        assert sights is not None
+        store.set("lease-seen/job", b"\0" + sights)
+        assert [damage.kind for damage in state_of(store).repo.fsck().damage] == ["sight of a lease"]
+        passing(200.0)
+        refused(opened)
+        passing(109.0)
+        refused(opened)
+        passing(2.0)
+        with Versioned(opened()).lease("job", wait=0) as lease:
+            assert lease.fence == 42
+
+
+def state_of(store: KVStore) -> Versioned:
+    """A state with a commit, so that the store has its format."""
+    state = Versioned(store)
+    if state.head is None:
+        state["n"] = 1
+        state.commit()
+    return state
+
+
+def test_a_holder_that_renews_stays_however_often_others_ask(opened: Open) -> None:
+    """Between two renewals the row changes, so the time of an earlier sight never adds up."""
+    with Versioned(opened()).lease("job", 0.5) as lease:
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            refused(opened)
+            time.sleep(0.02)
+        assert lease.held
 
 
 def test_the_time_of_day_does_not_matter(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,6 +642,28 @@ def test_a_killed_holder(tmp_path: Path) -> None:
             state.lease("job", wait=0).__enter__()
         with state.lease("job", 60, wait=60) as lease:
             assert lease.fence == 2
+
+
+def test_runs_that_do_not_wait_take_over_from_a_killed_holder(tmp_path: Path) -> None:
+    """Each run of a cron job is a new process, asks once and ends. The second one after the ttl gets it."""
+    script = (
+        "import sys; from vstate import Disk, LeaseHeld, Versioned\n"
+        "try:\n"
+        "    with Versioned(Disk(sys.argv[1])).lease('job', wait=0) as lease: print(lease.fence)\n"
+        "except LeaseHeld: pass\n"
+    )
+    with holder(tmp_path / "store", 0.5) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert outcome(script, tmp_path / "store") == ""
+        time.sleep(0.6)
+        assert outcome(script, tmp_path / "store") == "2\n"
+
+
+def outcome(script: str, directory: Path) -> str:
+    """The output of a process that runs the script."""
+    with start(script, directory) as process:
+        return process.communicate()[0]
 
 
 @pytest.mark.slow

@@ -15,7 +15,20 @@ LONGEST_NAME: Final = 200
 """Bytes of UTF-8. Some stores take keys of 1,024 bytes at most, and the name of a branch needs room too."""
 
 RESERVED: Final = frozenset(
-    ["commit-graph", "damaged", "expiry", "lease", "o", "policy", "r", "reflog", "remote", "shallow", "trash"]
+    [
+        "commit-graph",
+        "damaged",
+        "expiry",
+        "lease",
+        "lease-seen",
+        "o",
+        "policy",
+        "r",
+        "reflog",
+        "remote",
+        "shallow",
+        "trash",
+    ]
 )
 """The first segments of a repository's keys: there may be one in the store itself, beside its tenants."""
 

@@ -3,21 +3,31 @@
 A lease is a row of its own, changed only by compare-and-swap. A released row stays and keeps its fencing
 token, so the next holder gets a higher one. Clocks of two machines are never compared: a contender watches
 the row, and takes the lease once the row has not changed for the lease's `ttl` by the contender's own
-clock.
+clock. A contender that gives up leaves the time of its first sight in the store, for the next process on
+the same machine.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import platform
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
-from vstate.errors import CorruptStore, InvalidInput, LeaseHeld
+from blake3 import blake3
+
+from vstate.errors import CorruptStore, InvalidInput, LeaseHeld, VStateError
 from vstate.kv.base import KVStore, check_key
 from vstate.repo.checked_row import decode_checked, encode_checked
 from vstate.repo.objects import DAMAGED
 
 LEASE = "lease/"
+SIGHT = "lease-seen/"
 
 MARGIN = 0.1
 """The part of its `ttl` by which contenders wait longer, since two clocks may differ this much in speed."""
@@ -38,6 +48,18 @@ def clock() -> float:
 
 
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def clock_name() -> str:
+    """A name for this machine's `clock`. Processes that get the same name may compare their times.
+
+    On Linux the name changes with each boot, and with the time namespace of a container. Elsewhere the clock
+    starts anew with each boot. So a time of an earlier boot makes a wait longer, never shorter.
+    """
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    return f"{uuid.getnode():x} {platform.node()}"
 
 
 class LeaseRow(NamedTuple):
@@ -75,6 +97,17 @@ def parse_lease(row: bytes) -> LeaseRow:
     return LeaseRow(*fields)
 
 
+def parse_sights(row: bytes) -> tuple[bytes, dict[str, float]]:
+    """The digest of the lease's row that was seen, and by clock the time of its first sight.
+
+    ValueError if the row is damaged.
+    """
+    match decode_checked(row):
+        case [bytes(digest), dict(times)] if {*map(type, times.values())} <= {float}:
+            return digest, times
+    raise ValueError("it holds no times of sight")
+
+
 def lease_key(name: str) -> str:
     """The key of a lease's row.
 
@@ -94,9 +127,6 @@ class Leases:
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
-        # Each row with the time of its first sight. Kept between calls, for contenders that poll without
-        # waiting.
-        self._watched: dict[str, tuple[bytes, float]] = {}
 
     def read(self, name: str) -> LeaseRow | None:
         """The row of the lease, held or free; None if nobody ever had the lease."""
@@ -128,19 +158,24 @@ class Leases:
         """
         key = lease_key(name)
         limit = None if wait is None else clock() + wait
+        seen, since = None, 0.0
         with self._store.listening(key) as listen:
             while True:
                 raw = self._store.get(key)
                 before = None if raw is None else self.parse(name, raw)
-                now = clock()  # after the read, so the row is at least this old
-                free_at = self._free_at(name, raw, before, now)
+                now = free_at = clock()  # after the read, so the row is at least this old
+                if raw is not None and before is not None and before.owner:
+                    if raw != seen:
+                        since = now if seen is not None else self._sights(name, raw).get(clock_name(), now)
+                        seen = raw
+                    free_at = since + before.ttl * (1 + MARGIN)
                 if before is None or raw is None or now >= free_at:
                     fence = self._first_fence(key) if before is None else before.fence + 1
                     mine = LeaseRow(owner, holder, ttl, fence)
                     if self._store.compare_and_swap(key, raw, mine.encode()):
-                        self._watched.pop(name, None)
                         return mine, now
                 elif given_up() or (limit is not None and now >= limit):
+                    self._note_sight(name, raw, since)
                     raise LeaseHeld(name, holder=before.holder, fence=before.fence)
                 else:
                     until = free_at if limit is None else min(free_at, limit)
@@ -154,16 +189,26 @@ class Leases:
             if row.owner != owner or self._store.compare_and_swap(key, raw, row.released().encode()):
                 return
 
-    def _free_at(self, name: str, raw: bytes | None, row: LeaseRow | None, now: float) -> float:
-        """The time from which the lease may be taken, unless its row changes before."""
-        if raw is None or row is None or not row.owner:
-            return now
-        seen, since = self._watched.get(name, (None, now))
-        if seen != raw:
-            since = now
-            self._watched[name] = raw, since
-        return since + row.ttl * (1 + MARGIN)
+    def _sights(self, name: str, raw: bytes) -> dict[str, float]:
+        """By clock, the first sight of this row of the lease."""
+        row = self._store.get(SIGHT + name)
+        with suppress(ValueError):  # a damaged row costs time, no more
+            digest, times = (b"", {}) if row is None else parse_sights(row)
+            return times if digest == _digest(raw) else {}
+        return {}
+
+    def _note_sight(self, name: str, raw: bytes, since: float) -> None:
+        """Leave the time of the first sight in the store. Of two at once, one time may be lost."""
+        times = self._sights(name, raw)
+        if since < times.get(clock_name(), math.inf):
+            row = encode_checked([_digest(raw), {**times, clock_name(): since}])
+            with suppress(VStateError):  # the lease is held, whether this works or not
+                self._store.set(SIGHT + name, row)
 
     def _first_fence(self, key: str) -> int:
         """1, or more than any earlier token if the row was damaged and a repair moved it aside."""
         return 1 if DAMAGED + key not in self._store else time.time_ns() // 1000
+
+
+def _digest(raw: bytes) -> bytes:
+    return blake3(raw).digest(length=16)

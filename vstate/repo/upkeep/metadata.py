@@ -35,7 +35,7 @@ from vstate.repo.names.refs import (
 from vstate.repo.names.remotes import REMOTE, parse_remote
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.rules.labels import parse_labels
-from vstate.repo.rules.leases import LEASE, parse_lease
+from vstate.repo.rules.leases import LEASE, SIGHT, parse_lease, parse_sights
 from vstate.repo.rules.policies import POLICY, parse_policies
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
@@ -58,6 +58,7 @@ _PREFIXES = (
     POLICY,
     LABELS,
     LEASE,
+    SIGHT,
     LIFETIME,
     GRAPH,
 )
@@ -67,6 +68,7 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     REMOTE: ("remote", lambda _, row: parse_remote(row)),
     LIFETIME: ("expiry", lambda _, row: parse_lifetime(row)),
     LEASE: ("lease", lambda _, row: parse_lease(row)),
+    SIGHT: ("sight of a lease", lambda _, row: parse_sights(row)),
     POLICY: ("policy", lambda _, row: parse_policies(row)),
     LABELS: ("labels", lambda _, row: parse_labels(row)),
     GRAPH: ("graph", read_segment),
