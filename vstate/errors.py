@@ -424,10 +424,15 @@ class CorruptObject(StorageError):
 
 
 class CorruptStore(StorageError):
-    """The store at this `location` cannot be read at all."""
+    """The store at this `location` cannot be read, or one of its rows.
 
-    def __init__(self, location: str, reason: str) -> None:
-        super().__init__(f"the store at {location} is damaged: {reason}; restore it from a copy")
+    `repairable` is True for a row that `vstate fsck --repair` mends.
+    """
+
+    def __init__(self, location: str, reason: str, *, repairable: bool = False) -> None:
+        advice = "`vstate fsck --repair` mends it" if repairable else "restore it from a copy"
+        super().__init__(f"the store at {location} is damaged: {reason}; {advice}")
+        self.repairable = repairable
         self.location = location
         self.reason = reason
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 import damaged_stores
@@ -796,3 +797,40 @@ def test_a_branch_does_not_go_back_to_what_was_undone(how: str) -> None:
     again = Versioned(store, branch="main")
     assert [commit.message for commit in again.log()] == ["c2", "c1", "c0"]
     assert again["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "use"),
+    [
+        ("format", lambda state: state.head),
+        ("r/heads/main", lambda state: Versioned(state.store).head),
+        ("lease/job", lambda state: state.lease("job", wait=0).__enter__()),
+        ("policy/heads/main", lambda state: state.policies()),
+        ("r/labels/heads/main", lambda state: state.repo.labels(["main"])),
+        ("remote/origin", lambda state: state.repo.remotes.url("origin")),
+        ("reflog/heads/main", lambda state: list(state.repo.refs.reflog("heads/main"))),
+        ("shallow/", lambda state: list(Versioned(state.store).log())),
+    ],
+)
+def test_a_damaged_row_has_one_advice_and_it_works(key: str, use: Callable[[Versioned], object]) -> None:
+    """Each kind of row that fsck mends has an error that says so, and nothing about a copy."""
+    store = Memory()
+    state = Versioned(store)
+    for n in range(3):
+        state["n"] = n
+        state.commit(str(n))
+    with state.lease("job"):
+        pass
+    state.set_policy("n", "ours")
+    state.repo.remotes.add("origin", "/somewhere")
+    state.repo.commit("main", set={"n": 9}, labels={"a": 1})
+    state.repo.squash("main", keep=1)
+    store.set(next(store.keys(key), f"{key}{'a' * 64}"), b"\xff nonsense")
+    with pytest.raises(CorruptStore) as caught:
+        use(Versioned(store) if key == "format" else state)
+    assert str(caught.value).endswith("; `vstate fsck --repair` mends it")
+    assert caught.value.repairable
+    assert str(caught.value).count("fsck") == 1
+    state.repo.fsck(repair=True)
+    with suppress(NotFound):  # a remote that is gone
+        use(Versioned(store))

@@ -162,7 +162,8 @@ class Core:
                 )
             return 0
         if not stamp.isdigit():
-            raise CorruptStore(self.store.location, f"its format is no number but {stamp[:20]!r}")
+            reason = f"its format is no number but {stamp[:20]!r}"
+            raise CorruptStore(self.store.location, reason, repairable=True)
         if len(stamp) > 9 or int(stamp) > FORMAT:
             raise UnsupportedFormat(stamp[:20].decode("ascii", "replace"), FORMAT)
         return int(stamp)

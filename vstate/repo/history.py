@@ -139,7 +139,8 @@ class History:
                 commit, kept = parse_shallow_row(key, value)
                 shallow[commit] = kept
             except ValueError as error:
-                raise CorruptStore(store.location, f"{key} names no parents: {error}") from error
+                reason = f"{key} names no parents: {error}"
+                raise CorruptStore(store.location, reason, repairable=True) from error
         self._shallow = shallow
         self._graph.forget()
         return shallow

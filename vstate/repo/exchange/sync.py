@@ -427,8 +427,8 @@ def checked_refs(repo: Core, prefix: str) -> dict[str, ObjectId]:
         if not is_ref_name(name):
             raise CorruptStore(
                 repo.store.location,
-                f"{prefix}{name!r} is no name of a ref; run `vstate fsck --repair` there, which "
-                "moves it aside, or name the branches to fetch",
+                f"{prefix}{name!r} is no name of a ref, though other branches can be fetched by name",
+                repairable=True,
             )
     return found
 

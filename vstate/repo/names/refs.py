@@ -592,7 +592,8 @@ class Refs:
             bare = _NO_MESSAGE.fullmatch(action)
             return ReflogEntry(_oid(old), _oid(new), at, bare[1] if bare else action)
         except (ValueError, TypeError) as error:
-            raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
+            reason = f"a bad reflog entry {key}: {error}"
+            raise CorruptStore(self._store.location, reason, repairable=True) from error
 
     def _reflog_line(
         self,
@@ -615,7 +616,8 @@ class Refs:
         try:
             return ObjectId.parse(value.decode("ascii"))
         except ValueError as error:
-            raise CorruptStore(self._store.location, f"the ref {ref} holds no commit id") from error
+            reason = f"the ref {ref} holds no commit id"
+            raise CorruptStore(self._store.location, reason, repairable=True) from error
 
 
 def _value(oid: ObjectId | None) -> bytes | None:

@@ -105,7 +105,7 @@ class Remotes:
         try:
             return parse_remote(value)
         except ValueError as error:
-            raise CorruptStore(self._store.location, f"{key}: {error}") from error
+            raise CorruptStore(self._store.location, f"{key}: {error}", repairable=True) from error
 
 
 def parse_remote(value: bytes) -> str:

@@ -139,8 +139,8 @@ class Labels:
 
     def _damaged(self, key: str, error: ValueError) -> CorruptStore:
         branch = key.removeprefix(_key(""))
-        reason = f"the labels of branch {branch!r}: {error}; `vstate fsck --repair` moves them aside"
-        return CorruptStore(self._store.location, reason)
+        reason = f"the labels of branch {branch!r}: {error}"
+        return CorruptStore(self._store.location, reason, repairable=True)
 
 
 def label_rows(branch: str, at: ObjectId, labels: dict[str, Label]) -> dict[str, bytes | None]:

@@ -138,8 +138,7 @@ class Leases:
         try:
             return parse_lease(raw)
         except ValueError as error:
-            reason = f"lease {name!r}: {error}; `vstate fsck --repair` moves it aside"
-            raise CorruptStore(self._store.location, reason) from error
+            raise CorruptStore(self._store.location, f"lease {name!r}: {error}", repairable=True) from error
 
     def take(
         self,

@@ -146,8 +146,8 @@ class Policies:
         try:
             return parse_policies(row)
         except ValueError as error:
-            reason = f"the policies of branch {branch!r}: {error}; `vstate fsck --repair` moves them aside"
-            raise CorruptStore(self._store.location, reason) from error
+            reason = f"the policies of branch {branch!r}: {error}"
+            raise CorruptStore(self._store.location, reason, repairable=True) from error
 
 
 def _longest_match(policies: Mapping[str, Policy], key: str) -> Policy | None:
