@@ -20,16 +20,28 @@ _NOT_PLAIN: Final = CoroutineType, GeneratorType, AsyncGeneratorType
 
 
 def check_key(key: object) -> str:
-    """The key as text; TypeError unless it is a str, InvalidInput unless UTF-8 encodes it in 4,096 bytes."""
-    if type(key) is str and key.isascii() and len(key) <= MAX_KEY_BYTES:  # nearly every key
+    """The key as text, of any length; TypeError unless it is a str, InvalidInput unless UTF-8 encodes it.
+
+    Reads and deletions take a key that is longer than a new one may be: an older vstate may have written it.
+    """
+    if type(key) is str and key.isascii():  # nearly every key
         return key
     if not isinstance(key, str):
         raise TypeError(f"a state's keys are str, not {type(key).__name__}: {key!r}")
     key = str.__str__(key)  # the text of a subclass, such as a str Enum, whatever its own __str__ says
     try:
-        size = len(key) if key.isascii() else len(key.encode())
+        key.encode()
     except UnicodeEncodeError:
         raise InvalidInput(f"key {key!r} holds a lone surrogate, which UTF-8 cannot encode") from None
+    return key
+
+
+def check_new_key(key: object) -> str:
+    """The key of a value to write, as text; InvalidInput also for more than 4,096 bytes."""
+    if type(key) is str and key.isascii() and len(key) <= MAX_KEY_BYTES:  # nearly every key
+        return key
+    key = check_key(key)
+    size = len(key.encode())
     if size > MAX_KEY_BYTES:
         raise InvalidInput(f"a key of {size} bytes is too long: the limit is {MAX_KEY_BYTES}")
     return key

@@ -61,9 +61,8 @@ def test_wrong_parts_of_a_path() -> None:
         join_path("a", 1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="an id is"):
         path_of(5)  # type: ignore[arg-type]
-    for part in ("x" * 5000, "\ud800"):
-        with pytest.raises(InvalidInput):
-            join_path(part)
+    with pytest.raises(InvalidInput):
+        join_path("a", "\ud800")
     for key in ("", "a//b", "/a", "%2F", "%41", "100%"):
         with pytest.raises(InvalidInput):
             split_path(key)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from soak import SOAK
 
-from vstate import Disk, Live, Memory, Versioned
+from vstate import Disk, Live, Memory, Versioned, arguments
 from vstate.errors import (
     AlreadyExists,
     CannotLoad,
@@ -244,6 +244,52 @@ def test_keys_that_cannot_be_stored(key: str) -> None:
         state[key] = 1
     assert len(state) == 0
     assert key not in state
+
+
+KEY = "a/" + "k" * 2000
+
+USES: dict[str, Callable[[Versioned], object]] = {
+    "read": lambda state: state[KEY],
+    "get": lambda state: state.get(KEY),
+    "get_many": lambda state: state.get_many([KEY])[KEY],
+    "in": lambda state: KEY in state,
+    "edit in place": lambda state: (state[KEY].append(2), state.commit()),
+    "delete": lambda state: (state.__delitem__(KEY), state.commit()),
+    "pop": lambda state: state.pop(KEY),
+    "expire": lambda state: state.expire(KEY, 60) or state.commit(),
+    "expires": lambda state: state.expires(KEY) is None,
+    "discard": lambda state: state.discard(KEY) or True,
+    "namespace": lambda state: state.namespace("a").pop(KEY[2:]),
+    "snapshot": lambda state: state.checkout("HEAD").inert(KEY),
+    "log": lambda state: list(state.log(key=KEY)),
+    "blame": lambda state: state.blame(KEY),
+    "diff": lambda state: state.diff("HEAD~1", "HEAD")[KEY],
+    "rollback": lambda state: (state.pop(KEY), state.commit(), state.rollback()),
+    "merge": lambda state: (state.create_branch("side"), state.pop(KEY), state.commit(), state.merge("side")),
+    "delete by repo": lambda state: state.repo.commit("main", delete=[KEY]),
+    "fsck": lambda state: state.repo.fsck().ok,
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_limit_for_new_keys_locks_no_older_key_in(
+    use: Callable[[Versioned], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that an older vstate wrote under a higher limit is read, edited and deleted as any other."""
+    state = Versioned()
+    state["n"] = 0
+    state.commit()
+    state[KEY] = [1]
+    state.commit()
+    monkeypatch.setattr(arguments, "MAX_KEY_BYTES", 1024)
+    assert use(Versioned(state.store))
+    for write in (
+        lambda: state.__setitem__(KEY, [2]),
+        lambda: Live().__setitem__(KEY, [2]),
+        lambda: state.repo.commit("main", set={KEY: 2}),
+    ):
+        with pytest.raises(InvalidInput, match="1024"):
+            write()
 
 
 def test_unpicklable_keeps_everything_staged() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from vstate.arguments import check_key
+from vstate.arguments import check_key, check_new_key
 from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
@@ -172,7 +172,7 @@ def _encode(
         except Exception as error:  # pickling runs the classes' own code, which may raise anything
             culprits[key] = culprit(value, f"set[{key!r}]", own_error(partial(encode_value, value), error))
             continue
-        changes[check_key(key)] = encoded.entry
+        changes[check_new_key(key)] = encoded.entry
         objects.update(encoded.objects)
     if culprits:
         raise Unpicklable(culprits, staged=False)

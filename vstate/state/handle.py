@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet, ref
 
-from vstate.arguments import check_key
+from vstate.arguments import check_key, check_new_key
 from vstate.errors import (
     CorruptObject,
     DetachedHead,
@@ -465,7 +465,7 @@ class Handle(StateHandle):
 
     def write(self, key: str, value: Any) -> None:
         """Stage a value."""
-        key, kind = check_key(key), type(value)
+        key, kind = check_new_key(key), type(value)
         # Most values are of these types, and need no call.
         fixed = kind in IMMUTABLE or (kind not in CONTAINERS and is_immutable(value))
         with self.lock:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NoReturn
 
-from vstate.arguments import called, check_key
+from vstate.arguments import called, check_key, check_new_key
 from vstate.errors import NotVersioned
 from vstate.forks import no_copy
 from vstate.objects import expiry
@@ -32,7 +32,7 @@ class LiveHandle(StateHandle):
 
     def write(self, key: str, value: Any) -> None:
         """Set a key. A sliding expiry begins again, any other is taken away."""
-        key = check_key(key)
+        key = check_new_key(key)
         with self.lock:
             before, at = self.expiries.get(key), expiry.now()
             again = None if before is None or before.at <= at else before.begun_anew(at)

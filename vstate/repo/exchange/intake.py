@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vstate.arguments import check_key
+from vstate.arguments import check_new_key
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
@@ -87,7 +87,7 @@ def _batches(source: Source, prefix: str, left_out: list[tuple[str, str]]) -> It
     for key, value in source:
         try:
             encoded = value()
-            batch[check_key(prefix + key)] = encoded
+            batch[check_new_key(prefix + key)] = encoded
         except (Refusal, InvalidInput) as error:
             left_out.append((key, str(error)))
             continue

@@ -15,7 +15,7 @@ from vstate.objects.tree import Node, level
 from vstate.plural import counted
 from vstate.values.entry import ATOM, ATOM_BYTES, INLINE_BYTES, Entry
 
-MOST_KEY_BYTES = 4096
+MOST_KEY_BYTES = 4096  # of the format, whatever the limit for new keys is
 
 _ATOMS = (type(None), bool, int, float, str, bytes)
 
