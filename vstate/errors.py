@@ -300,11 +300,11 @@ class DetachedHead(ReadOnly):
         self.commit = commit
 
 
-class NotVersioned(VStateError):
-    """A `Live` state has no history."""
+class NotVersioned(VStateError, AttributeError):
+    """A `Live` state has no history. So `hasattr` and `getattr` with a default find none either."""
 
     def __init__(self, operation: str) -> None:
-        super().__init__(f"Live keeps no history, so it has no {operation}(); use Versioned()")
+        super().__init__(f"Live keeps no history, so it has no {operation}; use Versioned()")
         self.operation = operation
 
 

@@ -171,6 +171,7 @@ def test_first_parent(merged):
     every, first = subjects(merged), subjects(merged, "--first-parent")
     assert len(every) == len(first) + 1
     assert first[-1] == "base"
+    assert subjects(merged, "--first-parent", "--", "b") == first[:1]  # the merge brought it
     assert not any(
         "|" in line for line in merged("log", "--graph", "--oneline", "--first-parent").splitlines()
     )

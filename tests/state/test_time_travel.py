@@ -11,13 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from vstate import Commit, Live, Memory, Snapshot, Versioned
+from vstate import Commit, Memory, Snapshot, Versioned
 from vstate.errors import (
     DetachedHead,
     InvalidInput,
     KeyNotFound,
     NotFound,
-    NotVersioned,
     RefMoved,
     StoreUnavailable,
     UncommittedChanges,
@@ -444,13 +443,6 @@ def test_bisect_takes_whatever_is_true() -> None:
     assert state.bisect(lambda snapshot: snapshot["items"], "HEAD~3").parents == (
         state.checkout("HEAD~2").commit.id,
     )
-
-
-def test_live_has_none_of_it() -> None:
-    """There is nothing to go back to."""
-    for name in ("blame", "bisect", "undo", "redo"):
-        with pytest.raises(NotVersioned, match=name):
-            getattr(Live(), name)("k")
 
 
 def test_rollback_takes_a_revision_or_a_number_of_steps() -> None:

@@ -253,9 +253,11 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 
 for _name in (
-    "bisect", "blame", "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag",
-    "diff", "discard", "fork", "inert", "lease", "log", "merge", "policies", "pull", "push", "redo",
-    "refresh", "reset", "revert", "rollback", "set_policy", "status", "subscribe", "switch", "tag", "tags",
-    "undo", "watch",
+    "bisect", "blame", "branch_names", "branches", "checkout", "cherry_pick", "create_branch",
+    "delete_branch", "delete_tag", "diff", "discard", "fork", "inert", "lease", "log", "merge",
+    "merge_base", "policies", "pull", "push", "redo", "refresh", "reset", "revert", "rollback",
+    "set_policy", "status", "subscribe", "switch", "tag", "tags", "undo", "view", "watch",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))
+for _name in "branch", "head", "repo", "store":
+    setattr(Live, _name, property(_not_versioned(_name)))

@@ -76,8 +76,11 @@ class Selection:
             )
             and all(_has(commit.info, *wanted) for wanted in self.info)
             and (not self.author or str(signer_of(commit) or "").startswith(self.author))
-            and (not self.keys or any(self.repo.history.changes_key(commit, key) for key in self.keys))
+            and (not self.keys or any(self._changes_key(commit, key) for key in self.keys))
         )
+
+    def _changes_key(self, commit: Commit, key: str) -> bool:
+        return self.repo.history.changes_key(commit, key, first_parent=self.first_parent)
 
 
 def _has(info: Any, name: str, text: str | None) -> bool:
