@@ -51,6 +51,7 @@ def test_public_names() -> None:
         "view",
         "renamed",
         "upgrade",
+        "compare",
     ]
     assert set(expected) | set(errors.__all__) == set(vstate.__all__)
     for name in vstate.__all__:

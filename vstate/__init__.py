@@ -27,6 +27,7 @@ from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
 from vstate.values.absent import ABSENT
 from vstate.values.evolution import renamed, upgrade
+from vstate.values.likeness import compare
 
 if TYPE_CHECKING:
     from vstate.repo.merge.three_way import KeyConflict, MergeResult
@@ -53,6 +54,7 @@ __all__ = [
     "SigningKey",
     "Snapshot",
     "Versioned",
+    "compare",
     "events",
     "open_store",
     "quote_ref",

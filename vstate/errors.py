@@ -192,7 +192,8 @@ class MergeConflict(Conflict):
     """Both sides changed the same keys, and no policy resolved them. Nothing was merged.
 
     `keys` names them. `conflicts` has a `KeyConflict` for each key whose conflict is known: its `base`,
-    `ours`, `theirs` and `reason`.
+    `ours`, `theirs` and `reason`. `perhaps_read` names the keys that this program did not set: reading their
+    values may have changed them.
     """
 
     def __init__(
@@ -202,10 +203,12 @@ class MergeConflict(Conflict):
         branch: str | None = None,
         conflicts: Mapping[str, Any] | None = None,
         operation: str = "commit",
+        perhaps_read: Iterable[str] = (),
     ) -> None:
         self.keys = tuple(sorted(keys))
         self.branch = branch
         self.conflicts = dict(conflicts or {})
+        self.perhaps_read = tuple(sorted(perhaps_read))
         shown = ", ".join(repr(key) for key in self.keys[:10])
         more = f" and {len(self.keys) - 10} more" if len(self.keys) > 10 else ""
         where = f" on branch {branch!r}" if branch else ""
@@ -217,6 +220,11 @@ class MergeConflict(Conflict):
                 "discard() those keys, then refresh() and redo them, or give them a merge policy with "
                 "set_policy(prefix, policy)"
             )
+            if self.perhaps_read:
+                message += (
+                    f"; reading may have changed {', '.join(map(repr, self.perhaps_read[:10]))} here: if so, "
+                    "name the attributes that reading changes with vstate.compare(cls, without=[...])"
+                )
         elif operation == "task":
             message = (
                 f"another writer{where} changed {shown}{more} too{why}; nothing was committed, and nothing "

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -10,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from vstate import Memory, Unpicklable, Versioned
+import vstate
+from vstate import InvalidInput, Memory, MergeConflict, Unpicklable, Versioned
 
 
 class HoldsAddress:
@@ -234,6 +238,329 @@ def test_tables_that_are_only_shown() -> None:
     state["rows"].loc[dates[3], "n"] = 7
     state["columns"].loc[0, "t"] = dates[9]
     assert state.status().modified == ["columns", "rows"]
+
+
+class Counts:
+    """Reading it changes a number, which nobody told vstate."""
+
+    def __init__(self) -> None:
+        self.words, self.hits = ["a"], 0
+
+    def read(self) -> list[str]:
+        self.hits += 1
+        return self.words
+
+
+class Hits(Counts):
+    """As `Counts`, and vstate was told."""
+
+
+class SubHits(Hits):
+    """A subclass has fields of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more: list[str] = []
+
+
+class Cached(Counts):
+    """It keeps results in a dict."""
+
+    def __init__(self) -> None:
+        self.words, self._cache = ["a"], {}
+
+    def read(self) -> int:
+        return self._cache.setdefault("count", len(self.words) + len(self._cache))
+
+
+class Filled(Counts):
+    """It makes attributes as they are asked for, also one that cannot be pickled."""
+
+    def __init__(self) -> None:
+        self.words = ["a"]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("lock", "upper"):
+            raise AttributeError(name)
+        made = Lock() if name == "lock" else [word.upper() for word in self.words]
+        return self.__dict__.setdefault(name, made)
+
+    def read(self) -> Any:
+        return self.lock, self.upper
+
+
+class Reify:
+    """A cached property written by hand."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __get__(self, obj: Any, owner: type) -> Any:
+        return self if obj is None else vars(obj).setdefault(self.function.__name__, self.function(obj))
+
+
+class Reified(Counts):
+    """It uses a cached property that is not of functools."""
+
+    @Reify
+    def count(self) -> int:
+        return len(self.words)
+
+    def read(self) -> int:
+        return self.count
+
+
+class Slotted:
+    """It has slots."""
+
+    __slots__ = ("hits", "words")
+    __init__, read = Counts.__init__, Counts.read
+
+
+class Tuples(Counts):
+    """As the trees of scikit-learn: its state is a tuple."""
+
+    def __getstate__(self) -> Any:
+        return self.words, self.hits
+
+    def __setstate__(self, state: Any) -> None:
+        self.words, self.hits = state
+
+
+class Entries(dict[str, Any]):
+    """A dict with a counter."""
+
+    def __init__(self, **entries: Any) -> None:
+        super().__init__(entries)
+        self.words = self.setdefault("words", ["a"])
+        self.hits = 0
+
+    read = Counts.read
+
+
+class Deep(Counts):
+    """The counter is in a part of it."""
+
+    def __init__(self) -> None:
+        self.words, self.stats = ["a"], {"reads": 0, "limit": 9}
+
+    def read(self) -> None:
+        self.stats["reads"] += 1
+
+
+READ: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Hits, SubHits, Cached, Filled, Reified, Slotted, Tuples, Entries, Deep)
+}
+for kind in (Hits, Slotted, Entries):
+    vstate.compare(kind, without=["hits"])
+vstate.compare(f"{__name__}.Cached", without=["_cache"])
+vstate.compare(Filled, without=["lock", "upper"])
+vstate.compare(Tuples, without=[1])
+vstate.compare(Deep, lambda deep: (deep.words, deep.stats["limit"]))
+
+
+@dataclass
+class Box:
+    content: Any
+
+
+WRAPPED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "bare": (lambda value: value, lambda held: held),
+    "dict": (lambda value: {"a": value, "b": 1}, lambda held: held["a"]),
+    "list": (lambda value: [1, (value,)], lambda held: held[1][0]),
+    "dataclass": (Box, lambda held: held.content),
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
+@pytest.mark.parametrize("kind", READ)
+def test_parts_that_do_not_count(kind: str, wrapped: str) -> None:
+    """An object that differs in them alone is no change, no conflict, and stays in hand. An edit counts."""
+    wrap, unwrap = WRAPPED[wrapped]
+    writer = Versioned()
+    writer["k"] = wrap(READ[kind]())
+    writer.commit()
+    handles = [writer, Versioned(writer.store), Versioned(writer.store)]
+    for i, each in enumerate(handles):
+        held = unwrap(each["k"])
+        for _ in range(3):
+            held.read()
+            assert not each.status()
+        each[f"read/{i}"] = 1
+    for each in handles:
+        assert each.commit() is not None
+        held = unwrap(each["k"])
+        each.discard()
+        assert unwrap(each["k"]) is held
+    assert handles[2].diff("HEAD^2~1", "HEAD^2").added == ["read/2"]
+    reader = Versioned(writer.store)
+    held = unwrap(reader["k"])
+    held.read()
+    held.words.append("b")
+    if kind == "Filled":
+        with pytest.raises(Unpicklable, match="lock"):
+            reader.commit()
+        return
+    assert reader.status().modified == ["k"]
+    assert reader.commit() is not None
+    assert unwrap(Versioned(writer.store)["k"]).words == ["a", "b"]
+
+
+def test_fields_of_a_subclass_count() -> None:
+    """The attributes that a subclass adds to a registered class count, and so do those beside a counter."""
+    state = Versioned()
+    state.update(sub=SubHits(), deep=Deep(), entries=Entries())
+    state.commit()
+    state["sub"].more.append("x")
+    state["deep"].stats["limit"] = 8
+    state["entries"]["new"] = 1
+    assert state.status().modified == ["deep", "entries", "sub"]
+
+
+def test_private_attributes_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A counter among the private attributes of a model of pydantic is named as any other."""
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+    class Model(pydantic.BaseModel):  # type: ignore[misc,name-defined]
+        goal: str = "x"
+        _hits: int = pydantic.PrivateAttr(0)
+
+    Model.__module__, Model.__qualname__ = "__main__", "Model"
+    monkeypatch.setattr(sys.modules["__main__"], "Model", Model, raising=False)
+    vstate.compare("__main__.Model", without=["_hits"])
+    state = Versioned()
+    state["k"] = Model()
+    state.commit()
+    state["k"]._hits += 1
+    assert not state.status()
+    state["k"].goal = "y"
+    assert state.status().modified == ["k"]
+
+
+def test_a_conflict_that_reading_may_have_made() -> None:
+    """If nothing shows who only read, the conflict stays. It names the hook, unless the value was set or is
+    plain data.
+    """
+    store = Memory()
+    state = Versioned(store)
+    state.update(counts={"in": [Counts()]}, set=Counts(), plain=[1])
+    state.commit()
+    one, other = Versioned(store), Versioned(store)
+    for times, each in enumerate((one, other), 1):
+        for _ in range(times):
+            each["counts"]["in"][0].read()
+        each["plain"].append(times)
+        each["set"] = Counts()
+        each["set"].words.append(str(times))
+    one.commit()
+    for attempt in (other.commit, other.refresh):
+        with pytest.raises(MergeConflict, match=r"reading may have changed 'counts' here.*compare") as found:
+            attempt()
+        assert found.value.keys == ("counts", "plain", "set")
+        assert found.value.perhaps_read == ("counts",)
+    assert other.status().modified == ["counts", "plain", "set"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error"),
+    [
+        ((Hits,), {}, InvalidInput),
+        ((Hits, vars), {"without": ["hits"]}, InvalidInput),
+        ((Hits,), {"without": "hits"}, TypeError),
+        ((Hits, 3), {}, TypeError),
+        ((3, vars), {}, TypeError),
+    ],
+)
+def test_what_compare_refuses(arguments: Any, options: Any, error: type[Exception]) -> None:
+    """Neither or both, a text for a list of names, no function, and no class are refused."""
+    with pytest.raises(error):
+        vstate.compare(*arguments, **options)
+
+
+def _matrix() -> Any:
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    return sparse.csr_matrix(([1.0, 2.0, 3.0], [2, 1, 0], [0, 2, 3, 3]), shape=(3, 3))
+
+
+def _figure() -> Any:
+    figures = pytest.importorskip("matplotlib.figure", reason="matplotlib is not installed")
+    figure = figures.Figure()
+    figure.add_subplot().plot([1, 2], [3, 4])
+    return figure
+
+
+def _neighbors(kind: str) -> Any:
+    neighbors = pytest.importorskip("sklearn.neighbors", reason="scikit-learn is not installed")
+    return neighbors.KNeighborsClassifier(algorithm=kind).fit([[i] for i in range(99)], [0, 1, 0] * 33)
+
+
+def _spatial(name: str) -> Any:
+    spatial = pytest.importorskip("scipy.spatial", reason="scipy is not installed")
+    return getattr(spatial, name)([[i, i % 7] for i in range(99)])
+
+
+def _predict(model: Any) -> None:
+    model.predict([[3]])
+
+
+def _query(tree: Any) -> None:
+    tree.query([[3, 3]])
+
+
+LIBRARIES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "KDTree of sklearn": (
+        lambda: _neighbors("kd_tree"),
+        _predict,
+        lambda model: model.set_params(n_neighbors=3),
+    ),
+    "BallTree of sklearn": (
+        lambda: _neighbors("ball_tree"),
+        _predict,
+        lambda model: model.fit([[1], [2], [3], [4], [5]], [0, 1, 0, 1, 1]),
+    ),
+    "cKDTree": (lambda: _spatial("cKDTree"), _query, lambda tree: tree.data.__setitem__((0, 0), 7.0)),
+    "KDTree of scipy": (lambda: _spatial("KDTree"), _query, lambda tree: tree.data.__setitem__((1, 1), 7.0)),
+    "csr": (
+        _matrix,
+        lambda matrix: (matrix.has_sorted_indices, matrix.has_canonical_format, matrix.max()),
+        lambda matrix: matrix.data.__setitem__(0, 9.0),
+    ),
+    "csc": (
+        lambda: _matrix().tocsc(),
+        lambda matrix: (matrix.has_sorted_indices, matrix.has_canonical_format),
+        lambda matrix: matrix.resize(4, 4),
+    ),
+    "figure": (
+        _figure,
+        lambda figure: (figure.axes[0].get_xlim(), figure.savefig(io.BytesIO())),
+        lambda figure: figure.axes[0].set_title("x"),
+    ),
+    "figure, a label": (
+        _figure,
+        lambda figure: figure.axes[0].get_ylim(),
+        lambda figure: figure.axes[0].lines[0].set_label("x"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_objects_of_libraries_that_are_only_read(name: str) -> None:
+    """Trees that count queries, flags of sparse matrices and figures: read by three, no change; an edit is
+    one.
+    """
+    make, read, edit = LIBRARIES[name]
+    state = Versioned()
+    state["k"] = {"in": make()}
+    state.commit()
+    handles = [state, state.fork("one"), state.fork("other")]
+    for each in handles:
+        read(each["k"]["in"])
+        assert not each.status()
+        read(each["k"]["in"])
+        assert not each.status()
+    for each in handles:
+        edit(each["k"]["in"])
+        assert each.status().modified == ["k"]
 
 
 def test_a_class_that_changes_beside_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,12 @@ def publish_merged(
                 # Keys that both changed alike count too: two increments of one counter are alike.
                 conflicts.update(filter(depends_on, [*moved, *merged.agreed]))
             if conflicts:
-                raise MergeConflict(conflicts, branch=branch, conflicts=merged.conflicts)
+                raise MergeConflict(
+                    conflicts,
+                    branch=branch,
+                    conflicts=merged.conflicts,
+                    perhaps_read=plan.perhaps_read(conflicts),
+                )
             root, new_objects, new_nodes = tree.update(
                 repo.objects.node, theirs.root, plan.changes | merged.resolved
             )

@@ -27,6 +27,7 @@ from vstate.objects.tree import KeyChange
 from vstate.repo.names.refs import HEADS, Head
 from vstate.state.committing import land_doubt, may_have_written
 from vstate.state.handle import Handle
+from vstate.state.plan import Plan
 from vstate.state.position import Pending
 from vstate.state.slots import ABSENT, CLEAN, FORGET, Mark, Slot, Steps
 
@@ -138,7 +139,7 @@ def move(handle: Handle, commit: Commit, branch: str | None) -> None:
     try:
         plan = handle.plan()
         changes = plan.changes | dict.fromkeys(plan.unpicklable, b"")
-        foreign, agreed = _foreign_changes(handle, at.head, commit, changes, at.branch)
+        foreign, agreed = _foreign_changes(handle, at.head, commit, changes, at.branch, plan)
     except CorruptObject:
         if not handle.is_base_gone():
             raise
@@ -154,6 +155,7 @@ def _foreign_changes(
     theirs: Commit,
     changes: Mapping[str, bytes | None],
     branch: str | None,
+    plan: Plan,
 ) -> tuple[list[str], dict[str, bytes | None]]:
     """The keys that they alone changed since the base, and the entries of the keys that both changed alike.
 
@@ -176,7 +178,7 @@ def _foreign_changes(
         policies = handle.repo.policies.read(branch)
         conflicts += [key for key in agreed if handle.repo.policies.adds_up(policies, key)]
     if conflicts:
-        raise MergeConflict(conflicts, branch=branch)
+        raise MergeConflict(conflicts, branch=branch, perhaps_read=plan.perhaps_read(conflicts))
     return foreign, agreed
 
 

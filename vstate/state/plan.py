@@ -31,14 +31,9 @@ from vstate.state.slots import (
 from vstate.state.tracking import is_unshared
 from vstate.values.culprits import own_error
 from vstate.values.entry import PICKLE, Encoded, Entry, Reader, encode_value, entry_chunks, read_parts
-from vstate.values.likeness import definitions_in, is_alike_at_rest, is_alike_but_for_caches
-from vstate.values.pickling import (
-    LONG_BYTEARRAY,
-    dumps,
-    dumps_inside,
-    may_be_restless,
-    may_hold_caches,
-)
+from vstate.values.likeness import definitions_in, is_alike_at_rest, is_alike_in_parts, may_count_partly
+from vstate.values.opcodes import may_hold
+from vstate.values.pickling import LONG_BYTEARRAY, NAMES, dumps, dumps_inside, may_be_restless
 
 
 class Plan:
@@ -74,6 +69,18 @@ class Plan:
     def touched(self) -> set[str]:
         """The keys that differ from the tree, or were set to the value there."""
         return {*self.changes, *self.unpicklable, *self.unchanged}
+
+    def perhaps_read(self, keys: Iterable[str]) -> list[str]:
+        """Those of the keys whose values were not set, and hold objects, which reading may have changed."""
+        return [key for key in keys if self._is_perhaps_read(key)]
+
+    def _is_perhaps_read(self, key: str) -> bool:
+        slot, _ = self.steps.get(key, (None, None))
+        encoded = self.encoded.get(key)
+        if slot is None or slot.dirty or encoded is None:
+            return False
+        entry = Entry.decode(encoded.entry)
+        return entry.codec == PICKLE and may_hold(bytes(read_parts(entry, self.reader())[0][0]), NAMES)
 
     def reader(self) -> Reader:
         """A reader that finds the plan's objects besides the stored ones."""
@@ -134,7 +141,7 @@ def _plan_value(
     try:
         encoded = encode_value(value) if base is None else _encoded(value, base)
     except Exception as error:  # pickling runs the classes' own code, which may raise anything
-        if slot.dirty or base is None or not _only_caches_differ(repo, key, value, base):
+        if slot.dirty or base is None or not _is_alike_in_parts(repo, key, value, base):
             plan.unpicklable[key] = own_error(partial(encode_value, value), error)
         return
     if base is not None and base is slot.base and not slot.dirty and encoded.entry == base.entry:
@@ -237,16 +244,16 @@ def _compare(repo: Repository, key: str, slot: Slot, base: Base, encoded: Encode
     # The program did not set the value. So a class that changed, or a result that was cached, is no edit.
     if _defined_anew(base, entry, value):
         return True, base
-    if may_hold_caches() and _only_caches_differ(repo, key, value, base):
+    if may_count_partly() and _is_alike_in_parts(repo, key, value, base):
         return True, base.replaced(alternates=base.alternates | {encoded.entry})
     return False, base
 
 
-def _only_caches_differ(repo: Repository, key: str, value: object, base: Base) -> bool:
-    """Whether the value is the committed one, apart from results that reading it added."""
+def _is_alike_in_parts(repo: Repository, key: str, value: object, base: Base) -> bool:
+    """Whether the value is the committed one, in all parts that count."""
 
     def alike() -> bool:
-        return is_alike_but_for_caches(value, lambda: repo.load(key, base.entry).value)
+        return is_alike_in_parts(value, lambda: repo.load(key, base.entry).value)
 
     try:
         return alike()
@@ -306,7 +313,7 @@ def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) 
             encoded = _encoded(slot.value, slot.base)
         except Exception as error:  # the classes' own code may raise anything; the next plan names the error
             own_error(partial(encode_value, slot.value), error)
-            if slot.base is None or not _only_caches_differ(repo, key, slot.value, slot.base):
+            if slot.base is None or not _is_alike_in_parts(repo, key, slot.value, slot.base):
                 edited.append(key)
             continue
         if key in plan.changes:

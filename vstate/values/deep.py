@@ -9,13 +9,14 @@ from __future__ import annotations
 import pickle
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from types import MappingProxyType, NoneType
 from typing import Any, Final, NamedTuple
 
 from vstate.values.absent import ABSENT, Unmergeable
 from vstate.values.culprits import own_error
 from vstate.values.inert import preview, printable
+from vstate.values.likeness import results_of
 from vstate.values.models import FIELDS_SET, HOLDERS
 from vstate.values.tokens import CLASH, Tokens
 
@@ -219,17 +220,15 @@ def _take_apart(value: Any) -> _Parts | None:
         attributes, state = state, None
     elif type(state) is tuple and len(state) == 2 and all(type(part) in (dict, NoneType) for part in state):
         attributes, slots, state = state[0] or {}, state[1] or {}, None
-    return _Parts(make, args, items, state, _without_caches(kind, attributes), slots, entries, is_list)
+    attributes = _without_results(attributes, results_of(kind))
+    return _Parts(make, args, items, state, attributes, slots, entries, is_list)
 
 
-def _without_caches(kind: type, attributes: dict[Any, Any]) -> dict[Any, Any]:
+def _without_results(attributes: dict[Any, Any], results: frozenset[str]) -> dict[Any, Any]:
     """The attributes without cached properties, which would keep the result for one side's fields."""
-    found = {}
-    for name, value in attributes.items():
-        if name == "__dict__" and type(value) is dict:
-            value = _without_caches(kind, value)
-        if not isinstance(name, str) or not isinstance(getattr(kind, name, None), cached_property):
-            found[name] = value
+    found = {name: value for name, value in attributes.items() if name not in results}
+    if type(fields := found.get("__dict__")) is dict:
+        found["__dict__"] = _without_results(fields, results)
     return found
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from vstate.errors import CannotLoad
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
-from vstate.values.caches import WithoutCaches, cache_names
 from vstate.values.opcodes import framed, join_pieces, may_hold, tokens
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ LONG_BYTEARRAY = 4 * 1024 * 1024
 A shorter one is copied into the pickle in one step, so that another thread can change its length meanwhile.
 """
 
-_NAMES = 0x93
+NAMES = 0x93
 """The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
 
 EMPTY_SET, FROZENSET = 0x8F, 0x91
@@ -128,8 +127,6 @@ _SETTLING: set[type] = set()
 """Classes in whose first pickle something differs from the next ones: they fill a cache for it, say."""
 _RESTLESS: set[type] = set()
 """Classes of which no two pickles of one value are alike: they count their picklings, say."""
-_CACHING: set[type] = set()
-"""Classes whose objects keep results that reading them makes."""
 _STEADY_MODULES: Final = frozenset({"builtins", "collections", "datetime", "numpy", "pandas"})
 
 _MOST_PROVEN: Final = 10_000
@@ -144,14 +141,13 @@ def _prove(unproven: Iterable[Any], data: bytes, buffers: Sequence[memoryview]) 
         if not buffers:
             raise
         loads(data, [bytearray(buffer) for buffer in buffers])  # some classes write to their buffers
-    for proven in (_PROVEN_CLASSES, _PROVEN):
+    met.update(part for part in unproven if isinstance(part, type))
+    for proven in (_PROVEN_CLASSES, _PROVEN, met):
         if len(proven) > _MOST_PROVEN:  # a program that makes classes all the time
             proven.clear()
     for part in unproven:
         quick = isinstance(part, type) and not issubclass(part, _REDUCED_HERE)
         (_PROVEN_CLASSES if quick else _PROVEN).add(part)
-        if isinstance(part, type) and cache_names(part):
-            _CACHING.add(part)
 
 
 def may_be_restless() -> bool:
@@ -159,15 +155,8 @@ def may_be_restless() -> bool:
     return bool(_RESTLESS)
 
 
-def may_hold_caches() -> bool:
-    """Whether this process pickled an object that may keep results that reading it makes."""
-    return bool(_CACHING)
-
-
-def dumps_without_caches(value: Any) -> tuple[bytes, list[memoryview], list[dict[str, Any]]]:
-    """The value pickled without the caches of its objects, and these caches in the order of the pickle."""
-    data, buffers, pickler = _steadily(partial(_pickled, WithoutCaches), value)
-    return data, buffers, pickler.caches
+met: Final[set[type]] = set()
+"""The classes whose objects this process pickled."""
 
 
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
@@ -256,7 +245,7 @@ def load_value(
         from vstate.values.guarded import loads_allowed
 
         return loads_allowed(data, buffers, allow, names)
-    if not buffers and (_NAMES not in data or (len(data) > _SHORT and not may_hold(data, _NAMES))):
+    if not buffers and (NAMES not in data or (len(data) > _SHORT and not may_hold(data, NAMES))):
         return load_plain(data), False  # it names no class, and needs no Loader: a third of its time
     tracer = partial(_tracer, data, buffers)
     loader = Loader(io.BytesIO(framed(data)), buffers=buffers)
@@ -277,9 +266,9 @@ def load_value(
 
 def is_plain(data: bytes) -> bool:
     """Whether a short pickle, of protocol 4 or later, surely names no class and holds no set."""
-    if _NAMES not in data and EMPTY_SET not in data and FROZENSET not in data:
+    if NAMES not in data and EMPTY_SET not in data and FROZENSET not in data:
         return True
-    return not may_hold(data, _NAMES, EMPTY_SET, FROZENSET)  # a float may have these bytes, and so may text
+    return not may_hold(data, NAMES, EMPTY_SET, FROZENSET)  # a float may have these bytes, and so may text
 
 
 def load_plain(data: bytes | bytearray | memoryview) -> Any:
