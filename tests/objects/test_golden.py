@@ -132,6 +132,13 @@ def test_a_commit_with_everything() -> None:
     assert [(e.kind, e.data, e.namespace) for e in again.events] == [("k", {"x": b"y"}, "ns")]
 
 
+def test_a_clock_that_was_behind() -> None:
+    """A commit whose clock is behind its order has the clock as a field of its own."""
+    behind = replace(FIRST, order=FIRST.order + 2**40)
+    assert behind.body.hex() == "97c090cf00060ed710212000a08090cf00060dd710212000"
+    assert Commit.decode(behind.oid, behind.body).time == FIRST.time
+
+
 SIGNED = replace(FIRST, signature=Signature(b"\x01" * 32, b"\x02" * 64))
 
 
@@ -193,7 +200,7 @@ def test_any_commit_is_decoded_to_what_it_was(commit: Commit) -> None:
         [b"\x01" * 32],
         [b"\x01" * 32, b"\x02" * 64, None],
         None,
-        7,
+        7.5,
         "ab",
         {},
     ],

@@ -130,33 +130,6 @@ def test_commits_without_a_message(state: Versioned) -> None:
     assert actions(state)[:2] == ["redo: commit: the plan", "redo: commit"]
 
 
-def test_old_lines_without_a_message_read_as_new_ones(state: Versioned) -> None:
-    """Old lines with an empty message and their undo are read.
-
-    A message that ends like such a line is kept.
-    """
-    refs, before = state.repo.refs, [made.oid for made in state.log()]
-    moves = [
-        "commit: ",
-        "undo: commit: ",
-        "commit (merge): ",
-        "undo 2 moves: commit: ",
-        "commit: next: ",
-        "plan: ",
-    ]
-    for number, action in enumerate(moves):
-        old, new = before[number % 2], before[1 - number % 2]
-        assert refs.compare_and_swap("heads/main", expected=old, new=new, action=action)
-    assert actions(state)[:6] == [
-        "plan: ",
-        "commit: next: ",
-        "undo 2 moves: commit",
-        "commit (merge)",
-        "undo: commit",
-        "commit",
-    ]
-
-
 def test_nothing_is_lost(state: Versioned) -> None:
     """An undone commit stays a revision of the reflog, and gc keeps it."""
     head = state.head

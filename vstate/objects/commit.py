@@ -14,12 +14,15 @@ SIGNER_BYTES = 32
 SIGNATURE_BYTES = 64
 
 _SIGNED_BEGIN = b"vstate commit signature\0"
-_UNSIGNED_ARRAY = b"\x96"  # msgpack's first byte of an array of six
-_SIGNED_ARRAY = b"\x97"
+_ARRAY = 0x90  # MessagePack's first byte of a short array, without its length
 _SIGNATURE_LENGTH = 1 + (2 + SIGNER_BYTES) + (2 + SIGNATURE_BYTES)  # as encoded: [signer, value]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+
+ONE_SECOND = 1_000_000
+"""A clock that is less than so many microseconds behind the order of commits or moves counts as right."""
 
 
 def microseconds(time: datetime) -> int:
@@ -68,9 +71,9 @@ class Commit:
     """A content-addressed snapshot; equal content has an equal `id`.
 
     `root` is the root of the tree of its keys (None: no keys), `parent_ids` names the commits it was made on,
-    `time` is an aware UTC datetime, `info` plain data, and `events` the events since the first parent. `id`,
-    `tree` and `parents` are the same ids as text. `signature` is only a claim of the commit:
-    `vstate.repo.rules.signing` verifies it.
+    `time` is an aware UTC datetime by the clock of its writer, `info` plain data, and `events` the events
+    since the first parent. `id`, `tree` and `parents` are the same ids as text. `signature` is only a claim
+    of the commit: `vstate.repo.rules.signing` verifies it.
     """
 
     root: ObjectId | None
@@ -80,6 +83,8 @@ class Commit:
     info: Mapping[str, Any]
     events: Sequence[Event]
     signature: Signature | None
+    order: int
+    """Microseconds, more than those of every parent: the order of walks. `time`, unless a clock was wrong."""
     body: bytes = field(init=False)
     """The canonical encoding, whose hash is the id."""
     oid: ObjectId = field(init=False)
@@ -94,12 +99,15 @@ class Commit:
         info: Mapping[str, Any] | None = None,
         events: Sequence[Event] = (),
         signature: Signature | None = None,
+        order: int | None = None,
     ) -> None:
+        clock = microseconds(time)
+        order = clock if order is None else order
         info = {} if info is None else info
         told = [[e.kind, microseconds(e.time), e.data, e.namespace] for e in events]
-        fields = [root, list(parent_ids), microseconds(time), message, info, told]
-        # Without a signature there are six fields, so older commits keep their ids.
-        body = encode(fields if signature is None else [*fields, list(signature)])
+        # Most commits have neither a clock nor a signature.
+        others = [*([] if order == clock else [clock]), *([] if signature is None else [list(signature)])]
+        body = encode([root, list(parent_ids), order, message, info, told, *others])
         # The usual __init__ of a frozen class makes a call for each field.
         self.__dict__.update(
             root=root,
@@ -109,6 +117,7 @@ class Commit:
             info=info,
             events=events,
             signature=signature,
+            order=order,
             body=body,
             oid=ObjectId.of(COMMIT, body),
         )
@@ -119,7 +128,7 @@ class Commit:
         body = self.body
         if self.signature is not None:
             # Cut out of the bytes, not encoded again: no signature covers a second spelling.
-            body = _UNSIGNED_ARRAY + body[1:-_SIGNATURE_LENGTH]
+            body = bytes([body[0] - 1]) + body[1:-_SIGNATURE_LENGTH]
         return _SIGNED_BEGIN + ObjectId.of(COMMIT, body)
 
     @property
@@ -150,12 +159,15 @@ class Commit:
     def decode(cls, oid: ObjectId, body: bytes) -> Commit:
         """The commit that `body` encodes; ValueError when it encodes none."""
         try:
-            root, parents, time, message, info, events, *signature = decode(body)
+            root, parents, order, message, info, events, *rest = decode(body)
+            clock = order
+            if rest and type(rest[0]) is int and (clock := rest.pop(0)) >= order:
+                raise ValueError("a clock that is not behind the order is left out")
             own_id = str(oid) if events else ""
             fields: dict[str, Any] = {
                 "root": None if root is None else _id(root),
                 "parent_ids": tuple([_id(parent) for parent in parents]),
-                "time": moment(time),
+                "time": moment(clock),
                 "message": _str(message),
                 "info": _dict(info),
                 "events": tuple(
@@ -164,7 +176,8 @@ class Commit:
                         for kind, at, data, namespace in events
                     ]
                 ),
-                "signature": _signature(signature, body) if signature else None,
+                "signature": _signature(rest, body) if rest else None,
+                "order": order,
                 "body": body,
                 "oid": oid,
             }
@@ -213,7 +226,7 @@ def _signature(fields: list[Any], body: bytes) -> Signature:
         if not isinstance(part, bytes) or len(part) != length:
             raise ValueError("a signature is a public key of 32 bytes and a value of 64")
     # `signed_bytes` cuts the signature off by length, so only the canonical form is accepted.
-    if body[:1] != _SIGNED_ARRAY or not body.endswith(encode(list(found))):
+    if body[0] >> 4 != _ARRAY >> 4 or not body.endswith(encode(list(found))):
         raise ValueError("a signed commit that is not canonical")
     return found
 

@@ -28,15 +28,15 @@ _LEVEL = 1
 # The layout of a commit: an array's first byte, the root, the array of parents, a time of eight bytes.
 _ID = b"\xc4" + bytes([ID_BYTES])
 _NIL = b"\xc0"
-_UNSIGNED, _SIGNED, _PARENTS = 0x96, 0x97, 0x90
+_SIX_FIELDS, _PARENTS = 0x96, 0x90  # a clock and a signature are one field more each
 _MOST_PARENTS = 15
 _TIME = 0xCF
-_USUAL, _ONE_PARENT = bytes([_UNSIGNED]) + _ID, bytes([_PARENTS + 1]) + _ID
+_USUAL, _ONE_PARENT = bytes([_SIX_FIELDS]) + _ID, bytes([_PARENTS + 1]) + _ID
 _KEY = COMMIT.key
 
 _BEGINS = {
     bytes([array]) + root + bytes([_PARENTS + count]): count
-    for array in (_UNSIGNED, _SIGNED)
+    for array in range(_SIX_FIELDS, _SIX_FIELDS + 3)
     for root in (_ID, _NIL)
     for count in range(_MOST_PARENTS + 1)
 }

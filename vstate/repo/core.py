@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from vstate.kv.base import KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
-from vstate.objects.commit import Commit, Event
+from vstate.objects.commit import ONE_SECOND, Commit, Event, microseconds, moment
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
@@ -68,7 +68,6 @@ TRACE = "trace"
 _PATIENCE = 0.5  # seconds for `gc` to bring a commit back from the trash
 _SEGMENT_SECONDS = 0.1  # how long a commit may take to read an old history for the graph
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.05  # seconds
-_MICROSECOND = timedelta(microseconds=1)
 
 Revision = str | Commit | ObjectId
 
@@ -307,7 +306,7 @@ class Core:
         info: Mapping[str, Any] | None = None,
         events: Iterable[Event] = (),
     ) -> Commit:
-        """A commit that is not stored yet, dated now, but always after its parents.
+        """A commit that is not stored yet, dated now, and in order after its parents.
 
         It is signed if this program signs. Inside a trace of OpenTelemetry, its info gets the id of the
         trace. Raises ReadOnly if the program trusts signed commits only and has no key.
@@ -315,9 +314,12 @@ class Core:
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
         time, ids = datetime.now(UTC), []
+        clock = order = microseconds(time)
         for parent in parents:
-            time = max(time, parent.time + _MICROSECOND)
+            order = max(order, parent.order + 1)
             ids.append(parent.oid)
+        if order - clock < ONE_SECOND:  # commits in quick succession, and clocks that almost agree
+            time = moment(order)
         if (trace := trace_id()) is not None:
             info = {TRACE: trace, **(info or {})}
         commit = Commit(
@@ -327,6 +329,7 @@ class Core:
             message=plain(message, "message"),
             info=plain(dict(info), "info") if info else {},
             events=tuple(events),
+            order=order,
         )
         return self.security.signed(commit)
 
@@ -375,7 +378,7 @@ class Core:
         for branch, commits, objects, nodes, expected, action, its_rows in advances:
             rows |= self.rows_of(branch, commits, objects, nodes)
             others |= its_rows
-            moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].time))
+            moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].order))
         if not self._publish_moves(rows, others, moves, expecting, needs, guard):
             return False
         for advance in advances:
@@ -436,7 +439,7 @@ class Core:
         """As `publish`, for rows. The reflog gets a line for each commit and action of `moves`."""
         last, action = moves[-1]
         through = [(commit.oid, its_action) for commit, its_action in moves[:-1]]
-        move = Move(HEADS + branch, expected, last.oid, action, last.time, through)
+        move = Move(HEADS + branch, expected, last.oid, action, last.order, through)
         return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None)
 
     @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))

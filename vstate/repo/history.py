@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from vstate.errors import CorruptObject, CorruptStore, StorageError
 from vstate.objects import tree
 from vstate.objects.canonical import decode, encode
-from vstate.objects.commit import Commit, microseconds
+from vstate.objects.commit import Commit
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.graph import Graph, segment_row
 from vstate.repo.objects import NODE_CACHE, Objects
@@ -194,7 +194,7 @@ class History:
             wanted += commit.oid not in met
             met.add(commit.oid)
         if excluded and self.trail is not None:
-            oldest = min(ends, key=lambda commit: commit.time)
+            oldest = min(ends, key=lambda commit: commit.order)
             for commit in ends[len(hidden) :]:
                 self.trail.expect(commit, oldest)
         # The walk meets a commit after all its children, so by then it is known whether it is excluded.
@@ -347,7 +347,7 @@ class History:
                 times[oid] = found[0].times[found[1]]
         if len(times) < len(ids):
             for commit in self._read([oid for oid in ids if oid not in times]):
-                times[commit.oid] = microseconds(commit.time)
+                times[commit.oid] = commit.order
         return [(times[oid], oid) for oid in ids]
 
     def _older(self, oid: ObjectId, since: int) -> list[tuple[int, ObjectId]]:
@@ -373,7 +373,7 @@ class History:
         """Whether `ancestor` is the commit `of` or one of its ancestors."""
         if ancestor == of:
             return True
-        oldest = microseconds(self._objects.commit(ancestor).time)
+        oldest = self._objects.commit(ancestor).order
         queue = [(-time, oid) for time, oid in self._dated([of])]
         seen = {of}
         while queue and -queue[0][0] >= oldest:

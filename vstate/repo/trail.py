@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from vstate.errors import CorruptStore
-from vstate.objects.commit import Commit, microseconds
+from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import REFLOG, Refs
 from vstate.repo.objects import LONGEST_CACHED, Objects
@@ -27,7 +27,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 MOST_REFS = 3
 """In the reflogs of so many branches the walk looks for its next commit."""
 
-_SECOND, _SLACK = 10**9, 5 * 10**7  # nanoseconds
+_SLACK = 5 * 10**7  # nanoseconds
 MOST_KEYS = 3000  # of one stretch of a reflog; if it has more, a shorter one is listed
 _STRETCHES = 4
 _WHOLE, _SHORTEST = 16, 5  # hex digits of a line's time that may vary within a stretch: 5 are a millisecond
@@ -99,8 +99,8 @@ class Trail:
         # An unordered store lists all reflogs: not for a few commits.
         walk = _Walk(1 if self._objects.store.ordered else ALONE_BEFORE_SCAN)
         walk.batch = LONGEST_BATCH
-        walk.since = microseconds(since.time) * 1000
-        length = microseconds(start.time) * 1000 + _SLACK - walk.since
+        walk.since = since.order * 1000
+        length = start.order * 1000 + _SLACK - walk.since
         walk.digits = min(max(-(-length.bit_length() // 4), _SHORTEST), _WHOLE)
         self._expect(walk, [start])
 
@@ -154,7 +154,7 @@ class Trail:
         prefix = f"{REFLOG}{ref}:"
         most = MOST_KEYS if self._objects.store.ordered else None
         # A line is dated a little after its commit, and the child's line names its parents too.
-        time = microseconds(child.time) * 1000
+        time = child.order * 1000
         if time <= walk.since:
             walk.since = 0  # the walk goes further than it was known to
         while True:
@@ -178,8 +178,7 @@ class Trail:
     def _estimate(self, walk: _Walk, child: Commit) -> int:
         """The digits of the longest stretch with two batches at most, at the pace of the walk so far."""
         assert walk.began is not None  # a commit of the walk was read before this one
-        pace = (walk.began.time - child.time) / walk.count
-        nanoseconds = int(2 * walk.batch * pace.total_seconds() * _SECOND)
+        nanoseconds = 2 * walk.batch * 1000 * (walk.began.order - child.order) // walk.count
         return min(max(nanoseconds.bit_length() // 4, _SHORTEST), _WHOLE - 1)
 
     def _named(self, keys: Sequence[str]) -> Iterator[ObjectId]:

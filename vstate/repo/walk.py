@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from vstate.errors import CorruptObject
-from vstate.objects.commit import Commit
+from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import Kind, Link
 from vstate.objects.tree import Node
 from vstate.values.entry import Entry
@@ -72,17 +72,17 @@ def batches(objects: Iterable[_T], most_bytes: int, most: int = BATCH) -> Iterat
 class NewestFirst(Iterator[Commit]):
     """A queue of commits. The newest comes out first; of two with one time, the one that went in first.
 
-    A commit is dated after its parents. So a walk that puts in the parents of each commit that it takes out
-    meets every commit after all its children.
+    A commit's order is above that of its parents. So a walk that puts in the parents of each commit that it
+    takes out meets every commit after all its children.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Commit]] = []
+        self._heap: list[tuple[int, int, Commit]] = []
         self._order = count()
 
     def push(self, commit: Commit) -> None:
         """Put a commit in."""
-        heappush(self._heap, (-commit.time.timestamp(), next(self._order), commit))
+        heappush(self._heap, (-commit.order, next(self._order), commit))
 
     def __bool__(self) -> bool:
         return bool(self._heap)
@@ -91,6 +91,21 @@ class NewestFirst(Iterator[Commit]):
         if not self._heap:
             raise StopIteration
         return heappop(self._heap)[2]
+
+
+def since(time: int, newest_first: Iterable[Commit]) -> Iterator[Commit]:
+    """The commits of a walk down to a time, in microseconds.
+
+    A commit is no newer than its order, nor than all the commits after it. So a clock that was ahead once
+    makes no later commit young, and one that was behind makes no commit old.
+    """
+    latest = 0
+    for commit in newest_first:
+        clock = microseconds(commit.time)
+        if min(commit.order, latest or clock) < time:
+            return
+        latest = max(latest, clock)
+        yield commit
 
 
 class Entries:

@@ -7,14 +7,13 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from datetime import timedelta
-from itertools import islice, takewhile
+from itertools import islice
 from typing import NamedTuple
 
 from vstate import aio
 from vstate.errors import VStateError
 from vstate.objects import expiry, tree
-from vstate.objects.commit import moment
+from vstate.repo.walk import since
 from vstate.sessions.rounds import ROUNDS, SESSIONS, round_prefix
 from vstate.sessions.shielding import in_thread
 from vstate.state.versioned import Versioned
@@ -127,8 +126,8 @@ class Retention:
         repo, branch = state.repo, state.branch
         if branch is None:
             return
-        since = moment(expiry.now()) - timedelta(seconds=self._pause)
-        young = sum(1 for _ in takewhile(lambda commit: commit.time >= since, repo.log(branch)))
+        begin = expiry.now() - round(self._pause * 1_000_000)
+        young = sum(1 for _ in since(begin, repo.log(branch)))
         repo.gc(branch=branch, keep_last=young + 1)
 
 

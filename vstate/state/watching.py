@@ -246,7 +246,7 @@ class Watch(ForkAware):
         """The commits from `seen` up to this one, by first parents; None if `seen` is no ancestor of it."""
         between = []
         for commit in self._repo.history.first_parents(to):
-            if seen is not None and commit.time <= seen.time:
+            if seen is not None and commit.order <= seen.order:
                 if commit.oid != seen.oid:
                     return None
                 break

@@ -78,6 +78,7 @@ class _Row(NamedTuple):
     commit: ObjectId
     placed: Placed
     time: float
+    order: int
     is_linear: bool
     """Whether its one parent is all that the row leads to, in its own lane."""
     alike: str
@@ -137,8 +138,8 @@ class _Listing:
             for number in range(seen, len(self.rows)):
                 if self.rows[number].commit == commit.oid:
                     return number
-            # A commit is dated after its parents, so it has no row below an older one.
-            older = bool(self.rows) and self.rows[-1].time < commit.time.timestamp() - 1
+            # A commit's order is above that of its parents, so it has no row below an older one.
+            older = bool(self.rows) and self.rows[-1].order < commit.order
             if self.complete or older or monotonic() > end:
                 return None
             seen = len(self.rows)
@@ -311,9 +312,8 @@ class Listings:
             else:
                 placed = lanes.add(commit.oid, parents)
             is_linear = len(parents) == 1 and all(low == high for low, high, _ in placed.edges)
-            yield _Row(
-                commit.oid, placed, commit.time.timestamp(), is_linear, _DIGITS.sub("#", subject(commit))
-            )
+            alike = _DIGITS.sub("#", subject(commit))
+            yield _Row(commit.oid, placed, commit.time.timestamp(), commit.order, is_linear, alike)
 
     def _documents(self, places: Sequence[tuple[_Row, _Row, Sequence[_Row], int]]) -> list[dict[str, Any]]:
         refs, head = refs_by_commit(self._repo), self._repo.refs.head()

@@ -21,7 +21,7 @@ _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
     "fsck",
     examples=["vstate fsck", "vstate fsck --quick", "vstate fsck --repair"],
     json="{ok, full, objects: {commit, tree, index, blob}, bytes, refs, reflog_lines, orphans, foreign, "
-    "damage: [{id, kind, reason, readable, known}], damaged, lost: [{ref, commit, key, what}], "
+    "ahead, damage: [{id, kind, reason, readable, known}], damaged, lost: [{ref, commit, key, what}], "
     "lost_in_all, broken, repaired, left, seconds}. broken lists the refs whose state is incomplete; "
     "damage and lost list at most a thousand each, and damaged and lost_in_all are the full counts.",
 )

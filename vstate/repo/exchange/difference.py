@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
 
@@ -67,14 +66,14 @@ def new_commits(
 
     lead_to(known, known=True)
     lead_to(tips, known=False)
-    found: list[tuple[datetime, ObjectId]] = []
+    found: list[tuple[int, ObjectId]] = []
     while open_ends:
         commit = next(queue)
         if commit.oid in shared:
             lead_to(theirs.parents(commit), known=True)
         else:
             open_ends.discard(commit.oid)
-            found.append((commit.time, commit.oid))
+            found.append((commit.order, commit.oid))
             if limit is not None and len(found) > limit:
                 return None
             lead_to(ours.parents(commit), known=False)

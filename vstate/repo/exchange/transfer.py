@@ -183,10 +183,10 @@ class Transfer:
         parents = {commit.oid: self._source.history.parents(commit) for commit in commits}
         others = dict.fromkeys(oid for ids in parents.values() for oid in ids if oid not in parents)
         before = [commit for commit in self._read(list(others)) if commit is not None]
-        times = {commit.oid: commit.time for commit in [*before, *commits]}
+        times = {commit.oid: commit.order for commit in [*before, *commits]}
         for commit in commits:
             for oid in parents[commit.oid]:
-                if oid in times and times[oid] >= commit.time:
+                if oid in times and times[oid] >= commit.order:
                     raise CorruptObject(str(commit.oid), f"it is not dated after its parent {oid}")
         return [commit.root for commit in before if commit.root is not None]
 

@@ -368,7 +368,7 @@ class Base:
     def _merged(self, bases: list[Commit], deep: int) -> ObjectId | None:
         if not bases:
             return None
-        bases.sort(key=lambda commit: (commit.time, commit.oid), reverse=True)
+        bases.sort(key=lambda commit: (commit.order, commit.oid), reverse=True)
         first = bases[0]
         root = first.root
         for other in bases[1:] if deep else ():

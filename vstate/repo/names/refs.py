@@ -22,7 +22,7 @@ from vstate.errors import CorruptObject, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects import expiry
 from vstate.objects.canonical import decode, encode
-from vstate.objects.commit import microseconds, moment
+from vstate.objects.commit import ONE_SECOND, moment
 from vstate.objects.expiry import Expiry
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.checked_row import decode_checked, encode_checked
@@ -48,7 +48,6 @@ _LONGEST_NAME = 200
 _RECENT = 4
 _KNOWN = 10_000  # branches whose lifetimes are kept in memory
 _TIME = re.compile("[0-7][0-9a-f]{15}")
-_NO_MESSAGE = re.compile(r"((?:undo(?: [0-9]+ moves)?: |redo: )?commit(?: \(merge\))?): *")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
 
 
@@ -127,26 +126,32 @@ class Head(NamedTuple):
 
 
 class ReflogEntry(NamedTuple):
-    """One move of a ref: from `old` to `new` (None: absent) at `time`, by `action`."""
+    """One move of a ref: from `old` to `new` (None: absent) at `time`, by `action`.
+
+    `time` is by the clock of the process that moved it. `order` is the place of the line in the reflog, in
+    microseconds: the same, unless a clock was wrong.
+    """
 
     old: ObjectId | None
     new: ObjectId | None
     time: datetime
     action: str
+    order: int
 
 
 class Move(NamedTuple):
     """A ref goes from `expected` to `new` (None: absent), with a line of the reflog that says the action.
 
-    With `through`, the ref moves to these ids first, each with its action: each move has its line. The lines
-    are dated `not_before` that time, whatever the clock says.
+    With `through`, the ref moves to these ids first, each with its action: each move has its line. The place
+    of the lines in the reflog is `order`, in microseconds, or now if it is None. With the order of the commit
+    they stand in the order of the commits, whatever the clocks say.
     """
 
     ref: str
     expected: ObjectId | None
     new: ObjectId | None
     action: str
-    not_before: datetime | None = None
+    order: int | None = None
     through: Sequence[tuple[ObjectId, str]] = ()
 
 
@@ -383,10 +388,10 @@ class Refs:
         """
         writes, conditions = dict(rows), dict(expecting)
         lived: dict[str, bytes | None] = {}
-        for ref, expected, new, action, not_before, through in moves:
-            earliest = 0 if not_before is None else microseconds(not_before) * 1000
+        for ref, expected, new, action, order, through in moves:
+            place = time.time_ns() if order is None else order * 1000
             if new is None:
-                earliest = max(earliest, self._last_move(ref) + 1)
+                place = max(place, self._last_move(ref) + 1)
             before, row = _value(expected), None
             if ref.startswith(HEADS):
                 row = self.lifetimes.row(ref, before)
@@ -402,15 +407,15 @@ class Refs:
                         life = Lifetime(None, max(read_lifetime(row).since, 1))
                     elif life.is_over:
                         return False
-                    earliest = max(earliest, life.since * 1000)
+                    place = max(place, life.since * 1000)
                     now = None if new is None else self.lifetimes.after_move(ref, life).encode()
                     if now != row:
                         writes.setdefault(LIFETIME + ref, now)  # `rows` has that of a renamed branch
                 lived[ref] = row
             for oid, its_action in through:
-                line, writes[line] = self._reflog_line(ref, expected, oid, its_action, earliest)
+                line, writes[line] = self._reflog_line(ref, expected, oid, its_action, place)
                 expected = oid
-            line, writes[line] = self._reflog_line(ref, expected, new, action, earliest)
+            line, writes[line] = self._reflog_line(ref, expected, new, action, place)
             writes[REF + ref], conditions[REF + ref] = _value(new), before
             if new is None and ref.startswith(HEADS):
                 writes[LABELS + ref] = None
@@ -446,7 +451,8 @@ class Refs:
         From then on its reflog keeps nothing alive. A HEAD on it counts as one on a new branch.
         """
         before = _value(expected)
-        line, text = self._reflog_line(ref, expected, None, action, self._last_move(ref) + 1)
+        place = max(time.time_ns(), self._last_move(ref) + 1)
+        line, text = self._reflog_line(ref, expected, None, action, place)
         writes: dict[str, bytes | None] = {**rows, line: text, REF + ref: None, LABELS + ref: None}
         life = {LIFETIME + ref: Lifetime(None, self._latest // 1000 + 1).encode()}
         if self._store.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
@@ -584,13 +590,12 @@ class Refs:
     def parse_line(self, key: str, value: bytes) -> ReflogEntry:
         """The move that a reflog line records; CorruptStore if the line cannot be parsed."""
         try:
-            old, new, action = decode(value)
+            old, new, action, *clock = decode(value)
             if not isinstance(action, str):
                 raise ValueError("it says no action")
-            at = moment(int(key.rpartition(":")[2][:16], 16) // 1000)
-            # vstate 0.1.0 ended the action of a commit without a message with the colon.
-            bare = _NO_MESSAGE.fullmatch(action)
-            return ReflogEntry(_oid(old), _oid(new), at, bare[1] if bare else action)
+            order = int(key.rpartition(":")[2][:16], 16) // 1000
+            (at,) = clock or [order]
+            return ReflogEntry(_oid(old), _oid(new), moment(at), action, order)
         except (ValueError, TypeError) as error:
             reason = f"a bad reflog entry {key}: {error}"
             raise CorruptStore(self._store.location, reason, repairable=True) from error
@@ -601,13 +606,15 @@ class Refs:
         old: ObjectId | None,
         new: ObjectId | None,
         action: str,
-        earliest: int = 0,
+        place: int = 0,
     ) -> tuple[str, bytes]:
-        """The key and value of a new line, dated now, or `earliest` (nanoseconds) if that is later."""
+        """The key and value of a new line, dated now. Its place, in nanoseconds, is now by default."""
         # No ref name contains ":", so the log of "a" holds no line of "a/b".
-        self._latest = max(time.time_ns(), self._latest + 1, earliest)
+        clock = time.time_ns()
+        self._latest = max(place or clock, self._latest + 1)
         key = f"{REFLOG}{ref}:{self._latest:016x}"
-        value = encode([old, new, action])
+        behind = (self._latest - clock) // 1000 >= ONE_SECOND
+        value = encode([old, new, action, clock // 1000] if behind else [old, new, action])
         return key + line_check(key, value), value
 
     def _parse(self, ref: str, value: bytes | None) -> ObjectId | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 
 from vstate.errors import InvalidInput, NotFound
@@ -166,6 +166,8 @@ class Revisions:
         now: ObjectId | None,
         time: datetime,
     ) -> ObjectId:
+        if now is not None and time >= datetime.now(UTC):
+            return now
         oldest = None
         for move in moves:
             if move.time <= time:
@@ -180,12 +182,12 @@ class Revisions:
         )
         if start is None:
             raise _not_found(base, f"no position of {shown} is on record")
-        first = None
+        earliest = datetime.max.replace(tzinfo=UTC)
         for first in self._history.first_parents(start):
             if first.time <= time:
                 return first.oid
-        assert first is not None
-        raise _not_found(base, f"{shown} goes back to {_local(first.time)}")
+            earliest = min(earliest, first.time)
+        raise _not_found(base, f"{shown} goes back to {_local(earliest)}")
 
 
 def _candidates(name: str, known: list[str]) -> list[str]:

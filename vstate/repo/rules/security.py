@@ -73,7 +73,7 @@ class Security:
         for found in history.ancestors(*heads):
             if found.oid == commit.oid:
                 return True
-            if found.time < commit.time:
+            if found.order < commit.order:
                 return False
         return False
 

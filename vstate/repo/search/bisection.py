@@ -115,7 +115,7 @@ class _Ancestors:
         self._next = next(self._walk, None)
 
     def has(self, commit: Commit) -> bool:
-        while self._next is not None and self._next.time >= commit.time:
+        while self._next is not None and self._next.order >= commit.order:
             self._seen.add(self._next.oid)
             self._next = next(self._walk, None)
         return commit.oid in self._seen

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from vstate.errors import NotFound
-from vstate.objects.commit import Commit
+from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Core
 from vstate.repo.names.dates import parse_time
@@ -58,9 +58,10 @@ class Selection:
 
     def walk(self) -> Iterator[tuple[Commit, bool]]:
         """The commits of the walk, and whether each is shown; with no regard to `limit`."""
+        since = None if self.since is None else microseconds(self.since)
         for commit in self.repo.history.outside(self.starts, self.excluded, first_parent=self.first_parent):
-            # The walk goes back in time, so nothing behind an old commit is newer.
-            if self.since is not None and commit.time < self.since:
+            # The walk goes back in order, and no time is later than its order.
+            if since is not None and commit.order < since:
                 return
             if self.walked is not None:
                 self.walked.append(commit)
@@ -70,7 +71,8 @@ class Selection:
         info = [(name, _text(value)) for name, value in commit.info.items()]
         texts = [commit.message, *(f"{name}{sign}{value}" for name, value in info for sign in ":=")]
         return (
-            (self.until is None or commit.time <= self.until)
+            (self.since is None or commit.time >= self.since)
+            and (self.until is None or commit.time <= self.until)
             and (
                 not self.patterns or any(pattern.search(text) for pattern in self.patterns for text in texts)
             )

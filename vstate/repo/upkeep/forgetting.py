@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from itertools import chain
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, batches
-from vstate.objects.commit import Commit, microseconds
+from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.repo.core import EXPIRY_FORMAT, Core
 from vstate.repo.graph import GRAPH
@@ -21,7 +20,7 @@ from vstate.repo.upkeep.reach import Reach
 
 FORGOTTEN = "branch: forgotten"
 
-_EVER = datetime.min.replace(tzinfo=UTC)
+_EVER = 0
 
 
 def forget(repo: Core, name: str) -> Commit:
@@ -50,7 +49,7 @@ class _Forgetting:
         self._ref = HEADS + name
         self._collector = collector = Collector(repo, _EVER, without=self._ref)
         self._own = Reach(repo.objects, collector.history, collector.lost, but=collector.reach)
-        self._commits: dict[ObjectId, datetime] = {}
+        self._commits: dict[ObjectId, int] = {}
         self._others = IdList()
         self._lines: list[str] = []
         self._lines_of_head: list[str] = []
@@ -86,14 +85,14 @@ class _Forgetting:
         roots = [self._repo.refs.read(self._ref)] if until is None else []
         self._lines = []
         for key, line in self._repo.refs.lines(self._ref).items():
-            if until is None or microseconds(line.time) < until:
+            if until is None or line.order < until:
                 self._lines.append(key)
                 roots += [line.old, line.new]
         keys = {OBJECT_PREFIX + oid.hex(): oid for oid in roots if oid is not None}
         there = self._store.uncached().present(keys)
         for kind, ids in self._own.extend(oid for key, oid in keys.items() if key in there):
             if kind is COMMIT:
-                self._commits |= {commit.oid: commit.time for commit in self._repo.objects.commits(ids)}
+                self._commits |= {commit.oid: commit.order for commit in self._repo.objects.commits(ids)}
             else:
                 for oid in ids:
                     self._others.add(oid)
@@ -148,7 +147,7 @@ class _Forgetting:
         else:
             # Two processes that remove objects at once could take each other's for damage: gc does it alone.
             lines = self._repo.refs.lines(self._ref).items()
-            gone = [key for key, line in lines if microseconds(line.time) < over]
+            gone = [key for key, line in lines if line.order < over]
             self._store.delete_many([*gone, *self._lines_of_head])
         self._store.compare_and_swap(LIFETIME + self._ref, ended, None)
 

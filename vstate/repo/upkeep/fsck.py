@@ -25,7 +25,8 @@ class FsckReport:
 
     `ok`: nothing is damaged, or this or an earlier repair has dealt with all damage; values that a repair
     could not save are still in `lost`. `objects` are numbers by kind, `bytes` the bytes of their bodies.
-    `orphans` are objects that nothing leads to, `foreign` rows that vstate did not write. `damage` and `lost`
+    `orphans` are objects that nothing leads to, `foreign` rows that vstate did not write, `ahead` the commits
+    that a clock more than a day ahead dated, and those after them: no damage. `damage` and `lost`
     list the first thousand of `damaged` and `lost_in_all`. `broken` are the refs that lead to a state that
     cannot be read whole. `repaired` lists the repairs that were made, `left` those that could not be made.
     """
@@ -38,6 +39,7 @@ class FsckReport:
     reflog_lines: int
     orphans: int
     foreign: int
+    ahead: int
     damage: Sequence[Damage]
     damaged: int
     lost: Sequence[Lost]
@@ -69,6 +71,8 @@ class FsckReport:
             others += f", {counted(self.orphans, 'orphan')}"
         if self.foreign:
             others += f", {counted(self.foreign, 'foreign row')}"
+        if self.ahead:
+            others += f", {counted(self.ahead, 'commit')} after a clock that was ahead"
         state = "nothing is damaged" if not self.damaged else f"{self.damaged:,} damaged"
         if self.repaired:
             state += " before the repair; " + ("all is well now" if self.ok else "some still are")
@@ -106,6 +110,7 @@ def check(
         reflog_lines=first.metadata.reflog_lines,
         orphans=first.orphans,
         foreign=first.foreign,
+        ahead=verifier.ahead,
         damage=tuple(first.damage),
         damaged=first.damaged,
         lost=tuple(first.lost),

@@ -38,6 +38,7 @@ from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
 from vstate.repo.sweeps import anew
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.upkeep.reach import Reach
+from vstate.repo.walk import since
 
 KEEP_REFLOG = "30d"
 GRACE = "1h"
@@ -112,7 +113,7 @@ def collect(
     swept: list[Collector] = []  # each attempt removes something, and the last one the rest
 
     def attempt() -> tuple[Collector, dict[str, bytes]]:
-        collector = Collector(repo, now - parse_age(keep_reflog), progress)
+        collector = Collector(repo, microseconds(now - parse_age(keep_reflog)), progress)
         collector.end_branches(dry_run=dry_run)
         shallow = {} if cut is None else collector.cut(cut, now)
         collector.mark()
@@ -147,7 +148,7 @@ class Collector:
     def __init__(
         self,
         repo: Core,
-        oldest: datetime,
+        oldest: int,
         progress: UpkeepProgress | None = None,
         *,
         without: str | None = None,
@@ -166,7 +167,7 @@ class Collector:
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that this run has read
         self._ends: dict[str, bytes] = {}  # the rows with the ends of histories
-        self._begin: dict[str, datetime] = {}  # by branch, the time of the oldest commit that a cut leaves
+        self._begin: dict[str, int] = {}  # by branch, the order of the oldest commit that a cut leaves
         self._cut_off = IdSet()
         self._lifetimes: dict[str, tuple[bytes, Lifetime]] = {}
         self.over: list[str] = []  # the branches that have expired
@@ -189,7 +190,7 @@ class Collector:
     def _is_of_expired(self, ref: str, line: ReflogEntry) -> bool:
         """Whether a line belongs to an expired branch; a new branch may have the name by now."""
         _, life = self._lifetimes.get(ref, (b"", FOREVER))
-        return life.is_over or microseconds(line.time) < life.since
+        return life.is_over or line.order < life.since
 
     def _forget_lifetimes(self) -> None:
         """Drop the lifetimes of branches that had expired, whose reflogs are gone now."""
@@ -211,13 +212,13 @@ class Collector:
             if cut.keep_last is not None:
                 *_, oldest = islice(commits, cut.keep_last)
             else:
-                since = now - parse_age(cut.keep_since or timedelta())
-                *_, oldest = [head, *_until(since, commits)]
-            self._begin[ref] = oldest.time
+                begin = microseconds(now - parse_age(cut.keep_since or timedelta()))
+                *_, oldest = [head, *since(begin, commits)]
+            self._begin[ref] = oldest.order
             starts = [head.oid]
             for line in self._repo.refs.reflog(ref):
                 starts += self._kept(ref, line) or ()
-            kept |= {c.oid: c for c in _until(oldest.time, self.history.ancestors(*starts))}
+            kept |= {c.oid: c for c in _until(oldest.order, self.history.ancestors(*starts))}
         for commit in self.history.ancestors(*(head.oid for head in heads.values())):
             if commit.oid not in kept:
                 self._cut_off.add(commit.oid)
@@ -244,7 +245,7 @@ class Collector:
         where a branch of another store was.
         """
         shared: set[ObjectId] = set()
-        begin = min(commit.time for commit in kept.values())
+        begin = min(commit.order for commit in kept.values())
         for ref, oid in self._repo.refs.all().items():
             if ref not in heads and not ref.startswith((TAGS, REMOTES)):
                 above = _until(begin, self.history.ancestors(oid))
@@ -296,7 +297,7 @@ class Collector:
 
     def _kept(self, ref: str, line: ReflogEntry) -> list[ObjectId] | None:
         """The commits that a line of the reflog keeps; None if the line goes."""
-        if line.time < self._oldest or self._is_of_expired(ref, line):
+        if line.order < self._oldest or self._is_of_expired(ref, line):
             return None
         ids = [oid for oid in (line.old, line.new) if oid is not None]
         if ref == HEAD:
@@ -306,7 +307,7 @@ class Collector:
         if begin is None:
             return ids
         found = map(self._repo.objects.find_commit, ids)
-        late = [commit.oid for commit in found if commit is not None and commit.time >= begin]
+        late = [commit.oid for commit in found if commit is not None and commit.order >= begin]
         return late if line.new is None or line.new in late else None
 
     def extend_where_present(self, commits: Iterable[ObjectId]) -> None:
@@ -386,7 +387,7 @@ class Collector:
             if oid is not None and oid not in self.reach:
                 yield oid
 
-    def find_garbage(self) -> list[tuple[datetime, ObjectId]]:
+    def find_garbage(self) -> list[tuple[int, ObjectId]]:
         """Count the unreachable objects; the commits among them, with their times."""
         commits = []
         for ids in batches(self._garbage(), _READ):
@@ -398,11 +399,11 @@ class Collector:
                     commits.append(self._dated(ObjectId.parse(key.removeprefix(OBJECT_PREFIX))))
         return commits
 
-    def _dated(self, oid: ObjectId) -> tuple[datetime, ObjectId]:
+    def _dated(self, oid: ObjectId) -> tuple[int, ObjectId]:
         try:
-            return self._repo.objects.commit(oid).time, oid
+            return self._repo.objects.commit(oid).order, oid
         except CorruptObject:  # nothing leads to it, so its damage does not matter
-            return datetime.min.replace(tzinfo=UTC), oid
+            return 0, oid
 
     def _remove(self, ids: Sequence[ObjectId]) -> bool:
         """Delete those that are still unreachable, while nobody else writes; False if the store cannot."""
@@ -517,8 +518,8 @@ def _moved_aside(store: KVStore) -> Iterator[tuple[str, ObjectId]]:
             yield key, ObjectId.parse(digits)
 
 
-def _until(begin: datetime, newest_first: Iterable[Commit]) -> Iterator[Commit]:
-    return takewhile(lambda commit: commit.time >= begin, newest_first)
+def _until(begin: int, newest_first: Iterable[Commit]) -> Iterator[Commit]:
+    return takewhile(lambda commit: commit.order >= begin, newest_first)
 
 
 def new_mark() -> bytes:

@@ -271,7 +271,7 @@ class Repair:
         """The known commits that no ref names, newest first."""
         ids = {*self._found.orphaned_commits, *self._moves, *chain.from_iterable(self._moves.values())}
         times = {
-            oid: commit.time for oid in ids - set(self._refs.values()) if (commit := self._loss.commit(oid))
+            oid: commit.order for oid in ids - set(self._refs.values()) if (commit := self._loss.commit(oid))
         }
         return sorted(times, key=lambda oid: times[oid], reverse=True)
 
@@ -292,7 +292,7 @@ class Repair:
         seen = IdSet()
         for start in starts:
             for oid, older in self._loss.ancestors(start, seen=seen):
-                if older is not None and older.time < commit.time and self._loss.is_whole(oid):
+                if older is not None and older.order < commit.order and self._loss.is_whole(oid):
                     yield older
                     break
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from blake3 import blake3
 from vstate.errors import CorruptObject
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.canonical import encode
-from vstate.objects.commit import Commit
+from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
 from vstate.objects.tree import Node, moments
@@ -154,7 +154,10 @@ class Verifier:
         self._recent: set[tuple[Any, ...]] = set()
         self._entries = Entries()
         self._key_lists: set[int] = set()
-        self._times: dict[ObjectId, datetime] = {}
+        self.ahead = 0
+        """How many commits are dated more than a day after now, or come after such a commit."""
+        self._tomorrow = microseconds(datetime.now(UTC) + timedelta(days=1))
+        self._orders: dict[ObjectId, int] = {}
         self._trusting = False
 
     def extend(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
@@ -331,25 +334,27 @@ class Verifier:
             return None
         if not is_canonical(body):
             self._note_fault(COMMIT, oid, "it is not encoded canonically")
-        if len(self._times) > _REMEMBERED:
-            self._times.clear()
-        self._times[oid] = commit.time
+        if len(self._orders) > _REMEMBERED:
+            self._orders.clear()
+        self._orders[oid] = commit.order
+        if commit.order > self._tomorrow:
+            self.ahead += 1
         self.signed = self.signed or commit.signature is not None
         return commit
 
     def _check_parent(self, link: _CommitLink, child: Commit) -> None:
         oid = link.oid
-        time = self._times.get(oid)
-        if time is None:
+        order = self._orders.get(oid)
+        if order is None:
             row = None if oid in self.bad else self._salvage.row(OBJECT_PREFIX + oid.hex())
             try:
-                time = Commit.decode(oid, bytes(self._salvage.body(COMMIT, oid, row))).time
+                order = Commit.decode(oid, bytes(self._salvage.body(COMMIT, oid, row))).order
             except (CorruptObject, ValueError):
                 if row is None and not self._without_removed([link], set()):
                     return
                 self.cut.setdefault(child.oid, []).append(oid)
                 return
-        if time >= child.time:
+        if order >= child.order:
             self._note_fault(COMMIT, child.oid, f"it is not dated after its parent {oid}")
 
     # Trees

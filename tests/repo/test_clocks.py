@@ -1,0 +1,168 @@
+"""Clocks that are wrong: dates are as the clocks said, and the order of a history does not depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+import time_machine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vstate import Memory, NotFound, Versioned
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.objects.segment import Segment, encode_segment
+from vstate.repo import Repository
+from vstate.repo.rules.signing import SigningKey, check
+from vstate.repo.search.selection import select
+
+NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
+YEAR = timedelta(days=365)
+
+At = Callable[[timedelta], None]
+
+
+@pytest.fixture
+def at() -> Iterator[At]:
+    """Sets all clocks of this process to a time, given as its distance from NOW."""
+    traveller: list[time_machine.travel] = []
+
+    def go(distance: timedelta) -> None:
+        if traveller:
+            traveller.pop().stop()
+        traveller.append(time_machine.travel(NOW + distance))
+        traveller[0].start()
+
+    go(timedelta())
+    yield go
+    traveller.pop().stop()
+
+
+def commit(store: Memory, n: int) -> Commit:
+    """A commit by a new process, so to speak: no clock of an older handle is remembered."""
+    with Versioned(store) as state:
+        state["n"] = n
+        made = state.commit(str(n))
+    assert made is not None
+    return made
+
+
+@pytest.fixture
+def history(at: At) -> Memory:
+    """Three commits, an hour apart. The clock of the first one is a year ahead."""
+    store = Memory()
+    for n in range(3):
+        at(YEAR if n == 0 else timedelta(hours=n))
+        commit(store, n)
+    return store
+
+
+def test_dates_are_as_the_clocks_said(history: Memory) -> None:
+    """A clock that is ahead dates its own commit only, in the log, the reflog and a clone; order stays."""
+    repo = Repository(history)
+    log = list(repo.log())
+    hours = [round((made.time - NOW).total_seconds() / 3600) for made in log]
+    assert [made.message for made in log] == ["2", "1", "0"]
+    assert hours == [2, 1, 365 * 24]
+    assert all(older.order < newer.order for newer, older in pairwise(log))
+    lines = list(repo.refs.reflog("heads/main"))
+    assert all(
+        abs(line.time - made.time) < timedelta(seconds=1) for line, made in zip(lines, log, strict=True)
+    )
+    assert [line.new for line in lines] == [made.oid for made in log]
+    other = Repository(Memory())
+    repo.push(other.store)
+    assert [made.time for made in other.log("main")] == [made.time for made in log]
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [("now", "2"), ("90 minutes ago", "1"), ("2027-12-01", "2"), ("0 s ago", "2"), ("1", "1"), ("2", "0")],
+)
+def test_revisions_by_date(history: Memory, at: At, where: str, message: str) -> None:
+    """`main@{now}` is the position now, and earlier times go back along the reflog."""
+    at(timedelta(hours=2, minutes=45))
+    assert Versioned(history).checkout(f"main@{{{where}}}").commit.message == message
+
+
+def test_before_the_first_move(history: Memory, at: At) -> None:
+    """A time before all moves names no position."""
+    with pytest.raises(NotFound, match="goes back to"):
+        Versioned(history).checkout("main@{2 days ago}")
+
+
+@pytest.mark.parametrize("words", [["--since", "2026-11-25 13:30Z"], ["--until", "2026-11-25 13:30Z"]])
+def test_a_log_by_date(history: Memory, words: list[str]) -> None:
+    """`log --since` and `--until` go by the dates that the clocks said."""
+    option = {words[0].removeprefix("--"): words[1]}
+    shown = [made.message for made, is_shown in select(Repository(history), [], **option).walk() if is_shown]
+    assert shown == (["2", "0"] if "since" in option else ["1"])
+
+
+def test_fsck_tells(history: Memory, at: At) -> None:
+    """fsck counts the commits whose place is in the future; they are no damage."""
+    at(timedelta(hours=3))
+    report = Repository(history).fsck()
+    assert (report.ok, report.ahead) == (True, 3)
+    assert "3 commits after a clock that was ahead" in str(report)
+    at(2 * YEAR)
+    assert Repository(history).fsck().ahead == 0
+
+
+def test_what_is_old_is_cut_off(history: Memory, at: At) -> None:
+    """`gc --keep-since` is not held up by one commit that is dated a year ahead."""
+    at(timedelta(days=40))
+    Repository(history).gc(branch="main", keep_since="30d", keep_reflog="0", grace="0")
+    assert [made.message for made in Repository(history).log()] == ["2"]
+
+
+def test_a_clock_that_is_behind_makes_nothing_old(at: At) -> None:
+    """One commit dated 1970 does not let gc cut off the commits before it, nor the lines of the reflog."""
+    store = Memory()
+    for n in range(4):
+        at(timedelta(hours=n) if n != 2 else datetime(1970, 1, 2, tzinfo=UTC) - NOW)
+        commit(store, n)
+    at(timedelta(hours=4))
+    repo = Repository(store)
+    repo.gc(branch="main", keep_since="2d", keep_reflog="2d", grace="0")
+    assert [made.message for made in Repository(store).log()] == ["3", "2", "1", "0"]
+    assert [made.time.year for made in repo.log()] == [2026, 1970, 2026, 2026]
+    assert len(list(repo.refs.reflog("heads/main"))) == 4
+
+
+@given(clocks=st.lists(st.integers(-3, 3).map(lambda n: timedelta(seconds=n / 2)), min_size=1, max_size=12))
+def test_any_clocks(clocks: list[timedelta]) -> None:
+    """Whatever the clocks say, the log is in order, each date is right to a second, and merges find bases."""
+    store = Memory()
+    made = []
+    for n, clock in enumerate(clocks):
+        with time_machine.travel(NOW + clock * 10 ** n.bit_length(), tick=False):
+            made.append(commit(store, n))
+            assert abs((made[-1].time - datetime.now(UTC)).total_seconds()) <= 1
+    repo = Repository(store)
+    assert list(repo.log()) == made[::-1]
+    assert repo.merge_base(made[0].id, made[-1].id) == made[0]
+    assert repo.fsck().ok
+    for n in range(len(made)):
+        assert repo.resolve(f"main@{{{n}}}") == made[-1 - n]
+
+
+def test_a_clock_in_the_bytes() -> None:
+    """Only a clock that differs is stored; it is signed too, fits into a segment, and has one spelling."""
+    plain = Commit(None, (), NOW)
+    skewed = Commit(None, (), NOW, order=plain.order + 5_000_000)
+    signed = SigningKey.generate().sign(skewed)
+    assert len(skewed.body) == len(plain.body) + 9
+    for made in (plain, skewed, signed):
+        again = Commit.decode(made.oid, made.body)
+        assert (again.time, again.order, again.signature) == (NOW, made.order, made.signature)
+    assert check(signed) == "good"
+    _, row = encode_segment([skewed, signed])
+    assert [Segment(row).commit(place) for place in range(2)] == [skewed, signed]
+    for clock in (skewed.order, skewed.order + 1):
+        body = skewed.body[:-9] + b"\xcf" + clock.to_bytes(8)
+        with pytest.raises(ValueError, match="clock"):
+            Commit.decode(ObjectId(bytes(32)), body)
