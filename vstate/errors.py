@@ -446,11 +446,14 @@ class CorruptStore(StorageError):
 
 
 class UnsupportedFormat(StorageError):
-    """The store was written by a newer vstate."""
+    """The store was written by a newer vstate, or by one of before the first release."""
 
-    def __init__(self, found: str, supported: int) -> None:
+    def __init__(self, found: str, supported: int, *, is_older: bool = False) -> None:
         super().__init__(
-            f"the store has format {found}, this vstate reads up to {supported}; upgrade it: "
+            f"the store has format {found}, and this vstate reads {supported} only: export it with the "
+            "vstate that wrote it (vstate export), and import the file with this one"
+            if is_older
+            else f"the store has format {found}, this vstate reads up to {supported}; upgrade it: "
             "pip install --upgrade vstate"
         )
         self.found = found

@@ -658,13 +658,14 @@ def test_the_database_of_another_program(directory: Path) -> None:
     assert (directory / "vstate.db").read_bytes() == before
 
 
-def test_a_newer_format_is_refused(directory: Path) -> None:
-    """A file of a later version asks for an upgrade."""
+@pytest.mark.parametrize(("form", "advice"), [(1, "export it"), (2, "export it"), (99, "upgrade")])
+def test_another_format_is_refused(directory: Path, form: int, advice: str) -> None:
+    """A file of a later version asks for an upgrade, one of an earlier version for an export."""
     Disk(directory).close()
     connection = sqlite3.connect(directory / "vstate.db")
-    connection.execute("PRAGMA user_version=99")
+    connection.execute(f"PRAGMA user_version={form}")
     connection.close()
-    with pytest.raises(UnsupportedFormat, match="99"):
+    with pytest.raises(UnsupportedFormat, match=f"{form} .*{advice}"):
         Disk(directory)
 
 

@@ -35,17 +35,6 @@ def _rows(store: Disk) -> list[tuple[int, bytes, int | None]]:
         return list(connection.execute("SELECT rowid, key, base FROM kv ORDER BY rowid"))
 
 
-def _make_format_1(directory: Path) -> sqlite3.Connection:
-    directory.mkdir(exist_ok=True)
-    old = sqlite3.connect(directory / "vstate.db", isolation_level=None)
-    old.execute("PRAGMA journal_mode=WAL")
-    old.execute("CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)")
-    old.execute("PRAGMA application_id=1987277921")
-    old.execute("PRAGMA user_version=1")
-    old.execute("INSERT INTO kv VALUES (?, ?)", (b"key", b"value"))
-    return old
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Disk]:
     with Disk(tmp_path / "store") as store:
@@ -171,11 +160,8 @@ def test_a_deleted_base_stays_as_long_as_it_is_needed(store: Disk) -> None:
     assert _rows(store) == []
 
 
-@pytest.mark.parametrize("first_format", [1, 2])
-def test_a_vacuum_keeps_the_rows_on_which_others_are_based(tmp_path: Path, first_format: int) -> None:
+def test_a_vacuum_keeps_the_rows_on_which_others_are_based(tmp_path: Path) -> None:
     """A file that people shrink with SQLite's own command has all its values."""
-    if first_format == 1:
-        _make_format_1(tmp_path).close()
     values = _versions(20)
     with Disk(tmp_path) as store:
         _write(store, values)
@@ -269,23 +255,3 @@ def test_a_damaged_base_damages_its_versions_alone(store: Disk) -> None:
     assert found[KEYS[3]] != values[3]
     _write(store, values[3:5], 3)
     assert store.get(KEYS[3]) == values[3]
-
-
-def test_format_1_is_upgraded_and_its_open_writers_stop(tmp_path: Path) -> None:
-    """A file of the first format is read and written; the number in it keeps older programs out."""
-    old = _make_format_1(tmp_path / "store")
-    with Disk(tmp_path / "store") as store:
-        assert store.get("key") == b"value"
-        values = _versions(5)
-        _write(store, values)
-        assert old.execute("PRAGMA user_version").fetchone() == (2,)
-        # A program of before that is still open deletes and replaces rows with its own statements.
-        keys = [bytes.fromhex("ff" + key[2:]) for key in KEYS]
-        old.execute("DELETE FROM kv WHERE key = ?", (keys[1],))
-        old.execute(
-            "INSERT INTO kv (key, value) VALUES (?, ?) "
-            "ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE value IS NOT excluded.value",
-            (keys[2], b"\0plain"),
-        )
-        assert [store.get(key) for key in KEYS[:5]] == [values[0], None, b"\0plain", values[3], values[4]]
-    old.close()

@@ -64,8 +64,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name[:40]}.{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb") as file:
-            with suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            _keep_permissions(file.fileno(), path)
             yield file
             if durable:
                 file.flush()
@@ -83,6 +82,56 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Make `data` the contents of a file, as `replacing` promises."""
     with replacing(path, durable=durable) as file:
         file.write(data)
+
+
+def _keep_permissions(descriptor: int, path: Path) -> None:
+    """Give the file the mode, owner and group of `path`, as far as it exists and this user may do so."""
+    try:
+        old, new = path.stat(), os.fstat(descriptor)
+    except FileNotFoundError:
+        return
+    for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
+        if sys.platform != "win32" and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+            with suppress(PermissionError):
+                os.fchown(descriptor, owner, group)
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+
+
+def may_write(path: str | os.PathLike[str]) -> bool:
+    """Whether this user may write to the file, or make files in the directory. True if it is missing, and on
+    Windows, which does not tell.
+    """
+    if sys.platform == "win32" or not os.path.exists(path):
+        return True
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def make_file(path: str) -> None:
+    """Make an empty file with the mode of the umask, unless something is there, as `open_shared` does. Raises
+    OSError.
+    """
+    with suppress(FileExistsError):
+        if sys.platform == "linux":
+            os.mknod(path, 0o666)  # closing a descriptor would drop the locks that another thread has by now
+        else:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        _give_to_owner(path)
+
+
+def open_shared(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file, or make it, for all who use its directory. A lock needs no right to write. Raises OSError.
+
+    Root gives an empty file to the owner of the directory: else root would lock its owner out.
+    """
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    _give_to_owner(path)
+    return descriptor
+
+
+def _give_to_owner(path: str | os.PathLike[str]) -> None:
+    if sys.platform != "win32" and os.geteuid() == 0 and not os.stat(path).st_size:
+        directory = os.stat(os.path.dirname(path) or ".")
+        os.chown(path, directory.st_uid, directory.st_gid)
 
 
 def make_directory(path: Path) -> None:

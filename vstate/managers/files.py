@@ -19,7 +19,7 @@ import msgpack
 from blake3 import blake3
 
 from vstate.errors import CannotLoad, InvalidInput, StorageError, VStateError
-from vstate.kv.files import locked, replace_file
+from vstate.kv.files import locked, open_shared, replace_file
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import HEADS
@@ -184,12 +184,11 @@ class ReadableFiles:
     @contextmanager
     def _note(self) -> Iterator[_Note]:
         path = self._directory / NOTE
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
-            file = os.open(path, flags, 0o666)
+            file = open_shared(path, os.O_RDWR)
         except FileNotFoundError:
             self._directory.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, flags, 0o666)
+            file = open_shared(path, os.O_RDWR)
         try:
             with self._lock, locked(file, seconds=PATIENCE):
                 yield _Note(file)

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from vstate.arguments import check_text
 from vstate.errors import CorruptStore, InvalidInput
-from vstate.kv.files import locked, make_directory, replace_file
+from vstate.kv.files import locked, make_directory, open_shared, replace_file
 
 _log = logging.getLogger("vstate")
 
@@ -142,7 +142,7 @@ def _parse(text: str) -> Any:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold the lock for saves in a directory. On Windows, processes that save at once may lose modules."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    descriptor = open_shared(path, os.O_RDONLY)
     try:
         with locked(descriptor):
             yield

@@ -8,7 +8,7 @@ import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from vstate.errors import (
     CorruptStore,
@@ -21,7 +21,7 @@ from vstate.errors import (
 )
 from vstate.kv.disk.deltas import LISTED, Known
 from vstate.kv.disk.queues import Turnstile
-from vstate.kv.files import NO_ROOM, has_room, make_directory, sync_directory
+from vstate.kv.files import NO_ROOM, has_room, make_directory, make_file, may_write, sync_directory
 
 Durability = Literal["power", "process"]
 
@@ -29,15 +29,16 @@ FILE_NAME = "vstate.db"
 
 _INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
-FORMAT = 2
+FORMAT = 3
 SPARE_PAGES = 256  # a longer key may split a page of the index: deleting has to work in a full file too
 LOG_BYTES = 4 * 1024 * 1024
 
 # A rowid table, not WITHOUT ROWID: six rows of 200 B to 4 KB per commit, 18,000 rows, take 54 MB and 184 us
 # a commit against 71 MB and 369 us (3% of rows of 64 KB: 87 MB and 229 us against 104 MB and 498 us).
-# The rowid has a name: a VACUUM may number the rows of a table without one anew, and deltas name rows. A file
-# of format 1 has none. SQLite keeps its numbers too, because that table has an index.
-_CREATE = "CREATE TABLE kv (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, value BLOB NOT NULL)"
+# The rowid has a name: a VACUUM may number the rows of a table without one anew, and deltas name rows.
+_TABLE = (
+    "CREATE TABLE kv (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, value BLOB NOT NULL, base INTEGER)"
+)
 
 _UNLISTED = "CAST(old.key || hex(randomblob(8)) AS BLOB)"
 _IN_USE = "EXISTS (SELECT 1 FROM kv WHERE base = old.rowid AND base > 0)"
@@ -48,8 +49,8 @@ _RELEASE = f"""
 
 # `deltas.py` describes the column. If a row is deleted or replaced while others are based on it, its value
 # stays under a longer key, until no row is based on it. A row that is deleted stays where it was.
-_ADD_BASES = (
-    "ALTER TABLE kv ADD COLUMN base INTEGER",
+_CREATE = (
+    _TABLE,
     "CREATE INDEX kv_base ON kv (base) WHERE base > 0",
     f"""CREATE TRIGGER kv_deleted AFTER DELETE ON kv WHEN old.base IS NOT NULL BEGIN
         INSERT INTO kv (rowid, key, value, base)
@@ -62,6 +63,8 @@ _ADD_BASES = (
         UPDATE kv SET base = NULL WHERE rowid = old.rowid;
         {_RELEASE}
     END""",
+    f"PRAGMA application_id={APPLICATION_ID}",
+    f"PRAGMA user_version={FORMAT}",
 )
 
 _PIECE = 1 << 20
@@ -81,6 +84,23 @@ _FAILED_WRITES = (
 _FORBIDDEN = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
 
 
+class Files(NamedTuple):
+    """The file and its log, and whether the log has an index. While all of it stays equal, nobody writes.
+
+    The file and the log are None if they are missing or empty.
+    """
+
+    file: tuple[int, ...] | None
+    log: tuple[int, ...] | None
+    indexed: bool
+
+
+class Connection(sqlite3.Connection):
+    """A connection, and the files at its opening if it reads them without a lock; None if it takes locks."""
+
+    unlocked: Files | None = None
+
+
 class Handle:
     """One SQLite connection, opened when it is needed, and the lock under which it is used."""
 
@@ -89,7 +109,7 @@ class Handle:
     def __init__(self, turnstile: Turnstile | None = None) -> None:
         self.turnstile = turnstile
         self.lock = threading.RLock()
-        self.connection: sqlite3.Connection | None = None
+        self.connection: Connection | None = None
         self.identity: tuple[int, int] | None = None
         """The device and inode of the file that is open."""
         self.known: Known | None = None
@@ -145,6 +165,8 @@ class Database:
                 raise NotFound(f"no store at {self.directory}{there}", name=self.name) from None
             try:
                 make_directory(Path(self.directory))
+                # SQLite gives the log the mode and the group of the file, but would make the file with 0644.
+                make_file(self._file)
             except OSError as error:
                 raise self._unusable(error) from error
         except OSError as error:
@@ -167,33 +189,77 @@ class Database:
 
     # Opening
 
-    def connect(self, *, writing: bool) -> sqlite3.Connection:
-        """A new connection to the file, with the store's table in it."""
-        # Only a URI can say "do not make the file". These three characters mean something in a URI.
+    def connect(self, *, writing: bool) -> Connection:
+        """A new connection to the file, with the store's table in it.
+
+        A reader that may not write makes no files, and takes no locks unless others have the store open.
+        """
+        while True:
+            files = None if writing or self._may_write() else self._files()
+            if writing and not may_write(self._file):
+                raise self._forbidden("its file is read-only for this user")
+            connection = sqlite3.connect(
+                self._uri(files),
+                timeout=0,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=True,
+                factory=Connection,
+            )
+            try:
+                if files is not None and not (files.log and files.indexed):
+                    connection.unlocked = files
+                    connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # the index of the log is in memory
+                self._check_or_make_format(connection)
+                if self.durability == "power":
+                    self._sync(connection, writing=writing)
+                if writing:
+                    self._prepare_to_write(connection)
+                # The rows hold no text, but a damaged page can claim to. The reader of the row notices.
+                connection.text_factory = lambda text: text.decode("utf-8", "replace")
+                connection.execute("SELECT 1 FROM kv LIMIT 0")  # makes SQLite read the schema
+                return connection
+            except BaseException as error:
+                connection.close()
+                if isinstance(error, UnicodeDecodeError):  # in SQLite's message, which quotes damaged bytes
+                    raise self._damaged("its schema is no text") from error
+                if not isinstance(error, sqlite3.Error) or files in (None, self._files()):
+                    raise
+
+    def _uri(self, files: Files | None) -> str:
+        """The file for SQLite, for a user who may write if `files` is None.
+
+        For others SQLite's locks need the index of the log, which only a user who may write can make. So
+        without an index the file and the log are read without locks, and `is_outdated` has to be asked.
+        """
+        if files is None:
+            options = "mode=rwc" if self.create else "mode=rw"  # only a URI can say "do not make the file"
+        elif files.log is None:
+            options = "mode=ro&immutable=1"
+        elif files.indexed:
+            options = "mode=ro&readonly_shm=1"
+        else:
+            options = "mode=ro&vfs=unix-none"
+        # These three characters mean something in a URI.
         path = self._file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        connection = sqlite3.connect(
-            f"file://{path}?mode={'rwc' if self.create else 'rw'}",
-            timeout=0,
-            isolation_level=None,
-            check_same_thread=False,
-            uri=True,
-        )
-        try:
-            self._check_or_make_format(connection)
-            if self.durability == "power":
-                self._sync(connection, writing=writing)
-            if writing:
-                self._prepare_to_write(connection)
-            # The rows hold no text, but a damaged page can claim to. The reader of the row notices.
-            connection.text_factory = lambda text: text.decode("utf-8", "replace")
-            connection.execute("SELECT 1 FROM kv LIMIT 0")  # makes SQLite read the schema
-        except UnicodeDecodeError as error:  # in SQLite's message, which quotes the damaged bytes
-            connection.close()
-            raise CorruptStore(self.directory, f"{FILE_NAME}: its schema is no text") from error
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return f"file://{path}?{options}"
+
+    def _may_write(self) -> bool:
+        return may_write(self._file) and may_write(self.directory)
+
+    def _files(self) -> Files:
+        return Files(_seen(self._file), _seen(self._log), os.path.exists(f"{self._file}-shm"))
+
+    def is_outdated(self, handle: Handle) -> bool:
+        """Whether somebody wrote while the handle read without locks; it is closed then.
+
+        Rows that it has read since its opening, and errors, may be wrong.
+        """
+        connection = handle.connection
+        if connection is None or connection.unlocked in (None, self._files()):
+            return False
+        handle.close()
+        return True
 
     def identity(self) -> tuple[int, int] | None:
         """The device and inode of the file that has the name now. None if there is none."""
@@ -207,10 +273,8 @@ class Database:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application == APPLICATION_ID:
-            if version > FORMAT:
-                raise UnsupportedFormat(f"{version} (of its SQLite file)", FORMAT)
-            if version < FORMAT:
-                _upgrade(connection)
+            if version != FORMAT:
+                raise UnsupportedFormat(f"{version} (of its SQLite file)", FORMAT, is_older=version < FORMAT)
             return
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         # Read again, after the tables: another process may have just made the store.
@@ -223,13 +287,15 @@ class Database:
             )
         if not self.create:
             raise NotFound(f"no store at {self.directory}: its file is empty", name=self.name)
+        if not self._may_write():
+            raise self._forbidden("its file is empty, and read-only for this user")
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # it has to come before all else
         _use_log(connection)
         connection.execute("BEGIN IMMEDIATE")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:  # another process may have been faster
-            connection.execute(_CREATE)
-            _add_bases(connection)
-            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            for statement in _CREATE:
+                connection.execute(statement)
         connection.execute("COMMIT")
 
     def _prepare_to_write(self, connection: sqlite3.Connection) -> None:
@@ -318,7 +384,7 @@ class Database:
                 f"the disk of {self.directory} is full; nothing was written: make room and retry"
             )
         if code in _DAMAGED:
-            return CorruptStore(self.directory, f"{FILE_NAME}: {error}")
+            return self._damaged(str(error))
         if code == sqlite3.SQLITE_TOOBIG:
             return InvalidInput(f"too big for a row of SQLite: {error}")
         if code == sqlite3.SQLITE_IOERR:
@@ -336,11 +402,17 @@ class Database:
         if not self.create and not os.path.exists(self._file):
             return StoreUnavailable(f"{self.directory} was removed; restore it, or open another")
         if code in _FORBIDDEN:
-            return StoreUnavailable(
-                f"{self.directory} cannot be written to ({error}), and SQLite writes even to read: make the "
-                "directory and its files writable for this user, or copy them to a directory that is"
-            )
+            return self._forbidden(str(error))
         return StoreUnavailable(f"{self.directory} failed: {error}; nothing was written: retry later")
+
+    def _damaged(self, reason: str) -> CorruptStore:
+        return CorruptStore(self.directory, f"{FILE_NAME}: {reason}")
+
+    def _forbidden(self, reason: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.directory} cannot be used ({reason}): to read, make the directory and its files "
+            "readable for this user; to write, make them writable, or copy them to a directory that is"
+        )
 
     def is_out_of_room(self, error: sqlite3.Error) -> bool:
         """Whether a write failed because of a quota, or a limit on the size of files: it did not happen.
@@ -357,29 +429,18 @@ class Database:
             return False
 
 
+def _seen(name: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(name)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if found.st_size else None
+
+
 def result_code(error: sqlite3.Error) -> int | None:
     """SQLite's primary result code. None for an error of the Python module itself."""
     extended = getattr(error, "sqlite_errorcode", None)
     return None if extended is None else extended & 0xFF
-
-
-def _upgrade(connection: sqlite3.Connection) -> None:
-    """Make the file one of the newest format, unless another process was faster."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version < FORMAT:
-            _add_bases(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.rollback()
-        raise
-
-
-def _add_bases(connection: sqlite3.Connection) -> None:
-    for statement in _ADD_BASES:
-        connection.execute(statement)
-    connection.execute(f"PRAGMA user_version={FORMAT}")
 
 
 def _use_log(connection: sqlite3.Connection) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from blake3 import blake3
 
 from vstate.backoff import Backoff
+from vstate.kv.files import open_shared
 
 if sys.platform != "win32":
     import fcntl
@@ -114,7 +115,7 @@ class UpdateQueue:
         """Open the file, append its descriptor to `opened`, and lock it. False if the lock cannot be had."""
         try:
             # Appended before it is locked: whatever interrupts this, the descriptor is closed in the end.
-            opened.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+            opened.append(open_shared(path, os.O_RDONLY))
         except OSError:
             return False
         backoff: Backoff | None = None

@@ -71,6 +71,7 @@ class Disk(TransactionalStore, ForkAware):
     - `size_limit`, in bytes, is a quota for the database file: a write past it raises StoreFull and does
       nothing. Deleting still works, and makes room. The log beside the file is cut back to 4 MiB.
     - `create=False` raises NotFound unless there is a store.
+    - A user who may not write to the files reads them, and makes none: on read-only media too.
     - `timeout`, in seconds, is the time to wait for other writers before StoreUnavailable.
 
     Network file systems do not keep the promises that this needs: use a store on a server there.
@@ -123,18 +124,19 @@ class Disk(TransactionalStore, ForkAware):
     def get(self, key: str) -> bytes | None:
         packed = pack(key)
         reader = self._reader
-        if packed[0:1] == OBJECT_MARK and reader.connection is not None:
+        if packed[0:1] == OBJECT_MARK:
             # The short way of most reads: an object that is there. Anything else goes the long way.
             try:
                 with reader.lock:
-                    if reader.connection is not None:
-                        for rowid, value, base in reader.connection.execute(deltas.BY_KEY, (packed,)):
+                    connection = reader.connection
+                    if connection is not None and connection.unlocked is None:
+                        for rowid, value, base in connection.execute(deltas.BY_KEY, (packed,)):
                             if base is None and type(value) is bytes:
                                 return value
                             if base == 0:
                                 return deltas.unpack_value(value)
                             known, reader.known = reader.known, None
-                            unpacker = deltas.Unpacker(reader.connection, known)
+                            unpacker = deltas.Unpacker(connection, known)
                             value = unpacker.value(rowid)
                             if unpacker.is_current():
                                 reader.known = unpacker.known
@@ -198,6 +200,10 @@ class Disk(TransactionalStore, ForkAware):
                     rows = connection.execute(f"PRAGMA integrity_check({MOST_FOUND})").fetchall()
                     found = [str(text) for (text,) in rows]
                 finally:
+                    if self._database.is_outdated(self._checker):
+                        raise StoreUnavailable(
+                            f"{self.location} changed while it was checked; check it again"
+                        )
                     self._checker.close()
         except sqlite3.Error as error:
             if database.result_code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -230,12 +236,15 @@ class Disk(TransactionalStore, ForkAware):
                 with self._reader.lock:
                     connection = self._reader.connection or self._open(self._reader)
                     rows = connection.execute(sql, parameters).fetchall()
+                    if self._database.is_outdated(self._reader):
+                        continue
                     # An object that is found is right, even in a store that has been removed.
                     if not (immutable and rows):
                         self._check_identity(self._reader)
                     return rows
             except sqlite3.Error as error:
-                backoff = self._pause(error, backoff, self._reader)
+                if not self._database.is_outdated(self._reader):
+                    backoff = self._pause(error, backoff, self._reader)
 
     def _opened(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[bytes, bytes]]:
         """The stored keys and the values of rows with a key, a value and a base."""
