@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
@@ -19,10 +19,10 @@ UNDONE: Final = ("40001", "40P01")
 _GOING_OR_COMING: Final = ("57P01", "57P02", "57P03", "57P05")
 
 
-def is_lost(error: psycopg.Error, connection: psycopg.Connection[object] | None) -> bool:
+def is_lost(error: psycopg.Error, connection: psycopg.Connection[Any]) -> bool:
     """Whether the connection broke, so that nobody knows whether the server carried out the request."""
     state = error.sqlstate or ""
-    return connection is None or connection.closed or state.startswith("08") or state in _GOING_OR_COMING
+    return connection.closed or state.startswith("08") or state in _GOING_OR_COMING
 
 
 def meaning(error: psycopg.Error, place: str, *, outcome_unknown: bool, timeout: float) -> VStateError:

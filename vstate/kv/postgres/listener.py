@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from typing import Final
@@ -12,7 +11,7 @@ from psycopg import sql
 
 from vstate.errors import VStateError
 from vstate.kv.base import POLL_SECONDS
-from vstate.kv.postgres.connections import CannotConnect, Connection, close_quietly
+from vstate.kv.postgres.connections import CannotConnect, Connection
 from vstate.kv.postgres.session import Session
 from vstate.kv.postgres.statements import lock_number
 from vstate.kv.postgres.transactions import MANY
@@ -37,7 +36,6 @@ class Listener:
     def __init__(self, session: Session, key: bytes) -> None:
         self._session = session
         self._number = f"{lock_number(key):x}"
-        self._process = os.getpid()
         self._connection: Connection | None = None
         self._hears = False
         self._deaf = False
@@ -49,10 +47,6 @@ class Listener:
     def wait(self, timeout: float) -> None:
         """Return when the key may have changed, after `timeout` seconds at most."""
         end = time.monotonic() + timeout
-        if self._process != os.getpid():
-            # The parent goes on with that connection. To drop it here sends nothing.
-            self._process = os.getpid()
-            self._connection = None
         if (
             self._connection is None
             and not self._deaf
@@ -66,11 +60,11 @@ class Listener:
         try:
             self._listen(min(end, time.monotonic() + (LONGEST_WAIT if self._hears else POLL_SECONDS)))
         except psycopg.Error:
-            self._drop()
+            self.close()
             return
         if not self._hears and time.monotonic() - self._probed > _PATIENCE:
             self._deaf = True
-            self._drop()
+            self.close()
 
     def _listen(self, end: float) -> None:
         connection = self._connection
@@ -89,25 +83,20 @@ class Listener:
         self._hears = False
         try:
             connections, statements = self._session.connections, self._session.statements
-            self._connection = connections.connect(within=_PATIENCE)
+            self._connection = connections.connect()
             ((channel,),) = self._connection.execute(statements.channel).fetchall()
             self._connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             self._expected = _PROBE + uuid.uuid4().hex
             self._probed = time.monotonic()
-            with connections.lent(writing=False) as other:
-                other.execute(statements.notify, (self._expected,))
+            connections.use(lambda other: other.execute(statements.notify, (self._expected,)))
             return True
         except (psycopg.Error, CannotConnect, VStateError):
             # The caller looks at the key next, and gets the error from the store.
-            self._drop()
+            self.close()
             return False
 
-    def _drop(self) -> None:
+    def close(self) -> None:
         connection, self._connection = self._connection, None
         self._hears = False
         if connection is not None:
-            close_quietly(connection)
-
-    def close(self) -> None:
-        if self._process == os.getpid():
-            self._drop()
+            self._session.connections.discard(connection)

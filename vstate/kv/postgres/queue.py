@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -12,7 +11,8 @@ from typing import Final
 
 import psycopg
 
-from vstate.kv.postgres.connections import CannotConnect, Connection, close_quietly
+from vstate.forks import renew_in_child
+from vstate.kv.postgres.connections import CannotConnect, Connection
 from vstate.kv.postgres.session import Session
 
 PATIENCE: Final = 2.0
@@ -52,6 +52,7 @@ class Locks:
         self._session = session
         self._idle: deque[Connection] = deque(maxlen=1)
         self._closed = False
+        self._discard = session.connections.discard
 
     def acquire(self, name: str) -> tuple[Connection | None, bool]:
         """Wait for the lock: its connection, None after PATIENCE; and whether another had the lock."""
@@ -72,7 +73,7 @@ class Locks:
             self.release(connection)
             return None, True
         except BaseException:
-            close_quietly(connection)
+            self._discard(connection)
             raise
         return connection, row is None or not row[0]
 
@@ -82,28 +83,29 @@ class Locks:
             connection.execute(b"ROLLBACK")
         except BaseException as error:
             # Mostly the turn took too long and the server has ended it. The next turn gets a new connection.
-            close_quietly(connection)
+            self._discard(connection)
             if not isinstance(error, psycopg.OperationalError):
                 raise
             return
         if self._idle or self._closed:
-            close_quietly(connection)
+            self._discard(connection)
         else:
             self._idle.append(connection)
 
     def close(self) -> None:
         """Close the idle connection now, and the others when they are released."""
         self._closed = True
-        self.close_idle()
-
-    def close_idle(self) -> None:
         with suppress(IndexError):
-            close_quietly(self._idle.pop())
+            self._discard(self._idle.pop())
+
+    def forget(self) -> None:
+        """In a forked child: the idle connection is the parent's."""
+        self._idle.clear()
 
     def _connection(self) -> Connection:
         with suppress(IndexError):
             return self._idle.pop()
-        return self._session.connections.connect(within=PATIENCE)
+        return self._session.connections.connect()
 
 
 class _Queue:
@@ -133,10 +135,14 @@ class UpdateQueues:
 
     def __init__(self, session: Session) -> None:
         self._locks = Locks(session)
-        self._process = os.getpid()
+        self._next_try = 0.0
+        self._begin()
+        renew_in_child(self, UpdateQueues._begin)
+
+    def _begin(self) -> None:
+        self._locks.forget()
         self._queues: dict[str, _Queue] = {}
         self._thread = threading.local()
-        self._next_try = 0.0
 
     @property
     def skipped(self) -> str | None:
@@ -201,16 +207,9 @@ class UpdateQueues:
                     self._release(queue)
                 finally:
                     queue.lock.release()
-        self._locks.close_idle()
-
-    def close_idle(self) -> None:
-        self._locks.close_idle()
+        self._locks.close()
 
     def _queue(self, name: str) -> _Queue:
-        if self._process != os.getpid():
-            # A forked child begins anew: nobody here releases the locks of other threads of the parent.
-            self._process, self._queues = os.getpid(), {}
-            self._thread = threading.local()
         return self._queues.setdefault(name, _Queue())
 
     def _acquire(self, name: str, queue: _Queue) -> None:

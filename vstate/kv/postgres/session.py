@@ -66,14 +66,22 @@ class Session:
     def run(self, work: Callable[[Connection, Attempt], Result], *, writing: bool) -> Result:
         """Call `work` with a connection. Repeat it if the connection breaks or the server asks for it."""
         attempt = Attempt(self._timeout)
+        lost = False
+
+        def once(connection: Connection) -> Result:
+            nonlocal lost
+            try:
+                if writing and not self.exists:
+                    self._make(connection)
+                return work(connection, attempt)
+            except psycopg.Error as error:
+                lost = is_lost(error, connection)
+                raise
+
         while True:
-            used: Connection | None = None
             began = time.monotonic()
             try:
-                with self.connections.lent(writing=writing) as used:
-                    if writing and not self.exists:
-                        self._make(used)
-                    return work(used, attempt)
+                return self.connections.use(once, writing=writing)
             except CannotConnect as error:
                 # A server that answered before may be restarting; one that never did has a wrong address.
                 may_pass = self.connections.were_made or error.may_pass
@@ -81,7 +89,6 @@ class Session:
                     reason = f"cannot connect to {self.location}: {error}; {error.remedy}"
                     raise StoreUnavailable(reason, outcome_unknown=attempt.unsure) from None
             except psycopg.Error as error:
-                lost = is_lost(error, used)
                 attempt.unsure = attempt.unsure or (lost and attempt.committing)
                 attempt.committing = False
                 again = lost or error.sqlstate in UNDONE

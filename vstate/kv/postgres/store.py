@@ -11,7 +11,6 @@ from typing import Any, Final
 from vstate.arguments import check_count, check_seconds
 from vstate.backoff import Timeout
 from vstate.errors import CorruptStore, InvalidInput
-from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.packing import pack, ranges, unpack
 
@@ -21,7 +20,7 @@ ITEMS_BYTES: Final = 4 * 1024 * 1024
 KEYS_PER_QUERY: Final = 10_000
 
 
-class Postgres(TransactionalStore, ForkAware):
+class Postgres(TransactionalStore):
     """A store in one `table` of the PostgreSQL database at `dsn`: a URL, or a connection string of libpq.
 
     The first write makes the table. Its schema must exist; `schema.table` names one that is not on the search
@@ -79,7 +78,6 @@ class Postgres(TransactionalStore, ForkAware):
         )
         self._queues = UpdateQueues(self._session)
         self._transactions = Transactions(self._session, self._queues)
-        survive_forks(self)
         if not create:
             try:
                 self._session.read(self._session.statements.present, ([],))
@@ -192,13 +190,6 @@ class Postgres(TransactionalStore, ForkAware):
     def __del__(self) -> None:
         if "_session" in self.__dict__:
             self.close()
-
-    def before_fork(self) -> None:
-        self._queues.close_idle()
-        self._session.connections.before_fork()
-
-    def after_fork(self, *, child: bool) -> None:
-        self._session.connections.after_fork(child=child)
 
     # Identity
 
