@@ -1,7 +1,7 @@
 """A store in one table of a PostgreSQL database.
 
 `store` is the store; `transactions` writes; `session` talks with the server, and repeats what may be
-repeated; `connections` lends connections; `statements` is the SQL; `failures` translates errors;
+repeated; `connections` makes connections; `statements` is the SQL; `failures` translates errors;
 `listener` hears of changes; `queue` lets callers that update the same thing follow one another. The driver is
 imported when a store is made, and so are all these modules but `store`.
 """

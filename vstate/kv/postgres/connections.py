@@ -68,7 +68,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     sending = 0
     """Bytes that the server is writing, for which it gets more time."""
 
-    def __del__(self) -> None:
+    def __del__(self, *_: Any) -> None:
         """No warning: a connection that an exception took from its call is closed as garbage."""
 
     def wait(self, gen: Generator[Any, Any, Result], *arguments: Any, **options: Any) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -66,6 +67,7 @@ class Session:
     def run(self, work: Callable[[Connection, Attempt], Result], *, writing: bool) -> Result:
         """Call `work` with a connection. Repeat it if the connection breaks or the server asks for it."""
         attempt = Attempt(self._timeout)
+        handled = sys.exception()
         lost = False
 
         def once(connection: Connection) -> Result:
@@ -75,6 +77,8 @@ class Session:
                     self._make(connection)
                 return work(connection, attempt)
             except psycopg.Error as error:
+                if (interruption := _behind(error, handled)) is not None:
+                    raise interruption from None
                 lost = is_lost(error, connection)
                 raise
 
@@ -163,6 +167,18 @@ class Session:
                 "another"
             )
         return meaning(error, self.location, outcome_unknown=attempt.unsure, timeout=self.timeout)
+
+
+def _behind(error: BaseException, handled: BaseException | None) -> BaseException | None:
+    """The exception of another kind, Ctrl-C or a time limit, that psycopg hid: it talks on to end a pipeline,
+    and raises the failure of that. `handled` is the caller's own.
+    """
+    while not error.__suppress_context__ and (before := error.__context__) not in (None, handled):
+        assert before is not None
+        if not isinstance(before, psycopg.Error):
+            return before
+        error = before
+    return None
 
 
 def _pipelined(connection: Connection, steps: Steps, cursors: list[psycopg.Cursor[tuple[Any, ...]]]) -> None:

@@ -1,7 +1,7 @@
 """A store on a Redis or Valkey server, or on a cluster of them.
 
 `store` reads; `transactions` writes; `link` sends commands, and repeats them when a connection breaks;
-`address` reads URLs and clients; `failures` translates errors; `scripts` runs on the server; `listener`
+`connections` makes connections; `address` reads URLs and clients; `failures` translates errors; `scripts` runs on the server; `listener`
 hears of changes. The driver is imported when a store is made, and so are all these modules but `store` and
 `scripts`.
 """

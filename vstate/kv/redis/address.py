@@ -32,6 +32,8 @@ class Address:
     options: dict[str, Any] = field(default_factory=dict)
     """The options of the driver, `url` among them. Empty for a client."""
     secrets: tuple[str, ...] = ()
+    connections: int = MOST_CONNECTIONS
+    """How many connections a store may have in use."""
 
     @classmethod
     def of_url(cls, url: str, timeout: Timeout) -> Self:
@@ -100,7 +102,7 @@ class Address:
             del options["max_connections"], options["retry"]
             options["require_full_coverage"] = False
         options["url"] = f"{base}://{rest}"
-        return cls(place, bool(cluster), options, _secrets_of(given))
+        return cls(place, bool(cluster), options, _secrets_of(given), pool.max_connections)
 
     @classmethod
     def of_client(cls, client: Any) -> Self:
@@ -116,16 +118,19 @@ class Address:
                 node.name
                 for node in client.get_primaries()  # type: ignore[no-untyped-call]  # the driver
             )
-            return cls(f"redis+cluster://{','.join(nodes)}", True)
-        known = client.connection_pool.connection_kwargs
+            options = client.get_connection_kwargs()  # type: ignore[no-untyped-call]  # the driver
+            most = options.get("max_connections") or MOST_CONNECTIONS
+            return cls(f"redis+cluster://{','.join(nodes)}", True, connections=most)
+        pool = client.connection_pool
+        known = pool.connection_kwargs
         database = known.get("db") or 0
         if known.get("path"):
             place = f"unix://{known['path']} database {database}"
         else:
-            service = getattr(client.connection_pool, "service_name", None)
+            service = getattr(pool, "service_name", None)
             host = service or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
             place = f"redis://{host}/{database}"
-        return cls(place, False, {}, _secrets_of(known))
+        return cls(place, False, {}, _secrets_of(known), pool.max_connections)
 
     def connect(self) -> Any:
         """A client of the driver for the URL."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import suppress
 from typing import Any
 
 from vstate.errors import StoreUnavailable
+from vstate.forks import renew_in_child
 from vstate.kv.base import POLL_SECONDS
 from vstate.kv.redis.failures import TROUBLES, is_refusal
 from vstate.kv.redis.link import Link
@@ -24,11 +23,10 @@ class Listener:
         self._link = link
         self._channel = channel
         self._key = key
-        self._pool: Any = None
         self._connection: Any = None
-        self._process = 0
         self._deaf = False
         self._open()
+        renew_in_child(self, Listener._forget)
 
     def wait(self, timeout: float) -> None:
         """Return after a change, or after so many seconds."""
@@ -37,9 +35,7 @@ class Listener:
             time.sleep(min(timeout, POLL_SECONDS))
             return
         try:
-            if self._connection is None or self._process != os.getpid():
-                # The other process has the same connection, and closing it here would close it there.
-                self._connection = None
+            if self._connection is None:
                 self._open()
                 return
             left = timeout
@@ -57,14 +53,15 @@ class Listener:
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None and self._process == os.getpid():
-            with suppress(*TROUBLES):
-                connection.disconnect()
-            self._pool.release(connection)
+        if connection is not None:
+            self._link.connections.discard(connection)
+
+    def _forget(self) -> None:
+        """In a forked child: the connection is the parent's."""
+        self._connection = None
 
     def _open(self) -> None:
-        self._pool, self._connection = self._link.take()
-        self._process = os.getpid()
+        self._connection = self._link.connect()
         try:
             self._connection.send_command("SUBSCRIBE", self._channel)
             self._connection.read_response(push_request=True)

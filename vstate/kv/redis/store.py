@@ -31,8 +31,8 @@ class Redis(TransactionalStore):
 
     URLs: `redis://user:password@host:port/database`, `rediss://` for TLS, `unix:///path/of/the/socket?db=0`,
     and `redis+cluster://host:port` or `rediss+cluster://` for any node of a cluster; behind a "?" the options
-    of redis-py. A `client` is a redis.Redis (also one from a Sentinel) or a redis.RedisCluster. It keeps its
-    own timeouts, and stays open when the store is closed.
+    of redis-py. A `client` is a redis.Redis (also one from a Sentinel) or a redis.RedisCluster. The store
+    makes connections of its own like the client's, with the client's timeouts, and leaves the client open.
 
     **Promise.** `transact` is one script on the server, and one round trip: all the writes or none, any
     number of swaps. If the connection dies before the answer, the same transaction is sent again under the
@@ -61,6 +61,7 @@ class Redis(TransactionalStore):
     - `timeout`, in seconds, is how long a call waits for the server to answer or to come back, and for the
       end of another's `exclusively`; then StoreUnavailable. None: 30 seconds, and 5 for a server that refuses
       connections or cannot be reached. No call waits for a server that was never there.
+    - `max_connections`, of the URL or of the client, bounds the connections. Each `listening` takes one more.
 
     A store is pickled as its URL. It cannot be pickled if the URL holds a password, or if it was made of a
     `client`.
@@ -245,7 +246,7 @@ class Redis(TransactionalStore):
             listener.close()
 
     def close(self) -> None:
-        self._link.close()
+        self._link.connections.close()
 
     # Identity
 

@@ -1,0 +1,134 @@
+"""Places: an exception at any line of a call leaves the handle all its connections."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+import redis as driver
+from raising import raised_at
+from servers import on_server, url_of, with_options
+from soak import SOAK
+
+from vstate.kv import KVStore, open_store
+from vstate.kv.redis import Redis
+
+SIZE = 2
+
+BOUNDS = {
+    "postgres": f"connections={SIZE}",
+    "redis": f"max_connections={SIZE}",
+    "client of redis": f"max_connections={SIZE}",
+    "s3": "",
+}
+
+
+@pytest.fixture(params=map(on_server, BOUNDS))
+def bounded(request: pytest.FixtureRequest) -> Iterator[KVStore]:
+    """A store with two connections, on each kind of server."""
+    kind = request.param
+    url = url_of(kind.rpartition(" ")[2], request)
+    with ExitStack() as stack:
+        if kind == "client of redis":
+            base, prefix = url.partition("?")[0], request.getfixturevalue("redis_prefix")
+            client = driver.Redis.from_url(base, max_connections=SIZE, protocol=2)
+            stack.enter_context(client)
+            yield stack.enter_context(Redis(client=client, prefix=prefix))
+        else:
+            yield stack.enter_context(open_store(with_options(url, filter(None, [BOUNDS[kind]]))))
+
+
+def _serves_all(store: KVStore) -> bool:
+    """Whether as many calls as the store has connections are in the middle of their work at once."""
+    holder: Any = getattr(store, "_session", None) or getattr(store, "_link", None)
+    barrier = threading.Barrier(SIZE)
+    with ThreadPoolExecutor(SIZE) as threads:
+        if holder is None:
+            return list(threads.map(store.get, ["key"] * SIZE)) == [b"value"] * SIZE
+        met = [threads.submit(holder.connections.use, lambda _: barrier.wait(20)) for _ in range(SIZE)]
+        return sorted(each.result() for each in met) == list(range(SIZE))
+
+
+def _write_and_read(store: KVStore) -> None:
+    store.set("key", b"value")
+    assert store.get("key") == b"value"
+
+
+@pytest.fixture(autouse=True)
+def _quiet_destructors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An exception in a destructor reaches no caller, and Python prints it."""
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.unraisablehook", lambda unraisable: None)
+        yield
+        gc.collect()
+
+
+@pytest.mark.parametrize("thread", ["main", "second"])
+def test_an_exception_at_any_line_costs_no_connection(
+    bounded: KVStore, thread: str, record_property: Callable[[str, object], None]
+) -> None:
+    """Also while the program keeps all the exceptions, and so the frames that they passed."""
+    kept: list[BaseException] = []
+
+    def sweep() -> None:
+        _write_and_read(bounded)
+        while True:
+            _, error = raised_at(lambda: _write_and_read(bounded), len(kept) + 1, KeyboardInterrupt)
+            if error is None:
+                return
+            kept.append(error)
+
+    if thread == "main":
+        sweep()
+    else:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(sweep).result()
+    record_property("lines", len(kept))
+    assert {type(error) for error in kept} == {KeyboardInterrupt}
+    assert len(kept) > 20
+    assert _serves_all(bounded)
+    kept.clear()
+
+
+class Alarm(Exception):
+    """A time limit."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
+def test_alarms_at_random_moments_cost_no_connection(
+    bounded: KVStore, record_property: Callable[[str, object], None]
+) -> None:
+    """Real signals, also in the code of the driver."""
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    _write_and_read(bounded)
+    chance, came, end = random.Random(1), 0, time.monotonic() + (60 if SOAK else 3)
+    # The locks of the module logging are lost to a signal: its functions take them before their `try`.
+    logging.disable()
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        while time.monotonic() < end:
+            with suppress(Alarm):
+                signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.004 + 0.0002)
+                came += 1
+                _write_and_read(bounded)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                came -= 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        logging.disable(logging.NOTSET)
+    record_property("alarms", came)
+    assert came > 20
+    assert _serves_all(bounded)
