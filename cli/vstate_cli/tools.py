@@ -22,6 +22,7 @@ LONGEST: Final = 50_000
 """The most characters of a result: a model reads all of them."""
 
 MOST_COMMITS: Final = 1000
+MOST_SECONDS: Final = 5.0
 MOST_PLACES: Final = 200
 
 
@@ -84,8 +85,8 @@ class Tools:
         return self._run("show", rev=rev, key=key or None, path=path or None)
 
     def blame(self, key: str, path: str = "", rev: str = "HEAD") -> str:
-        """Show for each part of a key's value the commit that last changed it; with path, for that part."""
-        return self._run("blame", key=key, path=path or None, rev=rev)
+        """Show for each part of a key's value the commit that last changed it; path leads to one part."""
+        return self._run("blame", key=key, path=path or None, rev=rev, seconds=MOST_SECONDS)
 
     def search(self, text: str, rev: str = "HEAD", prefix: str = "", limit: int = 50) -> str:
         """Find a text in the keys and values at a revision, in upper or lower case; for commits use log.

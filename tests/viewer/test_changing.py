@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from viewers import Viewer, viewing
 
-from vstate import Disk, Versioned
+from vstate import Disk, Memory, Versioned
 from vstate.kv.base import OBJECT_PREFIX
+from vstate.repo import Repository
+from vstate.viewer.changing import Body, Changing
 
 pytestmark = pytest.mark.slow
 
@@ -182,3 +184,48 @@ def test_objects_are_not_edited(tmp_path: Path) -> None:
         status, answer = viewer.ask("/edit", edit)
         assert status == 400
         assert "object" in answer["error"]
+
+
+class Moves(Memory):
+    """Counts the transactions that move a branch or a tag."""
+
+    moves = 0
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        self.moves += any(key.startswith(("r/heads/", "r/tags/")) for key in writes)
+        return super().transact(writes, expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/branches", {"name": "new", "at": "main"}),
+        ("/tags", {"name": "v2", "at": "main"}),
+        ("/rollback", {"branch": "main", "rev": "main~1"}),
+        ("/undo", {"branch": "main"}),
+        ("/redo", {"branch": "undone"}),
+        ("/revert", {"branch": "main", "rev": "main"}),
+        ("/merge", {"branch": "main", "rev": "side"}),
+        ("/edit", {"branch": "e", "key": "k", "rev": "main", "type": "int", "value": 9}),
+    ],
+)
+def test_each_change_is_one_step(path: str, body: dict[str, Any]) -> None:
+    """A crash leaves no half of a change behind, such as a new branch without its edit."""
+    store = Moves()
+    state = Versioned(store)
+    for n in range(3):
+        state["k"] = n
+        state.commit(str(n))
+    side = state.fork("side")
+    side["other"] = 1
+    side.commit("side")
+    with state.fork("undone") as undone:
+        undone["k"] = 7
+        undone.commit("to be undone")
+        undone.undo()
+    store.moves = 0
+    changing = Changing(Repository(store))
+    if "branch" in body and path != "/edit":
+        body = body | {"seen": state.repo.branch(body["branch"]).id}
+    assert changing.carry_out(path, Body(body))["preview"] is False
+    assert store.moves == 1

@@ -97,17 +97,19 @@ class Repository(Core):
         *,
         head: Head | None = None,
         progress: Callable[[int], None] | None = None,
+        seconds: float | None = None,
     ) -> list[Blamed]:
         """For each element of the key's value at `rev`, the commit that last changed it, in one walk.
 
         The elements are the lines of a text, the entries of a dict, the items of a list, the members of a
         set, the fields of an object. Any other value is one element itself. With `path`, they are those of
         the part that it leads to. Items of lists and lines are aligned from one version to the next, see
-        `vstate.repo.search.blame.align`. Otherwise as `blame`.
+        `vstate.repo.search.blame.align`. Raises InvalidInput if there is an element without a commit after
+        about so many `seconds`. Otherwise as `blame`.
         """
         from vstate.repo.search.blame import blame_items
 
-        return blame_items(self, self.resolve(rev, head=head), key, path, progress=progress)
+        return blame_items(self, self.resolve(rev, head=head), key, path, progress=progress, seconds=seconds)
 
     @begins_anew
     def bisect(

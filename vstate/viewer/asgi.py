@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
@@ -22,9 +23,13 @@ from starlette.types import ASGIApp
 from vstate.errors import (
     AlreadyExists,
     Conflict,
+    CorruptObject,
+    CorruptStore,
     InvalidInput,
     NotFound,
     StorageError,
+    StoreFull,
+    UnsupportedFormat,
     UntrustedCommit,
     VStateError,
 )
@@ -43,6 +48,7 @@ from vstate.viewer.reading import Reading, refs_state
 __all__ = ["API", "application"]
 
 API: Final = "/api/v1"
+_log: Final = logging.getLogger(__name__)
 _LOOK_EVERY: Final = 0.4  # seconds
 _ALIVE_EVERY: Final = 15.0
 _LONGEST_BODY: Final = 2_000_000  # bytes
@@ -214,8 +220,10 @@ def _json(answer: Any, status: int = 200) -> Response:
     return Response(text.encode("utf-8", "replace"), status, media_type="application/json")
 
 
-def _failed(_: Request, error: Exception) -> Response:
+def _failed(request: Request, error: Exception) -> Response:
     """The error of a request as JSON, with the status that tells a program what to do."""
+    if isinstance(error, StorageError):
+        _log.warning("%s: %s", request.url.path, error)
     return _json({"error": str(error)}, status_of(error))
 
 
@@ -229,7 +237,11 @@ def status_of(error: Exception) -> int:
         (UntrustedCommit, 403),
         (InvalidInput, 400),
         (InertError, 422),
-        (StorageError, 500),
+        (CorruptObject, 422),
+        (CorruptStore, 422),
+        (UnsupportedFormat, 422),
+        (StoreFull, 507),
+        (StorageError, 503),
     ):
         if isinstance(error, kind):
             return status

@@ -16,6 +16,7 @@ from vstate.repo.inert import InertRepository
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import NAMES, OURS, THEIRS
+from vstate.repo.writing import BranchChanges
 from vstate.values.inert import InertError
 from vstate.values.inspection import inspect_value
 from vstate.viewer.comparing import change_page, key_changes
@@ -235,17 +236,21 @@ class Changing:
             raise NotFound(f"no key {key!r} at {base.short}", name=key)
         if (due := split_expiry(data)[1]) is not None and due.is_over:
             raise NotFound(f"the key {key!r} has expired", name=key)
+        taken = AlreadyExists(
+            f"there is a branch {branch!r} already: an edit goes to a new branch", name=branch
+        )
         if repo.refs.read(HEADS + branch) is not None:
-            raise AlreadyExists(
-                f"there is a branch {branch!r} already: an edit goes to a new branch", name=branch
-            )
+            raise taken
         value = inspect_value(repo.parse_entry(key, data), repo.objects)
         new = edited(value, path, body.text("type"), body.value("value"))
         if Fingerprints().of(new) == Fingerprints().of(value):
             return self._moved(repo, body, branch, base, None)
-        repo.create_branch(branch, base)
         where = f"{key} {path}".strip()
         # One that slides begins anew by itself.
         left = {} if due is None or due.ttl else {key: (due.at - now()) / 1_000_000}
-        commit = repo.commit(branch, set={key: new}, expire=left, expect=base, message=f"Edit {where[:200]}")
+        change = BranchChanges(branch, set={key: new}, expire=left, base=base, message=f"Edit {where[:200]}")
+        try:
+            (commit,) = repo.commit_many([change])
+        except RefMoved:  # it was made meanwhile
+            raise taken from None
         return self._moved(repo, body, branch, base, commit)

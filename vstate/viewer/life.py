@@ -26,7 +26,7 @@ __all__ = ["blame_document", "versions"]
 
 _LARGEST_SHOWN: Final = 2**20  # bytes of a value that is shown beside its commit
 _SECONDS: Final = 3.0  # for one page of versions
-_BLAMING: Final = 10.0  # seconds for blame
+_BLAMING: Final = 5.0  # seconds for blame
 _MOST_PARTS: Final = 1_000_000  # of a part that is compared
 _MOST_CHANGES: Final = 3  # inside a part, beside their commit
 _LONGEST_CHANGE: Final = 80  # characters
@@ -163,17 +163,8 @@ def _number(part: _Part) -> float | None:
 
 def blame_document(repo: Repository, start: Commit, key: str, path: str) -> dict[str, Any]:
     """The parts inside the one at `path`, each with the commit that last changed it, as `GET /blame` does."""
-    end = monotonic() + _BLAMING
-
-    def check(commits: int) -> None:
-        if monotonic() > end:
-            raise InvalidInput(
-                f"after {_BLAMING:.0f} seconds and {commits} commits, parts have no commit yet; vstate blame "
-                "takes its time"
-            )
-
     try:
-        found = repo.blame_items(start, key, path, progress=check)
+        found = repo.blame_items(start, key, path, seconds=_BLAMING)
     except (InertError, InvalidInput) as error:
         return {"parts": [], "more": 0, "error": str(error)}
     parts = [

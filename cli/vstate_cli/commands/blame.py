@@ -47,7 +47,8 @@ _LONGEST_TEXT = 1_000_000
     shell_complete=complete_revision,
     help="Start at REV. Default: HEAD.",
 )
-def blame(session: Session, key: str, path: str | None, rev: str) -> None:
+@click.option("--seconds", type=click.FloatRange(min=0), metavar="N", help="Give up after N seconds.")
+def blame(session: Session, key: str, path: str | None, rev: str, seconds: float | None) -> None:
     """Show which commit last changed each part of a value.
 
     The parts of the value of KEY are the items of a list, the entries of a dict, the fields of an object or
@@ -58,7 +59,11 @@ def blame(session: Session, key: str, path: str | None, rev: str) -> None:
     with ProgressBar() as bar:
         try:
             found = session.repo.blame_items(
-                commit, key, path or "", progress=lambda count: bar("reading commits", count)
+                commit,
+                key,
+                path or "",
+                progress=lambda count: bar("reading commits", count),
+                seconds=seconds,
             )
         except KeyNotFound as error:
             raise NotFound(str(error), name=key, candidates=session.similar_keys(commit, key)) from None

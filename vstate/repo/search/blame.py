@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import pickletools
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from time import monotonic
 from typing import Final
 
 from vstate.arguments import check_text
@@ -38,6 +40,7 @@ _LONG: Final = 800_000  # the product of the lengths of two lists that are align
 _SEARCHED: Final = 10_000  # commits that are searched for the one that removed a key
 _MOST_ELEMENTS: Final = 300_000  # of one value: some 100 MB with their fingerprints
 _MOST_PARTS: Final = 10_000_000  # inside the elements of one value; 2 kB of an array count as one
+_BATCH: Final = 10_000  # elements that are read between two looks at the clock
 _VERSIONS: Final = 3  # values of one key that are in memory at once
 
 OnCommit = Callable[[int], None]
@@ -84,10 +87,16 @@ def blame(
 
 
 def blame_items(
-    repo: Core, start: Commit, key: str, path: str = "", *, progress: OnCommit | None = None
+    repo: Core,
+    start: Commit,
+    key: str,
+    path: str = "",
+    *,
+    progress: OnCommit | None = None,
+    seconds: float | None = None,
 ) -> list[Blamed]:
     """As `Repository.blame_items` promises."""
-    walk = _Walk(repo, start, key, progress)
+    walk = _Walk(repo, start, key, progress, seconds)
     first = walk.version(walk.data)
     trail = first.find(check_text("path", path))
     elements = first.elements(trail)
@@ -150,9 +159,18 @@ def _way(trail: _Trail) -> _Way:
 class _Walk:
     """The versions of one key, read when needed; the last few stay in memory."""
 
-    def __init__(self, repo: Core, start: Commit, key: str, progress: OnCommit | None) -> None:
+    def __init__(
+        self,
+        repo: Core,
+        start: Commit,
+        key: str,
+        progress: OnCommit | None,
+        seconds: float | None = None,
+    ) -> None:
         self._repo = repo
         self._key = key
+        self._seconds = math.inf if seconds is None else seconds
+        self._end = monotonic() + self._seconds
         self._progress = progress
         self._count = 0
         self._versions: OrderedDict[bytes, _Version | None] = OrderedDict()
@@ -161,8 +179,17 @@ class _Walk:
             raise self._absent(start)
         self.data = data
 
+    def check_time(self) -> None:
+        """Raise InvalidInput if the time is over."""
+        if monotonic() > self._end:
+            raise InvalidInput(
+                f"blame of {self._key!r} takes more than {self._seconds:g} s: name one part by its path, or "
+                "give more time"
+            )
+
     def count(self) -> None:
         self._count += 1
+        self.check_time()
         if self._progress is not None:
             self._progress(self._count)
 
@@ -188,7 +215,7 @@ class _Walk:
                     shorter = None if known is None else known.without_last(pickled)
                     if shorter is not None:
                         return shorter
-        return _Version(self._repo.inspect(self._key, data), pickled)
+        return _Version(self._repo.inspect(self._key, data), pickled, self.check_time)
 
     def try_version(self, data: bytes) -> _Version | None:
         """As `version`, but None for an unreadable value, in which no element counts as the same."""
@@ -225,9 +252,12 @@ class _Walk:
 class _Version:
     """One value of the key, with the fingerprints of its parts; `pickled` if the entry is one pickle."""
 
-    def __init__(self, value: object, pickled: bytes | None = None) -> None:
+    def __init__(
+        self, value: object, pickled: bytes | None = None, check_time: Callable[[], None] = lambda: None
+    ) -> None:
         self.value = value
         self.pickled = pickled
+        self._check_time = check_time
         self.prints = Fingerprints()
         self.prints.left = _MOST_PARTS
         self._elements: dict[_Way, list[_Element]] = {}
@@ -250,7 +280,7 @@ class _Version:
         count = _items_in(self.pickled[same:])
         if count is None or count > len(value):
             return None
-        shorter = _Version(value[: len(value) - count], pickled)
+        shorter = _Version(value[: len(value) - count], pickled, self._check_time)
         shorter.prints = self.prints
         if () in self._elements:
             shorter._elements[()] = self._elements[()][: len(value) - count]
@@ -267,7 +297,11 @@ class _Version:
         """
         way = _way(trail)
         if way not in self._elements:
-            found = list(islice(self._parts(self.at(trail)), _MOST_ELEMENTS + 1))
+            found: list[_Element] = []
+            parts = islice(self._parts(self.at(trail)), _MOST_ELEMENTS + 1)
+            while some := list(islice(parts, _BATCH)):
+                found += some
+                self._check_time()
             if len(found) > _MOST_ELEMENTS:
                 raise InvalidInput(
                     f"more than {_MOST_ELEMENTS:,} elements are too many to blame: name one of them by its "
