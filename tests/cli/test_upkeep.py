@@ -49,6 +49,7 @@ def test_gc_removes_what_nothing_leads_to(vstate, store):
     assert rows(store) == before
     done = vstate("gc", "--keep-reflog", "0").splitlines()
     assert re.fullmatch(r"removed \d objects, [\d.]+ k?B", done[0])
+    assert re.fullmatch(r"the files took [\d.]+ k?B and take [\d.]+ k?B", done.pop(1))
     assert [line.replace("would remove", "removed") for line in dry] == done
     assert re.fullmatch(r"removed \d+ reflog lines", done[1])
     assert re.fullmatch(r"\d+ objects in use", done[-1])
@@ -68,7 +69,9 @@ def test_gc_json(vstate):
     """The document has every number of the report."""
     document = vstate.json("gc", "--dry-run")
     numbers = {"live", "removed", "removed_bytes", "waiting", "reflog_lines", "shallow", "seconds"}
-    assert set(document) == numbers | {"dry_run", "kept_by", "expired"}
+    assert set(document) == numbers | {"dry_run", "kept_by", "expired", "size_before", "size_after"}
+    assert document["size_before"] > 0
+    assert document["size_after"] is None
     assert document["dry_run"] is True
 
 

@@ -37,12 +37,15 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
     "forget": lambda store: store.forget(KEY),
     "uncached": lambda store: type(store.uncached()).__name__,
     "check": lambda store: list(store.check()),
+    "size": lambda store: store.size(),
+    "release": lambda store: store.release(),
     "location": lambda store: store.location.partition(" (")[0],
     "close": lambda store: store.close(),
 }
 """A call for each thing that a KVStore can do."""
 
 WRITES = {"set", "set_many", "delete", "delete_many", "compare_and_swap", "transact", "exclusively"}
+WRITES |= {"release"}
 
 WRAPPERS: dict[str, Callable[[KVStore], KVStore]] = {
     "Cache": Cache,
@@ -79,6 +82,9 @@ class Behind(Memory):
 
     def check(self) -> Iterator[str]:
         return iter(["a find"])
+
+    def size(self) -> int:
+        return 5
 
     def uncached(self) -> KVStore:
         return Memory()

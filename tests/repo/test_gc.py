@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from random import Random
-from threading import Thread
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +25,8 @@ from vstate.errors import (
     RefMoved,
     StoreUnavailable,
 )
+from vstate.kv import Encrypted, Prefixed
+from vstate.kv.disk import database
 from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, ObjectId
 from vstate.objects.stream import is_single, read_index
 from vstate.repo import Repository, idset
@@ -856,3 +862,78 @@ def test_id_set_is_small() -> None:
     size = sys.getsizeof(found._buckets) + sum(map(sys.getsizeof, found._buckets))
     assert len(found) == count
     assert size / count < 20
+
+
+def _fill(state: Versioned, count: int = 12) -> None:
+    for number in range(count):
+        state["blob"] = os.urandom(400_000)
+        state.commit(str(number))
+
+
+CUT: dict[str, Any] = {"branch": "main", "keep_last": 1, "keep_reflog": "0s", "grace": "0s"}
+
+
+@pytest.mark.parametrize(
+    "front",
+    [lambda disk: disk, Cache, lambda disk: Prefixed(disk, "a"), lambda disk: Encrypted(disk, bytes(32))],
+)
+def test_gc_gives_the_room_back(tmp_path: Path, front: Callable[[Disk], KVStore]) -> None:
+    """The file shrinks to what is in use, whatever stands in front of it; the report says both sizes."""
+    with Disk(tmp_path / "store", durability="process") as disk:
+        state = Versioned(front(disk))
+        _fill(state)
+        assert state.repo.gc(dry_run=True, **CUT).size_after is None
+        report = state.repo.gc(**CUT)
+        assert report.size_before is not None
+        assert report.size_after == disk.size() < 1_500_000 < 4_800_000 < report.size_before
+        assert f"take {report.size_after:,}" in str(report)
+        assert list(disk.check()) == []
+        before = state["blob"]
+        _fill(state, 2)
+        assert state.checkout("HEAD~2")["blob"] == before
+    assert Repository(Memory()).gc().size_after is None
+
+
+@pytest.mark.slow
+def test_others_go_on_while_room_is_given_back(tmp_path: Path) -> None:
+    """A reader of SQLite keeps its snapshot, and a writer finds all that it wrote."""
+    with Disk(tmp_path / "store", durability="process") as disk:
+        state = Versioned(disk)
+        _fill(state, 40)
+        kept = state.checkout("HEAD")
+        reader = sqlite3.connect(tmp_path / "store" / "vstate.db", isolation_level=None)
+        reader.execute("BEGIN")
+        rows = reader.execute("SELECT count(*) FROM kv").fetchone()
+        beside = state.fork("beside")
+        stop = Event()
+
+        def write() -> None:
+            while not stop.is_set():
+                beside["n"] = beside.get("n", 0) + 1
+                beside.commit()
+
+        writer = Thread(target=write)
+        writer.start()
+        report = state.repo.gc(**CUT | {"branch": ["main", "beside"]})
+        stop.set()
+        writer.join()
+        assert report.removed_bytes > 10_000_000
+        assert Versioned(disk, branch="beside")["n"] == beside["n"] > 0
+        assert reader.execute("SELECT count(*) FROM kv").fetchone() == rows
+        reader.close()
+        assert kept["blob"] == state["blob"]
+        assert list(disk.check()) == []
+        assert Repository(disk).fsck().ok
+
+
+def test_giving_room_back_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the time is over, gc ends with a step made; the next one goes on."""
+    with Disk(tmp_path / "store", durability="process") as disk:
+        state = Versioned(disk)
+        _fill(state)
+        with monkeypatch.context() as patched:
+            patched.setattr(database, "RELEASE_SECONDS", 0.0)
+            first = state.repo.gc(**CUT)
+        assert first.size_after is not None
+        assert first.size_after > 3_000_000
+        assert (state.repo.gc().size_after or 0) < 1_500_000

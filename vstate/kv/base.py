@@ -248,6 +248,15 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         """
         return iter(())
 
+    def size(self) -> int | None:
+        """The bytes that the store's own files take. None for a store without, as in this default."""
+        return None
+
+    def release(self) -> None:
+        """Give the room of what was deleted back to the system, beside other users of the store, for some
+        seconds at the most. A store that does so by itself does nothing, as in this default.
+        """
+
     @property
     def location(self) -> str:
         """Where the store is, for messages to people; never a secret."""

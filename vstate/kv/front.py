@@ -97,6 +97,12 @@ class Front(KVStore):
     def check(self) -> Iterator[str]:
         return self._store.check()
 
+    def size(self) -> int | None:
+        return self._store.size()
+
+    def release(self) -> None:
+        self._store.release()
+
     @property
     def location(self) -> str:
         return self._store.location

@@ -42,6 +42,9 @@ class ReadOnly(Front):
         """Raises ReadOnly without calling the plan, which is for writing."""
         self._refuse()
 
+    def release(self) -> None:
+        self._refuse()
+
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """Waits for nobody: a reader needs no turn, and a turn may make files."""
         return nullcontext()

@@ -120,6 +120,12 @@ class Faulty(KVStore):
     def check(self) -> Iterator[str]:
         return self._call("check", self.store.check)
 
+    def size(self) -> int | None:
+        return self.store.size()
+
+    def release(self) -> None:
+        self._call("release", self.store.release)
+
     @property
     def location(self) -> str:
         return self.store.location

@@ -25,10 +25,11 @@ from vstate_cli.suggestions import complete_branch
         "vstate gc --keep-since 30d main",
     ],
     json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds, "
-    "expired}. live, removed and waiting count objects: in use, removed, and waiting for the grace "
-    "period; reflog_lines counts removed lines; shallow counts the commits at which a history now ends; "
-    "kept_by lists branches that share the history to cut, and so keep it; expired lists removed "
-    "branches.",
+    "expired, size_before, size_after}. live, removed and waiting count objects: in use, removed, and "
+    "waiting for the grace period; reflog_lines counts removed lines; shallow counts the commits at which "
+    "a history now ends; kept_by lists branches that share the history to cut, and so keep it; expired "
+    "lists removed branches; size_before and size_after are the bytes of the store's files, null where "
+    "unknown.",
 )
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)
 @click.option(
@@ -68,7 +69,7 @@ def gc(
 
     Expired branches are removed too. --keep-last and --keep-since first cut off the history of each BRANCH.
     Older commits go unless another ref reaches them, and `vstate log` shows where the history ends. Other
-    programs can use the store meanwhile.
+    programs can use the store meanwhile. A store on the disk then gives the room back to the system.
     """
     if keep_last is not None and keep_since is not None:
         raise click.UsageError("Give --keep-last or --keep-since, not both.")
@@ -90,6 +91,8 @@ def gc(
     out = session.out
     removed = "would remove" if dry_run else "removed"
     out.line(f"{removed} {counted(report.removed, 'object')}, {size_text(report.removed_bytes)}")
+    if report.size_before is not None and report.size_after is not None:
+        out.line(f"the files took {size_text(report.size_before)} and take {size_text(report.size_after)}")
     if report.expired:
         branches = "the expired branch" if len(report.expired) == 1 else "the expired branches"
         out.line(f"{removed} {branches} {safe(', '.join(report.expired))}")

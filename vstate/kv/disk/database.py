@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from vstate.backoff import Backoff
 from vstate.errors import (
     CorruptStore,
     InvalidInput,
@@ -30,6 +31,11 @@ FILE_NAME = "vstate.db"
 _INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
 FORMAT = 3
+RELEASED_PAGES = 256
+"""Pages that move in one transaction, for which others wait some 10 ms."""
+RELEASE_SECONDS = 30.0
+_RELEASE_PAUSE = 0.002
+
 SPARE_PAGES = 256  # a longer key may split a page of the index: deleting has to work in a full file too
 LOG_BYTES = 4 * 1024 * 1024
 
@@ -313,6 +319,24 @@ class Database:
         if self.size_limit is not None:
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             connection.execute(f"PRAGMA max_page_count={max(1, self.size_limit // page_bytes) + spare}")
+
+    def release(self, handle: Handle) -> None:
+        """Move the pages at the end of the file to free places, and cut the file, for RELEASE_SECONDS at the
+        most. Each step is a transaction, and others write between two steps.
+        """
+        handle.connection = connection = self.connect(writing=True)
+        backoff = Backoff(_RELEASE_PAUSE, _RELEASE_PAUSE, seconds=RELEASE_SECONDS)
+        while connection.execute("PRAGMA freelist_count").fetchone() != (0,):
+            try:
+                # execute() would end after one page, because the statement has no columns.
+                connection.executescript(f"PRAGMA incremental_vacuum({RELEASED_PAGES})")
+            except sqlite3.OperationalError as error:
+                if result_code(error) != sqlite3.SQLITE_BUSY:
+                    raise
+            if not backoff.pause():
+                break
+        # The file gets shorter when the log is copied into it. Somebody who reads now leaves that to others.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     # Syncing
 

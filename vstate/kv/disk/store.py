@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vstate.arguments import check_count
 from vstate.backoff import Backoff
-from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable
+from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreFull, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk import deltas
@@ -187,6 +187,19 @@ class Disk(TransactionalStore, ForkAware):
     def size(self) -> int:
         """The bytes that the store takes on the disk, its log included."""
         return self._database.size()
+
+    def release(self) -> None:
+        """As promised by KVStore, from the end of the file, a mebibyte in each transaction."""
+        self._query("SELECT 1", ())  # is it open, and still there?
+        handle = database.Handle()
+        try:
+            self._database.release(handle)
+        except sqlite3.Error as error:
+            failure = self._database.meaning(error, handle)
+            if not isinstance(failure, StoreFull):  # without room for the log nothing moves
+                raise failure from error
+        finally:
+            handle.close()
 
     def check(self) -> Iterator[str]:
         """The damage that SQLite finds in its file: damaged pages, pages used twice, free pages in use."""

@@ -58,7 +58,8 @@ class GcReport:
     `live` and `removed` count objects. `waiting` are the unreachable objects that a store without
     transactions keeps for the grace period. `shallow` counts the commits whose parents were cut off.
     `kept_by` are the branches that share commits with a branch to cut: these commits keep their history.
-    `expired` are the branches that had expired, and that `gc` has deleted.
+    `expired` are the branches that had expired, and that `gc` has deleted. `size_before` and `size_after` are
+    the bytes of the store's files; None for a store without, and after a dry run.
     """
 
     live: int
@@ -71,6 +72,8 @@ class GcReport:
     dry_run: bool
     seconds: float
     expired: tuple[str, ...] = ()
+    size_before: int | None = None
+    size_after: int | None = None
 
     def __str__(self) -> str:
         would = "would remove" if self.dry_run else "removed"
@@ -85,6 +88,8 @@ class GcReport:
             parts.append(f"{', '.join(self.kept_by)} kept history that they share")
         if self.waiting:
             parts.append(f"{self.waiting:,} wait for the grace period to end")
+        if self.size_before is not None and self.size_after is not None:
+            parts.append(f"the files took {self.size_before:,} bytes and take {self.size_after:,}")
         return f"{', '.join(parts)}; {counted(self.live, 'object')} in use ({self.seconds:.2f} s)"
 
 
@@ -110,6 +115,7 @@ def collect(
     began = time.monotonic()
     now = datetime.now(UTC)
 
+    size_before = repo.store.size()
     swept: list[Collector] = []  # each attempt removes something, and the last one the rest
 
     def attempt() -> tuple[Collector, dict[str, bytes]]:
@@ -128,6 +134,8 @@ def collect(
         return collector, shallow
 
     collector, shallow = anew(repo, attempt)
+    if not dry_run:
+        repo.store.release()
     return GcReport(
         live=len(collector.reach),
         removed=sum(each.removed for each in swept),
@@ -139,6 +147,8 @@ def collect(
         dry_run=dry_run,
         seconds=time.monotonic() - began,
         expired=tuple(dict.fromkeys(name.removeprefix(HEADS) for each in swept for name in each.over)),
+        size_before=size_before,
+        size_after=None if dry_run else repo.store.size(),
     )
 
 
