@@ -1,8 +1,14 @@
-"""Forks: notify objects with locks, or with handles that must not cross a fork, before and after it."""
+"""Forks: a forked child finds every lock of vstate free, and makes anew what belongs to one process.
+
+No lock is taken before a fork. The child has the memory of its parent, and one thread of it. So an operation
+that another thread was in the middle of stops there, as at an exception that nothing handles.
+"""
 
 from __future__ import annotations
 
+import _frozen_importlib  # that is importlib._bootstrap
 import os
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,27 +18,13 @@ from weakref import WeakKeyDictionary, WeakSet
 T = TypeVar("T")
 
 
-class ForkAware(ABC):
-    """An object with locks, or with handles that must not cross a fork. Register it with `survive_forks`."""
+class Uncopied:
+    """A thing with locks, threads or connections. Each process makes its own."""
 
-    fork_order = 0
-    """Higher first: an object that uses others is notified before them, so locks are taken from the top."""
+    _instead = "make another one where you need it"
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        raise no_copy(self, "make another one where you need it")
-
-    @abstractmethod
-    def before_fork(self) -> None:
-        """Take all the locks, then close the handles that must not be in two processes."""
-
-    @abstractmethod
-    def after_fork(self, *, child: bool) -> None:
-        """Release the locks; in the child make new ones, since their owners may not exist there."""
-
-
-def no_copy(thing: object, instead: str) -> TypeError:
-    """The error for a try to pickle or copy an object that has locks or threads."""
-    return TypeError(f"a {type(thing).__name__} cannot be pickled or copied: {instead}")
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: {self._instead}")
 
 
 _locks: WeakSet[threading.RLock] = WeakSet()
@@ -53,22 +45,60 @@ def renew_in_child(thing: T, renew: Callable[[T], None]) -> None:
     """Call `renew(thing)` in each forked child, as long as `thing` lives.
 
     `renew` drops what belongs to the parent (connections, threads, descriptors) without using it, and takes
-    no lock. Pass a plain function: a bound method would keep `thing` alive.
+    no lock. Pass a plain function: a bound method would keep `thing` alive. Call this at the end of the
+    constructor: a thread that is in the middle of it at a fork leaves half a thing.
     """
     _renewed[thing] = renew
 
 
 def _in_child() -> None:
+    _forget_imports()
     # The locks come first. The other threads of the parent do not exist here, and would never release them.
     for lock in list(_locks):
-        if not lock._is_owned():  # type: ignore[attr-defined]
+        if not is_mine(lock):
             lock._at_fork_reinit()  # type: ignore[attr-defined]
     for thing, renew in list(_renewed.items()):
         renew(thing)
 
 
+def is_mine(lock: threading.RLock) -> bool:
+    """Whether this thread holds the lock."""
+    return lock._is_owned()  # type: ignore[attr-defined,no-any-return]
+
+
+def _forget_imports() -> None:
+    """Have the child import anew a module that another thread was importing.
+
+    Python would wait for that thread for ever. vstate imports much late, for a quick start.
+    """
+    me, locks = threading.get_ident(), getattr(_frozen_importlib, "_module_locks", {})
+    for name, found in list(locks.items()):
+        lock = found()
+        if lock is None or lock.owner == me:
+            continue
+        locks.pop(name, None)
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if lock.owner is not None and getattr(spec, "_initializing", False):
+            sys.modules.pop(name, None)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+class ForkAware(Uncopied, ABC):
+    """An object with locks, or with handles that must not cross a fork. Register it with `survive_forks`."""
+
+    fork_order = 0
+    """Higher first: an object that uses others is notified before them, so locks are taken from the top."""
+
+    @abstractmethod
+    def before_fork(self) -> None:
+        """Take all the locks, then close the handles that must not be in two processes."""
+
+    @abstractmethod
+    def after_fork(self, *, child: bool) -> None:
+        """Release the locks; in the child make new ones, since their owners may not exist there."""
 
 
 _alive: WeakSet[ForkAware] = WeakSet()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from vstate.aio.workers import Workers
+from vstate.forks import renew_in_child
 from vstate.objects.commit import Commit
 from vstate.state.handle import Handle
 from vstate.state.turns import Turn
@@ -69,6 +70,11 @@ class Together:
         self._waiting: deque[_Call] = deque()
         self._leader: _Call | None = None
         """The call that makes the next group. A hint: the turn keeps groups apart."""
+        renew_in_child(self, Together._renew)
+
+    def _renew(self) -> None:
+        self._waiting.clear()  # their tasks do not go on in a forked child
+        self._leader = None
 
     async def run(self, handle: Handle, update: Update) -> Commit | None:
         """Carry out the update. If this is cancelled, the update has happened or it has not."""

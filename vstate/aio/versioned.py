@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -17,6 +16,7 @@ from vstate.aio.repository import Repository
 from vstate.aio.together import Together
 from vstate.aio.workers import Workers
 from vstate.aio.writing import Writing
+from vstate.forks import new_lock
 from vstate.kv.url import location_of
 from vstate.objects.commit import Commit
 from vstate.repo.repository import Revision
@@ -33,7 +33,7 @@ class Versioned(Writing[sync.Versioned]):
         super().__init__(Together(Workers()), None)
         self._open = partial(sync.Versioned, *args, **options)
         self._place = args[0] if args else options.get("store")
-        self._opening = threading.Lock()
+        self._opening = new_lock()
         self._closed = False
 
     async def _opened(self) -> sync.Versioned:

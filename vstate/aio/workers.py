@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from vstate.errors import InvalidInput
+from vstate.forks import Uncopied, renew_in_child
 
 _R = TypeVar("_R")
 
@@ -18,13 +19,24 @@ _THREADS = 4  # a handle does one thing at a time, mostly; reads beside a commit
 _BREATH = 64  # reads from memory
 
 
-class Workers:
+class Workers(Uncopied):
     """The threads of a handle, and of the handles made from it."""
 
+    _instead = "each process opens a state, a manager or a session of its own, so pass on the path or URL"
+
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="vstate")
+        self._begin()
         self._reads = 0
         self.are_open = True
+        renew_in_child(self, Workers._renew)
+
+    def _begin(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="vstate")
+
+    def _renew(self) -> None:
+        self._begin()  # the threads of the parent are not here
+        if not self.are_open:
+            self.stop()
 
     async def breathe(self) -> None:
         """Let the event loop run now and then: a task may poll a value without another pause."""
@@ -70,12 +82,6 @@ class Workers:
             return work.result()
         finally:
             del work  # it holds the exception, whose traceback holds this frame: a cycle
-
-    def __reduce__(self) -> str | tuple[object, ...]:
-        raise TypeError(
-            "a state of vstate.aio, a manager and a session cannot be pickled or copied: each process opens "
-            "one of its own, so pass on the path or URL of the store"
-        )
 
     def stop(self) -> None:
         self.are_open = False

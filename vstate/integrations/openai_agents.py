@@ -7,7 +7,6 @@ import json
 import logging
 import pickle
 import re
-import threading
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -18,6 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from vstate.errors import InvalidInput, RefMoved, VStateError
+from vstate.forks import new_lock, renew_in_child
 from vstate.integrations import framework_of
 from vstate.integrations.branches import branch_of, parts_of
 from vstate.integrations.opening import Opened, Opening, StoreLike
@@ -145,10 +145,14 @@ class VstateSession(Opened):
         self._prefix = f"openai/{branch_of(session_id)}/"
         self._branch = _MAIN
         self._journals: dict[str, Journal[_History]] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._last: Future[None] | None = None
         self._is_closed = False
         self._tried = "", 0  # the name of a branch that was generated last, and its number
+        renew_in_child(self, VstateSession._renew)
+
+    def _renew(self) -> None:
+        self._last = None  # nothing in a forked child ends that call
 
     def close(self) -> None:
         """Close the store if it was opened here."""

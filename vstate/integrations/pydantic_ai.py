@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from vstate.errors import InvalidInput, NotFound, RefMoved
+from vstate.forks import new_lock
 from vstate.integrations import framework_of
 from vstate.integrations.branches import branch_of
 from vstate.integrations.opening import AsyncOpened, Opening, StoreLike
@@ -56,7 +56,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
         self._opening = Opening.of(store)
         self._forget = forget
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # The branch of an entry, which is asked for by its id alone. Only a hint: other branches come next.
         self._places: OrderedDict[str, str] = OrderedDict()
 

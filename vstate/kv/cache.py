@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vstate.errors import InvalidInput
-from vstate.forks import ForkLocked
+from vstate.forks import ForkLocked, new_lock
 from vstate.kv.base import KVStore, is_object
 from vstate.kv.front import CopyingFront
 
@@ -16,7 +16,7 @@ ENTRY_BYTES = 250  # roughly the memory of an entry beside its value in CPython:
 TIER_TIMEOUT = 0.1  # seconds: asking the store is better than waiting for a cache
 
 
-class Cache(CopyingFront, ForkLocked):
+class Cache(CopyingFront):
     """`store`, with copies of the objects that were read from it or written to it.
 
     Refs are never copied: a copy would be a stale head as soon as a second process commits.
@@ -40,7 +40,7 @@ class Cache(CopyingFront, ForkLocked):
         self._max_bytes = max_bytes
         self._directory = None if directory is None else os.path.abspath(directory)
         self._directory_bytes = directory_bytes
-        ForkLocked.__init__(self)
+        self._lock = new_lock()
         self._memory: OrderedDict[str, bytes] = OrderedDict()
         self._memory_bytes = 0
         self._tier = None if self._directory is None else _Tier(self._directory, directory_bytes)
@@ -85,7 +85,7 @@ class Cache(CopyingFront, ForkLocked):
             self._tier.close()
         self._store.close()
 
-    # The store is never called under the lock: a slow one would hold up every hit, and every fork.
+    # The store is never called under the lock: a slow one would hold up every hit.
 
     def _cached(self, key: str) -> bytes | None:
         with self._lock:

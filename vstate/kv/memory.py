@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
-from vstate.forks import ForkLocked
+from vstate.forks import Uncopied, new_lock
 from vstate.kv.base import TransactionalStore, check_key, check_value
 from vstate.plural import counted
 
 
-class Memory(TransactionalStore, ForkLocked):
+class Memory(Uncopied, TransactionalStore):
     """A store in this process's memory. `transact` is one transaction; a fork gives the child a copy."""
 
     remote = False
 
     def __init__(self) -> None:
-        ForkLocked.__init__(self)
+        self._lock = new_lock()
         self._values: dict[str, bytes] = {}
         # The sets and deletes of a transaction until all are done: an interruption may come in between.
         self._journal: tuple[dict[str, bytes], list[str]] | None = None

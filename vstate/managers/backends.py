@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Final
@@ -88,6 +88,8 @@ class FileBackend(Disk):
             document=None if path is None else Document(path, f"{part}/" if part else ""),
             branch=branch,
         )
+        # A proxy: a store that refers to itself would stay open after its last use.
+        self._repo = Repository(proxy(self))
         self._files.look_after(self._repo)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
@@ -100,11 +102,6 @@ class FileBackend(Disk):
     def write_files(self) -> None:
         """Write all files anew, and remove files without a key. Raises OSError, StorageError."""
         self._files.write_all(self._repo)
-
-    @cached_property
-    def _repo(self) -> Repository:
-        # A proxy: a store that refers to itself would stay open after its last use.
-        return Repository(proxy(self))
 
     def __repr__(self) -> str:
         return f"FileBackend({self.location!r})"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vstate.errors import InvalidInput, UncommittedWarning
+from vstate.forks import renew_in_child
 from vstate.managers.waiting import LoopLock
 from vstate.patterns.copies import Frozen
 from vstate.state.closing import call_at_exit
@@ -79,8 +80,8 @@ class PendingEdits:
 
     def __init__(self, interval: float | None, *, in_memory: bool = False) -> None:
         self._interval = interval
-        self._in_memory = in_memory
-        """Whether the store ends with its manager, and its commits too: then no loss is reported."""
+        # A store in memory ends with its manager, and its commits too: then no loss is reported.
+        self._tells_losses = not in_memory
         self._edits: dict[str, Edit] = {}
         self._under_way: dict[str, Edit] = {}
         self._committing = LoopLock()
@@ -89,6 +90,12 @@ class PendingEdits:
         self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[bool]] = set()  # an event loop holds its tasks weakly
         call_at_exit(self)
+        renew_in_child(self, PendingEdits._renew)
+
+    def _renew(self) -> None:
+        # The parent commits its edits. The child sees those that no commit was under way with.
+        self._under_way, self._timer, self._tasks = {}, None, set()
+        self._tells_losses = False
 
     def __bool__(self) -> bool:
         return bool(self._edits or self._under_way)
@@ -102,7 +109,7 @@ class PendingEdits:
     def _report(self, event: str) -> None:
         """Warn, once, of edits that nobody can commit any more."""
         lost, self._edits = self._edits, {}
-        if lost and not self._in_memory:
+        if lost and self._tells_losses:
             keys = ", ".join(map(repr, sorted(lost)[:_NAMED])) + (", ..." if len(lost) > _NAMED else "")
             warnings.warn(
                 f"a StateManager {event} with pending changes, which are lost: {keys}; await its flush() or "

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from vstate import aio
 from vstate.arguments import called
 from vstate.errors import InvalidInput
+from vstate.forks import renew_in_child
 from vstate.kv.base import KVStore
 from vstate.managers.backends import DIRECTORY, Persistence, open_persistence
 from vstate.objects.commit import Commit
@@ -53,6 +54,10 @@ class Manager:
         self._own_store = store if isinstance(store, KVStore) and store is not persistence else None
         self._closed = False
         self._under_way = 0
+        renew_in_child(self, Manager._forget_calls)
+
+    def _forget_calls(self) -> None:
+        self._under_way = 0  # the calls go on in the parent alone
 
     @property
     def state(self) -> aio.Versioned:
@@ -118,7 +123,7 @@ class Manager:
         """
         self._closed = True
         # Outside the try block: if this is cancelled here, the calls under way still need the store.
-        while self._under_way:  # in any event loop
+        while self._under_way > 0:  # in any event loop
             await asyncio.sleep(_PAUSE)
         try:
             await self._state.close()

@@ -11,6 +11,7 @@ from typing import Any
 
 from vstate import aio
 from vstate.errors import VStateError
+from vstate.forks import renew_in_child
 from vstate.managers.waiting import LoopLock, Wait
 from vstate.repo.compare.diff import Change
 from vstate.state.watching import Watch
@@ -94,6 +95,10 @@ class _Subscription:
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self._calling = False
+        renew_in_child(self, _Subscription._renew)
+
+    def _renew(self) -> None:
+        self._task, self._calling = None, False  # the task goes on in the parent alone
 
     def runs(self) -> bool:
         """Whether it runs in this event loop, or is over."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from vstate.errors import InvalidInput
+from vstate.forks import new_lock
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
 from vstate.repo.repository import Repository
@@ -44,7 +44,7 @@ class Fields:
     def __init__(self, repo: Repository, name: str) -> None:
         self._repo = repo
         self._name = name
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # By branch: its newest commit here, and a digest of each value. A commit sets the others only.
         self._known: OrderedDict[str, tuple[Commit, dict[str, bytes]]] = OrderedDict()
 

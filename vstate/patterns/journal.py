@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import threading
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved
+from vstate.forks import new_lock, renew_in_child
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
@@ -116,7 +116,7 @@ class Journal(Generic[I]):
         self.repo = repo
         self.branch = branch
         self.guard = guard
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         """Held during each call. Hold it while you read an index that other threads may add to."""
         self._prefix = path_of(name) + "/"
         self._make_index = make_index
@@ -128,6 +128,8 @@ class Journal(Generic[I]):
         self._calls: deque[_Call[I]] = deque()
         self._labels_of = labels
         self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
+        # The threads of these calls append in the parent, and are not in a forked child.
+        renew_in_child(self, lambda journal: journal._calls.clear())
 
     @property
     def head(self) -> Commit | None:
@@ -501,7 +503,7 @@ class Journals(Generic[I]):
         self._make = make
         self._most = most
         self._most_bytes = most_bytes
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._used: OrderedDict[str, Journal[I]] = OrderedDict()
 
     def __getitem__(self, branch: str) -> Journal[I]:

@@ -25,7 +25,7 @@ from vstate.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from vstate.forks import no_copy
+from vstate.forks import Uncopied
 from vstate.kv.base import KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
@@ -112,11 +112,13 @@ def format_of(*, shallow: bool, signed: bool, expiring: bool) -> int:
     return max(SHALLOW_FORMAT if shallow else 1, SIGNED_COMMITS if signed else 1)
 
 
-class Core:
+class Core(Uncopied):
     """The commits, branches, tags and HEAD of one store. Every operation stands on it.
 
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
+
+    _instead = "open another one, over a store at the same path or URL"
 
     def __init__(
         self, store: KVStore, security: Security | None = None, *, stamp: bytes | None = None
@@ -146,9 +148,6 @@ class Core:
         rows = rows_of_head(store, branch, FORMAT_KEY)
         core = cls(store, security, stamp=rows.get(FORMAT_KEY))
         return core, core.refs.head_in(rows, branch)
-
-    def __reduce__(self) -> str | tuple[object, ...]:
-        raise no_copy(self, "open another one, over a store at the same path or URL")
 
     def _read_format(self, stamp: bytes | None = None) -> int:
         """The store's format; 0 for a new one."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from threading import Lock
 from weakref import ReferenceType, ref
 
+from vstate.forks import new_lock
 from vstate.kv.base import KVStore
 from vstate.kv.front import Front
 
@@ -30,7 +30,7 @@ class Unpublished(Front):
 
     def __init__(self, store: KVStore) -> None:
         super().__init__(store)
-        self._lock = Lock()
+        self._lock = new_lock()
         self._shown: tuple[ReferenceType[Rows], ...] = ()
 
     def show(self, rows: Rows) -> None:

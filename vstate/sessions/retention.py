@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from vstate import aio
 from vstate.errors import VStateError
+from vstate.forks import renew_in_child
 from vstate.objects import expiry, tree
 from vstate.repo.walk import since
 from vstate.sessions.rounds import ROUNDS, SESSIONS, round_prefix
@@ -82,6 +83,10 @@ class Retention:
         self._pause = min(ttl, _LONGEST_PAUSE)
         self._gc: asyncio.Task[None] | None = None
         self._is_ending = False
+        renew_in_child(self, Retention._renew)
+
+    def _renew(self) -> None:
+        self._gc = None  # its task goes on in the parent alone
 
     def begin(self) -> None:
         """Called when the service starts."""

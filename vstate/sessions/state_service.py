@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from vstate import aio
 from vstate.arguments import check_seconds, check_text
 from vstate.errors import InvalidInput, InvalidRecord, KeyNotFound, NotFound
+from vstate.forks import renew_in_child
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects import expiry
@@ -81,6 +82,11 @@ class StateService:
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()
         self._under_way = 0
+        renew_in_child(self, StateService._forget_calls)
+
+    def _forget_calls(self) -> None:
+        # The calls under way go on in the parent alone.
+        self._changing, self._under_way = asyncio.Lock(), 0
 
     def _make_store(self) -> KVStore | str | PathLike[str] | None:
         """The store, or its path or URL."""
@@ -123,7 +129,7 @@ class StateService:
 
     async def _end(self, state: aio.Versioned) -> None:
         try:
-            while self._under_way:  # in any event loop
+            while self._under_way > 0:  # in any event loop
                 await asyncio.sleep(_PAUSE)
             await state.close()
         finally:

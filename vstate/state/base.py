@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import (
     Callable,
     ItemsView,
@@ -17,19 +17,19 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from threading import Lock, RLock
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 from weakref import ref
 
 from vstate.arguments import called, check_text, require_plain
 from vstate.errors import InvalidInput, KeyNotFound, NotVersioned, VStateError
-from vstate.forks import ForkAware, no_copy, survive_forks
+from vstate.forks import Uncopied, is_mine, new_lock
 from vstate.objects import expiry
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry
 from vstate.plural import counted
 from vstate.repo.names.dates import ttl_microseconds
-from vstate.state.position import OVER, is_live
+from vstate.state.position import OVER, end, is_live
 from vstate.state.turns import Turns
 
 if TYPE_CHECKING:
@@ -96,6 +96,10 @@ class Hooks:
                 "a function that a commit calls before it cannot commit, nor move the branch: leave that out"
             )
 
+    def renew(self) -> None:
+        """In a forked child: the thread that called the functions is not here."""
+        end(self._running)
+
 
 class Undoable(Protocol):
     """A savepoint. Dropped without `restore` or `release`, a savepoint of a Versioned is restored."""
@@ -107,20 +111,19 @@ class Undoable(Protocol):
         """Keep the mapping as it is."""
 
 
-class StateHandle(ForkAware):
-    """The part of a state that layers above use and programs do not see. Threads may share it."""
+class StateHandle(Uncopied, ABC):
+    """The part of a state that layers above use and programs do not see. Threads may share it.
 
-    fork_order = 2
+    A subclass has `renew` called in a forked child, once it is made.
+    """
 
-    def __reduce__(self) -> str | tuple[object, ...]:
-        raise no_copy(self, _INSTEAD)
+    _instead = _INSTEAD
 
     def __init__(self) -> None:
-        self.lock = RLock()
+        self.lock = new_lock()
         self.turns = Turns()
         """Whose transaction may run now."""
         self.hooks = Hooks()
-        survive_forks(self)
 
     @abstractmethod
     def savepoint(self) -> Undoable:
@@ -142,19 +145,17 @@ class StateHandle(ForkAware):
     def may_have_changed(self, prefix: str) -> bool:
         """Whether a key with this prefix is staged, or its value is in hand and may have been edited."""
 
-    def before_fork(self) -> None:
-        """Wait until no other thread is in the middle of an operation: the child gets a whole state."""
-        self.lock.acquire()
-
-    def after_fork(self, *, child: bool) -> None:
-        """Go on, in the parent and in the child."""
-        self.lock.release()
-        if child:
-            self.turns.after_fork_in_child()
+    def renew(self) -> None:
+        """In a forked child: end what the parent's other threads were doing here. Takes no lock."""
+        if not is_mine(self.lock):
+            self.hooks.renew()
+        self.turns.renew()
 
 
-class ReadableState(Mapping[str, Any]):
+class ReadableState(Uncopied, Mapping[str, Any]):
     """A mapping of str to any value, sorted by key, with lazy views by prefix."""
+
+    _instead = _INSTEAD
 
     @abstractmethod
     def _scan(self, prefix: str, *, reverse: bool = False) -> Iterator[str]:
@@ -249,9 +250,6 @@ class ReadableState(Mapping[str, Any]):
             return list(islice(self._scan(""), _COMPLETED))
         except VStateError:  # nothing can be completed while the store is gone
             return []
-
-    def __reduce__(self) -> str | tuple[object, ...]:
-        raise no_copy(self, _INSTEAD)
 
     def __eq__(self, other: object) -> bool:
         # Equality by content would read every value of a store; a handle is equal to itself alone.

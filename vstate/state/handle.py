@@ -29,6 +29,7 @@ from vstate.errors import (
     Unpicklable,
     VStateError,
 )
+from vstate.forks import is_mine, renew_in_child
 from vstate.kv.base import KVStore
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
@@ -51,6 +52,7 @@ from vstate.state.position import (
     Chain,
     Position,
     Unsettled,
+    end,
     is_live,
 )
 from vstate.state.savepoints import Savepoint, restore, save
@@ -108,6 +110,7 @@ class Handle(StateHandle):
         self.ahead = Ahead(repo)
         self._operation = OVER
         self._comparing = OVER
+        renew_in_child(self, Handle.renew)
 
     @property
     def store(self) -> KVStore:
@@ -328,15 +331,18 @@ class Handle(StateHandle):
 
     # Forks
 
-    def after_fork(self, *, child: bool) -> None:
-        if child and not self.turns.nested:
-            # The frames of other threads are not in this process, but their tokens never die here.
-            rest = self.rest
-            for each in (rest.pending, rest.attempt, *rest.open):
-                found = None if each is None else each.token()
-                if found is not None and found.locked():
-                    found.release()
-        super().after_fork(child=child)
+    def renew(self) -> None:
+        rest = self.rest
+        if not is_mine(self.lock):
+            end(self._operation)
+            end(self._comparing)
+            if rest.pending is not None:
+                end(rest.pending.token)
+        if not self.turns.nested:
+            for each in (rest.attempt, rest.chain, *rest.open):
+                if each is not None:
+                    end(each.token)
+        super().renew()
 
     # The mapping
 

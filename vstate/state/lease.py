@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from vstate.errors import InvalidInput, LeaseLost, VStateError
-from vstate.forks import ForkAware, survive_forks
+from vstate.forks import Uncopied, new_lock, renew_in_child
 from vstate.objects.commit import Commit
 from vstate.repo.rules.leases import SHORTEST_TTL, LeaseRow, clock, lease_key
 from vstate.state.committing import OnRace, commit
@@ -23,7 +23,7 @@ _RENEWALS = 3  # in the time that a lease runs
 _RETRIES = 20  # so many more, when the store fails
 
 
-class Lease:
+class Lease(Uncopied):
     """A lease, to be entered by `with`, once. It belongs to the process that took it, not to its forks.
 
     A thread renews the lease while the with block runs. `held` turns false when no renewal has worked for
@@ -109,14 +109,11 @@ class Lease:
             self._tenure.left = True
 
 
-class Tenure(ForkAware):
+class Tenure(Uncopied):
     """The time of one holder, and the thread that renews the lease.
 
     It outlives a `Lease` that nobody left.
     """
-
-    # A state holds its own lock while it takes the lock of a lease, so forks take them in this order too.
-    fork_order = 1
 
     def __init__(self, repo: Repository, name: str, ttl: float) -> None:
         self._repo = repo
@@ -124,7 +121,7 @@ class Tenure(ForkAware):
         self._ttl = ttl
         self._key = lease_key(name)
         self._owner = os.urandom(16).hex()
-        self.lock = threading.RLock()  # held while the row is changed or relied upon
+        self.lock = new_lock()  # held while the row is changed or relied upon
         self._row: LeaseRow | None = None
         self._until = 0.0
         self._lost = "it has not been taken"
@@ -133,6 +130,7 @@ class Tenure(ForkAware):
         self._thread: threading.Thread | None = None
         self.left = False
         """Whether the thread has to give the lease back."""
+        renew_in_child(self, Tenure._renew_in_child)
 
     @property
     def fence(self) -> int:
@@ -171,7 +169,6 @@ class Tenure(ForkAware):
                 given_up=lambda: self.left,
             )
             self._row, self._until, self._lost = row, began + self._ttl, ""
-            survive_forks(self)
             self._thread = threading.Thread(
                 target=self._keep_renewing, name=f"vstate lease {self._name}", daemon=True
             )
@@ -248,16 +245,8 @@ class Tenure(ForkAware):
 
     # Forks
 
-    def before_fork(self) -> None:
-        """Wait until no renewal is under way."""
-        self.lock.acquire()
-
-    def after_fork(self, *, child: bool) -> None:
-        """Go on in the parent. The child has no lease, and gives none back."""
-        if not child:
-            self.lock.release()
-            return
-        self.lock = threading.RLock()
+    def _renew_in_child(self) -> None:
+        # The child has no lease, and gives none back.
         self._wake = threading.Event()
         self._thread = None
         self._lost = self._lost or f"process {os.getppid()} has it, and this process is its fork"

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from vstate.arguments import called, check_key, check_new_key
 from vstate.errors import NotVersioned
-from vstate.forks import no_copy
+from vstate.forks import renew_in_child
 from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
@@ -29,6 +29,7 @@ class LiveHandle(StateHandle):
         self.expiries: dict[str, Expiry] = {}
         self._events: list[Event] = []
         self._sorted: list[str] | None = None  # None once keys came or went since they were sorted
+        renew_in_child(self, LiveHandle.renew)
 
     def write(self, key: str, value: Any) -> None:
         """Set a key. A sliding expiry begins again, any other is taken away."""
@@ -138,12 +139,10 @@ class Live(State):
     """
 
     _handle: LiveHandle
+    _instead = "dict(live) has its values, and Live().update(values) takes them"
 
     def __init__(self) -> None:
         self._handle = LiveHandle()
-
-    def __reduce__(self) -> str | tuple[object, ...]:
-        raise no_copy(self, "dict(live) has its values, and Live().update(values) takes them")
 
     def __getitem__(self, key: str) -> Any:
         self._handle.drop_expired()
@@ -210,6 +209,7 @@ class Live(State):
             if outermost:
                 handle.turns.take(turn)
             savepoint = handle.savepoint()
+            turn.undo = savepoint.restore
             try:
                 yield self
                 if outermost:

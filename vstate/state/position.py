@@ -42,6 +42,13 @@ def is_live(token: ReferenceType[Token]) -> bool:
     return found is not None and found.locked()
 
 
+def end(token: ReferenceType[Token]) -> None:
+    """In a forked child: end the operation of a thread that is not here. Its frame looks alive for ever."""
+    found = token()
+    if found is not None and found.locked():
+        found.release()
+
+
 class Landing(NamedTuple):
     """A commit on its way to the branch, and the steps and events that it covers."""
 

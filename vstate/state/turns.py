@@ -6,12 +6,14 @@ import sys
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 from contextvars import ContextVar
-from threading import Lock, RLock
+from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 from vstate.errors import Conflict
+from vstate.forks import new_lock
 
 if TYPE_CHECKING:
     import asyncio
@@ -60,11 +62,13 @@ class Turn:
     class written in Python may never begin. `bell` rings after it.
     """
 
-    __slots__ = ("__weakref__", "bell", "held")
+    __slots__ = ("__weakref__", "bell", "held", "undo")
 
     def __init__(self) -> None:
         self.bell = Bell()
         self.held = Lock()
+        self.undo: Callable[[], object] | None = None
+        """Takes the changes of the turn back in a forked child, which lacks the thread of the turn."""
 
     def begin(self) -> None:
         """As the beginning of the with block, for a turn that lasts longer than a function."""
@@ -114,7 +118,7 @@ class Turns:
 
     def __init__(self) -> None:
         # Re-entrant: the collector may end a waiting task anywhere, and the task then leaves the queue.
-        self._guard = RLock()
+        self._guard = new_lock()
         # Weak: a turn that nothing holds any more is over, even if its lock was never released.
         self._current: ReferenceType[Turn] | None = None
         # Weak: a task holds its waiter for as long as it waits, and an interrupted one may not have left.
@@ -138,12 +142,14 @@ class Turns:
         # A context that was kept may name a turn that is over: such a turn is not `_now`.
         return self._now is not None and self._current in _holding.get()
 
-    def after_fork_in_child(self) -> None:
-        """Forget a turn of another thread, which is not in this process."""
-        self._guard = RLock()
+    def renew(self) -> None:
+        """In a forked child: end a turn of another thread or task, which does not go on in this process."""
+        now = None if self.nested else self._now
+        if now is not None and now.undo is not None:
+            now.undo()
         if not self.nested:
             self._current = None
-            self._waiting = deque()
+        self._waiting = deque()
 
     def take(self, turn: Turn) -> None:
         """Wait for the turn, blocking the thread. The turn lasts while `turn.held` is locked."""

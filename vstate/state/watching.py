@@ -16,7 +16,7 @@ from typing import Self
 
 from vstate.arguments import called, check_text
 from vstate.errors import CorruptObject, CorruptStore, NotFound, StoreUnavailable
-from vstate.forks import ForkAware, survive_forks
+from vstate.forks import Uncopied, new_lock, renew_in_child
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.compare.diff import Change
@@ -35,7 +35,7 @@ _LONGEST_PAUSE = 5.0
 _log = logging.getLogger("vstate")
 
 
-class Watch(ForkAware):
+class Watch(Uncopied):
     """An iterator, and an async iterator, of (key, Change, Commit). It waits for the next change until it is
     closed.
 
@@ -44,7 +44,7 @@ class Watch(ForkAware):
     branch jumps, by a reset or over a merge, the differences come as changes of the commit that it jumped to.
     An expiry makes no commit; the removal of the key by `purge` does. Raises UntrustedCommit where the state
     would, and NotFound if gc has removed the last commit that it saw. One thread or task at a time takes from
-    a watch. In a forked child, a watch that another thread was using has ended.
+    a watch. In a forked child it goes on after the last commit that it saw.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Watch(ForkAware):
         self._seen = seen
         self._ahead: deque[ObjectId] = deque()  # the commits that the branch went through since
         self._ready: deque[Seen] = deque()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._closed = threading.Event()
         self._failures = 0
         self._listening = ExitStack()
         self._wait: Callable[[float], None] | None = None
         self._threads: ThreadPoolExecutor | None = None
-        survive_forks(self)
+        renew_in_child(self, Watch._renew)
 
     @property
     def seen(self) -> Commit | None:
@@ -146,18 +146,12 @@ class Watch(ForkAware):
         where = "its beginning" if self._seen is None else self._seen.short
         return f"<Watch of {self._prefix + self._pattern!r} on {self._branch}, at {where}>"
 
-    def before_fork(self) -> None:
-        """Do nothing: waiting for a look under way could take a second."""
-
-    def after_fork(self, *, child: bool) -> None:
-        """Go on. In the child, end a watch that a thread of the parent was using."""
-        if not child:
-            return
-        self._threads = None
-        if self._lock.locked():
-            self._lock = threading.Lock()
-            self._wait, self._listening = None, ExitStack()
-            self._closed = threading.Event()
+    def _renew(self) -> None:
+        # Its connection and its thread are the parent's.
+        self._listening.pop_all()
+        self._threads = self._wait = None
+        closed, self._closed = self._closed.is_set(), threading.Event()
+        if closed:
             self._closed.set()
 
     def _look(self) -> None:

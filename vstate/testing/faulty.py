@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from vstate.errors import StoreUnavailable
+from vstate.forks import new_lock
 from vstate.kv.base import KVStore
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Faulty(KVStore):
         self.away = away
         self.atomic = atomic
         self.calls: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def get(self, key: str) -> bytes | None:
         return self._call("get", lambda: self.store.get(key))

@@ -16,7 +16,6 @@ import io
 import opcode
 import pickle
 import sys
-import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
@@ -27,6 +26,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cloudpickle import cloudpickle as by_value
 
 from vstate.errors import CannotLoad
+from vstate.forks import new_lock, renew_in_child
 from vstate.values import evolution
 from vstate.values.exceptions import reduce_exception
 from vstate.values.opcodes import frameless
@@ -110,7 +110,9 @@ def _pickled(obj: Any, *, tokens: bool) -> bytes:
     return data
 
 
-_registering = threading.Lock()
+_registering = new_lock()
+# cloudpickle has a lock of its own, which it holds while it looks a class up.
+renew_in_child(_registering, lambda _: by_value._DYNAMIC_CLASS_TRACKER_LOCK._at_fork_reinit())
 
 
 def token(cls: type) -> str:

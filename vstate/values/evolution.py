@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from pkgutil import resolve_name
-from threading import Lock
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, Final
 
 from vstate.arguments import require_plain
 from vstate.errors import CannotLoad, InvalidInput
+from vstate.forks import new_lock
 
 Fields = dict[str, Any]
 Upgrade = Callable[[Fields], Fields]
@@ -53,7 +53,7 @@ _names: dict[str, str | type] = {
 _roots: set[str] = {"vstate"}
 """The beginnings of the old names."""
 _upgrades: dict[str, Upgrade] = {}
-_registering = Lock()
+_registering = new_lock()
 
 
 # What the program says

@@ -6,7 +6,6 @@ import copyreg
 import io
 import pickle
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +13,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vstate.errors import CannotLoad
+from vstate.forks import is_mine, new_lock, renew_in_child
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.opcodes import framed, join_pieces, may_hold, tokens
@@ -79,19 +79,31 @@ def _steadily(function: Callable[[Any], _T], value: Any) -> _T:
         return function(value)
 
 
-_switching = threading.Lock()
+_switching = new_lock()
+_usual_seconds = sys.getswitchinterval()
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Keep other threads from running, as far as the interpreter allows."""
+    global _usual_seconds
     with _switching:
         usual = sys.getswitchinterval()
+        if usual != _LONG_SWITCH_SECONDS:
+            _usual_seconds = usual
         sys.setswitchinterval(_LONG_SWITCH_SECONDS)
         try:
             yield
         finally:
             sys.setswitchinterval(usual)
+
+
+def _switch_as_usual(switching: Any) -> None:
+    if not is_mine(switching) and sys.getswitchinterval() == _LONG_SWITCH_SECONDS:
+        sys.setswitchinterval(_usual_seconds)
+
+
+renew_in_child(_switching, _switch_as_usual)
 
 
 class _Pickler(definitions.Pickler):

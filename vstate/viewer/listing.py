@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from threading import RLock
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from vstate.display.documents import subject
 from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.forks import new_lock
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import HEADS, REMOTES, TAGS, Head
@@ -95,7 +96,7 @@ class _Listing:
     named: frozenset[ObjectId]
     """The commits with a ref: they are not folded."""
     complete: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: RLock = field(default_factory=new_lock)
     foldings: OrderedDict[frozenset[str], _Folding] = field(default_factory=OrderedDict)
 
     def extend(self, wanted: int, seconds: float = 0.0) -> None:
@@ -192,7 +193,7 @@ class Listings:
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._kept: OrderedDict[str, _Listing] = OrderedDict()
 
     def page(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 
+from vstate.forks import new_lock
 from vstate.kv.base import KVStore, TransactionalStore, check_key, check_value
 
 __all__ = ["Trial"]
@@ -16,7 +16,7 @@ class Trial(TransactionalStore):
     def __init__(self, store: KVStore) -> None:
         self._store = store
         self._written: dict[str, bytes | None] = {}
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     @property
     def location(self) -> str:

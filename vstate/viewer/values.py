@@ -6,7 +6,6 @@ import base64
 import binascii
 import hashlib
 import re
-import threading
 from collections import OrderedDict
 from dataclasses import asdict
 from typing import Any, Final
@@ -18,6 +17,7 @@ from vstate.display.documents import entry_document
 from vstate.display.tables import TableView, table_rows
 from vstate.display.views import BytesView, document, media_of, view_of
 from vstate.errors import InvalidInput, KeyNotFound, NotFound
+from vstate.forks import new_lock
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.compare.details import details, step_of
@@ -51,7 +51,7 @@ class Values:
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._kept: OrderedDict[str, tuple[object, int]] = OrderedDict()
 
     def data(self, commit: Commit, key: str) -> bytes:

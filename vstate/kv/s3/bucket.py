@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput
-from vstate.forks import ForkLocked
+from vstate.forks import new_lock, renew_in_child
 from vstate.kv.s3.address import Address
 from vstate.kv.s3.driver import abandon, load_obstore
 from vstate.kv.s3.failures import Failure, failure_of, meaning
@@ -61,7 +61,7 @@ class Attempt:
     lost_at: float | None = None
 
 
-class Bucket(ForkLocked):
+class Bucket:
     """The objects under a URL such as s3://bucket/directory. Names are relative to the URL.
 
     A request that fails in passing is repeated, with growing pauses. After `timeout` seconds StoreUnavailable
@@ -77,7 +77,8 @@ class Bucket(ForkLocked):
         self._pool: ThreadPoolExecutor | None = None
         self._driver: Any = None
         self._store: Any = None
-        super().__init__()
+        self._lock = new_lock()
+        renew_in_child(self, Bucket._renew)
         prefix = self._open().prefix or ""
         self._longest = LONGEST_NAME - len(prefix.encode()) - bool(prefix)
 
@@ -232,7 +233,6 @@ class Bucket(ForkLocked):
             pool = self._pool
             if pool is None:
                 pool = self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="vstate-bucket")
-        # Not under the lock: a fork takes the locks of concurrent.futures before this one.
         return [self._submit(pool, call) for call in calls]
 
     def _submit(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
@@ -315,11 +315,9 @@ class Bucket(ForkLocked):
         if pool is not None:
             pool.shutdown(wait=False)
 
-    def after_fork(self, *, child: bool) -> None:
-        super().after_fork(child=child)
-        if child:
-            abandon(self._store, self._pool)
-            self._store = self._pool = None
+    def _renew(self) -> None:
+        abandon(self._store, self._pool)
+        self._store = self._pool = None
 
 
 def _mark(answer: Mapping[str, Any]) -> Mark:

@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
@@ -19,10 +18,11 @@ from types import ModuleType
 from typing import Any
 
 from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.forks import new_lock, renew_in_child
 
 _LIBRARY = "obstore._obstore"
 
-_loading = threading.Lock()
+_loading = new_lock()
 _stale = False
 _abandoned: list[object] = []
 
@@ -90,11 +90,9 @@ def _load_again() -> None:
         ) from None
 
 
-def _after_fork_in_child() -> None:
-    global _loading, _stale
-    _loading = threading.Lock()
+def _load_anew(loading: object) -> None:
+    global _stale
     _stale = _stale or _LIBRARY in sys.modules
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+renew_in_child(_loading, _load_anew)

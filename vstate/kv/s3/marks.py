@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from vstate.forks import ForkLocked
+from vstate.forks import new_lock
 from vstate.kv.base import is_object
 from vstate.kv.s3.bucket import Mark
 
@@ -12,14 +12,14 @@ _KEYS = 1024
 _VALUE_BYTES = 4096
 
 
-class Marks(ForkLocked):
+class Marks:
     """The value and mark of each key, as this handle saw them last.
 
     It keeps the last 1,024 keys, without large values, and without objects: nobody swaps those.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self._lock = new_lock()
         self._keys: OrderedDict[str, tuple[bytes | None, Mark]] = OrderedDict()
 
     def note(self, key: str, value: bytes | None, mark: Mark | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +11,7 @@ from typing import Any, NoReturn
 
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable, VStateError
-from vstate.forks import ForkAware, survive_forks
+from vstate.forks import new_lock
 from vstate.kv.base import KVStore, check_key, check_value, is_object
 from vstate.kv.s3.bucket import AT_ONCE, PAGE, Attempt, Bucket, Mark, Stored
 from vstate.kv.s3.marks import Marks
@@ -33,7 +32,7 @@ _conditional: set[str] = set()
 """The buckets whose service obeyed the condition of a write, as this process has seen."""
 
 
-class S3(KVStore, ForkAware):
+class S3(KVStore):
     """A store in a bucket: `S3("s3://bucket/directory")`, `gs://…` or `az://…`, for any number of machines.
 
     Every key is an object of its own under the URL; `vstate.kv.s3.names` says how it is named. Other objects
@@ -77,8 +76,7 @@ class S3(KVStore, ForkAware):
     ) -> None:
         self._bucket = Bucket(url, options, timeout)
         self._marks = Marks()
-        self._locks = _new_locks()
-        survive_forks(self)
+        self._locks = [new_lock() for _ in range(_LOCKS)]
 
     # One key
 
@@ -407,17 +405,6 @@ class S3(KVStore, ForkAware):
     def close(self) -> None:
         self._bucket.close()
 
-    def before_fork(self) -> None:
-        pass  # a swap may take long, and the child gets locks of its own
-
-    def after_fork(self, *, child: bool) -> None:
-        if child:
-            self._locks = _new_locks()
-
 
 def _reopen(url: str, options: dict[str, Any], timeout: float | None) -> S3:
     return S3(url, options=options, timeout=timeout)
-
-
-def _new_locks() -> list[threading.Lock]:
-    return [threading.Lock() for _ in range(_LOCKS)]
