@@ -7,6 +7,7 @@ that another thread was in the middle of stops there, as at an exception that no
 from __future__ import annotations
 
 import _frozen_importlib  # that is importlib._bootstrap
+import functools
 import os
 import sys
 import threading
@@ -39,6 +40,14 @@ def new_lock() -> threading.RLock:
     lock = threading.RLock()
     _locks.add(lock)
     return lock
+
+
+class cached_property(functools.cached_property[T]):  # as the one that it is
+    """As in functools. Before Python 3.12 it has a lock, which a forked child has to find free."""
+
+    def __init__(self, func: Callable[[Any], T]) -> None:
+        super().__init__(func)
+        self.lock = new_lock()
 
 
 def renew_in_child(thing: T, renew: Callable[[T], None]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
@@ -244,28 +242,3 @@ def test_a_value_set_back_while_a_commit_is_written() -> None:
     assert state.has_uncommitted
     state.commit()
     assert Versioned(store)["list"] == [0]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_inside_a_transaction_while_another_thread_asks_for_the_turn() -> None:
-    """The child goes on with its transaction, and takes turns after it."""
-    state = Versioned()
-    asked, leave = threading.Event(), threading.Event()
-    guard = state._handle.turns._guard
-
-    def ask() -> None:
-        with guard:
-            asked.set()
-            leave.wait(60)
-
-    with state.transaction():
-        state["k"] = 1
-        thread = threading.Thread(target=ask)
-        thread.start()
-        assert asked.wait(60)
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if state._handle.turns._guard.acquire(timeout=5) else 1)
-        leave.set()
-        thread.join()
-    assert os.waitpid(child, 0)[1] == 0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -381,75 +379,6 @@ def test_fork_after_opening(tmp_path: Path) -> None:
     assert state.commit("parent") is not None
     assert dict(Versioned(state.store)) == {"a": [1, "child"], "b": [1, "staged before the fork"]}
     state.store.close()
-
-
-@needs_fork
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_fork_while_another_thread_is_in_a_transaction() -> None:
-    """Its half is undone in the child, where that thread does not exist, and stays in the parent."""
-    entered, leave = threading.Event(), threading.Event()
-    state = Versioned()
-    state["k"] = 1
-    state.commit()
-
-    def work() -> None:
-        with state.transaction():
-            state["k"] = 2
-            entered.set()
-            leave.wait(60)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert entered.wait(60)
-    child = os.fork()
-    if child == 0:
-        try:
-            os._exit(0 if state["k"] == 1 and state.commit() is None else 1)
-        finally:
-            os._exit(2)
-    leave.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
-    assert Versioned(state.store)["k"] == 2
-
-
-@pytest.mark.slow
-@needs_fork
-def test_fork_while_another_thread_commits() -> None:
-    """A child forked while a thread was in the middle of a commit can use the handle."""
-    entered, leave = threading.Event(), threading.Event()
-
-    class Slow(Faulty):
-        def transact(self, writes, expected):
-            entered.set()
-            leave.wait(100)
-            return super().transact(writes, expected)
-
-    state = Versioned(Slow(Memory()))
-    state["k"] = [1]
-    thread = threading.Thread(target=state.commit)
-    thread.start()
-    assert entered.wait(100)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        # The fork itself may wait for the commit to end.
-        opener = threading.Timer(1.0, leave.set)
-        opener.start()
-        child = os.fork()
-    if child == 0:
-        # Ends the child if it waits for a lock that no thread holds.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(5)
-        try:
-            if state["k"] == [1] and "absent" not in state:
-                os._exit(0)
-        finally:
-            os._exit(1)
-    status = os.waitpid(child, 0)[1]
-    leave.set()
-    thread.join()
-    opener.join()
-    assert status == 0, f"the child ended with {status}"
 
 
 COMMIT_LOOP = """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -305,39 +303,6 @@ class Still(Memory):
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
         yield lambda timeout: time.sleep(0.5)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_while_a_thread_waits() -> None:
-    """The child can close the state, and its watch has ended there.
-
-    A watch that no thread waits in goes on in both.
-    """
-    store = Still()
-    state = Versioned(store, branch="main")
-    busy, free = state.watch(), state.watch()
-    thread = threading.Thread(target=lambda: next(busy, None))
-    thread.start()
-    while not busy._lock.locked():
-        time.sleep(0.001)
-    child = os.fork()
-    if child == 0:
-        answer = 1
-        try:
-            signal.alarm(60)  # rather than wait for ever
-            put(store, a=1)
-            if next(free)[0] == "a" and busy.closed and next(busy, None) is None:
-                state.close()
-                answer = 7
-        finally:
-            os._exit(answer)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert not busy.closed
-    put(store, b=1)
-    assert take(free, 1) == [("b", "added", 1)]
-    thread.join(60)
-    assert not thread.is_alive()
-    state.close()
 
 
 def test_many_are_closed_as_fast_as_one() -> None:

@@ -13,6 +13,7 @@ from weakref import proxy
 
 from vstate.arguments import check_count, check_flag, check_text
 from vstate.errors import InvalidInput
+from vstate.forks import cached_property
 from vstate.kv.base import KVStore
 from vstate.kv.disk import Disk
 from vstate.kv.disk.database import FILE_NAME
@@ -88,8 +89,6 @@ class FileBackend(Disk):
             document=None if path is None else Document(path, f"{part}/" if part else ""),
             branch=branch,
         )
-        # A proxy: a store that refers to itself would stay open after its last use.
-        self._repo = Repository(proxy(self))
         self._files.look_after(self._repo)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
@@ -102,6 +101,11 @@ class FileBackend(Disk):
     def write_files(self) -> None:
         """Write all files anew, and remove files without a key. Raises OSError, StorageError."""
         self._files.write_all(self._repo)
+
+    @cached_property
+    def _repo(self) -> Repository:
+        # A proxy: a store that refers to itself would stay open after its last use.
+        return Repository(proxy(self))
 
     def __repr__(self) -> str:
         return f"FileBackend({self.location!r})"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from vstate.arguments import check_flag
+from vstate.forks import cached_property
 from vstate.objects.commit import Commit, Event
 from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head

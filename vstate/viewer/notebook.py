@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from html import escape
 from typing import Final
 
+from vstate.forks import cached_property
 from vstate.repo.repository import Repository
 from vstate.viewer.exporting import export_html
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from itertools import chain
 
 from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
+from vstate.forks import cached_property
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import Commit, one_line
 from vstate.objects.ids import ObjectId

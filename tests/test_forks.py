@@ -1,0 +1,840 @@
+"""Forks: no call hangs in a forked child, whatever the other threads of its parent were doing."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import faulthandler
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vstate
+from vstate import Live, Memory, Snapshot, Versioned, VStateError, aio, forks
+from vstate.kv import Cache, Prefixed, Tiered
+from vstate.managers import AgentCheckpoint, AgentStateStore, StateManager, ToolExecution, ToolStateManager
+from vstate.patterns import Journal
+from vstate.patterns.fields import Fields
+from vstate.patterns.journal import Journals
+from vstate.sessions import StateService, VersionedSession
+from vstate.values import definitions, pickling
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
+]
+
+SECONDS = 60
+"""After so many seconds a child counts as hanging, and shows where."""
+
+Inside = Callable[[], object]
+Call = Callable[[Inside], object]
+"""A call of one kind. It calls the function in the middle, where the kind takes a function of the program."""
+
+
+def nothing() -> None:
+    """The function of a call that nothing happens in."""
+
+
+def in_child(call: Inside) -> int:
+    """Make the call in a forked child: 0 if it ended well, 1 if it raised, -SIGALRM if it hung."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            faulthandler.register(signal.SIGALRM, chain=True)
+            signal.alarm(SECONDS)
+            call()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+class Gate:
+    """Stops the first thread that comes through, in this process, until it may go on."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.closed = False
+        self.reached = threading.Event()
+        self.leave = threading.Event()
+
+    def __call__(self) -> None:
+        if self.closed and os.getpid() == self.process and not self.reached.is_set():
+            self.reached.set()
+            assert self.leave.wait(SECONDS)
+
+
+class Gated(Memory):
+    """A Memory with a gate before each read, or before each write."""
+
+    def __init__(self) -> None:
+        self.reading, self.writing = Gate(), Gate()
+        super().__init__()
+
+    def get(self, key: str) -> bytes | None:
+        self.reading()
+        return super().get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        self.reading()
+        return super().get_many(keys)
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        self.reading()
+        return super().keys(prefix)
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        self.reading()
+        return super().present(keys)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        self.writing()
+        return super().transact(writes, expected)
+
+
+def counted(state: Any, inside: Inside = nothing) -> None:
+    """Count in a mapping, with the function in the middle."""
+    state["n"] = state.get("n", 0) + 1
+    inside()
+
+
+class Doing:
+    """A value whose pickling calls a function."""
+
+    def __init__(self, inside: Inside) -> None:
+        self.inside = inside
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.inside()
+        return {}
+
+
+def update(store: Gated) -> Call:
+    state = Versioned(store, branch="main")
+    return lambda inside: state.update(lambda found: counted(found, inside))
+
+
+def commit(store: Gated) -> Call:
+    state = Versioned(store, branch="main")
+
+    def call(inside: Inside) -> None:
+        remove = state.before_commit(inside)
+        try:
+            counted(state)
+            state.commit()
+        finally:
+            remove()
+
+    return call
+
+
+def pickled(store: Gated) -> Call:
+    state = Versioned(store, branch="main")
+
+    def call(inside: Inside) -> None:
+        state["value"] = Doing(inside)
+        with suppress(VStateError):  # the function in the middle may use the state
+            state.commit()
+
+    return call
+
+
+def transaction(store: Gated) -> Call:
+    state = Versioned(store, branch="main").namespace("space")
+
+    def call(inside: Inside) -> None:
+        with state.root.transaction():
+            counted(state, inside)
+
+    return call
+
+
+def snapshot(store: Gated) -> Call:
+    state = Versioned(store, branch="main")
+    state["k"] = list(range(1000))
+    commit = state.commit()
+    assert commit is not None
+
+    def call(inside: Inside) -> None:
+        inside()
+        found = Snapshot(Versioned(store).repo, commit)
+        assert (len(found), list(found), found["k"][-1]) == (1, ["k"], 999)
+
+    return call
+
+
+def live(store: Gated) -> Call:
+    state = Live()
+    return lambda inside: state.update(lambda found: counted(found, inside))
+
+
+def journal(store: Gated) -> Call:
+    records: Any = Journal(Versioned(store).repo, "log")
+    return lambda inside: records.append(lambda index: (inside(), ["record"])[1])
+
+
+def journals(store: Gated) -> Call:
+    repo = Versioned(store).repo
+    asked: list[Inside] = []
+
+    def make(branch: str) -> Any:
+        asked[-1]()
+        return Journal(repo, branch)
+
+    kept: Any = Journals(make)
+
+    def call(inside: Inside) -> None:
+        asked.append(inside)
+        kept.drop("log")
+        kept["log"].append(lambda index: ["record"])
+
+    return call
+
+
+def fields(store: Gated) -> Call:
+    repo = Versioned(store).repo
+    kept = Fields(repo, "state")
+
+    def call(inside: Inside) -> None:
+        packed, head = kept.pack({"a": 1, "text": os.urandom(8).hex()}), repo.newest("main")
+        inside()
+        changed, gone = kept.changes("main", head, packed)
+        kept.landed("main", repo.commit("main", set=changed, delete=gone), packed)
+
+    return call
+
+
+def lease(store: Gated) -> Call:
+    state = Versioned(store, branch="main")
+    names = iter(range(1000))
+
+    def call(inside: Inside) -> None:
+        with state.lease(f"job {next(names)}") as held:
+            inside()
+            counted(state)
+            if held.held:  # not in a child that was forked inside
+                held.commit()
+
+    return call
+
+
+def watch(store: Gated) -> Call:
+    state, other = Versioned(store, branch="main"), Versioned(store, branch="main")
+    changes = state.watch("n")
+
+    def call(inside: Inside) -> None:
+        other.update(counted)
+        inside()
+        assert next(changes)[0] == "n"
+
+    return call
+
+
+def subscription(store: Gated) -> Call:
+    state, other = Versioned(store, branch="main"), Versioned(store, branch="main")
+
+    def call(inside: Inside) -> None:
+        heard = threading.Event()
+        with state.subscribe("n", lambda *change: (inside(), heard.set())):
+            other.update(counted)
+            assert heard.wait(SECONDS)
+
+    return call
+
+
+def aio_update(store: Gated) -> Call:
+    state = aio.Versioned(store, branch="main")
+    return lambda inside: asyncio.run(state.update(lambda found: counted(found, inside)))  # type: ignore[arg-type]
+
+
+def aio_together(store: Gated) -> Call:
+    state = aio.Versioned(store, branch="main")
+
+    async def both(inside: Inside) -> None:
+        await asyncio.gather(*(state.update(lambda found: counted(found, inside)) for _ in range(3)))
+
+    return lambda inside: asyncio.run(both(inside))
+
+
+def aio_transaction(store: Gated) -> Call:
+    state = aio.Versioned(store, branch="main")
+
+    async def work(inside: Inside) -> None:
+        async with state.transaction():
+            await state.set("n", 1)
+            inside()
+
+    return lambda inside: asyncio.run(work(inside))
+
+
+def state_manager(store: Gated) -> Call:
+    manager = StateManager(store)
+
+    async def work(inside: Inside) -> None:
+        await manager.save("n", {"number": 1})
+        inside()
+        assert await manager.get("n")
+        await manager.flush()
+
+    return lambda inside: asyncio.run(work(inside))
+
+
+def tool_manager(store: Gated) -> Call:
+    manager = ToolStateManager(store)
+
+    def call(inside: Inside) -> None:
+        inside()
+        execution = ToolExecution(execution_id=os.urandom(8).hex(), tool_name="t", parameters={})
+        asyncio.run(manager.start_execution(execution))
+
+    return call
+
+
+def agents(store: Gated) -> Call:
+    manager = AgentStateStore(store)
+
+    def call(inside: Inside) -> None:
+        inside()
+        checkpoint = AgentCheckpoint(agent_id="a", checkpoint_id=os.urandom(8).hex(), state={})
+        asyncio.run(manager.save_checkpoint(checkpoint))
+
+    return call
+
+
+def manager_subscription(store: Gated) -> Call:
+    manager = StateManager(store)
+
+    async def work(inside: Inside) -> None:
+        heard = asyncio.Event()
+
+        def hear(*change: Any) -> None:
+            heard.set()
+
+        await manager.subscribe("n", hear)
+        await manager.save("n", os.urandom(8).hex())
+        inside()
+        await asyncio.wait_for(heard.wait(), SECONDS)
+        await manager.unsubscribe("n", hear)
+
+    return lambda inside: asyncio.run(work(inside))
+
+
+def service(store: Gated) -> Call:
+    kept = StateService(store, ttl=600)
+
+    async def work(inside: Inside) -> None:
+        await kept.start()
+        await kept.save_state("ann", {"a": 1})
+        inside()
+        assert await kept.export_state("ann")
+
+    return lambda inside: asyncio.run(work(inside))
+
+
+def stopped_service(store: Gated) -> Call:
+    kept = StateService(store)
+
+    async def work(inside: Inside) -> None:
+        await kept.start()
+        inside()
+        await kept.save_state("ann", {"a": 1})
+        await kept.stop()
+
+    return lambda inside: asyncio.run(work(inside))
+
+
+def session(store: Gated) -> Call:
+    kept = VersionedSession(store)
+
+    def call(inside: Inside) -> None:
+        inside()
+        asyncio.run(kept.save_session_state("s", "ann"))
+
+    return call
+
+
+def openai(store: Gated) -> Call:
+    integrations = pytest.importorskip("vstate.integrations.openai_agents", exc_type=ImportError)
+    kept = integrations.VstateSession("ann", store)
+
+    async def work(inside: Inside) -> None:
+        await kept.add_items([{"role": "user", "content": "hi"}])
+        inside()
+        assert await kept.get_items()
+
+    return lambda inside: asyncio.run(work(inside))
+
+
+def langgraph(store: Gated) -> Call:
+    integrations = pytest.importorskip("vstate.integrations.langgraph", exc_type=ImportError)
+    saver = integrations.VstateSaver(store)
+
+    def call(inside: Inside) -> None:
+        config = {"configurable": {"thread_id": "ann", "checkpoint_ns": ""}}
+        number = os.urandom(8).hex()
+        checkpoint = {"v": 4, "id": number, "ts": "", "channel_values": {"a": 1}, "versions_seen": {}}
+        checkpoint |= {"channel_versions": {"a": number}}
+        inside()
+        saver.put(config, checkpoint, {}, {"a": number})
+        assert saver.get_tuple(config)
+
+    return call
+
+
+def pydantic_ai(store: Gated) -> Call:
+    integrations = pytest.importorskip("vstate.integrations.pydantic_ai", exc_type=ImportError)
+    from pydantic_ai.conversation import Conversation
+
+    kept = integrations.VstateConversationStore(store)
+
+    async def work(inside: Inside) -> None:
+        id = os.urandom(8).hex()
+        await kept.save(Conversation(conversation_id=id))
+        inside()
+        assert await kept.load(id)
+
+    return lambda inside: asyncio.run(work(inside))
+
+
+def through(front: Callable[[Gated], Any]) -> Callable[[Gated], Call]:
+    """Calls of a store in front of another."""
+
+    def kind(store: Gated) -> Call:
+        before = front(store)
+
+        def call(inside: Inside) -> None:
+            inside()
+            key = f"o/{os.urandom(32).hex()}"
+            before.set(key, b"object")
+            assert before.get(key) == b"object"
+            assert before.compare_and_swap("r/ref", before.get("r/ref"), key.encode())
+
+        return call
+
+    return kind
+
+
+KINDS: dict[str, Callable[[Gated], Call]] = {
+    **{
+        kind.__name__: kind
+        for kind in (update, commit, pickled, transaction, snapshot, live, journal, journals, fields)
+        + (lease, watch, subscription, aio_update, aio_together, aio_transaction)
+        + (state_manager, tool_manager, agents, manager_subscription, service, stopped_service, session)
+        + (openai, langgraph, pydantic_ai)
+    },
+    "Memory": through(lambda store: store),
+    "Cache": through(Cache),
+    "Tiered": through(lambda store: Tiered(Memory(), store)),
+    "Prefixed": through(lambda store: Prefixed(store, "p")),
+}
+
+each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+@each_kind
+@pytest.mark.parametrize("moment", ["in the function of the program", "reading", "writing"])
+def test_another_thread_is_in_the_call(kind: Callable[[Gated], Call], moment: str) -> None:
+    """Forked twice meanwhile, both children make the call, and the parent's goes on to its end."""
+    store, gate = Gated(), Gate()
+    call = kind(store)
+    call(nothing)
+    stop = {"reading": store.reading, "writing": store.writing}.get(moment, gate)
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: (call(gate), ended.append(True)))
+    stop.closed = True
+    thread.start()
+    while thread.is_alive() and not stop.reached.wait(0.01):
+        pass
+    try:
+        statuses = [in_child(lambda: call(nothing)), in_child(lambda: call(nothing))]
+    finally:
+        stop.leave.set()
+    thread.join(SECONDS)
+    assert statuses == [0, 0]
+    assert ended == [True]
+    call(nothing)
+
+
+@each_kind
+def test_a_fork_inside_the_call(kind: Callable[[Gated], Call]) -> None:
+    """A child that its parent forked in the middle of the call gets an answer or an error from another."""
+    call, statuses = kind(Gated()), []
+
+    def again() -> None:
+        with suppress(VStateError):
+            call(nothing)
+
+    parent = os.getpid()
+    call(lambda: os.getpid() == parent and statuses.append(in_child(again)))
+    assert set(statuses) == {0}
+    call(nothing)
+
+
+@each_kind
+def test_a_child_of_a_child_of_an_idle_parent(kind: Callable[[Gated], Call]) -> None:
+    """The call works in all three."""
+    call = kind(Gated())
+    call(nothing)
+
+    def work() -> None:
+        call(nothing)
+        assert in_child(lambda: call(nothing)) == 0
+
+    assert in_child(work) == 0
+    call(nothing)
+
+
+@pytest.mark.slow
+@each_kind
+def test_another_thread_calls_all_the_time(kind: Callable[[Gated], Call]) -> None:
+    """Whenever the fork comes, the child makes the call."""
+    call, stop = kind(Gated()), threading.Event()
+    threads = [threading.Thread(target=lambda: [call(nothing) for _ in iter(stop.is_set, True)])]
+    for thread in threads:
+        thread.start()
+    try:
+        statuses = [in_child(lambda: call(nothing)) for _ in range(10)]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert statuses == [0] * 10
+
+
+def test_the_half_of_another_thread_is_undone() -> None:
+    """A transaction of a thread that is not in the child has not happened there: of a Live too."""
+    for make in (Versioned, Live):
+        state: Any = make()
+        state["k"] = 1
+        state.commit()
+        gate = Gate()
+        gate.closed = True
+
+        def work(state: Any = state, gate: Gate = gate) -> None:
+            with state.transaction():
+                state["k"] = 2
+                state["new"] = 3
+                gate()
+
+        def look(state: Any = state) -> None:
+            assert dict(state) == {"k": 1}
+            state.update(lambda found: found.update(k=5))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert gate.reached.wait(SECONDS)
+        status = in_child(look)
+        gate.leave.set()
+        thread.join()
+        assert status == 0
+        assert dict(state) == {"k": 2, "new": 3}
+
+
+def test_a_subscription_is_the_parents_alone() -> None:
+    """Its function hears of a change that the child makes in the parent alone; a watch goes on in both."""
+    store, heard = Memory(), []
+    state = Versioned(store, branch="main")
+    subscription, watch = state.subscribe("n", lambda *change: heard.append(change)), state.watch("n")
+
+    def work() -> None:
+        state.update(counted)
+        assert next(watch)[0] == "n"
+        assert (subscription.active, heard) == (False, [])
+        state.close()
+
+    assert in_child(work) == 0
+    state.update(counted)
+    assert next(watch)[0] == "n"
+    while not heard:
+        pass
+    assert subscription.active
+    state.close()
+
+
+def test_calls_that_wait_are_the_parents_alone() -> None:
+    """Records of threads that wait for a journal are not in a commit of the child."""
+    store = Gated()
+    records: Any = Journal(Versioned(store).repo, "log")
+    store.writing.closed = True
+    threads = [threading.Thread(target=records.append, args=(lambda index: ["parent"],)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert store.writing.reached.wait(SECONDS)
+    while len(records._calls) < 2:
+        pass
+
+    def work() -> None:
+        records.append(lambda index: ["child"])
+        assert list(records.refresh()) == ["child"]
+
+    status = in_child(work)
+    store.writing.leave.set()
+    for thread in threads:
+        thread.join()
+    assert status == 0
+    assert list(records.refresh()) == ["parent"] * 3
+
+
+def test_two_states_whose_hooks_read_each_other() -> None:
+    """A fork beside their commits waits for neither."""
+    one, other = Versioned(), Versioned()
+    gates = Gate(), Gate()
+    for state, read, gate in ((one, other, gates[0]), (other, one, gates[1])):
+        gate.closed = True
+        state.before_commit(lambda read=read, gate=gate: (gate(), len(read.branches())))  # type: ignore[misc]
+        state["k"] = 1
+    threads = [threading.Thread(target=state.commit) for state in (one, other)]
+    for thread in threads:
+        thread.start()
+    assert all(gate.reached.wait(SECONDS) for gate in gates)
+    assert in_child(lambda: (one.commit(), other.commit())) == 0
+    for gate in gates:
+        gate.leave.set()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert [state.has_uncommitted for state in (one, other)] == [False, False]
+
+
+def test_multiprocessing_and_a_preforking_server(tmp_path: Path) -> None:
+    """Workers that were forked from an idle parent count on one Disk with the handles of the parent."""
+    store = vstate.Disk(tmp_path / "s")
+    sync, awaited = Versioned(store, branch="main"), aio.Versioned(store, branch="main")
+    sync.update(counted)
+    asyncio.run(awaited.update(counted))  # type: ignore[arg-type]
+
+    def serve() -> None:
+        for _ in range(5):
+            sync.update(counted)
+            asyncio.run(awaited.update(counted))  # type: ignore[arg-type]
+
+    workers = [multiprocessing.get_context("fork").Process(target=serve) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(SECONDS)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    sync.refresh()
+    assert sync["n"] == 32
+    store.close()
+
+
+def test_a_fork_beside_tasks_of_a_running_loop() -> None:
+    """The child runs a loop of its own; the tasks of the parent's loop go on in the parent alone."""
+    store = Gated()
+    state = aio.Versioned(store, branch="main")
+
+    async def parent() -> None:
+        store.writing.closed = True
+        tasks = [asyncio.create_task(state.update(counted)) for _ in range(5)]  # type: ignore[arg-type]
+        await asyncio.to_thread(store.writing.reached.wait, SECONDS)
+        status = in_child(lambda: asyncio.run(state.update(counted)))  # type: ignore[arg-type]
+        store.writing.leave.set()
+        await asyncio.gather(*tasks)
+        assert status == 0
+
+    asyncio.run(parent())
+    assert Versioned(store, branch="main")["n"] == 5
+
+
+def test_a_thread_is_importing(tmp_path: Path) -> None:
+    """The child imports the module anew, where Python itself waits for the other thread for ever."""
+    gate = Gate()
+    gate.closed = True
+    (tmp_path / "late_module.py").write_text("import test_forks\ntest_forks.GATE()\nNAME = 'whole'\n")
+    sys.path.insert(0, str(tmp_path))
+    sys.modules["test_forks"] = sys.modules[__name__]
+    globals()["GATE"] = gate
+
+    def load() -> None:
+        import late_module  # type: ignore[import-not-found]
+
+        assert late_module.NAME == "whole"
+
+    thread = threading.Thread(target=load)
+    try:
+        thread.start()
+        assert gate.reached.wait(SECONDS)
+        status = in_child(load)
+        gate.leave.set()
+        thread.join()
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("late_module", None)
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        pickling._undisturbed,
+        lambda: definitions._registering,
+        lambda: definitions.by_value._DYNAMIC_CLASS_TRACKER_LOCK,
+    ],
+    ids=["the switch interval", "ids of classes", "cloudpickle"],
+)
+def test_a_lock_of_the_process(held: Callable[[], Any]) -> None:
+    """A class by value is stored and loaded in the child, which switches threads as often as its parent."""
+    gate, usual = Gate(), sys.getswitchinterval()
+    gate.closed = True
+
+    def hold() -> None:
+        with held():
+            gate()
+
+    def work() -> None:
+        made = type("Made", (), {"__module__": "__main__", "n": 1})
+        state = Versioned()
+        state["value"] = made()
+        state.commit()
+        assert Versioned(state.store)["value"].n == 1
+        with pickling._undisturbed():
+            pass
+        assert sys.getswitchinterval() == usual
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert gate.reached.wait(SECONDS)
+    status = in_child(work)
+    gate.leave.set()
+    thread.join()
+    assert status == 0
+    assert sys.getswitchinterval() == usual
+
+
+# Every lock
+
+WAITED_FOR = {
+    *("Barrier", "BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore", "allocate_lock"),
+    *("LifoQueue", "PriorityQueue", "Queue", "SimpleQueue", "Thread", "ThreadPoolExecutor", "Timer", "local"),
+    *("cached_property",),
+}
+"""Things of the standard library that a forked child may wait for in vain, or find without their thread."""
+
+TOKEN = "says that a call is under way; the handle ends it in a child"
+OWN = "of one call, whose thread makes it and waits for its threads"
+RENEWED = "made anew in a child"
+
+LISTED: dict[str, str] = {
+    "forks": "where locks come from",
+    "aio/lease": OWN,
+    "aio/workers": RENEWED,
+    "kv/s3/bucket": RENEWED,
+    "managers/edits": OWN,
+    "managers/files": "on Windows alone, which has no fork",
+    "managers/subscriptions": "a thread that only closes a watch",
+    "managers/waiting": "of one event loop, and a child has another",
+    "repo/exchange/bundle_import": OWN,
+    "repo/exchange/transfer": OWN,
+    "repo/objects": "compressors of one thread, which hold no lock",
+    "repo/upkeep/inspection": OWN,
+    "sessions/state_service": RENEWED,
+    "state/base": TOKEN,
+    "state/committing": TOKEN,
+    "state/handle": TOKEN,
+    "state/lease": RENEWED,
+    "state/moving": TOKEN,
+    "state/position": TOKEN,
+    "state/savepoints": TOKEN,
+    "state/turns": "of one turn, which a child ends unless it is inside",
+    "state/updates": TOKEN,
+    "state/watching": RENEWED,
+    "testing/kvstore": OWN,
+    "threads": OWN,
+}
+"""The modules that make one by themselves, and why a child never waits for it."""
+
+DRIVERS = "kv/disk", "kv/postgres", "kv/redis"
+"""Their own tests fork them."""
+
+
+def made_in(source: str) -> Iterator[str]:
+    """The things to wait for that a module makes, derives from or decorates with."""
+    tree = ast.parse(source)
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("vstate"):
+            own |= {name.asname or name.name for name in node.names}
+    for node in ast.walk(tree):
+        used: list[ast.expr] = []
+        if isinstance(node, ast.Call) and ast.unparse(node.func) != "isinstance":
+            used = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            used = node.decorator_list
+        elif isinstance(node, ast.ClassDef):
+            used = node.bases
+        for each in used:
+            name = getattr(each, "attr", None) or getattr(each, "id", "")
+            if name in WAITED_FOR - own:
+                yield name
+
+
+def modules() -> dict[str, str]:
+    """The source of each module of the package by its name."""
+    root = Path(vstate.__file__).parent
+    return {
+        str(path.relative_to(root).with_suffix("")): path.read_text("utf-8") for path in root.rglob("*.py")
+    }
+
+
+def test_every_lock_is_a_new_lock_or_listed() -> None:
+    """A module makes locks by `new_lock`; one that makes any other, or a thread, says here why it may."""
+    makers = {name for name, source in modules().items() if any(made_in(source))}
+    assert {name for name in makers if not name.startswith(DRIVERS)} == LISTED.keys()
+
+
+def test_the_walk_finds_each_way_to_make_a_lock() -> None:
+    """Called, passed on as a factory, as a decorator, or as a base."""
+    for source in (
+        "threading.Lock()",
+        "field(default_factory=RLock)",
+        "defaultdict(Lock)",
+        "class A(threading.local): pass",
+        "class A:\n    @cached_property\n    def a(self): pass",
+        "asyncio.Condition()",
+    ):
+        assert list(made_in(source)), source
+    assert not list(made_in("from vstate.objects.commit import Event\nEvent(1)"))
+
+
+def test_no_function_is_called_before_a_fork() -> None:
+    """So nothing waits for a lock there, and no exception leaves one held. SQLite's files are Disk's own."""
+    for name, source in modules().items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.register_at_fork":
+                given = {keyword.arg for keyword in node.keywords}
+                assert given == {"after_in_child"} or name.startswith(("kv/disk/", "forks")), name
+
+
+def test_the_locks_of_living_objects(tmp_path: Path) -> None:
+    """Each lock that an object of the package holds for longer than a call is free in a child."""
+    kept = [kind(Gated()) for kind in KINDS.values()]
+    for call in kept:
+        call(nothing)
+    known, found = set(map(id, forks._locks)), 0
+    for thing in gc.get_objects():
+        if not str(type(thing).__module__).startswith("vstate."):
+            continue
+        names = {name for base in type(thing).__mro__ for name in getattr(base, "__slots__", ())}
+        for name in {*names, *getattr(thing, "__dict__", ())}:
+            value = getattr(thing, name, None)
+            if isinstance(value, type(threading.RLock()) | type(threading.Lock())):
+                found += 1
+                module = type(thing).__module__.removeprefix("vstate.").replace(".", "/")
+                listed = module in LISTED or module.startswith(DRIVERS)
+                assert listed or id(value) in known, f"{type(thing)}.{name}"
+    assert found > 30
