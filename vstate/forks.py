@@ -1,4 +1,4 @@
-"""Forks: a forked child finds every lock of vstate free, and makes anew what belongs to one process.
+"""Forks: a forked child finds every lock of vstate free, and makes the things of one process anew.
 
 No lock is taken before a fork. The child has the memory of its parent, and one thread of it. So an operation
 that another thread was in the middle of stops there, as at an exception that nothing handles.
@@ -53,8 +53,8 @@ class cached_property(functools.cached_property[T]):  # as the one that it is
 def renew_in_child(thing: T, renew: Callable[[T], None]) -> None:
     """Call `renew(thing)` in each forked child, as long as `thing` lives.
 
-    `renew` drops what belongs to the parent (connections, threads, descriptors) without using it, and takes
-    no lock. Pass a plain function: a bound method would keep `thing` alive. Call this at the end of the
+    `renew` drops the connections, threads and descriptors of the parent without using them, and takes no
+    lock. Pass a plain function: a bound method would keep `thing` alive. Call this at the end of the
     constructor: a thread that is in the middle of it at a fork leaves half a thing.
     """
     _renewed[thing] = renew
