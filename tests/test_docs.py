@@ -229,9 +229,15 @@ def test_the_programs_of_the_page_about_classes(tmp_path: Path) -> None:
     """A program with the classes and calls of the page reads a plan that was stored with other fields."""
     run_program(tmp_path, OLD_PLAN + WRITE_PLAN)
     page = text_of("docs/changing-classes.md")
-    plan, upgrade, renamed, record = (text for kind, text in BLOCK.findall(page) if kind == "python")
+    plan, upgrade, renamed, record, named = (text for kind, text in BLOCK.findall(page) if kind == "python")
     program = ["from dataclasses import dataclass, field", plan, upgrade, renamed, EDIT_PLAN, record]
     assert len(run_program(tmp_path, "\n".join(program))) == 1
+    run_program(
+        tmp_path, named + "def limits(): return LIMITS\n" + WRITE_PLAN.replace('Plan("greet")', "limits")
+    )
+    assert run_program(tmp_path, "import vstate; print(vstate.Versioned('store')['plan']())") == [
+        "{'steps': 5}"
+    ]
 
 
 def test_every_error_has_its_row() -> None:

@@ -51,6 +51,7 @@ def test_check_classes(vstate, tmp_path, places):
         "gone.deep.Y": "missing",
         "__main__.Own": "by value",
         f"{__name__}.test_check_classes.<locals>.<lambda>": "by value",
+        __name__: "found",  # it has the globals of the lambda
     }
     plan = found["here.Plan"]
     assert (plan["first"], plan["last"], plan["commits"], plan["keys"]) == (first.id, third.id, 2, ["plan"])
@@ -60,7 +61,7 @@ def test_check_classes(vstate, tmp_path, places):
     }
     assert found["gone.deep.Y"]["python"] is None
     lines = vstate("check-classes").splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 8
     assert lines[1].startswith("missing   gone.deep.Y")
     assert [line.split()[1] for line in vstate("check-classes", "HEAD~2").splitlines()] == [
         "here.Plan",

@@ -387,13 +387,11 @@ DANGEROUS = [
     "cloudpickle.loads",
     *(
         "cloudpickle.cloudpickle." + name
-        for name in [
-            "subimport",
-            "_make_function",
-            "_builtin_type",
-            "_make_skeleton_class",
-            "_class_setstate",
-        ]
+        for name in ["subimport", "_make_function", "_builtin_type", "_make_skeleton_class"]
+    ),
+    *(
+        "vstate.values.definitions." + name
+        for name in ["stored_code", "stored_function", "set_function", "make_class", "set_class"]
     ),
 ]
 

@@ -383,9 +383,6 @@ def _known_calls(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     items = st.lists(inner, max_size=4).map(_joined(b"](", b"e"))
     args = st.lists(inner, max_size=4).map(_joined(b"(", b"t"))
     entries = st.lists(st.tuples(_some_text, inner).map(b"".join), max_size=3).map(_joined(b"}(", b"u"))
-    definition = st.tuples(_some_text, _some_text).map(
-        lambda names: b"}(\x8c\x0a__module__" + names[0] + b"\x8c\x0c__qualname__" + names[1] + b"u"
-    )
     zone = st.tuples(_some_int, _some_int, _some_int).map(
         lambda numbers: (
             _global("datetime.timezone") + _global("datetime.timedelta") + b"".join(numbers) + b"\x87R\x85R"
@@ -408,17 +405,16 @@ def _known_calls(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
         "copyreg._reconstructor": [_some_global, _some_global, inner],
         "cloudpickle.cloudpickle._builtin_type": [_some_text],
         "cloudpickle.cloudpickle.subimport": [_some_text],
-        "cloudpickle.cloudpickle._make_skeleton_class": [_some_global, _some_text, args, definition, inner],
-        "cloudpickle.cloudpickle._make_skeleton_enum": [
-            args,
+        "vstate.values.definitions.stored_class": [_some_bytes, _some_text, _some_text, buffer],
+        "vstate.values.definitions.stored_code": [_some_bytes, inner],
+        "vstate.values.definitions.stored_function": [
+            _some_bytes,
             _some_text,
             _some_text,
-            entries,
-            _some_text,
+            _some_bytes,
             inner,
         ],
-        "cloudpickle.cloudpickle._make_function": [inner, inner, _some_text, inner, inner],
-        "cloudpickle.cloudpickle._class_setstate": [_some_global, st.tuples(definition, entries).map(_pair)],
+        "vstate.values.definitions.set_function": [_some_global, inner],
         "datetime.date": [_some_bytes],
         "datetime.datetime": [_some_bytes, zone | inner],
         "datetime.time": [_some_bytes, zone | inner],

@@ -19,7 +19,6 @@ import uuid
 import zoneinfo
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,6 +26,7 @@ from hypothesis import strategies as st
 
 from vstate.errors import VStateError
 from vstate.values.inert import Global, InertError, Instance, Limits, plain, preview, read
+from vstate.values.pickling import dumps
 
 PROTOCOLS = range(6)
 
@@ -264,10 +264,10 @@ def test_by_value_classes_and_functions() -> None:
         "def fn(x, y=2): return x\n",
         main.__dict__,
     )
-    found: Any = read(cloudpickle.dumps([main.Plan(), main.Plan, main.Level.LOW, main.fn]))
+    data, buffers = dumps([main.Plan(), main.Plan, main.Level.LOW, main.fn])
+    found: Any = read(data, [bytes(buffer) for buffer in buffers])
     assert repr(found) == "[__main__.Plan(goal='x'), <__main__.Plan>, <__main__.Level(1)>, <__main__.fn>]"
     assert repr(found[3].fields["__defaults__"]) == "(2,)"
-    assert found[1].fields["__init__"].name == "__main__.Plan.__init__"
 
 
 def test_a_frame_of_pandas_is_nested_instances() -> None:

@@ -140,6 +140,34 @@ urllib.error.HTTPError('http://a', 429, 'slow', {'a': 'b'}, None) || v.code = 50
     || (str(v), v.code, v.headers)
 asyncio.CancelledError('x') || || repr(v)
 unittest.mock.sentinel.a
+re.error
+zipfile.Path
+zipfile.CompleteDirs
+asyncio.current_task
+os.path.lexists
+os.path.islink
+os.path.normpath
+importlib.resources.open_text
+decimal.getcontext
+io.open
+pathlib.PureWindowsPath('c:/a')
+pathlib.PurePath
+random.Random
+signal.SIGTERM
+socket.AF_INET
+re.IGNORECASE | re.DOTALL
+uuid.SafeUUID.safe
+typing.Literal['a', 1]
+typing.Callable[[int], str]
+collections.abc.Callable[[int], str]
+types.GenericAlias(list, int)
+os.terminal_size((1, 2))
+textwrap.TextWrapper(3) || || vars(v)
+UnicodeDecodeError('a', b'b', 0, 1, 'c') || || str(v)
+concurrent.futures.TimeoutError('a') || || repr(v)
+csv.excel() || || v.delimiter
+datetime.UTC
+zoneinfo.ZoneInfo.no_cache('Europe/Berlin') || || str(v)
 vstate.errors.KeyNotFound('k') || || str(v)
 """
 

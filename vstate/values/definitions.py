@@ -3,53 +3,94 @@
 A value refers to such a class by its name, and the definition lies beside the value, as a buffer. So equal
 definitions are stored once, and a program that has the class does not read the definition.
 
+Code takes along the modules, definitions and numbers that it uses. Other values of globals stay in their
+program: they may be secret, long, or locks. Parts of a class that cannot be pickled stay there too.
+
 Code is bytecode, and only the minor version of Python that compiled it can run it: another one crashes. So
-each code object is stored with `MAGIC`, the magic number of its Python. The names of the functions
-`stored_class` and `stored_code` are in stored pickles.
+each code object is stored with `MAGIC`, the magic number of its Python. The names of the functions below
+"Reading" are in stored pickles.
 """
 
 from __future__ import annotations
 
+import abc
+import builtins
 import copyreg
-import dis
 import io
-import opcode
 import pickle
 import sys
+import threading
+import types
+import typing
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import Enum, EnumType
+from functools import cached_property, lru_cache, partial
 from importlib.util import MAGIC_NUMBER
-from types import CodeType, FunctionType
-from typing import Any, Final, NamedTuple, TypeVar
+from logging import Logger
+from numbers import Number
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    EllipsisType,
+    FunctionType,
+    GenericAlias,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+    NoneType,
+    NotImplementedType,
+    UnionType,
+)
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from cloudpickle import cloudpickle as by_value
 
 from vstate.errors import CannotLoad
-from vstate.forks import new_lock, renew_in_child
+from vstate.forks import new_lock
 from vstate.values import evolution
 from vstate.values.exceptions import reduce_exception
 from vstate.values.opcodes import frameless
 
 MAGIC: Final = MAGIC_NUMBER
 
-MODULES: Final = frozenset({__name__, by_value.__name__, "dataclasses"})
+NAMED: Final = "__vstate_globals__"
+"""The global in which a module names the globals whose values go along with its code."""
+
+MODULES: Final = frozenset({__name__, by_value.__name__})
 """The modules some of whose names in a pickle are replaced during a load: see `Builders.find`."""
 
 _MAINS: Final = ("__main__", "__mp_main__")  # the second is the first, in a process of multiprocessing
 _CLOUDPICKLES: Final[dict[type, Any]] = by_value.Pickler._dispatch_table
-_TRACKER_PLACES: Final = {by_value._make_skeleton_class: 4, by_value._make_skeleton_enum: 5}
-_SINGLE: Final = (type(None), type(...), type(NotImplemented))
-_CODE_FIELDS: Final = 18  # of a code object, since Python 3.11
-_CODE_FIELD: Final = 6  # the bytecode among them
-_CONSTANTS: Final = 7
-# Between Python 3.11 and 3.12: instructions whose number or caches differ, and numbers with two meanings.
-_TELLING: Final = frozenset(
-    ("BINARY_SLICE", "BINARY_SUBSCR", "CALL", "COMPARE_OP", "FOR_ITER", "LOAD_ATTR", "LOAD_FAST_CHECK")
-    + ("LOAD_GLOBAL", "LOAD_METHOD", "LOAD_SUPER_ATTR", "PRECALL", "RETURN_CONST", "SEND", "STORE_SLICE")
-    + ("YIELD_VALUE",)
+_SINGLE: Final = (NoneType, EllipsisType, NotImplementedType)
+_CONSTANTS, _FILE_NAME = 7, 10  # places among the fields of a code object
+_VARIABLES: Final = (TypeVar, typing.ParamSpec, typing.TypeVarTuple)
+_CACHED: Final = type(lru_cache(len))
+_MADE_ANEW: Final = frozenset(
+    (
+        "__dict__",
+        "__module__",
+        "__qualname__",
+        "__weakref__",
+        "__slotnames__",
+        "__annotate_func__",
+        "__new_member__",
+        "_inverted_",
+    )
+    + ("_generate_next_value_", "_member_names_", "_member_map_", "_member_type_", "_value2member_map_")
+    # pydantic's copy of the variables around a class
+    + ("__pydantic_parent_namespace__",)
 )
-_AMBIGUOUS: Final = frozenset({87, 173, 174, 175, 176})
+"""Attributes that are not stored with a class: making it gives them, or nobody needs them elsewhere."""
+_OF_MEMBERS: Final = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+_DESCRIPTORS: Final = (MemberDescriptorType, GetSetDescriptorType)
+_KINDS_OF_CODE: Final = (
+    (type, FunctionType, _CACHED, Enum, Logger, EllipsisType, NotImplementedType)
+    + (*_VARIABLES, typing.NewType, GenericAlias, UnionType, typing._BaseGenericAlias)  # type: ignore[attr-defined]
+)
 
 
 def python_of(magic: bytes) -> str:
@@ -81,24 +122,56 @@ def reduce_class(cls: type) -> Any:
         return by_value._class_reduce(cls)
     if not needs_definition(cls):
         return NotImplemented
-    module = "__main__" if cls.__module__ in _MAINS else str(cls.__module__)
-    return stored_class, (MAGIC, module, cls.__qualname__, pickle.PickleBuffer(definition(cls)))
+    return stored_class, (MAGIC, _module(cls), cls.__qualname__, pickle.PickleBuffer(definition(cls)))
+
+
+def _module(obj: Any) -> str:
+    return "__main__" if obj.__module__ in _MAINS else str(obj.__module__)
+
+
+class _NamedError(pickle.PicklingError):
+    """The program names a global that cannot be pickled."""
+
+
+_NOT_OF_A_PART: Final = (_NamedError, MemoryError, RecursionError)
+"""Errors that no part of a class is left out for."""
 
 
 class Definition(bytes):
-    """A class as a pickle that holds it and everything that it needs by value."""
+    """A pickle beside a value: a class with everything that it needs, or numbers that a function uses.
+
+    A change of it is no change of the value.
+    """
 
 
 def definition(cls: type) -> Definition:
-    """The definition of a class. Equal classes have equal definitions, in all processes."""
-    return Definition(_pickled(cls, tokens=True))
+    """The definition of a class; empty if it cannot be pickled. Equal classes have equal definitions."""
+    try:
+        return Definition(_pickled(cls, tokens=True))
+    except _NOT_OF_A_PART:
+        raise
+    except Exception:  # the code of the class and of its parts may raise anything
+        return Definition()
 
 
-def _pickled(obj: Any, *, tokens: bool) -> bytes:
-    file = io.BytesIO()
-    pickler = ByValue(file, tokens=tokens)
-    pickler.dump(obj)
-    data = frameless(file.getvalue())
+_in_part: WeakSet[type] = WeakSet()
+"""The classes with parts that cannot be pickled."""
+
+
+def _pickled(cls: type, *, tokens: bool) -> bytes:
+    if cls not in _in_part:
+        try:
+            return _dump(ByValue(tokens=tokens), cls)
+        except _NOT_OF_A_PART:
+            raise
+        except Exception:  # as above
+            _in_part.add(cls)
+    return _dump(ByValue(tokens=tokens, in_part=True), cls)
+
+
+def _dump(pickler: ByValue, obj: Any) -> bytes:
+    pickle.Pickler.dump(pickler, obj)  # cloudpickle's own would hide a RecursionError
+    data = frameless(pickler.file.getvalue())
     for model in pickler.models:
         address = str(id(model))
         import hashlib  # late, for a quick `import vstate`: it loads OpenSSL
@@ -111,8 +184,9 @@ def _pickled(obj: Any, *, tokens: bool) -> bytes:
 
 
 _registering = new_lock()
-# cloudpickle has a lock of its own, which it holds while it looks a class up.
-renew_in_child(_registering, lambda _: by_value._DYNAMIC_CLASS_TRACKER_LOCK._at_fork_reinit())
+_ids: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+_by_id: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""The classes and type variables that were stored or loaded by value."""
 
 
 def token(cls: type) -> str:
@@ -120,7 +194,7 @@ def token(cls: type) -> str:
 
     A class that was loaded keeps the id that it was stored with.
     """
-    known: str | None = by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(cls)
+    known = _ids.get(cls)
     if known is not None:
         return known
     import hashlib
@@ -128,30 +202,73 @@ def token(cls: type) -> str:
     base = made = hashlib.blake2b(_pickled(cls, tokens=False), digest_size=16).hexdigest()
     number = 1
     with _registering:
-        while by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(made) is not None:
+        while _by_id.get(made) is not None:
             number += 1
             made = f"{base}-{number}"
-        by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS[cls] = made
-        by_value._DYNAMIC_CLASS_TRACKER_BY_ID[made] = cls
+        _track(cls, made)
+    return made
+
+
+def _track(made: Any, identity: str | None) -> Any:
+    """The class or variable of this id: `made`, or an earlier one."""
+    if identity is None:
+        return made
+    with _registering:
+        made = _by_id.setdefault(identity, made)
+        _ids[made] = identity
     return made
 
 
 def reduce_code(code: CodeType) -> tuple[Any, ...]:
-    """A code object, with the magic number of the Python that can run it, and without its directory."""
-    _, fields = by_value._code_reduce(code.replace(co_filename=_file_name(code.co_filename)))
-    before, constants, after = fields[:_CONSTANTS], fields[_CONSTANTS], fields[_CONSTANTS + 1 :]
-    return stored_code, (MAGIC, *before, tuple(map(_ordered, constants)), *after)
+    """A code object, with the magic number of the Python that can run it, and without its file."""
+    _, fields = by_value._code_reduce(code)
+    fields = list(fields)
+    fields[_CONSTANTS] = tuple(map(_ordered, code.co_consts))
+    fields[_FILE_NAME] = code.co_filename if _is_of_attrs(code) else "<stored>"
+    return stored_code, (MAGIC, *fields)
 
 
-def _file_name(path: str) -> str:
-    return path.replace("\\", "/").rpartition("/")[2]
+_codes: WeakKeyDictionary[CodeType, bytes] = WeakKeyDictionary()
+"""The pickles of code objects, which never change."""
 
 
-def _reduce_typevar(variable: TypeVar) -> Any:
-    # Its random id would make equal definitions differ. Equal variables of a module are one variable.
-    known = f"{variable.__module__}.{variable}: {variable.__bound__} {variable.__constraints__}"
-    by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS.setdefault(variable, known)
-    return by_value._typevar_reduce(variable)
+def _pickled_code(code: CodeType) -> bytes:
+    data = _codes.get(code)
+    if data is None:
+        data = _codes[code] = _dump(ByValue(), code)
+    return data
+
+
+def _reduce_variable(variable: Any) -> Any:
+    if _is_importable(variable):
+        return getattr, (sys.modules[variable.__module__], variable.__name__)
+    options = {
+        name: getattr(variable, f"__{name}__")
+        for name in ("bound", "covariant", "contravariant")
+        if hasattr(variable, f"__{name}__")
+    }
+    limits = getattr(variable, "__constraints__", ())
+    # Equal variables of a module are one variable.
+    identity = f"{variable.__module__}.{variable}: {options.get('bound')} {limits}"
+    return make_variable, (type(variable), variable.__name__, limits, options, identity)
+
+
+def _reduce_new_type(made: Any) -> Any:
+    return made.__reduce__() if _is_importable(made) else (type(made), (made.__name__, made.__supertype__))
+
+
+def _reduce_alias(alias: Any) -> Any:
+    if _is_importable(alias):
+        return alias.__reduce__()
+    kind: Any = type(alias)
+    return partial(kind, type_params=alias.__type_params__), (alias.__name__, alias.__value__)
+
+
+def _is_importable(obj: Any) -> bool:
+    """Whether other processes find this under the name that it has in its module."""
+    return (
+        obj.__module__ not in _MAINS and by_value._lookup_module_and_qualname(obj, obj.__name__) is not None
+    )
 
 
 def _reduce_cached_property(found: cached_property[Any]) -> Any:
@@ -173,8 +290,7 @@ class _LruCache:
 
 
 def _reduce_lru_cache(found: Any) -> Any:
-    # By itself it is pickled as the name that it has in its module.
-    if found.__module__ not in _MAINS and by_value._lookup_module_and_qualname(found) is not None:
+    if _is_importable(found):
         return found.__reduce__()
     return _LruCache(found.cache_parameters()), (found.__wrapped__,)
 
@@ -197,10 +313,12 @@ REDUCERS: Final[Mapping[type, Any]] = ChainMap(
     {
         # An open file is refused, as pickle does: cloudpickle would store a copy of its content.
         **{kind: reduce for kind, reduce in _CLOUDPICKLES.items() if kind is not io.TextIOWrapper},
+        **dict.fromkeys(_VARIABLES, _reduce_variable),
         CodeType: reduce_code,
-        TypeVar: _reduce_typevar,
+        typing.NewType: _reduce_new_type,
         cached_property: _reduce_cached_property,
-        type(lru_cache(is_class)): _reduce_lru_cache,
+        _CACHED: _reduce_lru_cache,
+        **({typing.TypeAliasType: _reduce_alias} if hasattr(typing, "TypeAliasType") else {}),
     },
     copyreg.dispatch_table,
 )
@@ -208,7 +326,7 @@ REDUCERS: Final[Mapping[type, Any]] = ChainMap(
 
 
 class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
-    """cloudpickle's pickler, but exceptions load again, and functions hold no directory of the program."""
+    """cloudpickle's pickler, but exceptions load again, and functions leave values of globals out."""
 
     dispatch_table = REDUCERS
 
@@ -217,21 +335,129 @@ class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
             return reduce_exception(obj)
         return super().reducer_override(obj)
 
-    def _function_getnewargs(self, function: FunctionType) -> Any:
-        args = super()._function_getnewargs(function)
-        args[1].pop("__file__", None)  # which the module has no longer while the program ends
-        return args
+    def _dynamic_function_reduce(self, function: FunctionType) -> Any:
+        home = _home(function)
+        code, plain, missing = ({}, {}, ()) if home else self.globals_of(function)
+        beside = None
+        if plain or missing:
+            beside = pickle.PickleBuffer(Definition(_dump(ByValue(), (plain, missing))))
+        cells = map(by_value._get_cell_contents, function.__closure__ or ())
+        modules = by_value._find_imported_submodules(function.__code__, [*code.values(), *cells])
+        attributes = {
+            "__annotations__": function.__annotations__,
+            "__defaults__": function.__defaults__,
+            "__doc__": function.__doc__,
+            "__kwdefaults__": function.__kwdefaults__,
+            "__name__": "".join(function.__name__),  # a copy: pickles differ in the texts that they share
+        }
+        own = {"".join(name): value for name, value in function.__dict__.items()}
+        names = _module(function), "".join(function.__qualname__)
+        args = MAGIC, *names, _pickled_code(function.__code__), home or self._shared(function), beside
+        state = attributes, own, function.__closure__ or (), code, modules
+        return stored_function, args, state, None, None, set_function
+
+    def _shared(self, function: FunctionType) -> dict[str, Any]:
+        """The globals that functions of one program share again when they are loaded."""
+        names = function.__globals__
+        kept = {name: names[name] for name in ("__name__", "__package__", "__path__") if name in names}
+        if kept.get("__name__") in _MAINS:
+            kept["__name__"] = "__main__"
+        shared: dict[str, Any] = self.globals_ref.setdefault(id(names), kept)
+        return shared
+
+    def globals_of(self, function: FunctionType) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
+        """The globals that a function uses: code and imported things; plain values; names of the rest."""
+        names, named = function.__globals__, function.__globals__.get(NAMED, ())
+        absent: Iterable[str] = getattr(names.get("__builtins__"), "missing", ())
+        code, plain, missing = {}, {}, []
+        for used in by_value._extract_code_globals(function.__code__):
+            name = "".join(used)
+            if name not in names:
+                missing += [name] if name in absent else []
+                continue
+            value = names[name]
+            is_named = name == named or (name in named and not isinstance(named, str))
+            if is_named and _obstacle(value):
+                raise _NamedError(f"the global {name}, which {NAMED} names, cannot be pickled")
+            if _is_number(value) or (is_named and not _obstacle(value, _Plain)):
+                plain[name] = value
+            elif is_named or _is_of_attrs(function.__code__) or (_is_code(value) and not _obstacle(value)):
+                code[name] = value
+            elif (imported := _imported(name, value)) is not None:
+                code[name] = imported
+            else:
+                missing.append(name)
+        return code, plain, tuple(missing)
+
+
+def _home(function: FunctionType) -> ModuleType | None:
+    """The module whose globals the function has, if other processes can import it."""
+    name = function.__globals__.get("__name__")
+    found = sys.modules.get(name) if isinstance(name, str) and name not in _MAINS else None
+    if not isinstance(found, ModuleType) or vars(found) is not function.__globals__:
+        return None
+    return found if by_value._should_pickle_by_reference(found) else None
+
+
+def _is_of_attrs(code: CodeType) -> bool:
+    """Whether the globals of the code are its own: attrs made both."""
+    return code.co_filename.startswith("<attrs generated")
+
+
+def _is_number(value: Any) -> bool:
+    kind = type(value)
+    if kind in (NoneType, bool, int, float):
+        return True
+    return issubclass(kind, Number) and not issubclass(kind, Enum) and not needs_definition(kind)
+
+
+def _is_code(value: Any) -> bool:
+    """Whether a global is a module, a definition or a name, so that it goes along with code."""
+    kind = type(value)  # isinstance() would run the code of a proxy
+    if issubclass(kind, ModuleType):
+        return bool(by_value._should_pickle_by_reference(value))
+    if kind is partial:
+        parts = (value.func, *value.args, *value.keywords.values())
+        return all(_is_number(part) or _is_code(part) for part in parts)
+    if kind is BuiltinFunctionType:
+        return value.__self__ is None or isinstance(value.__self__, ModuleType | type)
+    return issubclass(kind, _KINDS_OF_CODE)
+
+
+class _Imported(NamedTuple):
+    """Something that a module holds under a name; it is pickled as that name."""
+
+    module: ModuleType
+    name: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, tuple(self)
+
+
+def _imported(name: str, value: Any) -> _Imported | None:
+    """Where a global was imported from; None for text, and for a value that no module has under this name."""
+    if isinstance(value, str | bytes):
+        return None  # equal texts may be one object
+    found = [
+        module
+        for label, module in list(sys.modules.items())
+        if label not in _MAINS and getattr(module, "__dict__", {}).get(name) is value
+    ]
+    first = min(found, key=lambda module: (module.__name__.count("."), module.__name__), default=None)
+    return None if first is None else _Imported(first, name)
 
 
 class ByValue(Pickler):
     """Pickles classes and functions with their definitions. Equal definitions give equal bytes.
 
-    cloudpickle gives each class a random id. It is replaced by `token`, or by None if there is none.
+    Each class has the id `token`, or none. `in_part` leaves out parts of classes that cannot be pickled.
     """
 
-    def __init__(self, file: io.BytesIO, *, tokens: bool) -> None:
-        super().__init__(file, protocol=5)
+    def __init__(self, *, tokens: bool = True, in_part: bool = False) -> None:
+        self.file = io.BytesIO()
+        super().__init__(self.file, protocol=5)
         self._tokens = tokens
+        self._in_part = in_part
         self.models: set[type] = set()
         """Models of pydantic in it: labels in their schemas end in the addresses of classes."""
 
@@ -245,19 +471,143 @@ class ByValue(Pickler):
             self.models.add(cls)
         if cls in by_value._BUILTIN_TYPE_NAMES or cls in _SINGLE:
             return by_value._class_reduce(cls)
-        if not needs_definition(cls):
-            return NotImplemented
-        known = by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(cls)
-        build, args, state, *rest = by_value._dynamic_class_reduce(cls)
-        place = _TRACKER_PLACES[build]
-        if known is None:
-            by_value._DYNAMIC_CLASS_TRACKER_BY_ID.pop(args[place], None)
-            by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS.pop(cls, None)
-        tracker = (known or token(cls)) if self._tokens else None
-        attributes = {name: _ordered(value) for name, value in state[0].items() if name != "__slotnames__"}
-        if "__static_attributes__" in attributes:  # a tuple of Python 3.13, in the order of hashes
-            attributes["__static_attributes__"] = tuple(sorted(attributes["__static_attributes__"]))
-        return (build, (*args[:place], tracker, *args[place + 1 :]), (attributes, state[1]), *rest)
+        return self.by_value(cls) if needs_definition(cls) else NotImplemented
+
+    def by_value(self, cls: type) -> Any:
+        """How a class is pickled with all its parts."""
+        identity = token(cls) if self._tokens else _ids.get(cls)
+        attributes = _attributes(cls)
+        if self._in_part:
+            attributes = dict(_without_obstacles(cls, attributes))
+        names: dict[str, Any] = {"__module__": _module(cls), "__qualname__": "".join(cls.__qualname__)}
+        if "__orig_bases__" in attributes:
+            names["__orig_bases__"] = attributes["__orig_bases__"]
+        base = type(cls), cls.__name__, _bases(cls), names, identity
+        members: dict[str, Any] = dict(cls.__members__) if isinstance(cls, EnumType) else {}
+        own = {name: _own_attributes(member) for name, member in members.items()}
+        make: Any
+        if members:
+            values = [(name, member._value_, _arguments(member)) for name, member in members.items()]
+            make = (make_enum, (*base, values))
+        elif type(cls).__module__ == "msgspec._core":
+            make = (make_struct, (*base, *_fields(cls)))
+        else:
+            if "__slots__" in attributes:
+                names["__slots__"] = tuple(_slots(cls))
+            make = (make_class, base)
+        return *make, (attributes, own), None, None, set_class
+
+
+class _Trial(ByValue):
+    """Finds out whether a part of a definition can be pickled, without the definitions that it needs."""
+
+    def by_value(self, cls: type) -> Any:
+        """A stand-in for the class."""
+        return tuple, ()
+
+    def globals_of(self, function: FunctionType) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
+        """None: a global that cannot be pickled stays in the program."""
+        return {}, {}, ()
+
+
+class _Plain(_Trial):
+    """Finds out whether a value can be pickled and needs no definitions."""
+
+    def by_value(self, cls: type) -> Any:
+        """Refused."""
+        raise pickle.PicklingError(f"{cls.__qualname__} needs a definition")
+
+    def _dynamic_function_reduce(self, function: FunctionType) -> Any:
+        return self.by_value(type(function))
+
+
+def _obstacle(value: Any, make: Callable[[], ByValue] = _Trial) -> bool:
+    """Whether a part of a definition cannot be pickled."""
+    kind = type(value)
+    if kind in (NoneType, bool, int, float, str, bytes, ModuleType):
+        return False
+    if kind is FunctionType and make is _Trial:
+        parts = value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__
+        if not any(parts):  # mostly so
+            return False
+    for _ in range(2):  # an error that does not come again is not the value's
+        with suppress(Exception):
+            pickle.Pickler.dump(make(), value)
+            return False
+    return True
+
+
+def _without_obstacles(cls: type, attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    library = type(cls).__module__.partition(".")[0]
+    for name, value in attributes.items():
+        if not _obstacle(value):
+            yield name, value
+        elif library not in sys.stdlib_module_names and type(value).__module__.partition(".")[0] == library:
+            raise pickle.PicklingError(f"{library} keeps {cls.__qualname__}.{name}, which cannot be pickled")
+        elif not name.startswith("__"):
+            yield name, LeftOut(cls.__qualname__, name)
+
+
+def _attributes(cls: type) -> dict[str, Any]:
+    """The attributes of a class that making it anew does not give."""
+    found: dict[str, Any] = by_value._extract_class_dict(cls)
+    for name in _MADE_ANEW.union(getattr(cls, "__members__", ()) if isinstance(cls, EnumType) else ()):
+        found.pop(name, None)
+    if isinstance(cls, abc.ABCMeta):
+        subclasses = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
+        found["_abc_impl"] = sorted(filter(None, subclasses), key=lambda cls: cls.__qualname__)
+    if "__static_attributes__" in found:  # a tuple of Python 3.13, in the order of hashes
+        found["__static_attributes__"] = tuple(sorted(found["__static_attributes__"]))
+    return {
+        name: _ordered(value)
+        for name, value in found.items()
+        if not isinstance(value, _DESCRIPTORS) or value.__objclass__ is not cls
+    }
+
+
+def _slots(cls: type) -> Iterator[str]:
+    for name, value in sorted(vars(cls).items()):
+        if isinstance(value, _DESCRIPTORS) and value.__objclass__ is cls:
+            yield name
+
+
+def _bases(cls: type) -> tuple[Any, ...]:
+    if type(cls).__name__ == "_TypedDictMeta":  # its base is dict, and making it takes another one
+        return (sys.modules[type(cls).__module__].TypedDict,)
+    return cls.__bases__
+
+
+def _own_attributes(member: Enum) -> dict[str, Any]:
+    return {name: value for name, value in vars(member).items() if name not in _OF_MEMBERS}
+
+
+def _arguments(member: Enum) -> tuple[Any, ...]:
+    """The arguments that make the text, or the number, that a member of an enumeration is."""
+    kind: Any = type(member)._member_type_  # type: ignore[attr-defined]
+    if kind is object:
+        return ()
+    make = getattr(kind, "__getnewargs__", None)
+    value = member._value_
+    if make:
+        return tuple(make(member))
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _fields(cls: Any) -> tuple[Any, ...]:
+    """The fields that a class of msgspec adds to its bases, and its options."""
+    import msgspec  # late: the program has it, and vstate does not require it
+
+    defaults = dict(zip(reversed(cls.__struct_fields__), reversed(cls.__struct_defaults__), strict=False))
+    fields = []
+    for name, encoded in zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True):
+        default = defaults.get(name, msgspec.NODEFAULT)
+        given = {"default_factory": default.factory} if hasattr(default, "factory") else {"default": default}
+        if isinstance(vars(cls).get(name), MemberDescriptorType):
+            fields.append((name, encoded, {} if default is msgspec.NODEFAULT else given))
+    config = cls.__struct_config__
+    options = {name: getattr(config, name) for name in sorted(dir(config)) if not name.startswith("_")}
+    options["kw_only"] = not {name for name, *_ in fields} <= set(cls.__match_args__)
+    return fields, options
 
 
 # Reading
@@ -269,10 +619,180 @@ def stored_class(magic: bytes, module: str, name: str, definition: Any) -> Any:
 
 
 def stored_code(magic: bytes, *args: Any) -> CodeType:
-    """The code object with these fields, for a program that reads the pickle without vstate's loader."""
+    """The code object with these fields; CannotLoad for code of another Python."""
     if magic != MAGIC:
-        raise CannotLoad("code", _reason(magic))
+        names = [value for value in args if type(value) is str]
+        raise CannotLoad(f"__main__.{names[-1]}" if names else "a function", _reason(magic))
     return CodeType(*args)
+
+
+def stored_function(
+    magic: bytes, module: str, name: str, code: bytes, scope: Any, beside: Any
+) -> FunctionType:
+    """The function that a pickle holds, with no more than its code and plain globals; see `set_function`."""
+    return Builders(pickle.loads, lambda found: None).stored_function(
+        magic, module, name, code, scope, beside
+    )
+
+
+class _Builtins(dict[str, Any]):
+    """The builtins of functions that miss globals: they say where these are."""
+
+    def __init__(self) -> None:
+        super().__init__(vars(builtins))
+        self.missing: set[str] = set()
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self.missing:
+            raise KeyError(name)
+        raise NameError(
+            f"the global {name!r} stayed in the program that stored this code: values of globals do not go "
+            f"along. Define the class or function in this program, or name the global where it is stored: "
+            f"{NAMED} = ({name!r},)",
+            name=name,
+        )
+
+
+def set_function(function: FunctionType, state: tuple[Any, ...]) -> None:
+    """Give a function that was made just now the rest of its parts."""
+    attributes, own, cells, code, _ = state
+    for name, value in attributes.items():
+        setattr(function, name, value)
+    function.__dict__.update(own)
+    for cell, stored in zip(function.__closure__ or (), cells, strict=True):
+        with suppress(ValueError):  # the stored cell is empty
+            cell.cell_contents = stored.cell_contents
+    function.__globals__.update(code)
+
+
+_unfinished: WeakSet[type] = WeakSet()
+"""Classes that were made, and have no attributes yet."""
+
+
+def make_class(kind: Any, name: str, bases: Any, names: dict[str, Any], identity: str | None) -> type:
+    """The class of this id, without its attributes if it is new. No code of the stored classes runs."""
+    resolved = types.resolve_bases(bases)
+    library = next(cls for cls in kind.__mro__ if not needs_definition(cls))
+
+    def make() -> type:
+        body = library.__prepare__(name, resolved)
+        body.update(names)
+        if library is kind:
+            return type(kind).__call__(kind, name, resolved, body)  # type: ignore[no-any-return]
+        made: type = library.__new__(kind, name, resolved, body)
+        library.__init__(made, name, resolved, body)
+        return made
+
+    return _made(make, resolved, identity)
+
+
+def make_struct(
+    kind: Any, name: str, bases: Any, names: dict[str, Any], identity: str | None, fields: Any, options: Any
+) -> type:
+    """As `make_class`, for a class of msgspec, which has the fields that it was made with."""
+    import msgspec  # late: it is not one of vstate's requirements
+
+    given = [(field, Any, msgspec.field(name=encoded, **default)) for field, encoded, default in fields]
+    return _made(
+        lambda: msgspec.defstruct(name, given, bases=bases, namespace=dict(names), **options), bases, identity
+    )
+
+
+def make_enum(
+    kind: Any, name: str, bases: Any, names: dict[str, Any], identity: str | None, members: Any
+) -> type:
+    """As `make_class`, for an enumeration with its members."""
+
+    def new(cls: Any, index: int) -> Any:
+        _, value, args = members[index]
+        made = (cls._member_type_.__new__)(cls, *args)
+        made._value_ = value
+        return made
+
+    def make() -> type:
+        library = next(cls for cls in kind.__mro__ if not needs_definition(cls))
+        body = library.__prepare__(name, bases)
+        body.update(names)  # an EnumDict would take each other way for a member
+        body["__new__"], body["__init__"] = new, lambda member, index: None
+        for index, (member, *_) in enumerate(members):
+            body[member] = index
+        made: type = library.__new__(kind, name, bases, body)
+        for temporary in ("__init__", "__new_member__"):
+            type.__delattr__(made, temporary)
+        return made
+
+    return _made(make, bases, identity)
+
+
+def _made(make: Callable[[], type], bases: Iterable[type], identity: str | None) -> type:
+    with _registering:
+        known: type | None = _by_id.get(identity) if identity else None
+        if known is None:
+            with _quiet(bases):
+                made = make()
+            _unfinished.add(made)
+            known = _track(made, identity)
+        return known
+
+
+@contextmanager
+def _quiet(bases: Iterable[type]) -> Iterator[None]:
+    """Keep a stored class from the `__init_subclass__` of a stored base: it ran for the definition."""
+    owners = (owner for base in bases for owner in base.__mro__ if "__init_subclass__" in vars(owner))
+    owner = next(owners, object)
+    if not needs_definition(owner):
+        yield
+        return
+    original, thread = vars(owner)["__init_subclass__"], threading.get_ident()
+
+    def init_subclass(cls: type, /, **options: Any) -> None:
+        if threading.get_ident() != thread:
+            original.__get__(None, cls)(**options)
+
+    type.__setattr__(owner, "__init_subclass__", classmethod(init_subclass))
+    try:
+        yield
+    finally:
+        type.__setattr__(owner, "__init_subclass__", original)
+
+
+def set_class(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, Any]]]) -> None:
+    """Give a class that was made just now its attributes."""
+    if cls not in _unfinished:
+        return
+    attributes, members = state
+    for name, value in attributes.items():
+        if name == "_abc_impl":
+            for subclass in value:
+                cls.register(subclass)
+        else:
+            type.__setattr__(cls, name, value)
+    if "__firstlineno__" in attributes:  # setting another attribute may remove it
+        type.__setattr__(cls, "__firstlineno__", attributes["__firstlineno__"])
+    for name, own in members.items():
+        vars(cls.__members__[name]).update(own)
+    _unfinished.discard(cls)
+
+
+class LeftOut:
+    """Stands in a class for an attribute that was not stored with it."""
+
+    def __init__(self, owner: str, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LeftOut, ("".join(self.owner), "".join(self.name))
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(
+            f"{self.owner}.{self.name} cannot be pickled, so it was not stored with its class. Define "
+            f"{self.owner} in this program"
+        )
+
+
+def make_variable(kind: Any, name: str, limits: Any, options: dict[str, Any], identity: str) -> Any:
+    """The type variable of this id."""
+    return _track(kind(name, *limits, **options), identity)
 
 
 def own(name: str) -> Any:
@@ -285,64 +805,69 @@ def own(name: str) -> Any:
     return found if found.__qualname__ == name else None
 
 
-class Foreign(NamedTuple):
-    """The place of a code object that this Python cannot run."""
-
-    name: str
-    magic: bytes | None
-
-
-class _Unneeded:
-    """Stands for the private parts of a dataclass that is not made: versions of Python differ in them."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
 class Builders:
     """The functions that a pickle calls to make classes and functions, during one load.
 
-    `load` unpickles a definition, and `note` learns of each class that the program has itself. Code of
-    another Python is never made. It may lie in a definition that is not needed, because the program has the
-    class itself; `check` raises CannotLoad if it does not.
+    `load` unpickles a definition, and `note` learns of each class that the program has itself.
     """
 
     def __init__(self, load: Callable[[bytes], Any], note: Callable[[Any], None]) -> None:
         self._load = load
         self._note = note
-        self._foreign: list[Foreign] = []
-        self._found: list[FunctionType] = []
-        """The program's own functions, which stand for stored ones."""
-        self._marks: dict[int, int] = {}
-        """The length of `_foreign` before the definition of a class, by the id of the program's own class."""
+        self._own_things: list[Any] = []
+        """The program's own classes and functions, which stand for stored ones, and stay as they are."""
 
     def find(self, module: str, name: str) -> Callable[..., Any] | None:
         """The function to use for this name in a pickle; None for the one that the name says."""
-        if module == __name__:
-            return {"stored_class": self.stored_class, "stored_code": self._stored_code}.get(name)
-        if module == by_value.__name__:
-            function: Callable[..., Any] | None = getattr(self, f"_old{name}", None)
-            return function
-        if self._marks and module == "dataclasses" and name.startswith("_"):
-            return _Unneeded
-        return None
-
-    def check(self) -> None:
-        """CannotLoad if the value holds code of another Python."""
-        for name, magic in self._foreign:
-            raise CannotLoad(name, _reason(magic))
+        if module != __name__:
+            return _refuse if name in _OLD else None
+        if name in _MAKERS:
+            return partial(self._make, _MAKERS[name])
+        own = self.stored_class, self.stored_function, self.set_function
+        return next((function for function in own if function.__name__ == name), None)
 
     def stored_class(self, magic: bytes, module: str, name: str, definition: Any) -> Any:
         """The program's own class of this name, or the stored one if this Python can run it."""
         found = self._own(module, name)
         if isinstance(found, type):
             return found
-        if magic == MAGIC:
+        if magic == MAGIC and len(definition):
             return self._load(bytes(definition))
-        raise CannotLoad(f"{module}.{name}", _reason(magic))
+        raise CannotLoad(f"{module}.{name}", _reason(magic) if magic != MAGIC else _NO_DEFINITION)
+
+    def stored_function(
+        self, magic: bytes, module: str, name: str, code: bytes, scope: Any, beside: Any
+    ) -> FunctionType:
+        """The stored function if this Python can run it, or the program's own function of this name."""
+        if magic != MAGIC:
+            found = self._own(module, name)
+            if isinstance(found, FunctionType):
+                self._own_things.append(found)
+                return found
+            raise CannotLoad(f"{module}.{name}", _reason(magic))
+        made, names = self._load(code), vars(scope) if isinstance(scope, ModuleType) else scope
+        if names is scope:
+            plain, missing = self._load(bytes(beside)) if beside is not None else ({}, ())
+            names.update(plain)
+            if missing and not isinstance(names.get("__builtins__"), _Builtins):
+                names["__builtins__"] = _Builtins()
+            if missing:
+                names["__builtins__"].missing.update(missing)
+            names.setdefault("__builtins__", vars(builtins))
+        cells = tuple(CellType() for _ in made.co_freevars)
+        function = FunctionType(made, names, None, None, cells or None)
+        function.__module__, function.__qualname__ = module, name
+        return function
+
+    def set_function(self, function: FunctionType, state: Any) -> None:
+        """See the function of this name."""
+        if not any(function is found for found in self._own_things):
+            set_function(function, state)
+
+    def _make(self, make: Callable[..., type], *args: Any) -> type:
+        names = args[3]
+        found = self._own(names["__module__"], names["__qualname__"])
+        return found if isinstance(found, type) else make(*args)
 
     def _own(self, module: str, name: str) -> Any:
         """The program's class, or function, that has or replaces this name; None without one."""
@@ -356,139 +881,24 @@ class Builders:
             self._note(found)
         return found
 
-    def _stored_code(self, magic: bytes, *args: Any) -> CodeType | Foreign:
-        return CodeType(*args) if magic == MAGIC else self._refuse(magic, args)
 
-    def _refuse(self, magic: bytes | None, args: tuple[Any, ...]) -> Foreign:
-        names = [value for value in args if type(value) is str]
-        for inner in next((value for value in args if type(value) is tuple), ()):
-            if isinstance(inner, Foreign):
-                self._forget(inner)
-        # The texts among the fields are the file, the name and, since Python 3.11, the qualified name.
-        foreign = Foreign(f"__main__.{names[-1]}" if names else "a function", magic)
-        self._foreign.append(foreign)
-        return foreign
-
-    def _forget(self, foreign: Foreign) -> None:
-        self._foreign = [other for other in self._foreign if other is not foreign]
-
-    # The functions of cloudpickle. Earlier versions stored code by them alone, without a magic number.
-
-    def _old_builtin_type(self, name: str) -> Any:
-        return self._old_code if name == "CodeType" else by_value._builtin_type(name)
-
-    def _old_code(self, *args: Any) -> CodeType | Foreign:
-        return CodeType(*args) if runs_here(args) else self._refuse(None, args)
-
-    def _old_make_function(self, code: Any, names: Any, *rest: Any) -> Any:
-        if not isinstance(code, Foreign):
-            return by_value._make_function(code, names, *rest)
-        found = None
-        if names.get("__name__") in _MAINS:
-            found = self._own("__main__", code.name.removeprefix("__main__."))
-        if not isinstance(found, FunctionType):
-            return code
-        self._forget(code)
-        self._found.append(found)
-        return found
-
-    def _old_function_setstate(self, function: Any, state: Any) -> None:
-        if not isinstance(function, Foreign) and not any(function is found for found in self._found):
-            by_value._function_setstate(function, state)
-
-    def _old_make_skeleton_class(
-        self, metaclass: Any, name: str, bases: Any, options: dict[str, Any], *rest: Any
-    ) -> Any:
-        found = self._old_own(options.get("__module__"), name)
-        if found is not None:
-            return self._mark(found)
-        return by_value._make_skeleton_class(metaclass, name, bases, options, *rest)
-
-    def _old_make_skeleton_enum(
-        self, bases: Any, name: str, qualname: str, members: Any, module: str, *rest: Any
-    ) -> Any:
-        found = self._old_own(module, name)
-        if found is not None:
-            return self._mark(found)
-        return by_value._make_skeleton_enum(bases, name, qualname, members, module, *rest)
-
-    def _old_own(self, module: str | None, name: str) -> type | None:
-        found = self._own(module or "", name) or _own_class(module, name)
-        return found if isinstance(found, type) else None
-
-    def _mark(self, found: type) -> type:
-        self._marks[id(found)] = len(self._foreign)
-        return found
-
-    def _old_class_setstate(self, made: type, state: Any) -> type:
-        if id(made) in self._marks:  # everything since is the stored definition, which nobody needs
-            del self._foreign[self._marks[id(made)] :]
-            return made
-        return by_value._class_setstate(made, state)  # type: ignore[no-any-return]
+_MAKERS: Final = {make.__name__: make for make in (make_class, make_enum, make_struct)}
+_OLD: Final = frozenset({"_make_function", "_make_skeleton_class", "_make_skeleton_enum"})
 
 
-def runs_here(fields: tuple[Any, ...]) -> bool:
-    """Whether this Python compiled a code object of unknown origin, as its instructions show.
-
-    Code of another Python has instructions that this one lacks, or caches in other places. Between 3.11 and
-    3.12 a few functions show no difference. Of these, only functions that run alike on both are accepted.
-    """
-    code = fields[_CODE_FIELD] if len(fields) == _CODE_FIELDS else None
-    if type(code) is not bytes:
-        return False
-    at, names, numbers = 0, set(), set()
-    while at < len(code):
-        name = dis.opname[code[at]]
-        if name.startswith(("<", "INSTRUMENTED_")) or name == "CACHE":
-            return False
-        caches = bytes(2 * _CACHES.get(name, 0))
-        if code[at + 2 : at + 2 + len(caches)] != caches:
-            return False
-        names.add(name)
-        numbers.add(code[at])
-        at += 2 + len(caches)
-    if at != len(code) or "RESUME" not in names:
-        return False
-    if sys.version_info >= (3, 13) or not names.isdisjoint(_TELLING):  # RESUME has another number since 3.13
-        return True
-    # Python 3.12 does not check that a local variable is set, where it has been so on every way there.
-    branches = "STORE_FAST" in names and any("JUMP" in name for name in names)
-    return not branches and "DELETE_FAST" not in names and numbers.isdisjoint(_AMBIGUOUS)
+def _refuse(*_: object) -> NoReturn:
+    reason = "an earlier version stored this code: export with the older version, import with this one"
+    raise CannotLoad("its code", reason)
 
 
-def _caches() -> dict[str, int]:
-    """The number of cache entries behind each instruction, by its name."""
-    entries: Any = opcode._inline_cache_entries  # type: ignore[attr-defined]  # no public name tells
-    if isinstance(entries, dict):  # since Python 3.13
-        return entries
-    return {dis.opname[code]: count for code, count in enumerate(entries)}
+_NO_DEFINITION: Final = (
+    "it was stored without its definition, which cannot be pickled. Define it in this program, or tell "
+    "`vstate.renamed` where it is now, or read the data alone with `state.inert(key)`"
+)
 
 
-_CACHES: Final = _caches()
-
-
-def _reason(magic: bytes | None) -> str:
-    writer = "another Python" if magic is None else python_of(magic)
+def _reason(magic: bytes) -> str:
     return (
-        f"{writer} wrote its bytecode, which {python_of(MAGIC)} cannot run. Define it in this program, or "
-        "tell `vstate.renamed` where it is now, or read the data alone with `state.inert(key)`"
+        f"{python_of(magic)} wrote its bytecode, which {python_of(MAGIC)} cannot run. Define it in this "
+        "program, or tell `vstate.renamed` where it is now, or read the data alone with `state.inert(key)`"
     )
-
-
-def _own_class(module: str | None, name: str) -> type | None:
-    """The running program's class of this name, nested ones included, if there is exactly one.
-
-    Earlier versions stored no more than the last part of the name.
-    """
-    main = sys.modules.get("__main__") if module == "__main__" else None
-    if main is None:
-        return None
-    found = [cls for cls in _classes(vars(main), "") if cls.__name__ == name]
-    return found[0] if len(found) == 1 else None
-
-
-def _classes(names: Mapping[str, Any], path: str) -> Iterator[type]:
-    for name, value in list(names.items()):
-        if isinstance(value, type) and value.__module__ in _MAINS and value.__qualname__ == path + name:
-            yield value
-            yield from _classes(vars(value), f"{path}{name}.")

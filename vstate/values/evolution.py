@@ -28,8 +28,24 @@ _PRIVATE: Final = "__pydantic_private__"  # a slot of each model, with a dict or
 _NO_FIELDS: Final[Fields] = {}
 _OUTSIDE: Final = (type, ModuleType, FunctionType, BuiltinFunctionType)
 
+# Where some versions of Python have a class or function of the standard library; all have the new name.
+_MOVED: Final[dict[str, str | type]] = {
+    "_asyncio.current_task": "asyncio.current_task",
+    "asyncio.tasks.current_task": "asyncio.current_task",
+    "genericpath.isjunction": "os.path.isjunction",
+    "genericpath.islink": "os.path.islink",
+    "genericpath.lexists": "os.path.lexists",
+    "importlib.resources._functional": "importlib.resources",
+    "importlib.resources._legacy": "importlib.resources",
+    "pathlib._local": "pathlib",
+    "posix._path_normpath": "os.path.normpath",
+    "posix._path_splitroot_ex": "os.path.splitroot",
+    "re.PatternError": "re.error",
+    "zipfile._path.CompleteDirs": "zipfile.CompleteDirs",
+    "zipfile._path.Path": "zipfile.Path",
+}
 # The modules where earlier versions had the records of the managers.
-_names: dict[str, str | type] = {
+_names: dict[str, str | type] = _MOVED | {
     f"vstate.managers.{old}": f"vstate.managers.{new}"
     for old, new in {
         "agent_records": "agents",
@@ -50,7 +66,7 @@ _names: dict[str, str | type] = {
         "workflow_records": "workflows",
     }.items()
 }
-_roots: set[str] = {"vstate"}
+_roots: set[str] = {name.partition(".")[0] for name in _names}
 """The beginnings of the old names."""
 _upgrades: dict[str, Upgrade] = {}
 _registering = new_lock()

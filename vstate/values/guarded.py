@@ -75,18 +75,15 @@ def _find(allow: Allow, builders: definitions.Builders, module: str, name: str) 
     if (module, name) == ("builtins", "getattr") and not allow.names("builtins.getattr"):
         return allow.attribute
     if module == definitions.__name__:
-        if name == "stored_code" and not allow.names(CODE):
-            raise CannotLoad(CODE, "the pickle holds code, and `allow` does not name it")
         # `stored_class` asks for the name of the class itself.
-        builder = builders.find(module, name)
-        if builder is not None:
-            return builder
+        if name != "stored_class" and not allow.names(CODE):
+            raise CannotLoad(CODE, "the pickle holds code, and `allow` does not name it")
+        return builders.find(module, name) or getattr(definitions, name)
     old = f"{module}.{name}"
     new = evolution.present(old)
     if new is not None:
         return allow.find_present(new, old)
-    found = allow.find(module, name)
-    return builders.find(module, name) or found
+    return allow.find(module, name)
 
 
 def _refuse_persistent() -> NoReturn:

@@ -364,18 +364,6 @@ class Finder:
         if self.names is not None:
             self.names.append(self.last_global)
 
-    def load(self) -> Any:
-        """The value; CannotLoad if it holds code of another Python."""
-        try:
-            value = super().load()  # type: ignore[misc]  # an unpickler is the next base
-        except Exception:  # the code that a pickle names may raise anything
-            if self.builders is not None:
-                self.builders.check()  # code of another Python is the likelier reason
-            raise
-        if self.builders is not None:
-            self.builders.check()
-        return value
-
     def find_class(self, module: str, name: str) -> Any:
         self.record(module, name)
         if module in definitions.MODULES:

@@ -23,7 +23,6 @@ Shape = Callable[[tuple[object, ...], Budget], object]
 
 _LONGEST_NAME: Final = 1000
 _RECORD_BYTES: Final = 300
-_MAGIC: Final = "magic"  # the field of a code object with the number of its Python
 # Protocols 0 to 2 use the names of Python 2.
 _OLD_MODULES: Final = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
 _OLD_BUILTINS: Final = {"long": "int", "unicode": "str", "xrange": "range"}
@@ -136,7 +135,9 @@ def build(target: object, state: object, budget: Budget) -> None:
             return
         _give_state(target, state, budget)
     elif isinstance(target, Global):
-        _define(target, state, budget)
+        for part in state if isinstance(state, tuple) else (state,):
+            if isinstance(part, dict):
+                target.fields.update(_names(part, budget))
     elif state:
         raise InertError(f"it gives attributes to a {type(target).__name__}")
 
@@ -479,7 +480,7 @@ def _block_array(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-# --- classes and functions that are stored by value: by `definitions`, and before by cloudpickle alone
+# --- classes and functions that are stored by value
 
 
 @_shape("vstate.values.definitions.stored_class")
@@ -492,11 +493,32 @@ def _stored_class(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("vstate.values.definitions.stored_function")
+def _stored_function(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (bytes(magic), str(module), str(name), bytes(code), *_):
+            made = make_global(module, name, budget)
+            budget.names[made.name] = magic
+            made.fields["__code__"] = code
+            return made
+    return None
+
+
+@_shape("vstate.values.definitions.set_function")
+def _set_function(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global() as function, (dict(attributes), dict(own), cells, dict(names), _)):
+            function.fields.update(_names(attributes, budget))
+            function.fields.update({"__dict__": own, "__closure__": cells, "__globals__": names})
+            return function
+    return None
+
+
 @_shape("vstate.values.definitions.stored_code")
 def _stored_code(args: tuple[object, ...], budget: Budget) -> object:
     match args:
-        case (bytes(magic), *code):
-            return Instance("types.CodeType", args=tuple(code), fields={_MAGIC: magic})
+        case (bytes(), *code):
+            return Instance("types.CodeType", args=tuple(code))
     return None
 
 
@@ -514,61 +536,3 @@ def _module(args: tuple[object, ...], budget: Budget) -> object:
         case (str(name), *_):
             return make_global("", name, budget)
     return None
-
-
-@_shape("cloudpickle._make_skeleton_class")
-def _skeleton_class(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global(), str(name), tuple() as bases, dict() as options, *_):
-            module = options.get("__module__")
-            made = make_global(module if isinstance(module, str) else "", name, budget)
-            made.fields["__bases__"] = bases
-            return made
-    return None
-
-
-@_shape("cloudpickle._make_skeleton_enum")
-def _skeleton_enum(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (tuple() as bases, str(), str(name), dict() as members, str(module), *_):
-            made = make_global(module, name, budget)
-            made.fields.update({"__bases__": bases, "members": members})
-            return made
-    return None
-
-
-@_shape("cloudpickle._make_function")
-def _function(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (code, _, name, defaults, closure):
-            # Not by `make_global`: no module has it, and its name comes with its state.
-            budget.take_bytes(_RECORD_BYTES)
-            made = Global(name if isinstance(name, str) and len(name) < _LONGEST_NAME else "function")
-            made.fields.update({"__code__": code, "__defaults__": defaults, "__closure__": closure})
-            return made
-    return None
-
-
-@_shape("cloudpickle._class_setstate", "cloudpickle._function_setstate")
-def _definition(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global() as target, state):
-            _define(target, state, budget)
-            return target
-    return None
-
-
-def _define(target: Global, state: object, budget: Budget) -> None:
-    parts = state if isinstance(state, tuple) else (state,)
-    for part in parts:
-        if isinstance(part, dict):
-            target.fields.update(_names(part, budget))
-    module = target.fields.get("__module__")
-    name = target.fields.get("__qualname__")
-    if isinstance(module, str) and isinstance(name, str) and len(module) + len(name) < _LONGEST_NAME:
-        target.name = f"{module}.{name}"
-        code = target.fields.get("__code__")
-        magic = code.fields.get(_MAGIC) if isinstance(code, Instance) else None
-        if isinstance(magic, bytes):
-            budget.take_bytes(_RECORD_BYTES + 4 * len(target.name))
-            budget.names[target.name] = magic

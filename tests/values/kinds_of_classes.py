@@ -1,0 +1,287 @@
+"""The kinds of classes that programs define in `__main__`, and a program that stores and reads them.
+
+A row is the source of classes, and ends with `== value || use`: the use makes something comparable of the
+value `v`. A row whose library is not installed is left out.
+
+`kinds_of_classes.py STORE write` stores each value and prints what the use makes of it, as JSON. `read` does
+the same with the stored values, and `read here` in a program that has the classes.
+"""
+
+import json
+import sys
+import types
+
+from vstate import Disk, Versioned
+
+ROWS = """
+class Plain:
+    limit, names = 3, {"a": [1]}
+    def __init__(self): self.x = 1
+    def run(self): return self.x, self.limit, self.names, helper(2)
+    class Inner:
+        def name(self): return type(self).__qualname__
+def helper(n): return n if n < 1 else helper(n - 1)
+== Plain() || (v.run(), v.Inner().name())
+
+class Slots:
+    __slots__ = ("a", "__b", "__weakref__")
+    def __init__(self): self.a, self.__b = 1, 2
+    def both(self): return self.a, self.__b
+== Slots() || (v.both(), hasattr(v, "__dict__"))
+
+class Mapped(dict):
+    def __missing__(self, key): return key
+== Mapped(a=1) || (v, v["q"])
+
+class Failed(Exception):
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+        self.code = code
+== Failed(3) || (repr(v), v.code)
+
+class Named:
+    def __set_name__(self, owner, name): self.name = name
+    def __get__(self, obj, owner): return self.name
+class Holder: field = Named()
+== Holder() || v.field
+
+@dataclass(slots=True)
+class Slotted:
+    a: int
+    b: list = field(default_factory=lambda: [1])
+== Slotted(1) || (v, type(v)(2), hasattr(v, "__dict__"))
+
+@dataclass(frozen=True, slots=True)
+class Frozen: a: int
+== Frozen(1) || (v, hash(v) == hash(type(v)(1)))
+
+@dataclass(kw_only=True, order=True)
+class Ordered:
+    a: int = 0
+    limit: ClassVar[int] = 3
+    i: InitVar[int] = 4
+    def __post_init__(self, i): self.a += i
+== Ordered() || (v, type(v)(a=5) > v, [f.name for f in fields(v)])
+
+class Pair(NamedTuple):
+    a: int
+    b: str = "q"
+    def total(self): return self.a
+class Triple(Pair):
+    def total(self): return super().total() + 1
+== [Pair(1), Triple(2)] || (v, [p.total() for p in v], type(v[0])(4), v[0]._replace(a=3))
+
+Point = namedtuple("Point", "x y", defaults=[3])
+== Point(1) || (v, type(v)(4))
+
+class Movie(TypedDict, total=False): name: str
+class Sequel(Movie): number: int
+class Shop:
+    stock: Movie
+    def new(self): return Sequel(name="x", number=2)
+== [Shop(), Movie, Sequel] || (v[0].new(), v[1].__total__, sorted(v[2].__optional_keys__), v[2].__total__)
+
+T = TypeVar("T")
+class Box(Generic[T]):
+    def __init__(self, value: T): self.value = value
+class Crate(Box[int]): pass
+== [Box(1), Box[int](2), Crate(3)]
+|| ([b.value for b in v], type(v[0])[str]("x").value, v[1].__orig_class__.__args__)
+
+Id = NewType("Id", int)
+class Numbered:
+    def id(self): return Id(3)
+== Numbered() || v.id()
+
+class Sized2(Protocol):
+    def size(self) -> int: ...
+@runtime_checkable
+class Named2(Protocol):
+    def name(self) -> str: ...
+class Both(Sized2):
+    def size(self): return 2
+    def name(self): return isinstance(self, Named2)
+== Both() || (v.size(), v.name(), isinstance(3, type(v).__mro__[1].__class__))
+
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+    @property
+    @abc.abstractmethod
+    def name(self): ...
+class Square(Shape):
+    def area(self): return 4
+    @property
+    def name(self): return isinstance(self, Shape) and isinstance(3, Shape)
+Shape.register(int)
+== Square() || (v.area(), v.name, len(type(v).__mro__[1].__abstractmethods__))
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = enum.auto()
+    CRIMSON = 1
+    def shout(self): return self.name + "!"
+== Colour.RED || (v.shout(), [m.name for m in type(v)], type(v)["CRIMSON"] is v, type(v)(2).name)
+
+class Planet(enum.Enum):
+    EARTH = (6, 2)
+    MARS = (3, 1)
+    def __init__(self, mass, radius): self.mass, self.radius = mass, radius
+    @property
+    def density(self): return self.mass / self.radius
+== Planet.EARTH || (v.density, v.value, type(v)((3, 1)).mass)
+
+class Coded(str, enum.Enum):
+    A = "a", 1
+    B = "b", 2
+    def __new__(cls, text, number):
+        self = str.__new__(cls, text)
+        self._value_, self.number = number, number * 10
+        return self
+== Coded.A || (v == "a", v.number, type(v)(2).number, type(v)(2) == "b")
+
+class Described(enum.Enum):
+    def __init__(self, text): self.text = text
+class Level(Described): LOW = "low"
+== Level.LOW || (v.text, v.value, type(v).__mro__[1].__name__)
+
+class Right(enum.Flag):
+    READ = 1
+    WRITE = 2
+    ALL = 3
+class Bits(enum.IntFlag): A, B = 1, 2
+class Word(enum.StrEnum): HELLO = enum.auto()
+class Size(enum.IntEnum): S, SMALL = 1, 1
+== [Right.READ | Right.WRITE, ~Right.READ, Bits.A | Bits.B, Word.HELLO, Size.SMALL]
+|| (v, v[0].name, v[2] == 3, v[3] + "!", v[4] + 1)
+
+class Meta(type):
+    def __new__(meta, name, bases, body, **options):
+        made = super().__new__(meta, name, bases, body)
+        made.made = body["table"]
+        return made
+    def hello(cls): return cls.made + "?"
+class WithMeta(metaclass=Meta):
+    table = "t"
+    def run(self): return type(self).hello()
+class WithMore(WithMeta, option=3):
+    table = "u"
+    def run(self): return super().run() + "!"
+== [WithMeta(), WithMore()] || [w.run() for w in v]
+
+class Plugin:
+    known = []
+    def __init_subclass__(cls, /, tag, **options):
+        super().__init_subclass__(**options)
+        cls.tag = tag
+        cls.known.append(tag)
+class First(Plugin, tag="first"): pass
+== First() || (v.tag, v.known)
+
+import msgspec
+class Struct(msgspec.Struct):
+    a: int
+    b: list = msgspec.field(default_factory=list)
+    c: str = msgspec.field(default="x", name="see")
+    def double(self): return self.a * 2
+class Tagged(Struct, tag="t", frozen=True, order=True, kw_only=True):
+    d: dict = {}
+    e: "Tagged | None" = None
+    def double(self): return super().double() + 1
+class Base(msgspec.Struct, Generic[T], tag=True, forbid_unknown_fields=True): value: T
+== [Struct(1), Tagged(1, e=Tagged(2)), Base(3)]
+|| (v, [s.double() for s in v[:2]], type(v[0])(4, c="y"), __import__("msgspec").json.encode(v),
+v[1].__struct_config__.frozen, type(v[1])(1, d={1: 2}) == v[1])
+
+import attrs
+@attrs.define
+class Attrs:
+    a: int
+    b: list = attrs.field(factory=list, validator=attrs.validators.instance_of(list))
+    def name(self): return __class__.__name__
+@attrs.define
+class More(Attrs):
+    c: int = 3
+    def name(self): return super().name() + "!"
+@attrs.frozen
+class Fixed: a: int = attrs.field(converter=int)
+@attrs.define(slots=False)
+class Loose: a: int
+== [Attrs(1), More(2), Fixed("3"), Loose(4)]
+|| (v, v[1].name(), hash(v[2]) == hash(type(v[2])(3)), type(v[0])(1) == v[0], v[3] == type(v[3])(4))
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel
+from pydantic import computed_field, field_validator, model_validator
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    a: int
+    _hidden: int = PrivateAttr(default=4)
+    kids: "list[Model]" = []
+    @field_validator("a")
+    @classmethod
+    def check(cls, value): return abs(value)
+    @model_validator(mode="after")
+    def whole(self): return self
+    @computed_field
+    @property
+    def twice(self) -> int: return self.a * 2
+class Cat(BaseModel): kind: Literal["cat"] = "cat"
+class Dog(BaseModel): kind: Literal["dog"] = "dog"
+class Zoo(BaseModel): pet: Cat | Dog = Field(discriminator="kind")
+class Generous(BaseModel, Generic[T]): x: T
+class Numbers(RootModel[list[int]]): pass
+== [Model(a=-1, kids=[Model(a=2)]), Zoo(pet=Dog()), Generous[int](x=1), Generous(x="y"), Numbers([1])]
+|| (v, type(v[0])(a="-3"), v[0]._hidden, v[0].model_dump_json(),
+type(v[1]).model_validate({"pet": {"kind": "cat"}}), type(v[2])(x="5"), type(v[4])(["2"]))
+
+import pydantic.dataclasses
+@pydantic.dataclasses.dataclass
+class Checked: a: int
+== Checked(1) || (v, type(v)("3"))
+"""
+
+PRELUDE = """
+import abc, enum
+from collections import namedtuple
+from dataclasses import InitVar, dataclass, field, fields
+from typing import ClassVar, Generic, Literal, NamedTuple, NewType, Protocol, TypedDict, TypeVar
+from typing import runtime_checkable
+T = TypeVar("T")
+"""
+
+KINDS: dict[str, tuple[str, str, str]] = {}
+"""By the first class of a row: the source, the value, and the use."""
+for row in ROWS.strip().split("\n\n"):
+    source, _, last = row.partition("\n== ")
+    value, _, use = last.partition("|| ")
+    KINDS[value.strip("[").partition("(")[0].partition(".")[0]] = source, value, use
+
+
+def main(path: str, role: str, *here: str) -> None:
+    """Store the values, or read them, and print the results of their uses."""
+    results = {}
+    with Versioned(Disk(path)) as state:
+        for name, (source, value, use) in KINDS.items():
+            namespace = vars(sys.modules["__main__"])
+            if role == "read" and not here:  # its own classes are not those of `__main__`
+                sys.modules["elsewhere"] = elsewhere = types.ModuleType("elsewhere")
+                namespace = vars(elsewhere)
+            try:
+                exec(PRELUDE + source, namespace)
+            except ImportError as error:
+                results[name] = f"needs {error.name}"
+                continue
+            if role == "write":
+                state[name] = eval(value, namespace)
+                state.commit(name)
+            try:
+                results[name] = repr(eval(use, {**namespace, "v": state[name]}))
+            except Exception as error:  # every fault of a reader is a result
+                if role == "write":
+                    raise
+                results[name] = f"{type(error).__name__}: {error}"
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
