@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -251,6 +252,56 @@ def test_the_end_of_the_program(options: list[str], tmp_path: Path) -> None:
     for name, key in (("kept", "x"), ("dropped", "z")):
         assert list(Versioned(tmp_path / name)) == [key]
         assert len(list(Versioned(tmp_path / name).log())) == 1
+
+
+LAST = """
+import os, signal, sys, threading, time
+from vstate import Versioned
+open_state = Versioned(sys.argv[1] + "/open", autocommit=True)
+open_state["k"] = 1
+with Versioned(sys.argv[1] + "/block", autocommit=True) as block:
+    block["k"] = 1
+    {end}
+"""
+HANDLER = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); "
+KILL = "os.kill(os.getpid(), signal.{}); time.sleep(60)"
+BOTH, AT_EXIT, NONE = (True, True), (True, False), (False, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "status", "committed"),
+    [
+        ("pass", 0, BOTH),
+        ("threading.Thread(target=lambda: 1 / 0).start()", 0, BOTH),
+        ("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", 0, BOTH),
+        ("threading.Thread(target=sys.exit, args=(3,)).start()", 0, BOTH),
+        ("sys.exit(3)", 3, AT_EXIT),
+        ("1 / 0", 1, AT_EXIT),
+        (KILL.format("SIGINT"), -signal.SIGINT, AT_EXIT),
+        (HANDLER + KILL.format("SIGTERM"), 143, AT_EXIT),
+        (KILL.format("SIGTERM"), -signal.SIGTERM, NONE),
+        (KILL.format("SIGHUP"), -signal.SIGHUP, NONE),
+        (KILL.format("SIGKILL"), -signal.SIGKILL, NONE),
+        ("os._exit(3)", 3, NONE),
+        ("os.abort()", -signal.SIGABRT, NONE),
+    ],
+)
+def test_each_way_in_which_a_program_ends(
+    end: str, status: int, committed: tuple[bool, bool], tmp_path: Path
+) -> None:
+    """`autocommit` commits as the docs say: where Python runs its exit functions, and no block raised."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LAST.format(end=end), tmp_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+    )
+    assert ended.returncode == status, ended.stderr
+    assert "UncommittedWarning" not in ended.stderr
+    found = tuple("k" in Versioned(tmp_path / name, branch="main") for name in ("open", "block"))
+    assert found == committed
 
 
 IN_THE_MIDDLE = """

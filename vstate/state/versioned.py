@@ -92,8 +92,9 @@ class Versioned(State):
     - `allow` are the names that unpickling may import besides plain data, such as `["app.*", "numpy"]`;
       anything else raises CannotLoad.
     - `autocommit` commits the changes that are left at the end of the with block, at `close()`, or when the
-      program ends. If the block raises, it commits nothing. Without `autocommit`, changes that are left then
-      are lost, with an UncommittedWarning that names their keys.
+      program ends. If the block raises, it commits nothing. SIGTERM and `os._exit` end a program before it
+      can commit: see docs/concepts.md. Without `autocommit`, changes that are left then are lost, with an
+      UncommittedWarning that names their keys.
     """
 
     _handle: Handle
