@@ -26,7 +26,7 @@ from vstate.errors import (
 from vstate.patterns import scope
 from vstate.repo import Repository
 from vstate.testing import Faulty
-from vstate.values import pickling
+from vstate.values import entry
 
 
 def test_the_same_object_until_the_state_moves() -> None:
@@ -524,10 +524,8 @@ class Counted:
 def test_sealed_values_are_not_pickled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 1,000 dicts that nothing refers to are committed, the next commit pickles none of them."""
     pickled = []
-    real = pickling._dumps
-    monkeypatch.setattr(pickling, "_dumps", lambda value: (pickled.append(1), real(value))[1])
-    # Another test may have pickled a value whose pickles differ each time: then edited values go twice more.
-    monkeypatch.setattr(pickling, "_RESTLESS", set())
+    real = entry.pickled
+    monkeypatch.setattr(entry, "pickled", lambda value: (pickled.append(1), real(value))[1])
     state = Versioned()
     for i in range(1000):
         state[f"k{i}"] = {"number": i, "list": [i]}

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import signal
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vstate import CannotLoad, Unpicklable, Versioned
+from vstate import CannotLoad, Memory, Unpicklable, Versioned
 from vstate.patterns.copies import checked_copy
 from vstate.values.allow import Allow
-from vstate.values.pickling import _Pickler, dumps, loads
+from vstate.values.pickling import Pickler, dumps, loads
 
 
 class WrongReduce:
@@ -65,17 +73,6 @@ class WrongExtension(list):
     append = extend
 
 
-def _fails(name: str) -> Any:
-    raise ValueError(f"{name} is gone")
-
-
-class ByFunction:
-    works = True
-
-    def __reduce__(self) -> Any:
-        return (ByFunction, ()) if self.works else (_fails, ("it",))
-
-
 @pytest.mark.parametrize(
     ("value", "named"),
     [
@@ -101,36 +98,259 @@ def test_refused_by_key_and_path(value: Any, named: str) -> None:
     assert state.commit() is not None
 
 
-def test_another_function_of_a_known_class() -> None:
-    """A class that loaded once is looked at again if another function makes its value."""
-    state = Versioned()
-    state["a"] = ByFunction()
-    state.commit()
-    state["a"] = wrong = ByFunction()
-    wrong.works = False
-    with pytest.raises(Unpicklable, match="_fails: ValueError: it is gone"):
-        state.commit()
+class Entries(dict):
+    """It has no `limit` when its items are set: pickle gives it its attributes last."""
+
+    def __init__(self) -> None:
+        self.limit = 9
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if len(self) < self.limit:
+            super().__setitem__(key, value)
 
 
-class Counted:
+class Items(list):
+    def __init__(self) -> None:
+        self.limit = 9
+
+    def extend(self, items: Any) -> None:
+        super().extend(list(items)[: self.limit])
+
+    def append(self, item: Any) -> None:
+        self.extend([item])
+
+
+class Ordered(OrderedDict):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, checked(value))
+
+
+def checked(n: int) -> int:
+    if n < 0:
+        raise ValueError("below zero")
+    return n
+
+
+class Holds:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+
+class Checks(Holds):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.n = checked(state["n"])
+
+
+class ByReduce(Holds):
+    def __reduce__(self) -> Any:
+        return checked, (self.n,)
+
+
+class ByReduceEx(Holds):
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return checked, (self.n,)
+
+
+class ByCopyreg(Holds):
+    pass
+
+
+copyreg.pickle(ByCopyreg, lambda value: (checked, (value.n,)))  # type: ignore[arg-type, return-value]
+
+
+class ByNew(Holds):
+    def __new__(cls, n: int) -> ByNew:
+        checked(n)
+        return super().__new__(cls)
+
+    def __getnewargs__(self) -> tuple[int]:
+        return (self.n,)
+
+
+class ByState(Holds):
+    """Its state is not always one that an object without `__setstate__` takes."""
+
+    def __getstate__(self) -> Any:
+        return self.__dict__ if self.n >= 0 else [1]
+
+
+class Narrow:
+    __slots__ = ("n",)
+
+    def __init__(self, n: int) -> None:
+        object.__setattr__(self, "n", n)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        checked(value)
+        object.__setattr__(self, name, value)
+
+
+class Refuses(Exception):
+    def __reduce__(self) -> Any:
+        return checked, self.args
+
+
+class Number(int):
+    def __getnewargs__(self) -> Any:
+        return (int(self),) if self >= 0 else ("below",)
+
+
+class Odd(Enum):
+    ONE = 1
+    OTHER = Checks(1)  # once loaded it equals no member
+
+
+class Node:
+    def __init__(self, name: str) -> None:
+        self.name, self.kids = name, set[Node]()
+        self.by_node = dict[Node, int]()
+        self.parent: Node | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    name: str
+    among: list[Any] = field(default_factory=list, hash=False)
+
+
+def _filled(made: Any, fill: Callable[..., Any], *args: Any) -> Any:
+    fill(made, *args)
+    return made
+
+
+def _child() -> Node:
+    """Its pickle needs its hash before its name: a node above it holds it in a set."""
+    root, child = Node("root"), Node("child")
+    root.kids.add(child)
+    child.parent = root
+    return child
+
+
+def _in_own_set() -> Frozen:
+    return _filled(Frozen("a"), lambda made: made.among.append({made}))
+
+
+LATER: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "a dict whose __setitem__ needs its attributes": (
+        Entries,
+        lambda: _filled(Entries(), dict.update, {1: 2}),
+    ),
+    "a list whose extend needs its attributes": (Items, lambda: _filled(Items(), list.extend, [1, 2])),
+    "a list whose append needs its attributes": (Items, lambda: _filled(Items(), list.append, 1)),
+    "an OrderedDict that checks": (Ordered, lambda: _filled(Ordered(), OrderedDict.__setitem__, 1, -1)),
+    "__setstate__": (lambda: Checks(1), lambda: Checks(-1)),
+    "__reduce__": (lambda: ByReduce(1), lambda: ByReduce(-1)),
+    "__reduce_ex__": (lambda: ByReduceEx(1), lambda: ByReduceEx(-1)),
+    "copyreg": (lambda: ByCopyreg(1), lambda: ByCopyreg(-1)),
+    "__new__": (lambda: ByNew(1), lambda: _filled(ByNew(1), lambda it: vars(it).update(n=-1))),
+    "__getstate__": (lambda: ByState(1), lambda: ByState(-1)),
+    "__setattr__ of slots": (lambda: Narrow(1), lambda: Narrow(-1)),
+    "__reduce__ of an exception": (lambda: Refuses(1), lambda: Refuses(-1)),
+    "__getnewargs__": (lambda: Number(1), lambda: Number(-1)),
+    "a member of an enum": (lambda: Odd.ONE, lambda: Odd.OTHER),
+    "in a set of its cycle": (lambda: Node("a"), _child),
+    "as a key of its cycle": (
+        lambda: Node("a"),
+        lambda: _filled(Node("a"), lambda it: it.by_node.update({it: 1})),
+    ),
+    "frozen, in a set of its cycle": (lambda: Frozen("a"), _in_own_set),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("first", ["committed", "only read"])
+def test_a_later_value_that_does_not_load(name: str, first: str) -> None:
+    """It is refused although an earlier one of its class was stored or read, and good ones still commit."""
+    good, bad = LATER[name]
+    store = Memory()
+    state = Versioned(store)
+    state["v"] = [good()]
+    state.commit("good")
+    if first == "only read":
+        state = Versioned(store)
+        assert len(state["v"]) == 1
+        assert state.commit() is None
+    state["w"] = {"deep": [bad()]}
+    with pytest.raises(Unpicklable, match="it would not load again"):
+        state.commit("bad")
+    with pytest.raises(Unpicklable, match="it would not load again"):
+        state.repo.commit("other", set={"w": bad()})
+    state["w"] = good()
+    assert state.commit("good again") is not None
+    assert dict(Versioned(store)).keys() == {"v", "w"}
+
+
+class Loaded:
     loads = 0
 
-    def __reduce__(self) -> Any:
-        return _counted, ()
+    def __init__(self) -> None:
+        self.n = 0
+
+    def __setstate__(self, state: Any) -> None:
+        Loaded.loads += 1
+        self.n = state["n"]
 
 
-def _counted() -> Counted:
-    Counted.loads += 1
-    return Counted()
-
-
-def test_one_load_for_all_values_of_a_class() -> None:
-    """Ten thousand values of one class are loaded once, all together."""
+def test_what_is_loaded_at_a_commit() -> None:
+    """A changed value whose class runs code is loaded once at its commit; one that is as it was never."""
     state = Versioned()
-    for i in range(100):
-        state[f"k{i}"] = [Counted() for _ in range(100)]
+    held = state["v"] = [Loaded() for _ in range(100)]
+    state["w"] = Loaded()
+    wanted = 101
+    for step in range(4):
+        state.commit()
+        assert Loaded.loads == wanted
+        assert not state.status()
+        held[step].n = 7
+        wanted += (
+            100 if step else 200
+        )  # the first edit of a class is compared with a copy, in case it is none
+    assert Versioned(state.store)["w"].n == 0
+
+
+@dataclass
+class Plain:
+    n: int
+    parts: list[Any] = field(default_factory=list)
+
+
+def test_plain_objects_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects that pickle makes without their classes are loaded once for all of a class."""
+    state = Versioned()
+    state["v"] = held = [Plain(1, [{"a": (1, {2})}, datetime(2026, 1, 2), Decimal(1)]), KeyError("k")]
     state.commit()
-    assert Counted.loads == 100, "the first key, whose value has a hundred of them"
+    monkeypatch.setattr("vstate.values.pickling.loads", None)
+    held[0].parts.append(Plain(2))
+    state["w"] = Plain(3, [held])
+    assert state.commit() is not None
+
+
+PARTS = st.one_of(
+    st.integers(),
+    st.text(max_size=3),
+    *(st.builds(make) for pair in LATER.values() for make in pair),
+)
+
+
+VALUES = st.recursive(PARTS, lambda part: st.lists(part) | st.builds(Plain, PARTS, st.lists(part)))
+
+
+@given(VALUES)
+def test_what_is_acknowledged_loads(value: Any) -> None:
+    """Whatever a commit takes, a fresh handle loads. What it refuses would not load."""
+    state = Versioned()
+    state["v"] = value
+    try:
+        state.commit()
+    except Unpicklable:
+        state.discard()
+        with pytest.raises(CannotLoad):
+            loads(_stored(value))
+    else:
+        assert Versioned(state.store)["v"] is not None
 
 
 @pytest.mark.parametrize("allow", [None, Allow([__name__])], ids=["any", "allowed"])
@@ -162,7 +382,7 @@ class Unrelated:
 def _stored(value: Any) -> bytes:
     """The pickle of a value as an earlier version stored it, without a look whether it loads."""
     file = io.BytesIO()
-    _Pickler(file, protocol=5).dump(value)
+    Pickler(file, protocol=5).dump(value)
     return file.getvalue()
 
 
@@ -272,3 +492,43 @@ def test_the_path_leads_through_an_exception() -> None:
     state["e"] = [error]
     with pytest.raises(Unpicklable, match=r'state\["e"\]\[0\]\.__cause__\.args\[0\]\[0\]: generator'):
         state.commit()
+
+
+class Reduces:
+    """Counts how often it is asked for its pickle."""
+
+    asked = 0
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __reduce__(self) -> Any:
+        Reduces.asked += 1
+        if self.n < 0:
+            raise ValueError("no")
+        return checked, (self.n,)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda value: value,
+        lambda value: {"a": {"b": [value]}},
+        lambda value: Plain(1, [Plain(2, [value]), 3]),
+        lambda value: {(1, 2): SimpleNamespace(inner=[KeyError(value)])},
+    ],
+)
+def test_a_value_is_pickled_once(wrap: Callable[[Any], Any]) -> None:
+    """A commit asks a value for its pickle once, and once more to name the part that is to blame."""
+    state = Versioned()
+    for n in (1, 2):
+        state["v"], Reduces.asked = wrap(Reduces(n)), 0
+        state.commit()
+        assert Reduces.asked == 1
+    state["v"] = wrap(Reduces(-1))
+    for commit in (state.commit, lambda: state.repo.commit("other", set={"v": wrap(Reduces(-1))})):
+        Reduces.asked = 0
+        with pytest.raises(Unpicklable, match=r"Reduces \(no\)"):
+            commit()
+        assert Reduces.asked == 2
+    state.discard()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -19,7 +18,7 @@ from vstate.repo.names.dates import ttl_microseconds
 from vstate.repo.names.refs import HEADS, check_ref_name
 from vstate.repo.rules.labels import Label, check_labels, label_rows
 from vstate.spans import Attributes, spanned
-from vstate.values.culprits import culprit, own_error
+from vstate.values.culprits import culprit
 from vstate.values.entry import encode_value
 
 Expected = Commit | Literal["anywhere"] | None
@@ -170,7 +169,7 @@ def _encode(
         try:
             encoded = encode_value(value)
         except Exception as error:  # pickling runs the classes' own code, which may raise anything
-            culprits[key] = culprit(value, f"set[{key!r}]", own_error(partial(encode_value, value), error))
+            culprits[key] = culprit(value, f"set[{key!r}]", error)
             continue
         changes[check_new_key(key)] = encoded.entry
         objects.update(encoded.objects)

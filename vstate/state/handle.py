@@ -71,8 +71,8 @@ from vstate.state.slots import (
 )
 from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
 from vstate.state.turns import Turn
-from vstate.values.culprits import culprit, own_error
-from vstate.values.entry import ONE_BLOB, Short, encode_value
+from vstate.values.culprits import own_error
+from vstate.values.entry import ONE_BLOB, Short, encode_unchecked
 from vstate.values.inspection import describe
 from vstate.values.likeness import copies_are_alike
 
@@ -464,9 +464,9 @@ class Handle(StateHandle):
     def _entry_now(self, value: Any, chunks: tuple[Chunks | None, ...]) -> frozenset[bytes]:
         """The entry of a value as it is; none if the value loads, and does not pickle again."""
         try:
-            return frozenset({encode_value(value, chunks).entry})
+            return frozenset({encode_unchecked(value, chunks).entry})
         except Exception as error:  # pickling runs the classes' own code, which may raise anything
-            own_error(partial(encode_value, value), error)
+            own_error(partial(encode_unchecked, value), error)
             return NO_ENTRIES
 
     def write(self, key: str, value: Any) -> None:
@@ -652,16 +652,9 @@ class Handle(StateHandle):
         return plan
 
     def require_picklable(self, plan: Plan) -> Plan:
-        if not plan.unpicklable:
-            return plan
-        slots, token = self.at.hand.slots, Lock()
-        with token:
-            self._comparing = ref(token)  # the values are pickled once more
-            culprits = {
-                key: culprit(slots[key].value, f'state["{key}"]', error)
-                for key, error in sorted(plan.unpicklable.items())
-            }
-        raise Unpicklable(culprits)
+        if plan.unpicklable:
+            raise Unpicklable(plan.unpicklable)
+        return plan
 
     def edited(self, plan: Plan, keys: Iterable[str]) -> list[str]:
         """The keys whose values were edited in place after the plan was made."""

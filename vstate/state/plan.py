@@ -29,11 +29,11 @@ from vstate.state.slots import (
     Step,
 )
 from vstate.state.tracking import is_unshared
-from vstate.values.culprits import own_error
-from vstate.values.entry import PICKLE, Encoded, Entry, Reader, encode_value, entry_chunks, read_parts
+from vstate.values.culprits import culprit, own_error
+from vstate.values.entry import PICKLE, Encoded, Entry, Reader, encode_unchecked, entry_chunks, read_parts
 from vstate.values.likeness import definitions_in, is_alike_at_rest, is_alike_in_parts, may_count_partly
 from vstate.values.opcodes import may_hold
-from vstate.values.pickling import LONG_BYTEARRAY, NAMES, dumps, dumps_inside, may_be_restless
+from vstate.values.pickling import NAMES, dumps_unproven
 
 
 class Plan:
@@ -46,7 +46,7 @@ class Plan:
     - `steps`: the successor of each slot, once the changes are committed; `expiring` are those keys whose
       new slot has a time at which the key expires.
     - `unshared`: keys whose values nobody outside could reach.
-    - `unpicklable`: the exception of each value that could not be pickled.
+    - `unpicklable`: for each value that could not be stored, its part that is to blame.
     """
 
     def __init__(self, repo: Repository) -> None:
@@ -58,7 +58,7 @@ class Plan:
         self.steps: dict[str, Step] = {}
         self.expiring: list[str] = []
         self.unshared: list[str] = []
-        self.unpicklable: dict[str, Exception] = {}
+        self.unpicklable: dict[str, str] = {}
 
     @property
     def staged(self) -> dict[str, Encoded | None]:
@@ -139,10 +139,10 @@ def _plan_value(
         if data is not None and (data[:1] not in EXPIRING or not slot.hides(data)):
             base = _read_base(repo, key, data, slot)
     try:
-        encoded = encode_value(value) if base is None else _encoded(value, base)
+        encoded = encode_unchecked(value, () if base is None else base.chunks)
     except Exception as error:  # pickling runs the classes' own code, which may raise anything
         if slot.dirty or base is None or not _is_alike_in_parts(repo, key, value, base):
-            plan.unpicklable[key] = own_error(partial(encode_value, value), error)
+            plan.unpicklable[key] = culprit(value, f'state["{key}"]', error)
         return
     if base is not None and base is slot.base and not slot.dirty and encoded.entry == base.entry:
         if unshared:  # mostly so: nobody has edited the value
@@ -159,6 +159,12 @@ def _plan_value(
         # A key that was set while it was there, and has expired in the tree since, is a new key.
         changed = changed or (slot.set_at != 0 and before is not None and before.is_over)
         due = slot.next_expiry(before, changed=changed)
+    if changed:
+        try:
+            encoded = encoded.checked()
+        except Exception as error:  # so does loading
+            plan.unpicklable[key] = culprit(value, f'state["{key}"]', error)
+            return
     if changed or due != before:
         bare = encoded.entry
         if due is not None:
@@ -185,17 +191,6 @@ def _plan_value(
         plan.steps[key] = slot, new
     if unshared:
         plan.unshared.append(key)
-
-
-def _encoded(value: object, base: Base | None) -> Encoded:
-    """The value encoded, in its committed form if it is a long bytearray that an earlier version stored."""
-    if base is None:
-        return encode_value(value)
-    if base.loaded and type(value) is bytearray and len(value) >= LONG_BYTEARRAY and len(base.chunks) == 1:
-        encoded = encode_value(value, base.chunks, dumps_inside)
-        if encoded.entry == base.entry:  # else it was edited, and takes the form of this version
-            return encoded
-    return encode_value(value, base.chunks)
 
 
 def _plan_expiry(plan: Plan, key: str, slot: Slot, data: bytes | None) -> None:
@@ -230,15 +225,14 @@ def _compare(repo: Repository, key: str, slot: Slot, base: Base, encoded: Encode
     """Whether the slot's value, encoded so, is the committed one; and its base, which may know more then."""
     if encoded.entry == base.entry or encoded.entry in base.alternates:
         return True, base
-    restless = may_be_restless()
-    if slot.dirty and not (base.loaded or restless):
+    if slot.dirty and not base.loaded:
         return False, base
     entry, value = Entry.decode(encoded.entry), slot.value
     if entry.codec != PICKLE:
         return False, base
     same = False
-    if base.loaded or restless:
-        same, base = _compare_copies(repo, key, value, base, encoded, restless)
+    if base.loaded or (encoded.check is not None and not encoded.check.is_steady):
+        same, base = _compare_copies(repo, key, value, base, encoded)
     if same or slot.dirty:
         return same, base
     # The program did not set the value. So a class that changed, or a result that was cached, is no edit.
@@ -263,27 +257,32 @@ def _is_alike_in_parts(repo: Repository, key: str, value: object, base: Base) ->
 
 
 def _compare_copies(
-    repo: Repository, key: str, value: object, base: Base, encoded: Encoded, restless: bool
+    repo: Repository, key: str, value: object, base: Base, encoded: Encoded
 ) -> tuple[bool, Base]:
     """As `_compare`, for a value whose untouched copy may give other bytes than the stored ones."""
     try:
-        before = repo.parse_entry(key, base.entry)
-        if before.codec != PICKLE:
+        if repo.parse_entry(key, base.entry).codec != PICKLE:
             return False, base
-        if not base.loaded:
-            data, *buffers = read_parts(before, repo.objects)[0]
-            return is_alike_at_rest(value, bytes(data), buffers), base
         copy = repo.load(key, base.entry).value
     except VStateError:  # the stored value does not load any more, so the value in hand is new
         return False, base
-    if restless and is_alike_at_rest(value, *dumps(copy)):
-        return True, base
-    again = encode_value(copy, base.chunks)
+    again = encode_unchecked(copy, base.chunks)
     base = base.replaced(loaded=False, alternates=base.alternates | {again.entry})
     if again.entry == encoded.entry:
         return True, base
     # The first pickling of a class may leave something in the class, which is pickled with it from then on.
-    return encode_value(value, base.chunks).entry == again.entry, base
+    now = encode_unchecked(value, base.chunks)
+    check = encoded.check
+    if now.entry == again.entry or check is None or check.is_steady:
+        return now.entry == again.entry, base
+    # The classes' own code may leave something in a value, too, or count the picklings.
+    second = encode_unchecked(copy, base.chunks)
+    if second.entry == now.entry:
+        return True, base.replaced(alternates=base.alternates | {second.entry})
+    if second.entry == again.entry and now.entry == encoded.entry:
+        check.note_steady()
+        return False, base
+    return is_alike_at_rest(value, *dumps_unproven(copy)), base
 
 
 def _defined_anew(base: Base, entry: Entry, value: object) -> bool:
@@ -310,9 +309,9 @@ def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) 
         if key not in hand.open or slot.value is ABSENT or slot.value is UNREAD:
             continue
         try:
-            encoded = _encoded(slot.value, slot.base)
+            encoded = encode_unchecked(slot.value, () if slot.base is None else slot.base.chunks)
         except Exception as error:  # the classes' own code may raise anything; the next plan names the error
-            own_error(partial(encode_value, slot.value), error)
+            own_error(partial(encode_unchecked, slot.value), error)
             if slot.base is None or not _is_alike_in_parts(repo, key, slot.value, slot.base):
                 edited.append(key)
             continue

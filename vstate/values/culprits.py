@@ -1,88 +1,130 @@
-"""Culprits: which part of a value cannot be pickled, and whether an error is the value's at all."""
+"""Culprits: which part of a value cannot be stored, and whether an error is the value's at all."""
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable, Iterator
-from functools import partial
-from pickle import HIGHEST_PROTOCOL
 from typing import Any, Final
 
 from vstate.errors import CannotLoad
-from vstate.values.pickling import dumps
+from vstate.values.pickling import Pickler, dumps_unproven
+from vstate.values.tracing import Tracer
 
-_REDUCERS: Final = ("__reduce_ex__", "__reduce__", "__getstate__")
-_SEARCH_LIMIT: Final = 10_000
-_PATH_LIMIT: Final = 100
 _DEEP_PATH_LIMIT: Final = 3
 
 
 def culprit(value: Any, path: str, error: Exception) -> str:
-    """Where in `value` pickling fails: `'state["job"]["conn"]: sqlite3.Connection (reason)'`.
+    """Where in `value` storing it fails: `'state["job"]["conn"]: sqlite3.Connection (reason)'`.
 
-    `path` leads to the value itself. Follows the first part that cannot be pickled by itself, down to a part
-    without such parts, or whose own method refuses. Tries at most 10,000 parts.
+    `path` leads to the value itself. The value is pickled once more. Raises `error` if another one comes, or
+    none: see `own_error`.
     """
-    tried = 0
-    error = own_error(partial(dumps, value), error)
-    # A value that is too deep has no single culprit: a few steps show where it begins.
-    for _ in range(_DEEP_PATH_LIMIT if _is_recursion(error) else _PATH_LIMIT):
-        for step, part in () if _refuses(value) else _parts(value):
-            tried += 1
-            if tried > _SEARCH_LIMIT:
-                break
-            pickling = partial(dumps, part)
-            failure = _failure(pickling)
-            if failure is not None:
-                path, value, error = path + step, part, own_error(pickling, failure)
-                break
-        else:
+    if isinstance(error, MemoryError):
+        raise error
+    too_deep = _is_recursion(error)
+    while True:
+        found, again = _failing(value)
+        steps, last = _path(found[: 1 + _DEEP_PATH_LIMIT] if too_deep else found)
+        path += steps
+        if last is value or too_deep or again is None or not _is_recursion(again):
             break
-        if tried > _SEARCH_LIMIT:
-            break
-    kind = type(value)
+        value = last  # the pickler in Python follows no value as deep as the one in C
+    if not isinstance(error, CannotLoad) and type(again) is not type(error) and not too_deep:
+        raise error
+    kind = type(last)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    if _is_recursion(error):
+    if too_deep:
         return f"{path}: {name} (nested deeper than pickle can follow)"
     if isinstance(error, CannotLoad):
         return f"{path}: {name} (it would not load again: {error.name}: {error.reason})"
-    return f"{path}: {name} ({error})"
+    return f"{path}: {name} ({again})"
 
 
 def _is_recursion(error: Exception) -> bool:
     return isinstance(error, RecursionError) or "recursion" in str(error)
 
 
+_PurePickler: Any = pickle._Pickler  # typeshed does not know its methods
+
+
+class _Path(_PurePickler):  # type: ignore[misc]
+    """The pickler in Python, which knows the way to the object that it pickles."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.dispatch_table = Pickler.dispatch_table
+        self.reducer_override = Pickler(io.BytesIO(), protocol=5).reducer_override
+        self.at: Any = None
+        self._above: dict[int, tuple[Any, Any]] = {}
+        """Each object, by its id, and the one that it was first met in."""
+
+    def save(self, obj: Any, *options: Any) -> None:
+        above = self.at
+        self._above.setdefault(id(obj), (obj, above))
+        self.at = obj
+        super().save(obj, *options)
+        self.at = above
+
+    def to(self, obj: Any, root: Any) -> list[Any]:
+        """The objects on the way from the root to this one."""
+        way = [obj]
+        while way[-1] is not root:
+            way.append(self._above[id(way[-1])][1])
+        return way[::-1]
+
+
+def _failing(value: Any) -> tuple[list[Any], Exception | None]:
+    """The objects on the way to the one that fails, and the error of pickling it. None: it does not load."""
+    path: _Path
+
+    def make(*args: Any, **options: Any) -> _Path:
+        nonlocal path
+        path = _Path(*args, **options)
+        return path
+
+    try:
+        data, buffers = dumps_unproven(value, make)
+    except MemoryError:
+        raise
+    except Exception as error:  # the value's own code may raise anything
+        return path.to(path.at, value), error
+    tracer = Tracer(io.BytesIO(data), buffers=[bytearray(buffer) for buffer in buffers])
+    try:
+        tracer.load()
+    except Exception:  # as above
+        number = tracer.failing
+        return next((path.to(obj, value) for at, obj in path.memo.values() if at == number), [value]), None
+    return [value], None
+
+
+def _path(way: list[Any]) -> tuple[str, Any]:
+    """The steps that lead through the parts of the first object, as far as they have names; the last part."""
+    path, last = "", way[0]
+    for obj in way[1:]:
+        for step, part in _parts(last):
+            if part is obj:
+                path, last = path + step, part
+                break
+    return path, last
+
+
 def own_error(action: Callable[[], object], error: Exception) -> Exception:
-    """The error that `action` raises each time. `error` is the first one.
+    """The error that `action` raises again. `error` is the first one.
 
     An error that does not come again is not the value's: a signal handler raised it, say. It comes out as it
     is, and so does MemoryError.
     """
     if isinstance(error, MemoryError):
         raise error
-    again = _failure(action)
-    if again is not None and type(again) is type(error):
-        return again
-    third = None if again is None else _failure(action)
-    raise error if again is None or type(third) is type(again) else again
-
-
-def _failure(action: Callable[[], object]) -> Exception | None:
     try:
         action()
     except MemoryError:
         raise
-    except Exception as error:  # the value's own code may raise anything
-        return error
-    return None
-
-
-def _refuses(value: Any) -> bool:
-    """Whether the class of `value` has a method for pickling it, and that raises: no part is at fault."""
-    own = (vars(cls) for cls in type(value).__mro__[:-1])
-    if not any(name in names for names in own for name in _REDUCERS):
-        return False
-    return _failure(partial(value.__reduce_ex__, HIGHEST_PROTOCOL)) is not None
+    except Exception as again:  # the value's own code may raise anything
+        if type(again) is type(error):
+            return again
+    raise error
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,7 @@ from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow
 from vstate.values.opcodes import may_hold
-from vstate.values.pickling import EMPTY_SET, FROZENSET, dumps, load_value
+from vstate.values.pickling import EMPTY_SET, FROZENSET, Check, load_value, pickled
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
 _WITH_PARTS = (PICKLE, BYTES, TEXT)
@@ -51,12 +51,23 @@ class Reader(Protocol):
 
 
 class Encoded(NamedTuple):
-    """A value as an entry, its objects, the chunks of its parts (None for short ones), its size in bytes."""
+    """A value as an entry, its objects, the chunks of its parts (None for short ones), its size in bytes.
+
+    `check` must load before the entry is stored; None if the value surely loads.
+    """
 
     entry: bytes
     objects: NewObjects
     chunks: tuple[Chunks | None, ...]
     size: int
+    check: Check | None = None
+
+    def checked(self) -> Encoded:
+        """The same once the value was loaded; CannotLoad."""
+        if self.check is None:
+            return self
+        self.check.load()
+        return self._replace(check=None)  # it holds the pickle
 
 
 class Decoded(NamedTuple):
@@ -187,12 +198,20 @@ def type_name(value: Any) -> str:
 _ATOM_TYPES = frozenset({type(None), bool, float})
 
 
-def encode_value(value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dump = dumps) -> Encoded:
+def encode_value(value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dump | None = None) -> Encoded:
     """The value as an entry, and its objects without those that `previous` holds.
 
     `previous` are the chunks of the value that is stored under the same key: a guess that saves time. `dump`
-    pickles. Passes on every error of pickling.
+    pickles, and its pickles are never loaded. Passes on every error of pickling; CannotLoad for a value that
+    does not load.
     """
+    return encode_unchecked(value, previous, dump).checked()
+
+
+def encode_unchecked(
+    value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dump | None = None
+) -> Encoded:
+    """As `encode_value`, but the check whether the value loads is left to the caller."""
     kind = type(value)
     if kind in _ATOM_TYPES or (kind is int and -(2**63) <= value < 2**64):
         return _atom(value)
@@ -213,16 +232,20 @@ def encode_value(value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dum
 
 def _atom(value: Any) -> Encoded:
     entry = encode([ATOM, value])
-    return tuple.__new__(Encoded, (entry, {}, (), len(entry)))  # as in `Entry.decode`
+    return tuple.__new__(Encoded, (entry, {}, (), len(entry), None))  # as in `Entry.decode`
 
 
-def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump) -> Encoded:
-    data, buffers = dump(value)
-    return _encode_parts(PICKLE, [data, *buffers], type_name(value), previous)
+def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump | None) -> Encoded:
+    data, buffers, check = pickled(value) if dump is None else (*dump(value), None)
+    return _encode_parts(PICKLE, [data, *buffers], type_name(value), previous, check)
 
 
 def _encode_parts(
-    codec: int, parts: Sequence[bytes | memoryview], name: str, previous: tuple[Chunks | None, ...]
+    codec: int,
+    parts: Sequence[bytes | memoryview],
+    name: str,
+    previous: tuple[Chunks | None, ...],
+    check: Check | None = None,
 ) -> Encoded:
     objects: NewObjects = {}
     payload: list[Any] = []
@@ -246,7 +269,7 @@ def _encode_parts(
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
-    return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size))  # as in `Entry.decode`
+    return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size, check))  # as in `Entry.decode`
 
 
 def _together(parts: Sequence[bytes | memoryview]) -> dict[int, int]:

@@ -20,7 +20,7 @@ from vstate.errors import InvalidInput, VStateError
 from vstate.values import definitions
 from vstate.values.culprits import own_error
 from vstate.values.opcodes import is_number, tokens
-from vstate.values.pickling import dumps, dumps_unproven, loads, met
+from vstate.values.pickling import dumps_unproven, loads, met
 
 Parts = Callable[[Any], Any]
 
@@ -56,7 +56,7 @@ def copies_are_alike(names: Iterable[str], value: Any, load: Callable[[], Any]) 
 def _look(value: Any, load: Callable[[], Any]) -> bool:
     def are_alike() -> bool:
         copy = load()  # both are in memory at the same time, so they share no address
-        return dumps(value) == dumps(copy)
+        return dumps_unproven(value) == dumps_unproven(copy)
 
     try:
         return are_alike()
@@ -72,8 +72,8 @@ def is_alike_at_rest(value: Any, data: bytes, buffers: Sequence[bytes | bytearra
 
     A figure of matplotlib counts its picklings, for example. Such a number carries no edit.
     """
-    one, held = dumps(value)
-    other, _ = dumps(value)
+    one, held = dumps_unproven(value)
+    other, _ = dumps_unproven(value)
     if one == other or list(held) != [memoryview(buffer) for buffer in buffers]:
         return False
     parts = tokens(one), tokens(other), tokens(data)

@@ -6,16 +6,17 @@ import copyreg
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from vstate.errors import CannotLoad
 from vstate.forks import is_mine, new_lock, renew_in_child
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
+from vstate.values.code import runs_code
 from vstate.values.opcodes import framed, join_pieces, may_hold, tokens
 
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     """The value as a frameless pickle and its large contiguous buffers, not copied.
 
     Classes and functions that another process cannot import, above all those of `__main__`, are stored by
-    value. The first value of a class is loaded once, so that none is stored that cannot be read. Passes on
-    every error of pickling; raises CannotLoad for a value that does not load.
+    value. Passes on every error of pickling; raises CannotLoad for a value that does not load.
     """
-    return _steadily(_dumps, value)
+    data, buffers, check = pickled(value)
+    if check is not None:
+        check.load()
+    return data, buffers
 
 
 _T = TypeVar("_T")
@@ -106,91 +109,97 @@ def _switch_as_usual(switching: Any) -> None:
 renew_in_child(_switching, _switch_as_usual)
 
 
-class _Pickler(definitions.Pickler):
-    """Puts the definitions of classes beside the pickle, and notes the classes that were never loaded."""
+class Check(NamedTuple):
+    """A pickle that has to load once before it is stored, and the classes for which it has to."""
 
-    unproven: Set[Any] = frozenset()
-    """The classes and the code in the pickle of which nothing was loaded yet."""
-    settles = False
-    """Whether the first pickling of a value in it may change the value."""
+    kinds: set[type]
+    data: bytes
+    buffers: Sequence[memoryview]
+
+    def load(self) -> None:
+        """Load the pickle; CannotLoad. Its classes that run no code of their own are proven then."""
+        try:
+            loads(self.data, [buffer.toreadonly() for buffer in self.buffers])  # not copied: they may be long
+        except CannotLoad:
+            if not self.buffers:
+                raise
+            loads(self.data, [bytearray(buffer) for buffer in self.buffers])  # some classes write to them
+        for known in (_PROVEN, _PLAIN, _CODED):
+            if len(known) > _MOST_KNOWN:  # a program that makes classes all the time
+                known.clear()
+        for kind in self.kinds:
+            reduced = issubclass(kind, BaseException | FunctionType | type)
+            if runs_code(kind):
+                _CODED.update(() if reduced else (kind,))
+            else:
+                (_PROVEN if reduced else _PLAIN).add(kind)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether pickling an object of these classes surely changes nothing in it."""
+        return all(kind in _STEADY or not runs_code(kind) for kind in self.kinds)
+
+    def note_steady(self) -> None:
+        """Two pickles of one value of these classes were alike."""
+        if len(_STEADY) > _MOST_KNOWN:
+            _STEADY.clear()
+        _STEADY.update(self.kinds)
+
+
+class Pickler(definitions.Pickler):
+    """Puts the definitions of classes beside the pickle, and notes the classes that loading may refuse."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.unproven: set[type] = set()
+        """The classes that run code of their own, and those of which nothing was loaded yet."""
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind in _PROVEN_CLASSES:
+        if kind in _PLAIN:
             return NotImplemented
-        self.settles = self.settles or kind in _SETTLING
-        part: Any = kind
-        if kind is FunctionType:  # it may be the function that makes the values of a class
-            part = obj.__code__
-        elif kind is BuiltinFunctionType and isinstance(obj.__self__, ModuleType):
-            part = obj
+        if kind in _CODED:
+            self.unproven.add(kind)
+            return NotImplemented
         if issubclass(kind, type):
-            return definitions.reduce_class(obj)
-        if part not in _PROVEN:
-            self.unproven |= {part}
-        return super().reducer_override(obj)
+            reduced = definitions.reduce_class(obj)
+            if type(reduced) is tuple and reduced[0] is definitions.stored_class and obj not in _PLAIN:
+                self.unproven.add(kind)
+            return reduced
+        reduced = super().reducer_override(obj)
+        if kind not in _PROVEN and (kind is not FunctionType or reduced is not NotImplemented):
+            self.unproven.add(kind)
+        return reduced
 
 
-_PROVEN_CLASSES: set[type] = set()
-_PROVEN: set[Any] = set()
-"""Parts of pickles that were loaded once. Instances of the first ones need no reducer of ours."""
+_PLAIN: set[type] = set()
+"""Classes whose objects load whatever they hold. One was loaded, and they need no reducer of ours."""
+_PROVEN: set[type] = set()
+"""Such classes whose objects a reducer of ours takes apart."""
+_CODED: set[type] = set()
+"""Classes that run code of their own, so that each pickle with an object of one is loaded."""
+_STEADY: set[type] = set()
+"""Classes with code of their own of which two pickles of one object were alike."""
 
-_SETTLING: set[type] = set()
-"""Classes in whose first pickle something differs from the next ones: they fill a cache for it, say."""
-_RESTLESS: set[type] = set()
-"""Classes of which no two pickles of one value are alike: they count their picklings, say."""
-_STEADY_MODULES: Final = frozenset({"builtins", "collections", "datetime", "numpy", "pandas"})
-
-_MOST_PROVEN: Final = 10_000
-_REDUCED_HERE: Final = (BaseException, FunctionType, BuiltinFunctionType)
-
-
-def _prove(unproven: Iterable[Any], data: bytes, buffers: Sequence[memoryview]) -> None:
-    """Load a pickle that was just made. Its parts are proven then; CannotLoad."""
-    try:
-        loads(data, [buffer.toreadonly() for buffer in buffers])  # not copied: they may be long
-    except CannotLoad:
-        if not buffers:
-            raise
-        loads(data, [bytearray(buffer) for buffer in buffers])  # some classes write to their buffers
-    met.update(part for part in unproven if isinstance(part, type))
-    for proven in (_PROVEN_CLASSES, _PROVEN, met):
-        if len(proven) > _MOST_PROVEN:  # a program that makes classes all the time
-            proven.clear()
-    for part in unproven:
-        quick = isinstance(part, type) and not issubclass(part, _REDUCED_HERE)
-        (_PROVEN_CLASSES if quick else _PROVEN).add(part)
-
-
-def may_be_restless() -> bool:
-    """Whether this process pickled a value whose pickles differ each time."""
-    return bool(_RESTLESS)
+_MOST_KNOWN: Final = 10_000
 
 
 met: Final[set[type]] = set()
 """The classes whose objects this process pickled."""
 
 
-def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
-    data, buffers, pickler = _pickled(_Pickler, value)
-    if pickler.unproven:
-        _prove(pickler.unproven, data, buffers)
-        first, (data, buffers, _) = data, _pickled(_Pickler, value)
-        if data != first:
-            settled, (data, buffers, _) = data, _pickled(_Pickler, value)
-            (_SETTLING if data == settled else _RESTLESS).update(
-                part
-                for part in pickler.unproven
-                if isinstance(part, type) and str(part.__module__).partition(".")[0] not in _STEADY_MODULES
-            )
-            _PROVEN_CLASSES.difference_update(_SETTLING)
-            _PROVEN.update(_SETTLING)
-    elif pickler.settles:
-        data, buffers, _ = _pickled(_Pickler, value)
-    return data, buffers
+def pickled(value: Any) -> tuple[bytes, list[memoryview], Check | None]:
+    """As `dumps`, but nothing is loaded: the Check is left to the caller; None if the pickle surely loads."""
+    data, buffers, pickler = _steadily(partial(_pickled, Pickler), value)
+    if not pickler.unproven:
+        return data, buffers, None
+    if len(met) > _MOST_KNOWN:
+        met.clear()
+    met.update(pickler.unproven)
+    return data, buffers, Check(pickler.unproven, data, buffers)
 
 
-def dumps_unproven(value: Any, make: Callable[..., Any] = _Pickler) -> tuple[bytes, list[memoryview]]:
+def dumps_unproven(value: Any, make: Callable[..., Any] = Pickler) -> tuple[bytes, list[memoryview]]:
     """As `dumps`, but loads nothing: for a value that is compared, or by a pickler that loads nothing."""
     data, buffers, _ = _pickled(make, value)
     return data, buffers
@@ -222,13 +231,6 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
     is_long = type(value) is bytearray and len(value) >= LONG_BYTEARRAY
     pickler.dump(pickle.PickleBuffer(value) if is_long else value)
     return join_pieces(file), buffers, pickler
-
-
-def dumps_inside(value: bytearray) -> tuple[bytes, list[memoryview]]:
-    """As `dumps`, for a long bytearray in the form of earlier versions: inside its pickle."""
-    file = _Pieces()
-    pickle.Pickler(file, protocol=5).dump(value)
-    return join_pieces(file), []
 
 
 def loads(

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any, Final
 
 from vstate.values.culprits import own_error
-from vstate.values.entry import encode_value
+from vstate.values.entry import encode_unchecked
 from vstate.values.pickling import dumps_unproven
 
 __all__ = ["CLASH", "Tokens", "same"]
@@ -101,7 +101,7 @@ class Tokens:
 
     def _encoding(self, value: Any) -> Hashable:
         kind = type(value)
-        encode = partial(encode_value, value, dump=dumps_unproven)
+        encode = partial(encode_unchecked, value, dump=dumps_unproven)
         try:
             if id(kind) not in self._encoded:
                 # The first pickling of a class may cache something in it, which the next one would store.

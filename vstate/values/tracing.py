@@ -16,6 +16,19 @@ class Tracer(Evolving, Finder, pickle._Unpickler):
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
     calling = ""
     """The name of the class or function that is called now; after an error, the one that raised it."""
+    about: Any = ()
+    """The object that is called with these arguments now, or is given a state, an item or a hash."""
+    memo: dict[int, Any]
+
+    @property
+    def failing(self) -> int:
+        """The number, in the memo, of the object whose code raised an error."""
+        about = self.about
+        if type(about) is tuple:
+            if not about or any(about is obj for obj in self.memo.values()):
+                return len(self.memo)  # it would have been made now
+            about = about[0]  # a function gives it its state, for which pickle does not keep the arguments
+        return next((number for number, obj in self.memo.items() if obj is about), -1)
 
     def load(self) -> Any:
         """The value, with its objects as their classes are now; CannotLoad."""
@@ -37,7 +50,7 @@ def _filling(load: Callable[[Any], None], parts: Callable[[Tracer], tuple[Any, S
         if type(container) not in (dict, set, list):
             keys = [container]
         for key in keys:
-            tracer.calling = _name(type(key))
+            tracer.calling, tracer.about = _name(type(key)), key
             if key is not container:
                 hash(key)
         load(tracer)
@@ -50,7 +63,7 @@ def _traced(
     load: Callable[[Any], None], called: Callable[[Any], Any], builds: bool
 ) -> Callable[[Tracer], None]:
     def traced(tracer: Tracer) -> None:
-        tracer.calling = _name(called(tracer))
+        tracer.calling, tracer.about = _name(called(tracer)), tracer.stack[-2 if builds else -1]
         if builds:
             tracer.before_build()
         load(tracer)
