@@ -6,11 +6,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vstate import Versioned
 from vstate.errors import InvalidInput, StoreUnavailable
-from vstate.kv import Cache, Disk, KVStore, Memory
+from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, Prefixed, Tiered
+from vstate.kv.base import Revised
 from vstate.testing import Faulty, KVStoreTests
 
 KEY = "o/" + "ab" * 32
@@ -124,6 +127,77 @@ def test_what_was_given_is_no_alias() -> None:
         assert type(store.get(KEY)) is bytes
 
 
+class Special(bytes):
+    """Bytes of another class."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"value", Special(b"value"), bytearray(b"value"), memoryview(b"value"), Revised(b"value", OTHER)],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_kind_of_bytes_reaches_every_tier(value: Any, tier: Path) -> None:
+    """However it is written, alone or among others, a later Cache on the directory has it as bytes."""
+    writes: list[Callable[[Cache], object]] = [
+        lambda store: store.set(KEY, value),
+        lambda store: store.set_many({OTHER: b"other", KEY: value}),
+        lambda store: store.transact({OTHER: b"other", KEY: value}, {}),
+        lambda store: store.compare_and_swap(KEY, None, value),
+        lambda store: store.exclusively(lambda: {KEY: value}),
+    ]
+    for number, write in enumerate(writes):
+        with Cache(Memory(), directory=tier / str(number)) as store:
+            write(store)
+            assert [type(copy) for copy in store._memory.values()] == [bytes] * len(store._memory._values)
+        inner = Faulty(Memory())
+        with Cache(inner, directory=tier / str(number)) as store:
+            assert store.get(KEY) == b"value"
+            assert type(store.get(KEY)) is bytes
+        assert inner.calls == []
+
+
+FRONTS: dict[str, Callable[[KVStore], KVStore]] = {
+    "nothing": lambda store: store,
+    "Encrypted": lambda store: Encrypted(store, bytes(32)),
+    "Tiered": lambda store: Tiered(Memory(), store),
+    "Cache": Cache,
+}
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("behind", ["Disk", "Memory", "Prefixed"])
+def test_all_objects_of_a_state_reach_the_directory(front: str, behind: str, tmp_path: Path) -> None:
+    """Also those that the store keeps as differences to earlier versions."""
+    store: KVStore = Memory() if behind == "Memory" else Disk(tmp_path / "store")
+    if behind == "Prefixed":
+        store = Prefixed(store, "part", owns=True)
+    cache = Cache(store, directory=tmp_path / "cache")
+    with Versioned(FRONTS[front](cache)) as state:
+        for number in range(20):
+            state["x"] = {"n": number, "text": f"abc {number} " * 200}
+            state.commit(str(number))
+        objects = list(cache.keys("o/"))
+        assert len(objects) >= 60
+        assert cache._tier is not None
+        assert cache._tier.get_many(objects) == cache.uncached().get_many(objects)
+
+
+def test_what_the_directory_could_not_delete_is_not_read(tmp_path: Path, tier: Path) -> None:
+    """Another process holds the lock of the directory's database while an object is deleted."""
+    with Cache(Memory(), 0, tier) as store:
+        store.set_many({KEY: b"1", OTHER: b"2"})
+        connection = sqlite3.connect(tier / "cache.db", isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        store.delete(KEY)
+        assert store.get(KEY) is None
+        connection.execute("ROLLBACK")
+        connection.close()
+        assert store.get(KEY) is None
+        assert store.get(OTHER) == b"2"
+        store.set(KEY, b"new")
+        assert store.get(KEY) == b"new"
+
+
 def test_a_deletion_drops_the_copy(inner: Faulty, tier: Path) -> None:
     """A deleted object leaves every tier, even if the answer to the deletion was lost."""
     with Cache(inner, directory=tier) as store:
@@ -161,13 +235,13 @@ def test_the_least_recently_used_goes_first(inner: Faulty) -> None:
     store.set_many({key: bytes(3000) for key in keys[:3]})
     store.get(keys[0])
     store.set(keys[3], bytes(3000))
-    assert set(store._memory) == {keys[0], keys[2], keys[3]}
-    assert store._memory_bytes <= 10_000
+    assert set(store._memory._values) == {keys[0], keys[2], keys[3]}
+    assert store._memory._bytes <= 10_000
     store.set(OTHER, bytes(20_000))
-    assert OTHER not in store._memory
+    assert OTHER not in store._memory._values
     for key in keys:
         store.delete(key)
-    assert store._memory_bytes == 0
+    assert store._memory._bytes == 0
 
 
 def test_the_second_tier_outlives_the_process(tmp_path: Path, tier: Path) -> None:

@@ -351,7 +351,7 @@ def test_a_damaged_copy_in_a_cache_is_read_again(tmp_path: Path) -> None:
     store = Encrypted(cache, KEY)
     store.set(OBJECT, b"value")
     name = store._cipher.name(OBJECT)
-    cache._memory[name] = b"damaged" * 10
+    cache._memory._values[name] = b"damaged" * 10
     assert store.get(OBJECT) == b"value"
     assert store.get_many([OBJECT, OTHER]) == {OBJECT: b"value"}
 

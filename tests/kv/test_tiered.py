@@ -15,7 +15,7 @@ from soak import SOAK
 from vstate import Versioned
 from vstate.errors import InvalidInput, StoreFull, StoreUnavailable
 from vstate.kv import Cache, Disk, KVStore, Memory, Tiered
-from vstate.kv import tiered as module
+from vstate.kv import cache as module
 from vstate.repo.repository import Repository
 from vstate.testing import Faulty, KVStoreTests
 

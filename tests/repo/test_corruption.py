@@ -185,11 +185,13 @@ def test_a_damaged_cached_copy_is_fetched_again(tier: bool, tmp_path) -> None:
     whole = fill()
     cache = Cache(whole, directory=tmp_path / "tier" if tier else None)
     assert read_all(cache) == read_all(whole)
-    for key in list(cache._memory):
-        cache._memory[key] = cache._memory[key][:-1] + bytes([cache._memory[key][-1] ^ 1])
+    for key in list(cache._memory._values):
+        cache._memory._values[key] = cache._memory._values[key][:-1] + bytes(
+            [cache._memory._values[key][-1] ^ 1]
+        )
     if tier:
         assert cache._tier is not None
-        cache._tier.set_many(list(cache._memory.items()))
+        cache._tier.set_many(cache._memory._values)
     assert read_all(cache) == read_all(whole)
     cache.close()
 
@@ -200,7 +202,7 @@ def test_a_damaged_cached_commit_is_still_found_by_its_id() -> None:
     cache = Cache(whole)
     head = Versioned(cache).head
     assert head is not None
-    cache._memory[f"o/{head.id}"] = b"?" + cache._memory[f"o/{head.id}"][1:]
+    cache._memory._values[f"o/{head.id}"] = b"?" + cache._memory._values[f"o/{head.id}"][1:]
     try:
         assert Versioned(cache, branch="x").checkout(head.id)["k000"] == 0
     except NotFound:

@@ -15,13 +15,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from vstate.kv.base import KVStore, TransactionalStore, check_key, check_value
-from vstate.kv.cache import Cache
+from vstate.kv.cache import Cache, Tiered
 from vstate.kv.disk import Disk
 from vstate.kv.encrypted import Encrypted
 from vstate.kv.memory import Memory
 from vstate.kv.prefixed import Prefixed
 from vstate.kv.readonly import ReadOnly
-from vstate.kv.tiered import Tiered
 from vstate.kv.url import open_store
 
 if TYPE_CHECKING:

@@ -1,22 +1,389 @@
-"""Cache: a store in front of another one that keeps copies of the objects it has seen, and never a ref."""
+"""Cache and Tiered: a store with copies of its objects nearby, and never a copy of a ref.
+
+`Copying` is the store in front. Its copies are in places: `Recent` is one in memory, and a `Helper` is one
+that may fail, a `Directory` or any store.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
-from vstate.errors import InvalidInput
-from vstate.forks import ForkLocked, new_lock
-from vstate.kv.base import KVStore, is_object
-from vstate.kv.front import CopyingFront
+from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
+from vstate.forks import new_lock, renew_in_child
+from vstate.kv.base import KVStore, check_value, is_object
+from vstate.kv.front import Front, check_kvstore
 
-ENTRY_BYTES = 250  # roughly the memory of an entry beside its value in CPython: key, two headers, links
-TIER_TIMEOUT = 0.1  # seconds: asking the store is better than waiting for a cache
+T = TypeVar("T")
+
+ENTRY_BYTES: Final = 250
+"""About the memory of an entry beside its value, in CPython: key, two headers, links."""
+
+DIRECTORY_TIMEOUT: Final = 0.1
+"""Seconds to wait for a directory's lock: asking the store is better than waiting for a cache."""
+
+REST: Final = 10.0
+"""A helper that failed rests for so many times the time of the failure: it costs a tenth of the time."""
+
+LONGEST_REST: Final = 60.0
+"""Seconds after which a helper is tried again, however long the failure took."""
+
+MOST_STALE: Final = 10_000
+"""The number of keys that a helper may fail to delete. Beyond it the helper is not used any more."""
 
 
-class Cache(CopyingFront):
+class Recent:
+    """Copies in memory, of `max_bytes` at most. The least recently used goes first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = new_lock()
+        self._values: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+        renew_in_child(self, Recent._recount)
+
+    def get(self, key: str) -> bytes | None:
+        with self._lock:
+            value = self._values.get(key)
+            if value is not None:
+                self._values.move_to_end(key)
+            return value
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        return {key: value for key in keys if (value := self.get(key)) is not None}
+
+    def set_many(self, objects: Mapping[str, bytes]) -> None:
+        with self._lock:
+            for key, value in objects.items():
+                self._evict(key)
+                size = ENTRY_BYTES + len(value)
+                if size <= self._max_bytes:
+                    value = bytes(value)  # a Revised would keep its text in memory too
+                    # No call between the two: an interruption would make the sum wrong for good.
+                    self._values[key] = value
+                    self._bytes += size
+                    while self._bytes > self._max_bytes:
+                        self._evict(next(iter(self._values)))
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        with self._lock:
+            for key in keys:
+                self._evict(key)
+
+    def values(self) -> Iterable[bytes]:
+        return self._values.values()
+
+    def check(self) -> Iterator[str]:
+        return iter(())
+
+    def close(self) -> None:
+        with self._lock:
+            self._values.clear()
+            self._bytes = 0
+
+    def _evict(self, key: str) -> None:
+        value = self._values.get(key)
+        if value is not None:
+            size = ENTRY_BYTES + len(value)
+            del self._values[key]
+            self._bytes -= size
+
+    def _recount(self) -> None:
+        """In a forked child: another thread may have been between the two."""
+        self._bytes = sum(ENTRY_BYTES + len(value) for value in self._values.values())
+
+
+class Directory:
+    """Copies in a directory, in a diskcache of `size` bytes. Any method may raise.
+
+    One thread at a time uses it. diskcache has a connection to SQLite for each thread, and opens another in a
+    forked child. If the fork came while another thread was inside SQLite, SQLite's own locks stay taken in
+    the child, and the child does without the directory.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        self.location = path
+        self._size = size
+        self._lock = new_lock()
+        self._cache: Any = None
+        self._user: int | None = None  # the thread that is inside; or was, when an exception came out
+        self._locked_up = False
+        renew_in_child(self, Directory._renew)
+
+    def get(self, key: str) -> bytes | None:
+        return self.get_many([key]).get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        return self._use(lambda cache: {key: value for key in keys if (value := cache.get(key)) is not None})
+
+    def set_many(self, objects: Mapping[str, bytes]) -> None:
+        # Exact bytes, since diskcache pickles values of a subclass.
+        self._change(lambda cache: [cache.set(key, bytes(value)) for key, value in objects.items()])
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        self._change(lambda cache: [cache.delete(key) for key in keys])
+
+    def forget(self, key: str) -> None:
+        """Nothing holds a copy of these copies."""
+
+    def check(self) -> Iterator[str]:
+        return iter(())
+
+    def close(self) -> None:
+        """Close this thread's connection. diskcache opens it again when it is needed."""
+        if self._cache is not None:
+            self._use(lambda cache: cache.close())
+
+    def _change(self, action: Callable[[Any], object]) -> None:
+        """Carry out all changes in one transaction: otherwise each would be a commit of its own."""
+
+        def change(cache: Any) -> None:
+            with cache.transact():
+                action(cache)
+
+        self._use(change)
+
+    def _use(self, action: Callable[[Any], T]) -> T:
+        with self._lock:
+            if self._locked_up:
+                raise StoreUnavailable(f"another thread used {self.location} when this process was forked")
+            if self._user is not None and self._cache is not None:
+                # A transaction may still be open, or diskcache may believe that one is.
+                self._cache.close()
+                self._cache = None
+            self._user = threading.get_ident()
+            if self._cache is None:
+                self._cache = _open_diskcache(self.location, self._size)
+            result = action(self._cache)
+            self._user = None
+            return result
+
+    def _renew(self) -> None:
+        self._locked_up = self._user not in (None, threading.get_ident())
+
+
+def _open_diskcache(directory: str, size: int) -> Any:
+    import diskcache  # late: slow to import
+
+    class BytesOnly(diskcache.Disk):  # type: ignore[misc]
+        """Reads no row that diskcache would unpickle: an edited one would run code (CVE-2025-69872)."""
+
+        def fetch(self, mode: Any, filename: Any, value: Any, read: Any) -> Any:
+            if mode not in (diskcache.core.MODE_RAW, diskcache.core.MODE_BINARY):
+                return None
+            found = super().fetch(mode, filename, value, read)
+            return found if isinstance(found, bytes) else None
+
+    # "least-recently-used" would write to the database at each read.
+    return diskcache.Cache(
+        directory,
+        timeout=DIRECTORY_TIMEOUT,
+        disk=BytesOnly,
+        size_limit=size,
+        eviction_policy="least-recently-stored",
+    )
+
+
+class Helper:
+    """A store of copies that raises nothing: while it fails it holds nothing, and takes nothing."""
+
+    def __init__(self, store: KVStore | Directory) -> None:
+        self._store = store
+        self._stale: set[str] = set()  # deleted keys that the store may still hold
+        self._rests_until = 0.0
+
+    def get(self, key: str) -> bytes | None:
+        return None if key in self._stale else self._attempt(lambda: self._store.get(key), None)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        wanted = [key for key in keys if key not in self._stale]
+        return self._attempt(lambda: self._store.get_many(wanted), {})
+
+    def set_many(self, objects: Mapping[str, bytes]) -> None:
+        # In this order: a key that is written again is not stale.
+        if self._delete_stale():
+            self._attempt(lambda: self._store.set_many(objects), None)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        # Before the attempt, so that nobody reads them meanwhile, or after an interruption.
+        self._stale.update(keys)
+        if not self._delete_stale() and len(self._stale) > MOST_STALE:
+            self._rests_until = math.inf
+            self._stale.clear()
+
+    def check(self) -> Iterator[str]:
+        # Named in the sentence, because the store as a whole may be undamaged.
+        where = f"the hot store at {self._store.location}"
+        try:
+            for find in self._store.check():
+                yield f"{where}: {find}"
+        except VStateError as error:
+            yield f"{where} could not be checked: {error}"
+
+    def close(self) -> None:
+        with suppress(Exception):  # the other stores are closed all the same
+            self._store.close()
+
+    def _delete_stale(self) -> bool:
+        """Delete the stale keys; False if the store cannot do so now."""
+        keys = list(self._stale)
+        if keys and not self._attempt(lambda: self._deleted(keys), False):
+            return False
+        self._stale.difference_update(keys)
+        return True
+
+    def _deleted(self, keys: Sequence[str]) -> bool:
+        self._store.delete_many(keys)
+        for key in keys:
+            self._store.forget(key)
+        return True
+
+    def _attempt(self, action: Callable[[], T], otherwise: T) -> T:
+        began = time.monotonic()
+        if began < self._rests_until:
+            return otherwise
+        try:
+            return action()
+        except StoreFull:
+            return otherwise  # the store can still be read
+        except Exception:  # any failure of a helper is a miss
+            ended = time.monotonic()
+            self._rests_until = ended + min(LONGEST_REST, REST * (ended - began))
+            return otherwise
+
+
+class Copying(Front):
+    """`store`, with copies of its objects (keys under "o/", which never change) in `places`, nearest first.
+
+    An object is read from the first place that has it, and copied into those before. A write goes to the
+    store first, a transaction as one transaction; then its objects are copied. A deleted object is dropped
+    even if the deletion failed, because it may have happened. The store itself says whether a key is present,
+    and lists keys: a writer leaves out an object that is present, and a copy may outlive an object that was
+    collected as garbage.
+    """
+
+    def __init__(self, store: KVStore, places: Sequence[Recent | Helper]) -> None:
+        super().__init__(store)
+        self._places = places
+
+    def get(self, key: str) -> bytes | None:
+        if not is_object(key):
+            return self._store.get(key)
+        for number, place in enumerate(self._places):
+            value = place.get(key)
+            if value is not None:
+                if number:
+                    self._keep({key: value}, number)
+                return value
+        value = self._store.get(key)
+        if value is not None:
+            self._keep({key: value})
+        return value
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        keys = list(keys)
+        missing = [key for key in keys if is_object(key)]
+        found: dict[str, bytes] = {}
+        for number, place in enumerate(self._places):
+            if missing:
+                there = place.get_many(missing)
+                self._keep(there, number)
+                found.update(there)
+                missing = [key for key in missing if key not in found]
+        rest = [key for key in keys if key not in found]
+        if rest:
+            fetched = self._store.get_many(rest)
+            self._keep(fetched)
+            found.update(fetched)
+        return found
+
+    def set(self, key: str, value: bytes) -> None:
+        value = check_value(value)
+        self._write({key: value}, lambda: self._store.set(key, value))
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        items = {key: check_value(value) for key, value in items.items()}
+        self._write(items, lambda: self._store.set_many(items))
+
+    def delete(self, key: str) -> None:
+        self._write({key: None}, lambda: self._store.delete(key))
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        self._write(dict.fromkeys(keys), lambda: self._store.delete_many(keys))
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        new = None if new is None else check_value(new)
+        return self._write({key: new}, lambda: self._store.compare_and_swap(key, expected, new))
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As the store does it."""
+        writes = _checked(writes)
+        return self._write(writes, lambda: self._store.transact(writes, expected))
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """As the store does it."""
+        writes: dict[str, bytes | None] = {}
+
+        def noting() -> Mapping[str, bytes | None]:
+            planned = _checked(plan())
+            writes.clear()
+            writes.update(planned)
+            return planned
+
+        return self._write(writes, lambda: self._store.exclusively(noting))
+
+    def forget(self, key: str) -> None:
+        """Drop the copies of `key`; the store drops its cached copies, and keeps its own value."""
+        self._drop([key])
+        self._store.forget(key)
+
+    def uncached(self) -> KVStore:
+        return self._store.uncached()
+
+    def check(self) -> Iterator[str]:
+        """The damage in the store, and in a store of copies. If one cannot be checked, that is a find too."""
+        yield from self._store.check()
+        for place in self._places:
+            yield from place.check()
+
+    def close(self) -> None:
+        for place in self._places:
+            place.close()
+        self._store.close()
+
+    def _write(self, writes: Mapping[str, bytes | None], write: Callable[[], T]) -> T:
+        """Call `write`, and do the same with the copies unless it answers False."""
+        try:
+            done = write()
+        finally:
+            self._drop([key for key, value in writes.items() if value is None])
+        if done is not False:
+            self._keep({key: value for key, value in writes.items() if value is not None})
+        return done
+
+    def _keep(self, values: Mapping[str, bytes], number: int | None = None) -> None:
+        """Copy the objects among the values into the places, or the first `number` of them, nearest last."""
+        places = self._places[:number]
+        objects = {key: value for key, value in values.items() if is_object(key)} if places else {}
+        if objects:
+            for place in reversed(places):
+                place.set_many(objects)
+
+    def _drop(self, keys: Iterable[str]) -> None:
+        objects = [key for key in keys if is_object(key)]
+        if objects:
+            for place in self._places:
+                place.delete_many(objects)
+
+
+class Cache(Copying):
     """`store`, with copies of the objects that were read from it or written to it.
 
     Refs are never copied: a copy would be a stale head as soon as a second process commits.
@@ -24,7 +391,7 @@ class Cache(CopyingFront):
     - `max_bytes` bounds the copies in memory. The least recently used goes first.
     - `directory` adds a second tier on disk, for a store that is far away, of `directory_bytes` at most.
       Several processes may share it. If the tier fails or is damaged, its objects count as not cached.
-      Deleting the directory while nobody uses it is fine. It needs the package diskcache.
+      Deleting the directory while nobody uses it is fine.
     """
 
     def __init__(
@@ -36,202 +403,43 @@ class Cache(CopyingFront):
     ) -> None:
         if max_bytes < 0 or directory_bytes < 0:
             raise InvalidInput("max_bytes and directory_bytes are numbers of bytes, 0 or more")
-        super().__init__(store)
-        self._max_bytes = max_bytes
-        self._directory = None if directory is None else os.path.abspath(directory)
-        self._directory_bytes = directory_bytes
-        self._lock = new_lock()
-        self._memory: OrderedDict[str, bytes] = OrderedDict()
-        self._memory_bytes = 0
-        self._tier = None if self._directory is None else _Tier(self._directory, directory_bytes)
-
-    def get(self, key: str) -> bytes | None:
-        if not is_object(key):
-            return self._store.get(key)
-        value = self._cached(key)
-        if value is None:
-            value = self._store.get(key)
-            if value is not None:
-                self._keep({key: value})
-        return value
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
-        missing = []
-        for key in keys:
-            value = self._cached(key) if is_object(key) else None
-            if value is None:
-                missing.append(key)
-            else:
-                found[key] = value
-        if missing:
-            fetched = self._store.get_many(missing)
-            self._keep({key: value for key, value in fetched.items() if is_object(key)})
-            found.update(fetched)
-        return found
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """As the store does it. A scan does not push everything else out of the cache."""
-        return self._store.items(prefix)
+        path = None if directory is None else os.path.abspath(directory)
+        self._options = max_bytes, path, directory_bytes
+        self._memory = Recent(max_bytes)
+        self._tier = None if path is None else Helper(Directory(path, directory_bytes))
+        super().__init__(store, [self._memory] if self._tier is None else [self._memory, self._tier])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._store, self._max_bytes, self._directory, self._directory_bytes)
-
-    def close(self) -> None:
-        with self._lock:
-            self._memory.clear()
-            self._memory_bytes = 0
-        if self._tier is not None:
-            self._tier.close()
-        self._store.close()
-
-    # The store is never called under the lock: a slow one would hold up every hit.
-
-    def _cached(self, key: str) -> bytes | None:
-        with self._lock:
-            value = self._memory.get(key)
-            if value is not None:
-                self._memory.move_to_end(key)
-                return value
-        if self._tier is None:
-            return None
-        value = self._tier.get(key)
-        if value is not None:
-            self._remember(key, value)
-        return value
-
-    def _keep(self, objects: Mapping[str, bytes]) -> None:
-        for key, value in objects.items():
-            self._remember(key, value)
-        if objects and self._tier is not None:
-            self._tier.set_many(objects)
-
-    def _drop(self, objects: Iterable[str]) -> None:
-        for key in objects:
-            with self._lock:
-                self._evict(key)
-            if self._tier is not None:
-                self._tier.delete(key)
-
-    def _remember(self, key: str, value: bytes) -> None:
-        size = ENTRY_BYTES + len(value)
-        with self._lock:
-            self._evict(key)
-            if size > self._max_bytes:
-                return
-            # No call between the two: an interruption would make the sum wrong for good.
-            self._memory[key] = value
-            self._memory_bytes += size
-            while self._memory_bytes > self._max_bytes:
-                self._evict(next(iter(self._memory)))
-
-    def _evict(self, key: str) -> None:
-        value = self._memory.get(key)
-        if value is not None:
-            size = ENTRY_BYTES + len(value)
-            del self._memory[key]
-            self._memory_bytes -= size
+        return type(self), (self._store, *self._options)
 
 
-class _Tier(ForkLocked):
-    """The second tier, a diskcache. It raises nothing: a failure is a miss.
+class Tiered(Copying):
+    """Two stores or more, from the hottest to the coldest, `Tiered(Memory(), Disk("near"), S3("s3://far"))`.
 
-    One thread at a time uses it, and none during a fork. diskcache has a connection for each thread, and a
-    child that is forked while another thread is inside SQLite finds SQLite's own mutexes locked for good.
+    The coldest is the store, and every promise of the whole is the coldest's own. The hotter ones hold copies
+    of objects. An object is read from the first store that has it, and copied into those before. Everything
+    else, refs above all, is in the coldest only.
+
+    If a hot store fails, reads use the next one, and the failed store is left alone for ten times as long as
+    the failure took. This handle does not read an object from a hot store that could not delete it. A hot
+    store keeps all copies, up to its own limit, and Memory has none. To keep only the last used objects, put
+    a Cache in front instead.
+
+    Closing closes all of them.
     """
 
-    def __init__(self, directory: str, size: int) -> None:
-        self._directory, self._size = directory, size
-        self._interrupted = False
-        self._cache: Any = None
-        super().__init__()
-        try:
-            with self._lock:
-                self._cache = _open_diskcache(directory, size)
-        except ImportError as error:
-            raise InvalidInput(
-                "a Cache with a directory needs the package diskcache: pip install diskcache"
-            ) from error
-        except Exception:  # a damaged or unwritable directory: everything works without this tier
-            pass
+    def __init__(self, *stores: KVStore) -> None:
+        if len(stores) < 2:
+            raise InvalidInput("a Tiered store takes two stores or more, the hottest first")
+        self._stores = tuple(check_kvstore(store, Tiered) for store in stores)
+        super().__init__(stores[-1], [Helper(store) for store in stores[:-1]])
 
-    def get(self, key: str) -> bytes | None:
-        value = self._attempt(lambda cache: cache.get(key))
-        return value if type(value) is bytes else None
+    def __repr__(self) -> str:
+        return f"Tiered({', '.join(map(repr, self._stores))})"
 
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        def store(cache: Any) -> None:
-            # One transaction for all: otherwise each would be a commit of its own.
-            with cache.transact():
-                for key, value in items.items():
-                    cache.set(key, value)
-
-        self._attempt(store)
-
-    def delete(self, key: str) -> None:
-        self._attempt(lambda cache: cache.delete(key))
-
-    def close(self) -> None:
-        """Close this thread's connection. diskcache opens it again when it is needed."""
-        self._attempt(lambda cache: cache.close())
-
-    def _attempt(self, action: Callable[[Any], Any]) -> Any:
-        if self._cache is None:
-            return None
-        try:
-            with self._lock:
-                if self._interrupted:
-                    # Its transaction may still be open, or diskcache may believe that one is.
-                    self._cache.close()
-                    self._cache = _open_diskcache(self._directory, self._size)
-                self._interrupted = True
-                try:
-                    result = action(self._cache)
-                except Exception:  # any failure of the tier is a miss
-                    result = None
-                self._interrupted = False
-                return result
-        except Exception:  # it could not be opened again
-            return None
-
-    def before_fork(self) -> None:
-        super().before_fork()
-        self.close()
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self._stores
 
 
-def _open_diskcache(directory: str, size: int) -> Any:
-    import diskcache  # late: optional, and slow to import
-
-    class BytesOnly(diskcache.Disk):  # type: ignore[misc]
-        """Refuses values that diskcache would pickle, and above all unpickle: an edited row would otherwise
-        run code as it is read (CVE-2025-69872).
-        """
-
-        def put(self, key: Any) -> Any:
-            if type(key) is not str:
-                raise ValueError("only str keys")
-            return super().put(key)
-
-        def get(self, key: Any, raw: Any) -> Any:
-            if not raw or type(key) is not str:
-                raise ValueError("not a raw str key")
-            return key
-
-        def store(self, value: Any, read: Any, key: Any = diskcache.UNKNOWN) -> Any:
-            if type(value) is not bytes or read:
-                raise ValueError("only bytes")
-            return super().store(value, read, key=key)
-
-        def fetch(self, mode: Any, filename: Any, value: Any, read: Any) -> Any:
-            if read or mode not in (diskcache.core.MODE_RAW, diskcache.core.MODE_BINARY):
-                raise ValueError("not a row of bytes")
-            return super().fetch(mode, filename, value, read)
-
-    # "least-recently-used" would write to the database at each read.
-    return diskcache.Cache(
-        directory,
-        timeout=TIER_TIMEOUT,
-        disk=BytesOnly,
-        size_limit=size,
-        eviction_policy="least-recently-stored",
-    )
+def _checked(writes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+    return {key: None if value is None else check_value(value) for key, value in writes.items()}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
-from typing import Self, TypeVar
+from typing import Self
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore, check_value, is_object
-
-T = TypeVar("T")
+from vstate.kv.base import KVStore
 
 
 class Front(KVStore):
@@ -122,86 +119,6 @@ class Front(KVStore):
         return other
 
 
-class CopyingFront(Front):
-    """`store`, with copies of its objects (keys under "o/", which never change) in a subclass.
-
-    A write goes to the store first, a transaction as one transaction; then its objects are copied. A deleted
-    object is dropped even if the deletion failed, because it may have happened. The store itself says whether
-    a key is present, and lists keys: a writer leaves out an object that is present, and a copy may outlive an
-    object that was collected as garbage.
-    """
-
-    @abstractmethod
-    def _keep(self, objects: Mapping[str, bytes]) -> None:
-        """Copy the objects."""
-
-    @abstractmethod
-    def _drop(self, objects: Iterable[str]) -> None:
-        """Delete the copies of the objects."""
-
-    def set(self, key: str, value: bytes) -> None:
-        value = check_value(value)
-        self._store.set(key, value)
-        if is_object(key):
-            self._keep({key: value})
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        items = {key: check_value(value) for key, value in items.items()}
-        self._store.set_many(items)
-        self._keep({key: value for key, value in items.items() if is_object(key)})
-
-    def delete(self, key: str) -> None:
-        try:
-            self._store.delete(key)
-        finally:
-            if is_object(key):
-                self._drop([key])
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        self._write(dict.fromkeys(keys), lambda: self._store.delete_many(keys))
-
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        new = None if new is None else check_value(new)
-        return self._write({key: new}, lambda: self._store.compare_and_swap(key, expected, new))
-
-    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As the store does it."""
-        writes = _checked(writes)
-        return self._write(writes, lambda: self._store.transact(writes, expected))
-
-    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """As the store does it."""
-        writes: dict[str, bytes | None] = {}
-
-        def noting() -> Mapping[str, bytes | None]:
-            planned = _checked(plan())
-            writes.clear()
-            writes.update(planned)
-            return planned
-
-        return self._write(writes, lambda: self._store.exclusively(noting))
-
-    def forget(self, key: str) -> None:
-        """Drop the copy of `key`; the store drops its cached copies, and keeps its own value."""
-        if is_object(key):
-            self._drop([key])
-        self._store.forget(key)
-
-    def uncached(self) -> KVStore:
-        return self._store.uncached()
-
-    def _write(self, writes: Mapping[str, bytes | None], write: Callable[[], T]) -> T:
-        done: T | None = None
-        try:
-            done = write()
-        finally:
-            self._drop([key for key, value in writes.items() if value is None and is_object(key)])
-        if done:
-            self._keep({key: value for key, value in writes.items() if value is not None and is_object(key)})
-        return done
-
-
 def check_kvstore(store: object, front: type[KVStore]) -> KVStore:
     """Return `store`; InvalidInput unless it is a store."""
     if not isinstance(store, KVStore):
@@ -210,7 +127,3 @@ def check_kvstore(store: object, front: type[KVStore]) -> KVStore:
             "first, with open_store(...)"
         )
     return store
-
-
-def _checked(writes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-    return {key: None if value is None else check_value(value) for key, value in writes.items()}

@@ -47,7 +47,7 @@ class Memory(Uncopied, TransactionalStore):
             if value is None:
                 deletes.append(key)
             else:
-                sets[key] = value if type(value) is bytes else check_value(value)
+                sets[key] = value if type(value) is bytes else bytes(check_value(value))
         with self._lock:
             self._carry_out()
             for key, value in expected.items():

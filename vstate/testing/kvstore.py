@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from typing import Any
 
 import pytest
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore
+from vstate.kv.base import KVStore, Revised
 
 OBJECT = "o/" + "0123456789abcdef" * 4
 ODD_KEYS = [
@@ -225,6 +226,33 @@ class KVStoreTests:
         }
         accepted = _not_refused(store, calls, ("text", 7, ["list"]), TypeError)
         assert not accepted, "call check_value(value) in every method that writes: " + "; ".join(accepted)
+
+    def test_every_kind_of_bytes_is_a_value(self, store: KVStore) -> None:
+        """Bytes, those of a subclass, and views of bytes are read back as bytes, however they were set."""
+
+        class Special(bytes):
+            pass
+
+        kinds: list[Any] = [
+            Special(b"a value"),
+            Revised(b"a value", OBJECT),
+            bytearray(b"a value"),
+            memoryview(b"a value"),
+            memoryview(b"a- -v-a-l-u-e")[::2],
+        ]
+        writes: list[Callable[[str, Any], object]] = [
+            lambda key, value: store.set(key, value),
+            lambda key, value: store.set_many({key: value}),
+            lambda key, value: store.compare_and_swap(key, store.get(key), value),
+            lambda key, value: store.transact({key: value}, {}),
+            lambda key, value: store.exclusively(lambda: {key: value}) or store.set(key, value),
+        ]
+        store.set(OBJECT, b"an earlier value")
+        for number, (kind, write) in enumerate(product(kinds, writes)):
+            for key in ("key", f"o/{number:064x}"):
+                write(key, kind)
+                assert store.get(key) == store.get_many([key])[key] == bytes(kind)
+                assert isinstance(store.get(key), bytes)
 
     # compare_and_swap
 
