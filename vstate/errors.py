@@ -437,8 +437,8 @@ class CorruptStore(StorageError):
     `repairable` is True for a row that `vstate fsck --repair` mends.
     """
 
-    def __init__(self, location: str, reason: str, *, repairable: bool = False) -> None:
-        advice = "`vstate fsck --repair` mends it" if repairable else "restore it from a copy"
+    def __init__(self, location: str, reason: str, *, repairable: bool = False, advice: str = "") -> None:
+        advice = advice or ("`vstate fsck --repair` mends it" if repairable else "restore it from a copy")
         super().__init__(f"the store at {location} is damaged: {reason}; {advice}")
         self.repairable = repairable
         self.location = location

@@ -253,8 +253,8 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return None
 
     def release(self) -> None:
-        """Give the room of what was deleted back to the system, beside other users of the store, for some
-        seconds at the most. A store that does so by itself does nothing, as in this default.
+        """Give the room of deleted rows back to the system, beside other users of the store, for some seconds
+        at the most. A store that does so by itself does nothing, as in this default.
         """
 
     @property

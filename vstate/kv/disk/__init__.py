@@ -1,6 +1,7 @@
 """A store in one SQLite file.
 
 `store` reads and writes rows; `database` makes, opens and syncs the file, and translates its errors;
+`log` tells a log of another file;
 `queues` decides which process is next; `deltas` packs values that have an earlier version. sqlite3 is
 imported when a store is made.
 """

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import stat
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -20,6 +20,7 @@ from vstate.errors import (
     UnsupportedFormat,
     VStateError,
 )
+from vstate.kv.disk import log
 from vstate.kv.disk.deltas import LISTED, Known
 from vstate.kv.disk.queues import Turnstile
 from vstate.kv.files import NO_ROOM, has_room, make_directory, make_file, may_write, sync_directory
@@ -74,6 +75,12 @@ _CREATE = (
 )
 
 _PIECE = 1 << 20
+
+_LOG = (
+    f"a log, {FILE_NAME}-wal, was beside it when it was opened: to put a copy here, stop all programs that "
+    f"use the store, remove {FILE_NAME}-wal and {FILE_NAME}-shm, and copy again; without a copy, put back "
+    "the file to which the log belongs"
+)
 
 _DAMAGED = (
     sqlite3.SQLITE_NOTADB,
@@ -144,6 +151,8 @@ class Database:
         self._file = os.path.join(self.directory, FILE_NAME)
         self._log = f"{self._file}-wal"
         self._note = f"{self._file}-unsynced"
+        self._had_log = False
+        """Whether there was a log when the store was opened."""
 
     def size(self) -> int:
         """The bytes of the file and its log."""
@@ -157,8 +166,12 @@ class Database:
         """Make sure that SQLite can open or make the file: it makes files, but no directories.
 
         Raises NotFound if it is missing and `create` is False, InvalidInput if something else is in its
-        place.
+        place, CorruptStore if the log of another file is beside it. Then all files stay as they are.
         """
+        files = self._files()
+        self._had_log = files.log is not None
+        if files.log is not None and not self._log_belongs(files):
+            raise self._damaged("the log beside it belongs to another file")
         try:
             if not stat.S_ISREG(os.stat(self._file).st_mode):
                 raise InvalidInput(
@@ -204,18 +217,8 @@ class Database:
             files = None if writing or self._may_write() else self._files()
             if writing and not may_write(self._file):
                 raise self._forbidden("its file is read-only for this user")
-            connection = sqlite3.connect(
-                self._uri(files),
-                timeout=0,
-                isolation_level=None,
-                check_same_thread=False,
-                uri=True,
-                factory=Connection,
-            )
+            connection = self._connect(files)
             try:
-                if files is not None and not (files.log and files.indexed):
-                    connection.unlocked = files
-                    connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # the index of the log is in memory
                 self._check_or_make_format(connection)
                 if self.durability == "power":
                     self._sync(connection, writing=writing)
@@ -249,6 +252,35 @@ class Database:
         # These three characters mean something in a URI.
         path = self._file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         return f"file://{path}?{options}"
+
+    def _log_belongs(self, files: Files) -> bool:
+        """Whether the file and its log make a whole database. Looks at all of it on a suspicion only."""
+        if files.file is None:
+            return False  # SQLite would make an empty file and remove the log
+        try:
+            if log.fits(self._log, os.stat(self._file).st_size):
+                return True
+            with closing(self._connect(files)) as connection:
+                return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+        except OSError:
+            return True
+        except sqlite3.Error as error:
+            return result_code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+    def _connect(self, files: Files | None) -> Connection:
+        """A connection for a user who may write, or with `files` for one who may not."""
+        connection = sqlite3.connect(
+            self._uri(files),
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+            factory=Connection,
+        )
+        if files is not None and not (files.log and files.indexed):
+            connection.unlocked = files
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # the index of the log is in memory
+        return connection
 
     def _may_write(self) -> bool:
         return may_write(self._file) and may_write(self.directory)
@@ -430,7 +462,7 @@ class Database:
         return StoreUnavailable(f"{self.directory} failed: {error}; nothing was written: retry later")
 
     def _damaged(self, reason: str) -> CorruptStore:
-        return CorruptStore(self.directory, f"{FILE_NAME}: {reason}")
+        return CorruptStore(self.directory, f"{FILE_NAME}: {reason}", advice=_LOG if self._had_log else "")
 
     def _forbidden(self, reason: str) -> StoreUnavailable:
         return StoreUnavailable(

@@ -1,0 +1,174 @@
+"""A log that does not belong to the file beside it: told at opening, and nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vstate import Disk, Versioned
+from vstate.errors import CorruptStore
+from vstate.kv.disk.log import fits
+
+pytestmark = pytest.mark.slow
+
+WRITER = """
+import os, sys
+from vstate import Disk, Versioned
+state = Versioned(Disk(sys.argv[1]))
+for i in range(int(sys.argv[2])):
+    state["n"] = state.get("n", 0) + 1
+    state[f"k{i % 50}"] = os.urandom(3000)
+    state.commit(str(state["n"]))
+os._exit(0) if sys.argv[3] == "killed" else state.store.close()
+"""
+
+
+def write(path: Path, commits: int, *, killed: bool) -> None:
+    end = "killed" if killed else "closed"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", WRITER, path, str(commits), end], check=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store of 30 commits, a copy of it beside it, and a log with the end of 150 more commits."""
+    path = tmp_path / "store"
+    write(path, 30, killed=False)
+    shutil.copytree(path, tmp_path / "copy")
+    write(path, 150, killed=True)
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in path.iterdir()}
+
+
+def put_the_copy_back(store: Path) -> None:
+    shutil.copy(store.parent / "copy" / "vstate.db", store)
+
+
+def move_the_copy_back(store: Path) -> None:
+    os.replace(store.parent / "copy" / "vstate.db", store / "vstate.db")
+
+
+def cut_the_file(store: Path) -> None:
+    os.truncate(store / "vstate.db", os.stat(store / "vstate.db").st_size // 2 // 4096 * 4096)
+
+
+def take_the_file_away(store: Path) -> None:
+    (store / "vstate.db").unlink()
+
+
+def empty_the_file(store: Path) -> None:
+    os.truncate(store / "vstate.db", 0)
+
+
+def swap_with_another_store(store: Path) -> None:
+    write(store.parent / "other", 20, killed=False)
+    shutil.copy(store.parent / "other" / "vstate.db", store)
+
+
+@pytest.mark.parametrize("without_index", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        put_the_copy_back,
+        move_the_copy_back,
+        cut_the_file,
+        take_the_file_away,
+        empty_the_file,
+        swap_with_another_store,
+    ],
+)
+def test_a_log_of_another_file_is_told(
+    store: Path, change: Callable[[Path], None], without_index: bool
+) -> None:
+    """The error names the log and the way out; every file stays, and the way out works."""
+    change(store)
+    if without_index:
+        (store / "vstate.db-shm").unlink()
+    before = contents(store)
+    for _ in range(2):
+        with pytest.raises(CorruptStore, match=r"belongs to another file.*remove vstate\.db-wal") as caught:
+            Disk(store)
+        assert "put back the file" in str(caught.value)
+        after = contents(store)
+        assert {**after, "vstate.db-shm": b""} == {**before, "vstate.db-shm": b""}
+    for name in ("vstate.db-wal", "vstate.db-shm"):
+        (store / name).unlink(missing_ok=True)
+    write(store.parent / "whole", 3, killed=False)
+    shutil.copy(store.parent / "whole" / "vstate.db", store)
+    with Disk(store) as disk:
+        assert Versioned(disk)["n"] == 3
+
+
+@pytest.mark.parametrize("commits", [1, 3, 40, 70, 150, 400])
+@pytest.mark.parametrize("how", ["as it is", "copied", "without the index", "with an old index"])
+def test_the_log_of_a_killed_program_is_its_own(tmp_path: Path, commits: int, how: str) -> None:
+    """However much was copied into the file before the kill, the store opens with all commits."""
+    write(tmp_path / "first", 30, killed=False)
+    write(tmp_path / "first", commits, killed=True)
+    store = tmp_path / "first"
+    if how == "copied":
+        store = Path(shutil.copytree(store, tmp_path / "second", copy_function=shutil.copyfile))
+    elif how == "without the index":
+        (store / "vstate.db-shm").unlink()
+    elif how == "with an old index":
+        (store / "vstate.db-shm").write_bytes(os.urandom(32768))
+    assert fits(str(store / "vstate.db-wal"), os.stat(store / "vstate.db").st_size)
+    with Disk(store) as disk:
+        assert Versioned(disk)["n"] == 30 + commits
+        assert list(disk.check()) == []
+
+
+def test_damage_beside_a_log_names_the_log(store: Path) -> None:
+    """Damage that shows later than at opening says that there was a log; without one it does not."""
+    with (store / "vstate.db").open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(os.stat(store / "vstate.db").st_size - 4096))
+
+    def read() -> None:
+        with Disk(store) as disk:
+            dict(disk.items())
+
+    with pytest.raises(CorruptStore, match=r"a log, vstate\.db-wal, was beside it"):
+        read()
+    with pytest.raises(CorruptStore, match=r"restore it from a copy$"):
+        read()
+
+
+def test_the_commands_of_the_page(tmp_path: Path) -> None:
+    """Each command on backups in docs/stores.md does what the page says."""
+    page = (Path(__file__).parents[2] / "docs" / "stores.md").read_text("utf-8")
+    text = page.partition("## Back up and restore a Disk")[2].partition("\n## ")[0]
+    commands = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
+    assert len(commands) == 6
+
+    def run(command: str) -> None:
+        words = command.replace("vstate ", f"{sys.executable} -m vstate_cli ", 1)
+        command = words if command.startswith("vstate ") else command
+        subprocess.run(command, shell=True, cwd=tmp_path, check=True, capture_output=True)
+
+    def count() -> int:
+        with Disk(tmp_path / "agent") as disk:
+            return int(Versioned(disk)["n"])
+
+    write(tmp_path / "agent", 30, killed=False)
+    run(commands[0])
+    write(tmp_path / "agent", 5, killed=True)
+    run(commands[1])
+    write(tmp_path / "agent", 150, killed=True)
+    run(commands[2])
+    run(commands[3])
+    assert count() == 35
+    shutil.copytree(tmp_path / "agent", tmp_path / "copy")
+    write(tmp_path / "agent", 150, killed=True)
+    run(commands[4])
+    run(commands[5])
+    assert count() == 35
