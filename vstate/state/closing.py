@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final, Protocol
 from weakref import WeakSet
 
 from vstate.errors import UncommittedWarning, VStateError
 from vstate.state.handle import Handle
+from vstate.state.slots import Hand
 
 _SHOWN: Final = 10
 _WAIT_SECONDS: Final = 1.0
 """How long the end of the program waits for a thread that is in the middle of a call."""
+
+_LOOK_SECONDS: Final = 0.005
+_LOOK_BYTES: Final = 5_000_000
+"""How long closing looks for edits in place, and how many bytes it looks at in that time."""
 
 _NO_FRAME: Final = 1_000_000
 """A stacklevel above every frame: the end of a program is at no line of it."""
@@ -103,8 +110,9 @@ class Leftovers:
                 hand = handle.settle().hand
                 if not hand.dirty and not hand.open:
                     return []
-                plan = handle.plan()
-                return sorted({*plan.changes, *plan.unpicklable})
+                plan = handle.plan(keys=[*sorted(hand.dirty)])
+                read = handle.plan(keys=_while_short(hand))
+                return sorted({*plan.changes, *plan.unpicklable, *read.changes, *read.unpicklable})
         except Exception:  # the store is closed or gone, or a class fails to pickle
             return self._staged()
 
@@ -125,6 +133,20 @@ class Leftovers:
             if not self.autocommit:
                 message += "; call commit() before, discard() them, or open the state with autocommit=True"
             warnings.warn(message, UncommittedWarning, stacklevel=stacklevel + 1)
+
+
+def _while_short(hand: Hand) -> Iterator[str]:
+    """The keys of values that were read, the last one first, as long as looking at them is short."""
+    end = time.thread_time() + _LOOK_SECONDS
+    for key in reversed(list(hand.slots)):
+        slot = hand.slots.get(key)
+        if slot is None or slot.dirty or key not in hand.open:
+            continue
+        left = end - time.thread_time()
+        if left <= 0:
+            return
+        if slot.base is None or slot.base.size * _LOOK_SECONDS < left * _LOOK_BYTES:
+            yield key
 
 
 def call_at_exit(thing: Closable) -> None:

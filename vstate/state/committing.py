@@ -24,10 +24,9 @@ from vstate.repo.core import Advance, Guard
 from vstate.repo.names.refs import HEADS
 from vstate.repo.writing import reflog_action, told_of
 from vstate.spans import spanned
-from vstate.state.handle import KEEP_BYTES, KEEP_BYTES_EACH, Handle
+from vstate.state.handle import Handle
 from vstate.state.plan import Plan
 from vstate.state.position import NO_VALUES, SETTLED, Chain, Landing, Pending, Position, Unsettled, is_live
-from vstate.state.slots import UNASKED
 
 OnRace = Literal["merge", "raise"]
 """The outcome of a commit whose branch another writer has moved: a merge, or RefMoved."""
@@ -94,7 +93,7 @@ def _commit_to(
         if root == before and not at.events:
             if plan.steps or at.rest is not None:
                 handle.go(steps=plan.steps, attempt=None)
-            _seal(handle, plan)
+            handle.at.hand.seal(plan.unshared)
             return None
         commit = handle.repo.build_commit(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
@@ -106,7 +105,7 @@ def _commit_to(
             chain.rows.add(handle.repo.rows_of(branch, [commit], plan.objects | objects, nodes))
             handle.repo.remember(nodes, [commit])
             land(handle, landing, commit)
-            _seal(handle, plan)
+            handle.at.hand.seal(plan.unshared)
             return commit
         pending = Pending(ref(token), partial(_look_for, handle, landing))
         while not handle.swap(at := handle.at, at.awaiting(pending)):
@@ -120,7 +119,7 @@ def _commit_to(
         except VStateError as error:
             _explain(handle, error, pending, landing.commit)
             raise
-        _seal(handle, plan)
+        handle.at.hand.seal(plan.unshared)
         return head
 
 
@@ -223,27 +222,6 @@ def land(
 
     handle.change(landed)
     handle.take_steps()
-
-
-def _seal(handle: Handle, plan: Plan) -> None:
-    """Compare the values that nobody can reach no more until they are handed out again.
-
-    It only saves time.
-    """
-    hand, slots = handle.at.hand, handle.at.hand.slots
-    handed = hand.handed
-    if handed is None:
-        return
-    for key in plan.unshared:
-        slot = slots.get(key)
-        if slot is None or slot.set_at or slot.wanted is not UNASKED:
-            continue
-        if key not in handed:  # a signal handler may hand it out, but not between this line and the next
-            hand.open -= {key}
-            hand.idle += (0 if slot.base is None else slot.base.size) + KEEP_BYTES_EACH
-    hand.handed = None
-    if hand.idle > KEEP_BYTES:
-        hand.drop_idle()
 
 
 def _look_for(handle: Handle, landing: Landing) -> None:

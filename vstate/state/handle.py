@@ -44,7 +44,7 @@ from vstate.repo.names.refs import HEAD, HEADS, Head
 from vstate.repo.repository import Repository
 from vstate.repo.sweeps import anew
 from vstate.state.base import StateHandle, make_expiry, missing
-from vstate.state.plan import Plan, edited_since, make_plan
+from vstate.state.plan import Plan, edited_since, make_plan, out_of_reach
 from vstate.state.position import (
     OVER,
     SETTLED,
@@ -59,7 +59,11 @@ from vstate.state.savepoints import Savepoint, restore, save
 from vstate.state.slots import (
     ABSENT,
     FORGET,
+    KEEP_BYTES,
+    KEEP_BYTES_EACH,
+    LOOK_BYTES,
     NO_ENTRIES,
+    RELEASE_BYTES,
     UNASKED,
     UNREAD,
     UNTOUCHED,
@@ -72,14 +76,9 @@ from vstate.state.slots import (
 from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
 from vstate.state.turns import Turn
 from vstate.values.culprits import own_error
-from vstate.values.entry import ONE_BLOB, Short, encode_unchecked
+from vstate.values.entry import ONE_BLOB, SHORT_PLAIN, Short, encode_unchecked
 from vstate.values.inspection import describe
 from vstate.values.likeness import copies_are_alike
-
-KEEP_BYTES = 64 * 1024 * 1024
-KEEP_BYTES_EACH = KEEP_BYTES // 100_000
-"""How many bytes stay in memory that nothing needs, as they can be read again; and the least that one value
-counts for."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -372,7 +371,10 @@ class Handle(StateHandle):
                 elif slot.value is ABSENT or (slot.due is not None and slot.over(expiry.now())):
                     raise missing(key)
                 if self._put(at, key, old, slot):
-                    return slot.value
+                    value = slot.value  # so that it counts as reachable
+                    if hand.read > hand.limit or hand.idle > KEEP_BYTES:
+                        self._let_go()
+                    return value
 
     def in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
         """The keys, a batch at a time, each ready to be read in order."""
@@ -430,7 +432,8 @@ class Handle(StateHandle):
             if unordered or (names and not self._is_alike_again(key, data, names, value)):
                 # The order of a set, say, can change with each loading; in this one copy it stays as it is.
                 now = self._entry_now(value, chunks)
-            base = Base(data, chunks, size, True, now, found)
+            base = Base(data, chunks, size, True, now, found, not names and size <= SHORT_PLAIN)
+            hand.read += size + KEEP_BYTES_EACH
         if slot.wanted is not UNASKED:
             return slot.replaced(value=value, fixed=fixed, base=base)
         return Slot(value, fixed, 0, base, None if found is None else found.at)
@@ -446,7 +449,9 @@ class Handle(StateHandle):
             hand.handed |= keys
         for key, value, entry in found:
             fixed = type(value) not in CONTAINERS and is_immutable(value)
-            slot = Slot(value, fixed, 0, None if fixed else Base(entry.raw, ONE_BLOB, entry.size, True))
+            plain = entry.size <= SHORT_PLAIN
+            base = None if fixed else Base(entry.raw, ONE_BLOB, entry.size, True, NO_ENTRIES, None, plain)
+            slot = Slot(value, fixed, 0, base)
             if self.at is not at:
                 return
             if key in slots or key in cache:
@@ -454,6 +459,7 @@ class Handle(StateHandle):
             if fixed:
                 hand.idle += entry.size + KEEP_BYTES_EACH
             else:
+                hand.read += entry.size + KEEP_BYTES_EACH
                 slots[key] = slot
             cache[key] = value  # as in `_put`: nothing is called since the test
 
@@ -642,14 +648,50 @@ class Handle(StateHandle):
         with self.base_needed():
             return self.require_picklable(self.plan())
 
-    def plan(self, root: ObjectId | Mark | None = UNASKED) -> Plan:
+    def plan(self, root: ObjectId | Mark | None = UNASKED, keys: Iterable[str] | None = None) -> Plan:
+        """How the slots, or those of the keys, differ from the tree of this root, by default the head's."""
         self.require_idle("compared")
         token = Lock()
         with token:
             self._comparing = ref(token)
-            plan = make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root)
+            plan = make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root, keys)
         self._comparing = OVER  # only to save time: the token is over
         return plan
+
+    def _let_go(self) -> None:
+        """Seal the values that were only read and that nobody can reach; the lock is held.
+
+        Not inside another call: a hook of it, or the pickling of a value, may read too.
+        """
+        rest = self.rest
+        if (
+            rest.pending is None
+            and rest.steps is None
+            and not any(map(is_live, (self._operation, self._comparing)))
+        ):
+            self._seal()
+
+    def release(self) -> None:
+        """Let go of all that can be read again and that nobody can reach, if it is much; the lock is held."""
+        hand = self.at.hand
+        if hand.read > max(RELEASE_BYTES, hand.limit - LOOK_BYTES):  # much was read since the last look
+            self._seal()
+        if hand.idle > RELEASE_BYTES:
+            hand.drop_idle()
+            self.ahead = Ahead(self.repo)
+
+    def _seal(self) -> None:
+        hand = self.at.hand
+        hand.handed = set()
+        hand.seal(self.plan(keys=out_of_reach(hand)).only_read)
+        hand.limit = max(LOOK_BYTES, 2 * hand.read)
+
+    def close(self) -> None:
+        """Have nothing in hand any more, committed or not."""
+        with self.lock:
+            if self.at.hand.slots or self.at.hand.cache:
+                self.clear()
+                self.ahead = Ahead(self.repo)
 
     def require_picklable(self, plan: Plan) -> Plan:
         if plan.unpicklable:
@@ -687,8 +729,11 @@ class Handle(StateHandle):
                     return
                 self.note_prefix("")
                 # A value that has not changed stays the same object: the program may be about to edit it.
-                touched = self.plan().touched
-                if self.drop(at, touched & chosen if chosen else touched):
+                at.hand.handed = set()
+                plan = self.plan()
+                if self.drop(at, plan.touched & chosen if chosen else plan.touched):
+                    at.hand.seal(plan.only_read)
+                    self.release()
                     return
 
     def clear(self, **fields: Any) -> None:

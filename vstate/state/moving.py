@@ -106,6 +106,7 @@ def refresh(handle: Handle) -> Commit | None:
         _go_to(handle, head)
     else:
         go_to_newest(handle)
+    handle.release()
     return handle.at.head
 
 

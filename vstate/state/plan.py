@@ -5,7 +5,7 @@ Making a plan changes only caches, so an exception at any line leaves nothing to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from vstate.errors import CorruptObject, VStateError
@@ -30,7 +30,16 @@ from vstate.state.slots import (
 )
 from vstate.state.tracking import is_unshared
 from vstate.values.culprits import culprit, own_error
-from vstate.values.entry import PICKLE, Encoded, Entry, Reader, encode_unchecked, entry_chunks, read_parts
+from vstate.values.entry import (
+    PICKLE,
+    Encoded,
+    Entry,
+    Reader,
+    encode_unchecked,
+    entry_chunks,
+    is_stored_plain,
+    read_parts,
+)
 from vstate.values.likeness import definitions_in, is_alike_at_rest, is_alike_in_parts, may_count_partly
 from vstate.values.opcodes import may_hold
 from vstate.values.pickling import NAMES, dumps_unproven
@@ -70,6 +79,11 @@ class Plan:
         """The keys that differ from the tree, or were set to the value there."""
         return {*self.changes, *self.unpicklable, *self.unchanged}
 
+    @property
+    def only_read(self) -> set[str]:
+        """The keys of values that are as committed, and that nobody outside could reach."""
+        return {*self.unshared} - self.touched
+
     def perhaps_read(self, keys: Iterable[str]) -> list[str]:
         """Those of the keys whose values were not set, and hold objects, which reading may have changed."""
         return [key for key in keys if self._is_perhaps_read(key)]
@@ -87,8 +101,8 @@ class Plan:
         return Overlay(self._repo.objects, dict(self.objects))
 
 
-def make_plan(repo: Repository, hand: Hand, root: ObjectId | None) -> Plan:
-    """Compare every slot that may differ from the tree. The handle's lock is held.
+def make_plan(repo: Repository, hand: Hand, root: ObjectId | None, keys: Iterable[str] | None = None) -> Plan:
+    """Compare every slot that may differ from the tree, or those of the keys. The handle's lock is held.
 
     A value that somebody may edit leaves the cache first. So its readers wait for the lock, and no edit comes
     between counting its references and encoding it.
@@ -96,7 +110,7 @@ def make_plan(repo: Repository, hand: Hand, root: ObjectId | None) -> Plan:
     plan, slots = Plan(repo), hand.slots
     if hand.timed:
         _drop_expired(hand)
-    for key in sorted(hand.open | hand.dirty):
+    for key in sorted(hand.open | hand.dirty) if keys is None else keys:
         slot = slots.get(key)
         if slot is None or (slot.fixed and not slot.dirty):
             continue
@@ -109,6 +123,17 @@ def make_plan(repo: Repository, hand: Hand, root: ObjectId | None) -> Plan:
         else:
             _plan_value(plan, repo, hand, key, slot, root)
     return plan
+
+
+def out_of_reach(hand: Hand) -> Iterator[str]:
+    """The keys of values that were not set, and that nobody outside can reach. The handle's lock is held."""
+    for key in hand.open - hand.dirty:
+        slot = hand.slots.get(key)
+        if slot is not None and not slot.fixed:
+            if key in hand.cache:
+                del hand.cache[key]
+            if is_unshared([slot.value]):
+                yield key
 
 
 def _drop_expired(hand: Hand) -> None:
@@ -134,6 +159,10 @@ def _plan_value(
             del hand.cache[key]
         unshared = is_unshared([slot.value])  # before `value` refers to it too
     value, fixed, base = slot.value, slot.fixed, slot.base
+    if base is not None and base.plain and not slot.dirty and is_stored_plain(value, base.entry):
+        if unshared:
+            plan.unshared.append(key)
+        return
     if base is None and root is not None:
         data = tree.lookup(repo.objects.node, root, key)
         if data is not None and (data[:1] not in EXPIRING or not slot.hides(data)):

@@ -47,6 +47,17 @@ CLEAN: Final = Mark("CLEAN")
 
 NO_ENTRIES: Final[frozenset[bytes]] = frozenset()
 
+KEEP_BYTES: Final = 64 * 1024 * 1024
+KEEP_BYTES_EACH: Final = KEEP_BYTES // 100_000
+"""How many bytes stay in memory that nothing needs, as they can be read again; and the least that one value
+counts for."""
+
+LOOK_BYTES: Final = KEEP_BYTES // 4
+"""After so many bytes are read, a look finds out which of the values nobody can reach any more."""
+
+RELEASE_BYTES: Final = KEEP_BYTES // 64
+"""From so many bytes on, `discard` and `refresh` let go of all that nobody can reach."""
+
 
 class Record:
     """An immutable record. `__init__` sets the fields, which `__slots__` names; mypy finds other assignments.
@@ -73,9 +84,10 @@ class Base(Record):
     other bytes (shared strings, the order of a set, an address). So a difference counts as a change only if
     an untouched second copy gives other bytes too; `alternates` remembers the bytes of the copy. If two
     copies give different bytes, `alternates` has those that the value gave right after it was loaded.
+    `plain` says that the value was loaded from a short pickle that names no class.
     """
 
-    __slots__ = ("alternates", "chunks", "entry", "expiry", "loaded", "size")
+    __slots__ = ("alternates", "chunks", "entry", "expiry", "loaded", "plain", "size")
 
     def __init__(
         self,
@@ -85,6 +97,7 @@ class Base(Record):
         loaded: bool,
         alternates: frozenset[bytes] = NO_ENTRIES,
         expiry: Expiry | None = None,
+        plain: bool = False,
     ) -> None:
         self.entry: Final = entry
         self.chunks: Final = chunks
@@ -92,6 +105,7 @@ class Base(Record):
         self.loaded: Final = loaded
         self.alternates: Final = alternates
         self.expiry: Final = expiry
+        self.plain: Final = plain
 
 
 class Slot(Record):
@@ -172,9 +186,10 @@ class Hand:
     - `dirty`, `timed`: keys whose slots are dirty, or have a time at which they expire.
     - `handed`: the keys handed out or set since the commit under way made its plan; None without a commit.
     - `idle`: bytes kept in memory that can be read again.
+    - `read`: bytes of open values that were read; a look at them is due when it is more than `limit`.
     """
 
-    __slots__ = ("cache", "dirty", "handed", "idle", "open", "slots", "timed")
+    __slots__ = ("cache", "dirty", "handed", "idle", "limit", "open", "read", "slots", "timed")
 
     def __init__(self) -> None:
         self.slots: dict[str, Slot] = {}
@@ -184,6 +199,8 @@ class Hand:
         self.timed: set[str] = set()
         self.handed: set[str] | None = None
         self.idle = 0
+        self.read = 0
+        self.limit = LOOK_BYTES
 
     def apply(self, steps: Steps) -> None:
         """Take each step whose slot is still the one it was made for, and make the hints exact.
@@ -256,6 +273,28 @@ class Hand:
                 slot = None
             steps[key] = slot, FORGET
         return steps
+
+    def seal(self, keys: Iterable[str]) -> None:
+        """Compare the values of these keys no more until they are handed out again; they are as committed,
+        and nobody outside could reach them when `handed` began. It only saves time and memory.
+        """
+        handed, slots = self.handed, self.slots
+        if handed is None:
+            return
+        for key in keys:
+            slot = slots.get(key)
+            if slot is None or slot.set_at or slot.wanted is not UNASKED:
+                continue
+            if key not in handed:  # a signal handler may hand it out, but not between this line and the next
+                self.open -= {key}
+                size = KEEP_BYTES_EACH + (0 if slot.base is None else slot.base.size)
+                self.idle += size
+                self.read -= size
+        self.handed = None
+        if self.read < 0:  # the program had set some of them
+            self.read = 0
+        if self.idle > KEEP_BYTES:
+            self.drop_idle()
 
     def drop_idle(self) -> None:
         """Let go of every value that can be read again and that no program can be about to edit."""

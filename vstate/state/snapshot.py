@@ -13,6 +13,7 @@ from vstate.objects.commit import Commit
 from vstate.repo.ahead import Ahead
 from vstate.repo.repository import Repository
 from vstate.state.base import ReadableState, missing
+from vstate.state.slots import KEEP_BYTES, KEEP_BYTES_EACH
 from vstate.values.inspection import describe
 
 _T = TypeVar("_T")
@@ -20,15 +21,17 @@ _T = TypeVar("_T")
 
 class Snapshot(ReadableState):
     """A read-only mapping of the keys and values of one commit. Values are loaded when asked for, and then
-    kept.
+    kept, up to 64 MB of them.
 
-    Editing a value in place changes this snapshot's copy only, never the store.
+    Editing a value in place changes that copy only, never the store.
     """
 
     def __init__(self, repo: Repository, commit: Commit) -> None:
         self._repo = repo
         self._commit = commit
         self._values: dict[str, Any] = {}
+        self._left = KEEP_BYTES
+        """The bytes of values that it may still keep."""
         self._ahead = Ahead(repo)
 
     @property
@@ -50,8 +53,13 @@ class Snapshot(ReadableState):
             entry = self._ahead.find(self._commit.root, key)
             if entry is not None:
                 value = self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
-                for following, loaded, _ in self._ahead.following(self._commit.root, key):
+                left = self._left - entry.size - KEEP_BYTES_EACH
+                for following, loaded, short in self._ahead.following(self._commit.root, key):
                     self._values.setdefault(following, loaded)
+                    left -= short.size + KEEP_BYTES_EACH
+                if left < 0:
+                    self._values, left = {}, KEEP_BYTES
+                self._left = left
                 return value
         except CorruptObject as error:
             self._require_commit(error)

@@ -140,10 +140,11 @@ class Versioned(State):
         self._leftovers.watch(self)
 
     def close(self) -> None:
-        """Close its watches, and the store if this handle opened it.
+        """Close its watches, and the store if this handle opened it, and let go of all values.
 
         With `autocommit`, commit first: if that raises, nothing is closed. Otherwise uncommitted changes are
-        lost, with an UncommittedWarning.
+        lost, with an UncommittedWarning. It names the keys that were set, and those edited in place that a
+        look of 5 ms finds, the values that were read last first.
         """
         self._close(None)
 
@@ -154,6 +155,7 @@ class Versioned(State):
             watch.end()
         for watch in watches:
             watch.close()
+        self._handle.close()
         if self._owned:
             self.store.close()
 
