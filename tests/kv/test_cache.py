@@ -1,4 +1,4 @@
-"""Cache: the store contract over Memory and Disk, and the behaviour of its tiers."""
+"""Cache: the store contract over Memory and Disk, and its own tiers. Tiered has tests of the rest."""
 
 import os
 import pickle
@@ -70,61 +70,6 @@ def test_a_written_object_is_not_fetched(inner: Faulty) -> None:
     store.set(OTHER, b"2")
     assert store.get_many([KEY, OTHER]) == {KEY: b"1", OTHER: b"2"}
     assert inner.calls == ["transact", "set"]
-
-
-def test_refs_and_absence_are_never_cached() -> None:
-    """Another writer's ref, and an object that it adds, are seen at once."""
-    memory = Memory()
-    store = Cache(memory)
-    assert store.get(KEY) is None
-    store.set("r/heads/main", b"mine")
-    assert store.get("r/heads/main") == b"mine"
-    memory.set_many({"r/heads/main": b"theirs", KEY: b"object"})
-    assert store.get("r/heads/main") == b"theirs"
-    assert store.get_many(["r/heads/main", KEY]) == {"r/heads/main": b"theirs", KEY: b"object"}
-
-
-def test_presence_is_asked_of_the_store() -> None:
-    """An object that another process has collected is not "in" the store because a copy of it is left."""
-    memory = Memory()
-    store = Cache(memory)
-    store.set(KEY, b"object")
-    memory.delete(KEY)
-    assert KEY not in store
-
-
-def test_a_failed_write_caches_nothing(inner: Faulty) -> None:
-    """The cache serves no value that the store refused."""
-    store = Cache(inner)
-    writes: list[Callable[[], object]] = [
-        lambda: store.set(KEY, b"1"),
-        lambda: store.set_many({KEY: b"1"}),
-        lambda: store.transact({KEY: b"1"}, {}),
-    ]
-    for write in writes:
-        inner.fail_at = len(inner.calls) + 1
-        with pytest.raises(StoreUnavailable):
-            write()
-        assert store.get(KEY) is None
-    assert not store.transact({KEY: b"1", "ref": b"1"}, {"ref": b"0"})
-    assert store.get(KEY) is None
-
-
-def test_what_was_given_is_no_alias() -> None:
-    """Bytes that their owner changes later are cached as they were, however they were written."""
-    writes: list[Callable[[Cache, bytes], object]] = [
-        lambda store, value: store.set(KEY, value),
-        lambda store, value: store.set_many({KEY: value}),
-        lambda store, value: store.transact({KEY: value}, {}),
-        lambda store, value: store.compare_and_swap(KEY, None, value),
-        lambda store, value: store.exclusively(lambda: {KEY: value}),
-    ]
-    for write in writes:
-        store, value = Cache(Memory()), bytearray(b"before")
-        write(store, value)  # type: ignore[arg-type]  # a bytearray on purpose
-        value[:] = b"after!"
-        assert store.get(KEY) == b"before"
-        assert type(store.get(KEY)) is bytes
 
 
 class Special(bytes):

@@ -4,6 +4,7 @@ import copy
 import operator
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -895,7 +896,57 @@ def test_a_store_works_on_both_sides_of_a_fork(store: Postgres) -> None:
     assert store.get("counter") == b"90"
 
 
+FORKS = """
+import os, signal, sys, time
+from vstate.kv.postgres import Postgres
+store = Postgres(sys.argv[1], table=sys.argv[2])
+store.set("key", b"1")
+
+def plan():
+    heard, tell = os.pipe()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        os.write(tell, b"1")
+        time.sleep(100)
+        os._exit(0)
+    os.read(heard, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+store.exclusively(plan)
+"""
+
+
+@needs_fork
+def test_the_child_of_a_killed_process_keeps_no_lock(postgres_dsn: str, postgres_table: str) -> None:
+    """The process is killed in a transaction. Its child has no copy of the socket, so the server notices."""
+    program = _start(FORKS, postgres_dsn, postgres_table)
+    assert program.stdout is not None
+    child = int(program.stdout.readline())
+    try:
+        program.wait(60)
+        with Postgres(postgres_dsn, table=postgres_table, timeout=20) as store:
+            store.set("key", b"2")
+            assert store.get("key") == b"2"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        program.communicate()
+
+
 # Faults
+
+
+def test_an_exception_that_the_caller_handles_is_not_raised_again(
+    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """A call in an `except` block raises its own failure."""
+    store.set("key", b"value")
+    sql.execute(f"DROP TABLE {postgres_table}")
+    try:
+        raise ValueError
+    except ValueError:
+        for call in (lambda: store.get("key"), lambda: store.set("key", b"")):
+            with pytest.raises(StoreUnavailable, match="was dropped"):
+                call()
 
 
 @pytest.mark.parametrize("done", [False, True])

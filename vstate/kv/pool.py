@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -57,13 +58,9 @@ class Pool(ABC, Generic[C]):
     def make(self) -> C:
         """A new connection."""
 
-    @abstractmethod
-    def is_fresh(self, connection: C) -> bool:
-        """Whether the server said nothing to an idle connection: mostly that it has closed it."""
-
-    @abstractmethod
     def is_clean(self, connection: C) -> bool:
         """Whether another call may use the connection, after a call that succeeded."""
+        return True
 
     @abstractmethod
     def discard(self, connection: C) -> None:
@@ -147,10 +144,22 @@ class Pool(ABC, Generic[C]):
         while self._idle:
             with suppress(IndexError):
                 since, connection = self._idle.pop()
-                if time.monotonic() - since < LONGEST_IDLE and self.is_fresh(connection):
+                if time.monotonic() - since < LONGEST_IDLE and self._is_quiet(connection):
                     return connection
                 self.discard(connection)
         return None
+
+    def _is_quiet(self, connection: C) -> bool:
+        """Whether the server said nothing unasked: mostly that it is going down, or that it is gone."""
+        try:
+            descriptor = self.descriptor(connection)
+            if hasattr(select, "poll"):
+                poll = select.poll()
+                poll.register(descriptor, select.POLLIN)
+                return not poll.poll(0)
+            return not select.select([descriptor], [], [], 0)[0]
+        except Exception:  # each driver has its own for a connection that is closed
+            return False
 
     def _keep(self, connection: C) -> None:
         self._idle.append((time.monotonic(), connection))
@@ -167,6 +176,6 @@ class Pool(ABC, Generic[C]):
         nothing = os.open(os.devnull, os.O_RDWR)
         for connection in list(self._made):
             with suppress(Exception):
-                os.dup2(nothing, self.descriptor(connection))
+                os.dup2(nothing, self.descriptor(connection), inheritable=False)
         os.close(nothing)
         self._begin()

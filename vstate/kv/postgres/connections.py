@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import time
 from collections.abc import Generator
 from contextlib import suppress
@@ -119,17 +118,6 @@ class Connections(Pool[Connection]):
         if self._address.is_shown_by(reason):
             reason = "no connection could be made; the reason holds a secret, so it is not shown"
         raise CannotConnect(reason)
-
-    def is_fresh(self, connection: Connection) -> bool:
-        try:
-            descriptor = connection.fileno()
-            if hasattr(select, "poll"):
-                poll = select.poll()
-                poll.register(descriptor, select.POLLIN)
-                return not poll.poll(0)
-            return not select.select([descriptor], [], [], 0)[0]
-        except (OSError, ValueError, psycopg.Error):
-            return False
 
     def is_clean(self, connection: Connection) -> bool:
         try:

@@ -34,15 +34,6 @@ class Connections(Pool[Any]):
         connection.connect()
         return connection
 
-    def is_fresh(self, connection: Any) -> bool:
-        try:
-            return not connection.can_read()
-        except TROUBLES:
-            return False
-
-    def is_clean(self, connection: Any) -> bool:
-        return True
-
     def discard(self, connection: Any) -> None:
         with suppress(Exception):
             connection.disconnect()
