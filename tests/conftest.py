@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -31,8 +32,8 @@ settings.load_profile("vstate")
 
 ROOT = Path(__file__).parent.parent
 
-# Pytest's own filters end with the last test, and some modules hold states until the process ends.
-warnings.simplefilter("ignore", UncommittedWarning)
+# Some modules hold states until the process ends, and all filters of pytest have ended by then.
+atexit.register(warnings.simplefilter, "ignore", UncommittedWarning)
 
 # By chance, one commit in 256 writes a row of the commit graph, and a read of it looks for one. That would
 # change the calls of a store from run to run, which many tests count.
