@@ -112,6 +112,11 @@ def check_text(name: str, value: object, *, empty: bool = True) -> str:
     return value
 
 
+def storable(text: str) -> str:
+    """The text for a message that vstate makes: "\ufffd" in the place of half a surrogate pair."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def called(role: str, function: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:
     """The function's result; TypeError, naming its `role`, for a coroutine or generator, which is closed."""
     result = function(*args, **options)

@@ -175,13 +175,14 @@ def test_a_chat_that_grows_and_a_long_field_are_stored_once(tmp_path: Path) -> N
 
 
 def test_a_deleted_application_can_be_forgotten() -> None:
-    """After delete_app with forget no byte of the application is left, and its id can be used again."""
+    """After delete_app with forget no byte is left of an application, and its id can be used again."""
     store = Memory()
     persister = VstatePersister(store)
     persister.save("p", "a", 0, "act", state(x=b"cinnamon".hex()), "completed")
     assert persister.delete_app("p", "a", forget=True) is True
     assert persister.delete_app("p", "a") is False
     assert not any(b"63696e6e616d6f6e" in data for _, data in store.items())
+    assert persister.load("p", "a") is None
     persister.save("p", "a", 0, "act", state(x=1), "completed")
     assert persister.list_app_ids("p") == ["a"]
 

@@ -148,7 +148,7 @@ def test_rows_that_cannot_be_moved_are_named(source: Source) -> None:
     source.row("bad", "5", None, "msgpack", "a text", "{}")
     source.row("bad", "6", None, "msgpack", good, "[" * 100_000)
     source.row("bad", "7", None, "msgpack", b"\x91" * 100_000, "{}")
-    source.row("x" * 500, "1", None, "msgpack", good, "{}")
+    source.row("x" * 1500, "1", None, "msgpack", good, "{}")
     saver = VstateSaver(Memory())
     report = intake.take_sqlite(saver.repo, source.file)
     assert (report.threads, report.written, len(report.left_out)) == (3, 1, 8)

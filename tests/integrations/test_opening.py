@@ -15,12 +15,12 @@ from vstate.integrations.opening import AsyncOpened, Opened, Opening, StoreLike
 
 class Plain(Opened):
     def __init__(self, store: StoreLike) -> None:
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
 
 
 class Awaited(AsyncOpened):
     def __init__(self, store: StoreLike) -> None:
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
 
 
 def test_only_a_store_that_the_adapter_opened_is_closed(tmp_path: Path) -> None:

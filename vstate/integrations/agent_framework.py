@@ -9,10 +9,9 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
-from vstate.errors import RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of, delete_branch
-from vstate.integrations.opening import AsyncOpened, Opening, StoreLike
+from vstate.integrations.branches import BranchName, branch_of, branches_below
+from vstate.integrations.opening import AsyncOpened, Changes, Opening, StoreLike, begins, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals
 from vstate.patterns.paths import join_path, split_path
@@ -39,6 +38,7 @@ _ABOUT: Final = "about"
 _STATE: Final = "state"
 _APART: Final = ("messages", "pending_request_info_events")
 """The fields that have keys of their own, beside the state: those that can be long."""
+_MOST_HAD: Final = 10_000
 
 
 class VstateCheckpointStorage(AsyncOpened):
@@ -51,7 +51,7 @@ class VstateCheckpointStorage(AsyncOpened):
       so a long part that did not change takes no room in the next checkpoint.
     - The framework's own rules decide which classes a checkpoint may load: its own, and those of
       `allowed_checkpoint_types` and `register_checkpoint_type`. A checkpoint that could not be loaded is
-      refused when it is saved.
+      refused when it is saved. So is one whose previous checkpoint this storage had, and was deleted since.
 
     Tasks, threads and processes may share the store. A cancelled call has ended before the cancellation comes
     out. Raises StoreUnavailable and the other errors of `vstate`.
@@ -63,8 +63,9 @@ class VstateCheckpointStorage(AsyncOpened):
         *,
         allowed_checkpoint_types: Iterable[str] = (),
     ) -> None:
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
         self._allowed = frozenset(allowed_checkpoint_types)
+        self._had: dict[str, None] = {}  # the ids of the last checkpoints that were saved or loaded
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Store a copy of the checkpoint, in place of one with its id, and return the id.
@@ -99,7 +100,7 @@ class VstateCheckpointStorage(AsyncOpened):
         """The newest checkpoint of the workflow by its time, None if there is none."""
 
         def latest() -> WorkflowCheckpoint | None:
-            head = self.repo.newest(_workflow(workflow_name))
+            head = self._opening.newest(_workflow(workflow_name))
             if head is None:
                 return None
             abouts = (parts[_ABOUT] for parts in self._stored(head, field=_ABOUT))
@@ -136,32 +137,39 @@ class VstateCheckpointStorage(AsyncOpened):
         keys = {join_path(_CHECKPOINTS, id, _ABOUT): {**encoded, _STATE: list(state)}}
         keys |= {join_path(_CHECKPOINTS, id, field): value for field, value in apart.items()}
         keys |= {join_path(_CHECKPOINTS, id, _STATE, key): value for key, value in state.items()}
-        branch = _workflow(encoded["workflow_name"])
-        message = f"checkpoint {id} of superstep {encoded['iteration_count']}"
-        while True:
-            head = self.repo.newest(branch)
-            gone = [key for key in self._keys(head, id) if key not in keys]
-            try:
-                self.repo.commit(
-                    branch, set=keys, delete=gone, expect=head if gone else "anywhere", message=message
+        before = encoded.get("previous_checkpoint_id")
+
+        def changes(head: Commit | None) -> Changes:
+            if before in self._had and not self._keys(head, before):
+                raise WorkflowCheckpointException(
+                    f"Checkpoint {id} is not saved: the checkpoint {before} before it was deleted"
                 )
-            except RefMoved:
-                continue
-            return
+            return keys, [key for key in self._keys(head, id) if key not in keys]
+
+        message = summary(f"checkpoint {id} of superstep {encoded['iteration_count']}")
+        self._opening.commit(_workflow(encoded["workflow_name"]), changes, message=message)
+        self._note(id)
 
     def _delete(self, id: str) -> bool:
-        while True:
-            try:
-                for branch, head in self._branches():
-                    if keys := self._keys(head, id):
-                        self.repo.commit(branch, delete=keys, expect=head, message=f"checkpoint {id} deleted")
-                        return True
-            except RefMoved:
-                continue
-            return False
+        found: list[str] = []
+
+        def changes(head: Commit | None) -> Changes | None:
+            found[:] = self._keys(head, id)
+            return ({}, found) if found else None
+
+        return any(
+            self._opening.commit(branch, changes, message=summary(f"checkpoint {id} deleted"))
+            for branch, head in self._branches()
+            if self._keys(head, id)
+        )
+
+    def _note(self, id: str) -> None:
+        self._had[id] = None
+        if len(self._had) > _MOST_HAD:
+            self._had.pop(next(iter(self._had)), None)
 
     def _branches(self) -> Iterable[tuple[str, Commit]]:
-        return self.repo.branches(self.repo.branch_names(branch_of(*_WORKFLOWS) + "/")).items()
+        return self.repo.branches(branches_below(self.repo, *_WORKFLOWS)).items()
 
     def _keys(self, head: Commit | None, id: str) -> list[str]:
         root = None if head is None else head.root
@@ -186,12 +194,13 @@ class VstateCheckpointStorage(AsyncOpened):
 
     def _decoded(self, parts: Mapping[str, Any]) -> WorkflowCheckpoint:
         about = parts[_ABOUT]
+        self._note(about["checkpoint_id"])
         encoded = {**about, **{field: parts[field] for field in _APART}}
         encoded[_STATE] = {key: parts[_STATE][key] for key in about[_STATE]}
         return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed))
 
     def _all(self, workflow: str) -> Iterator[WorkflowCheckpoint]:
-        head = self.repo.newest(_workflow(workflow))
+        head = self._opening.newest(_workflow(workflow))
         stored = [] if head is None else list(self._stored(head))
         for parts in sorted(stored, key=lambda parts: _time(parts[_ABOUT])):
             try:
@@ -221,6 +230,8 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
       are not given to the agent. `store` is as for `VstateCheckpointStorage`.
     - A run that is stored twice, or again with all messages before it, adds each message once, by the
       framework's own comparison.
+    - A run that began before its session was deleted raises NotFound when it is stored, and the framework
+      reads the session before the next run. With `load_messages=False` it begins the session anew.
 
     Tasks, threads and processes may share a session. A cancelled call has ended before the cancellation comes
     out. Raises StoreUnavailable and the other errors of `vstate`.
@@ -234,10 +245,12 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         skip_excluded: bool = False,
         **flags: Any,
     ) -> None:
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
         super().__init__(source_id, **flags)
         self.skip_excluded = skip_excluded
-        self._journals = Journals(lambda branch: Journal(self.repo, branch, _Messages, name="messages"))
+        self._journals = Journals(
+            lambda branch: Journal(self.repo, branch, _Messages, name="messages", labels=begins)
+        )
 
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
@@ -247,7 +260,9 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         def read() -> list[Message]:
             journal = self._journals[self._branch(session_id)]
             with journal.lock:
-                return [_message(record) for record in journal.refresh().records]
+                messages = [_message(record) for record in journal.refresh().records]
+                self._opening.seen(journal.branch, journal.head)
+                return messages
 
         messages = await in_thread(read)
         if not self.skip_excluded:
@@ -268,28 +283,36 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         if not given:
             return
 
+        journal = self._journals[self._branch(session_id)]
+
         def new(history: _Messages) -> list[dict[str, Any]]:
+            if self.load_messages:
+                self._opening.require_standing(journal.branch, journal.head)
             return [message.to_dict() for message in filter_new_messages(history.messages, given)]
 
-        journal = self._journals[self._branch(session_id)]
-        await in_thread(lambda: journal.append(new, message=_summary(given), fresh=True))
+        def save() -> None:
+            with journal.lock:
+                journal.append(new, message=_summary(given), fresh=True)
+                self._opening.seen(journal.branch, journal.head)
+
+        await in_thread(save)
 
     async def clear(self, session_id: str | None, *, forget: bool = False) -> None:
         """Delete the session's messages. The reflog keeps them for 30 days, unless `forget` is True."""
         branch = self._branch(session_id)
 
         def delete() -> None:
-            delete_branch(self.repo, branch, forget=forget)
+            self._opening.delete(branch, forget=forget)
             self._journals.drop(branch)
 
         await in_thread(delete)
 
-    def _branch(self, session_id: str | None) -> str:
+    def _branch(self, session_id: str | None) -> BranchName:
         named = () if session_id is None else (session_id,)
         return branch_of(*_HISTORY, self.source_id, *named)
 
 
-def _workflow(name: str) -> str:
+def _workflow(name: str) -> BranchName:
     return branch_of(*_WORKFLOWS, name)
 
 
@@ -303,5 +326,4 @@ def _message(record: dict[str, Any]) -> Message:
 
 def _summary(messages: Sequence[Message]) -> str:
     """The message of the commit: who says what."""
-    lines = [f"{message.role}: {message.text.strip()}".partition("\n")[0] for message in messages]
-    return "\n".join(line if len(line) <= 80 else f"{line[:79]}…" for line in lines)
+    return summary(*(f"{message.role}: {message.text.strip()}" for message in messages))

@@ -9,8 +9,8 @@ from typing import Any, Final
 from vstate.arguments import check_text
 from vstate.errors import InvalidInput, InvalidRecord
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of, delete_branch
-from vstate.integrations.opening import AsyncOpened, Opening, StoreLike
+from vstate.integrations.branches import branch_of
+from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
 from vstate.patterns.paths import join_path, split_path
 from vstate.sessions.shielding import in_thread
 from vstate.sessions.state_module import load_all, save_all, warn_of_absent
@@ -35,12 +35,13 @@ class VstateSession(AsyncOpened, SessionBase):
     - A state is JSON, as in AgentScope's own sessions, and comes back as JSON gives it.
 
     Tasks, threads and processes may share a session. Of two saves of one module the later one wins; modules
-    that a save does not name stay. A cancelled call has ended before the cancellation comes out. Raises
-    StoreUnavailable and the other errors of `vstate`.
+    that a save does not name stay. A save beside a deletion raises NotFound: load the session first. A
+    cancelled call has ended before the cancellation comes out. Raises StoreUnavailable and the other errors
+    of `vstate`.
     """
 
     def __init__(self, store: StoreLike = None) -> None:
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
 
     def branch(self, session_id: str, user_id: str = "") -> str:
         """The name of a session's branch. Raises InvalidInput for an empty session_id."""
@@ -59,8 +60,8 @@ class VstateSession(AsyncOpened, SessionBase):
         # Before the first await: the agent may go on to change its state.
         states = json.loads(json.dumps(save_all(state_modules_mapping)))
         keys = {join_path(_MODULES, name): state for name, state in states.items()}
-        message = f"save {', '.join(states)}"
-        await in_thread(lambda: self.repo.commit(branch, set=keys, message=message))
+        message = summary(f"save {', '.join(states)}")
+        await in_thread(lambda: self._opening.commit(branch, lambda head: (keys, ()), message=message))
 
     async def load_session_state(
         self,
@@ -77,7 +78,7 @@ class VstateSession(AsyncOpened, SessionBase):
         branch = self.branch(session_id, user_id)
 
         def read() -> dict[str, Any] | None:
-            head = self.repo.newest(branch)
+            head = self._opening.newest(branch)
             if head is None:
                 return None
             stored = Snapshot(self.repo, head).items(f"{_MODULES}/")
@@ -104,4 +105,4 @@ class VstateSession(AsyncOpened, SessionBase):
         """
         branch = self.branch(session_id, user_id)
 
-        return await in_thread(lambda: delete_branch(self.repo, branch, forget=forget) is not None)
+        return await in_thread(lambda: self._opening.delete(branch, forget=forget) is not None)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vstate.errors import AlreadyExists, InvalidInput, RefMoved
+from vstate.errors import AlreadyExists, InvalidInput
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of, delete_branch, parts_of
-from vstate.integrations.opening import AsyncOpened, Opened, Opening, StoreLike
+from vstate.integrations.branches import branch_of, branches_below
+from vstate.integrations.opening import AsyncOpened, Changes, Opened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.fields import Fields, Packed
-from vstate.repo.repository import Repository
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
@@ -34,10 +33,11 @@ class _Applications:
     - The last commit of a branch has its greatest sequence id.
     """
 
-    def __init__(self, repo: Repository, serde_kwargs: Mapping[str, Any] | None) -> None:
-        self.repo = repo
+    def __init__(self, opening: Opening, serde_kwargs: Mapping[str, Any] | None) -> None:
+        self._opening = opening
+        self.repo = opening.repo
         self.serde_kwargs = dict(serde_kwargs or {})
-        self._fields = Fields(repo, _STATE)
+        self._fields = Fields(opening.repo, _STATE)
 
     def pack(self, state: State[Any]) -> Packed:
         """The fields of a state; InvalidInput for one that is no plain data."""
@@ -50,14 +50,13 @@ class _Applications:
 
     def save(self, branch: str, step: Mapping[str, Any], packed: Packed) -> None:
         """Commit a step; AlreadyExists if the branch has this step, or a later one, with other values."""
-        message = f"step {step['sequence_id']}: {step['position']} ({step['status']})"
-        while True:
-            head = self.repo.newest(branch)
+
+        def changes(head: Commit | None) -> Changes | None:
             if head is not None:
                 last = self._step(head)
                 if step["sequence_id"] <= last["sequence_id"]:
                     if step == last and self._fields.is_same(head, packed):
-                        return  # saved again, after a lost answer
+                        return None  # saved again, after a lost answer
                     raise AlreadyExists(
                         f"the branch {branch!r} has step {last['sequence_id']}, so step "
                         f"{step['sequence_id']} is not saved: another run of the application saved it. "
@@ -65,27 +64,20 @@ class _Applications:
                         name=branch,
                     )
             new, gone = self._fields.changes(branch, head, packed)
-            try:
-                commit = self.repo.commit(
-                    branch, set={_STEP: dict(step), **new}, delete=gone, expect=head, message=message
-                )
-            except RefMoved:
-                continue
-            self._fields.landed(branch, commit, packed)
-            return
+            return {_STEP: dict(step), **new}, gone
+
+        message = summary(f"step {step['sequence_id']}: {step['position']} ({step['status']})")
+        self._fields.landed(branch, self._opening.commit(branch, changes, message=message), packed)
 
     def load(
         self, partition_key: str | None, app_id: str | None, sequence_id: int | None
     ) -> PersistedStateData | None:
         """The state after a step, by default the last one; without an application, of the one saved last."""
         if app_id is None:
-            branches = self._newest_first(partition_key)
-            if not branches:
+            app_id = next(iter(self.app_ids(partition_key)), None)
+            if app_id is None:
                 return None
-            branch = branches[0]
-        else:
-            branch = _branch(partition_key, app_id)
-        head = self.repo.newest(branch)
+        head = self._opening.newest(_branch(partition_key, app_id))
         if head is None:
             return None
         commits = [head] if sequence_id is None else self.repo.log(str(head.id), first_parent=True)
@@ -94,7 +86,7 @@ class _Applications:
             if sequence_id is None or step["sequence_id"] == sequence_id:
                 return {
                     "partition_key": partition_key or "",
-                    "app_id": _app_of(branch),
+                    "app_id": app_id,
                     "sequence_id": step["sequence_id"],
                     "position": step["position"],
                     "state": State.deserialize(
@@ -107,16 +99,13 @@ class _Applications:
 
     def app_ids(self, partition_key: str | None) -> list[str]:
         """The applications of a partition, the one saved last first."""
-        return [_app_of(branch) for branch in self._newest_first(partition_key)]
+        apps = branches_below(self.repo, _PREFIX, partition_key or "")
+        found = self.repo.branches(apps)
+        return [apps[name][-1] for name in sorted(found, key=lambda name: found[name].time, reverse=True)]
 
     def delete(self, partition_key: str | None, app_id: str, *, forget: bool) -> bool:
         """Delete an application, and return whether there was one."""
-        return delete_branch(self.repo, _branch(partition_key, app_id), forget=forget) is not None
-
-    def _newest_first(self, partition_key: str | None) -> list[str]:
-        names = self.repo.branch_names(branch_of(_PREFIX, partition_key or "") + "/")
-        found = self.repo.branches(names)
-        return sorted(found, key=lambda name: found[name].time, reverse=True)
+        return self._opening.delete(_branch(partition_key, app_id), forget=forget) is not None
 
     def _step(self, commit: Commit) -> dict[str, Any]:
         step: dict[str, Any] = Snapshot(self.repo, commit)[_STEP]
@@ -132,6 +121,7 @@ class VstatePersister(Opened, BaseStatePersister):
       change takes no room in the next step. Each item of a list of dicts or texts is stored once.
     - The steps of an application have growing sequence ids. A run that another run overtook raises
       AlreadyExists when it saves, and changes nothing. A step that is saved again as it is changes nothing.
+      A run whose application was deleted raises NotFound when it saves: load the application first.
     - Burr's own serializers decide how a value is stored, and which classes are loaded. `serde_kwargs` go to
       them: give `{"allowlist": ["yourapp"]}` if the state has models of pydantic.
 
@@ -140,8 +130,8 @@ class VstatePersister(Opened, BaseStatePersister):
     """
 
     def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
-        self._opening = Opening.of(store)
-        self._applications = _Applications(self.repo, serde_kwargs)
+        self._opening = Opening(store)
+        self._applications = _Applications(self._opening, serde_kwargs)
 
     def cleanup(self) -> None:
         """As `close`."""
@@ -153,7 +143,7 @@ class VstatePersister(Opened, BaseStatePersister):
 
     def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
         """Give Burr's serializers these arguments from now on."""
-        self._applications.serde_kwargs = dict(serde_kwargs)
+        self._applications.serde_kwargs = self._given[1]["serde_kwargs"] = dict(serde_kwargs)
 
     def save(
         self,
@@ -186,7 +176,7 @@ class VstatePersister(Opened, BaseStatePersister):
     def delete_app(self, partition_key: str | None, app_id: str, *, forget: bool = False) -> bool:
         """Delete an application, and return whether there was one.
 
-        The reflog keeps its data for 30 days. With `forget`, they are removed at once.
+        The reflog keeps its data for 30 days. With `forget`, the store has nothing of it.
         """
         return self._applications.delete(partition_key, app_id, forget=forget)
 
@@ -198,8 +188,8 @@ class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
     """
 
     def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
-        self._opening = Opening.of(store)
-        self._applications = _Applications(self.repo, serde_kwargs)
+        self._opening = Opening(store)
+        self._applications = _Applications(self._opening, serde_kwargs)
 
     async def cleanup(self) -> None:
         """As `close`."""
@@ -211,7 +201,7 @@ class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
 
     def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
         """As `VstatePersister.set_serde_kwargs`."""
-        self._applications.serde_kwargs = dict(serde_kwargs)
+        self._applications.serde_kwargs = self._given[1]["serde_kwargs"] = dict(serde_kwargs)
 
     async def save(
         self,
@@ -247,10 +237,6 @@ class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
 
 def _branch(partition_key: str | None, app_id: str) -> str:
     return branch_of(_PREFIX, partition_key or "", app_id)
-
-
-def _app_of(branch: str) -> str:
-    return parts_of(branch)[-1]
 
 
 def _step_of(sequence_id: int, position: str, status: str, packed: Packed) -> dict[str, Any]:

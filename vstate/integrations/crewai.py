@@ -6,20 +6,25 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
-from os import fspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from pydantic import BaseModel, PrivateAttr
+from pydantic import BaseModel, PrivateAttr, model_serializer
 
 from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of
-from vstate.integrations.opening import Opened, Opening, StoreLike
-from vstate.kv.base import KVStore
-from vstate.kv.url import location_of
+from vstate.integrations.branches import BranchName, branch_of
+from vstate.integrations.opening import (
+    Changes,
+    Opened,
+    Opening,
+    StoreLike,
+    first_labels,
+    required_path,
+    summary,
+)
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import Fields
@@ -57,8 +62,9 @@ class VstateFlowPersistence(Opened, FlowPersistence):
       a date its ISO text, and another object its `str()`.
     - A branch that was copied is a flow of its own: its state comes back with the new id.
 
-    Threads and processes may share it. Of two saves of one flow the later one wins. Raises InvalidInput for a
-    state that JSON cannot hold, StoreUnavailable, and the other errors of `vstate`.
+    Threads and processes may share it. Of two saves of one flow the later one wins. A save beside a deletion
+    raises NotFound: load the state first. Raises InvalidInput for a state that would not come back,
+    StoreUnavailable, and the other errors of `vstate`.
     """
 
     persistence_type: str = "VstateFlowPersistence"
@@ -66,6 +72,7 @@ class VstateFlowPersistence(Opened, FlowPersistence):
     """The directory of the store, by which a flow that comes back from a checkpoint opens it again."""
     _opening: Opening = PrivateAttr()
     _fields: Fields = PrivateAttr()
+    __copy__ = FlowPersistence.__copy__
 
     def __init__(self, store: StoreLike = None, /, **fields: Any) -> None:
         if store is None and fields:  # a flow that was in a checkpoint
@@ -75,13 +82,16 @@ class VstateFlowPersistence(Opened, FlowPersistence):
                     "the checkpoint of a flow names its VstateFlowPersistence only by a path, and this one "
                     "had no path; open the store as VstateFlowPersistence(PATH) before the checkpoint"
                 )
-        opening = Opening.of(store)
+        opening = Opening(store)
         super().__init__()
-        self.path = _path_of(store)
+        self.path = opening.path
         self._opening = opening
         self._fields = Fields(opening.repo, "state")
 
-    def branch(self, flow_uuid: str) -> str:
+    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (store,), {}
+
+    def branch(self, flow_uuid: str) -> BranchName:
         """The name of the branch of a flow. Raises InvalidInput for an empty id."""
         return branch_of(*_FLOWS, check_text("flow_uuid", flow_uuid, empty=False))
 
@@ -94,7 +104,7 @@ class VstateFlowPersistence(Opened, FlowPersistence):
 
     def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
         """The newest state of the flow, None if there is none."""
-        head = self.repo.newest(self.branch(flow_uuid))
+        head = self._opening.newest(self.branch(flow_uuid))
         if head is None:
             return None
         step = _step(self.repo, head)
@@ -111,7 +121,7 @@ class VstateFlowPersistence(Opened, FlowPersistence):
 
     def load_pending_feedback(self, flow_uuid: str) -> tuple[dict[str, Any], PendingFeedbackContext] | None:
         """The state and the question of a flow that waits for a person; None if it does not wait."""
-        head = self.repo.newest(self.branch(flow_uuid))
+        head = self._opening.newest(self.branch(flow_uuid))
         pending = None if head is None else Snapshot(self.repo, head).get(_PENDING)
         if head is None or pending is None:
             return None
@@ -122,9 +132,11 @@ class VstateFlowPersistence(Opened, FlowPersistence):
 
     def clear_pending_feedback(self, flow_uuid: str) -> None:
         """Note that the flow waits no more. Its state stays."""
-        branch = self.branch(flow_uuid)
-        if self.repo.newest(branch) is not None:
-            self.repo.commit(branch, delete=[_PENDING], message="feedback received")
+        self._opening.commit(
+            self.branch(flow_uuid),
+            lambda head: None if head is None else ({}, [_PENDING]),
+            message="feedback received",
+        )
 
     def _save(
         self, flow_uuid: str, method: str, state: dict[str, Any], message: str, beside: Mapping[str, Any]
@@ -132,17 +144,12 @@ class VstateFlowPersistence(Opened, FlowPersistence):
         branch, fields = self.branch(flow_uuid), self._fields
         packed = fields.pack(state)
         step = {"flow": flow_uuid, "method": method, "fields": packed.names}
-        while True:
-            head = self.repo.newest(branch)
+
+        def changes(head: Commit | None) -> Changes:
             new, gone = fields.changes(branch, head, packed)
-            try:
-                commit = self.repo.commit(
-                    branch, set={_STEP: step, **beside, **new}, delete=gone, expect=head, message=message
-                )
-            except RefMoved:
-                continue
-            fields.landed(branch, commit, packed)
-            return
+            return {_STEP: step, **beside, **new}, gone
+
+        fields.landed(branch, self._opening.commit(branch, changes, message=summary(message)), packed)
 
 
 class VstateProvider(Opened, JsonProvider):
@@ -161,15 +168,28 @@ class VstateProvider(Opened, JsonProvider):
     Raises StoreUnavailable and the other errors of `vstate`.
     """
 
+    path: str | None = None
+    """The directory of the store, by which a copy of this object opens it again."""
     _opening: Opening = PrivateAttr()
     _fields: Fields = PrivateAttr()
+    __copy__ = JsonProvider.__copy__
 
-    def __init__(self, store: StoreLike = None, /) -> None:
+    def __init__(self, store: StoreLike = None, /, *, path: str | None = None) -> None:
+        opening = Opening(path if store is None else store)
         super().__init__()
-        self._opening = Opening.of(store)
-        self._fields = Fields(self.repo, "checkpoint")
+        self.path = opening.path
+        self._opening = opening
+        self._fields = Fields(opening.repo, "checkpoint")
 
-    def branch(self, location: str, branch: str = "main") -> str:
+    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (store,), {}
+
+    @model_serializer(mode="wrap")
+    def _dumped(self, handler: Any) -> Any:
+        required_path(self)
+        return handler(self)
+
+    def branch(self, location: str, branch: str = "main") -> BranchName:
         """The name of the branch with the checkpoints of a location, and of a branch of CrewAI."""
         return branch_of(*_CHECKPOINTS, check_text("location", location, empty=False), branch)
 
@@ -186,6 +206,7 @@ class VstateProvider(Opened, JsonProvider):
         trigger = record.get("trigger") or "on request"
         while True:
             head = self.repo.newest(name)
+            self._opening.require_standing(name, head)
             base = self._commit_of(parent_id) if head is None and parent_id else None
             before = {"number": 0, "first": 1} if head is None else _step(self.repo, head)
             step = {
@@ -201,13 +222,15 @@ class VstateProvider(Opened, JsonProvider):
                 delete=gone,
                 expect="anywhere" if base else head,
                 base=base,
-                message=f"checkpoint {step['number']}: {trigger}",
+                labels=first_labels(name, head),
+                message=summary(f"checkpoint {step['number']}: {trigger}"),
             )
             try:
                 (commit,) = self.repo.commit_many([changes])
             except RefMoved:
                 continue
             assert commit is not None  # the number is new
+            self._opening.seen(name, commit)
             fields.landed(name, commit, packed)
             return f"{name}#{commit.id}"
 
@@ -220,7 +243,7 @@ class VstateProvider(Opened, JsonProvider):
     def newest(self, location: str, *, branch: str = "main") -> str | None:
         """Where the newest checkpoint is, for `file` and `from_checkpoint`; None if there is none."""
         name = self.branch(location, branch)
-        head = self.repo.newest(name)
+        head = self._opening.newest(name)
         if head is None:
             return None
         step = _step(self.repo, head)
@@ -288,14 +311,6 @@ def _step(repo: Repository, commit: Commit) -> dict[str, Any]:
     """The facts of a commit beside its record."""
     step: dict[str, Any] = Snapshot(repo, commit)[_STEP]
     return step
-
-
-def _path_of(store: StoreLike) -> str | None:
-    """The path of a store; None for another store, and for a URL, which may hold a password."""
-    if store is None or isinstance(store, KVStore):
-        return None
-    path = fspath(store)
-    return path if location_of(store) == path else None
 
 
 def _plain(state: Mapping[str, Any] | BaseModel) -> dict[str, Any]:

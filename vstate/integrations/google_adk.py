@@ -10,8 +10,8 @@ from uuid import uuid4
 
 from vstate.errors import AlreadyExists, RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of, delete_branch, parts_of
-from vstate.integrations.opening import AsyncOpened, Opening, StoreLike
+from vstate.integrations.branches import BranchName, branch_of, branches_below
+from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, begins, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals
 from vstate.patterns.paths import join_path, split_path
@@ -39,7 +39,6 @@ _ABOUT: Final = "session"
 _EVENTS: Final = "events"
 _STATE: Final = "state"
 _UPDATED: Final = "updated"  # in the info of a commit: the time of ADK, in seconds
-_SUMMARY: Final = 80  # characters
 
 
 class _Events:
@@ -73,9 +72,11 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     """
 
     def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
         self._forget = forget
-        self._journals = Journals(lambda branch: Journal(self.repo, branch, _Events, name=_EVENTS))
+        self._journals = Journals(
+            lambda branch: Journal(self.repo, branch, _Events, name=_EVENTS, labels=begins)
+        )
 
     # The calls of ADK
 
@@ -163,11 +164,11 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
 
     def _list(self, app: str, user: str | None) -> list[Session]:
         parts = (*_SESSIONS, app) if user is None else (*_SESSIONS, app, user)
-        found = self.repo.branches(self.repo.branch_names(branch_of(*parts) + "/"))
+        ids = branches_below(self.repo, *parts)
         shared: dict[str, dict[str, Any]] = {}
         sessions = []
-        for name, head in found.items():
-            *_, owner, session_id = parts_of(name)
+        for name, head in self.repo.branches(ids).items():
+            *_, owner, session_id = ids[name]
             if owner not in shared:
                 shared[owner] = self._shared(app, owner)
             sessions.append(self._session(app, owner, session_id, head, shared[owner], []))
@@ -216,7 +217,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
             branch,
             set={_ABOUT: about, **own},
             expect=None,
-            labels={"app": app, "user": user},
+            labels={"app": app, "user": user, **(branch.labels or {})},
             message="session created",
             info={_UPDATED: now},
         )
@@ -273,8 +274,8 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         for each in others:
             self.repo.commit_many([each])
 
-    def _delete(self, branch: str) -> None:
-        delete_branch(self.repo, branch, forget=self._forget)
+    def _delete(self, branch: BranchName) -> None:
+        self._opening.delete(branch, forget=self._forget)
         self._journals.drop(branch)
 
     def _fork(self, app: str, user: str, session_id: str, new: str) -> Session:
@@ -283,8 +284,8 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         if head is None:
             raise SessionNotFoundError(f"Session {session_id} not found.")
         try:
-            self.repo.create_branch(branch_of(*_SESSIONS, app, user, new), head, like=source)
-        except AlreadyExists:
+            self._opening.copy(source, head, branch_of(*_SESSIONS, app, user, new))
+        except (AlreadyExists, RefMoved):
             raise _taken(new) from None
         found = self._get(app, user, new, None)
         if found is None:
@@ -322,7 +323,7 @@ def _split(app: str, user: str, state: Mapping[str, Any]) -> tuple[dict[str, Any
             keys[prefix][join_path(_STATE, key.removeprefix(prefix))] = value
     branches = {State.APP_PREFIX: (*_APPS, app), State.USER_PREFIX: (*_USERS, app, user)}
     others = [
-        BranchChanges(branch_of(*parts), set=keys[prefix], message=f"state of {' '.join(parts[1:])}")
+        BranchChanges(branch_of(*parts), set=keys[prefix], message=summary(f"state of {' '.join(parts[1:])}"))
         for prefix, parts in branches.items()
         if keys[prefix]
     ]
@@ -356,8 +357,7 @@ def _summary(event: Event) -> str:
             said.append(part.text.strip().partition("\n")[0])
         elif part.function_call:
             said.append(f"{part.function_call.name}()")
-    text = f"{event.author}: {' '.join(said)}" if said else f"{event.author}: event"
-    return text if len(text) <= _SUMMARY else f"{text[: _SUMMARY - 1]}…"
+    return summary(f"{event.author}: {' '.join(said)}" if said else f"{event.author}: event")
 
 
 def _taken(session_id: str) -> AlreadyExistsError:

@@ -10,17 +10,26 @@ from typing import Any, Final, Literal
 
 from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of, delete_branch, parts_of
-from vstate.integrations.opening import Opened, Opening, StoreLike
+from vstate.integrations.branches import BranchName, branch_of, branches_below
+from vstate.integrations.opening import (
+    Opened,
+    Opening,
+    StoreLike,
+    begins,
+    first_labels,
+    required_path,
+    summary,
+)
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals, Records
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
 with framework_of("llama-index"):
-    from llama_index.core.bridge.pydantic import PrivateAttr
+    from llama_index.core.bridge.pydantic import PrivateAttr, model_serializer
     from llama_index.core.llms import ChatMessage
     from llama_index.core.storage.chat_store.base import BaseChatStore
+    from llama_index.core.storage.chat_store.loading import RECOGNIZED_CHAT_STORES
     from workflows.context.state_store_integration import StateRecord
 
 _CHATS: Final = ("llama_index", "chats")
@@ -39,25 +48,42 @@ class VstateChatStore(Opened, BaseChatStore):
       `vstate log` and `diff` show.
     - A message comes back as a new object, by LlamaIndex's own conversion to JSON. A message that could not
       be loaded again raises InvalidInput, and nothing changes.
+    - In a pickle, a `to_dict` or the context of a workflow, it is the path of its store, and opens the store
+      again. Without a path it raises TypeError there.
 
     Tasks, threads and processes may share a chat. A change that is cancelled has ended before the
     cancellation comes out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
+    path: str | None = None
+    """The directory of the store, by which a copy of this object opens it again."""
     _opening: Opening = PrivateAttr()
     _journals: Journals[Records] = PrivateAttr()
+    __copy__ = BaseChatStore.__copy__
 
-    def __init__(self, store: StoreLike = None) -> None:
-        super().__init__()
-        self._opening = Opening.of(store)
-        self._journals = Journals(lambda branch: Journal(self.repo, branch, Records, name=_MESSAGES))
+    def __init__(self, store: StoreLike = None, *, path: str | None = None) -> None:
+        opening = Opening(path if store is None else store)
+        super().__init__(path=opening.path)
+        self._opening = opening
+        self._journals = Journals(
+            lambda branch: Journal(self.repo, branch, Records, name=_MESSAGES, labels=begins)
+        )
+
+    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (store,), {}
+
+    @model_serializer(mode="wrap")  # type: ignore[untyped-decorator]  # of a framework without types
+    def custom_model_dump(self, handler: Any, info: Any) -> dict[str, Any]:
+        """The path of the store, by which `from_dict` opens it again. TypeError for a store without one."""
+        required_path(self)
+        return {**handler(self), "class_name": self.class_name()}
 
     @classmethod
     def class_name(cls) -> str:
         """The name of the class in LlamaIndex's descriptions."""
         return "VstateChatStore"
 
-    def branch(self, key: str) -> str:
+    def branch(self, key: str) -> BranchName:
         """The name of the branch of a chat."""
         return branch_of(*_CHATS, key)
 
@@ -66,21 +92,32 @@ class VstateChatStore(Opened, BaseChatStore):
         journal = self._journal(key)
         with journal.lock:
             records = list(journal.refresh())
+            self._opening.seen(journal.branch, journal.head)
         return [_message(record) for record in records]
 
     def get_keys(self) -> list[str]:
         """The keys of the chats, sorted as branches are. A chat stays one after its last message is gone."""
-        return [parts_of(name)[-1] for name in self.repo.branch_names(branch_of(*_CHATS) + "/")]
+        return [parts[-1] for parts in branches_below(self.repo, *_CHATS).values()]
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        """Add a message at the end of the chat."""
+        """Add a message at the end of the chat. If the chat was deleted, it begins anew with this message."""
         records = _records([message])
         self._journal(key).append(lambda known: records, message=_summary([message]))
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """Replace the messages of the chat. Messages at its beginning that are equal are stored once."""
-        records = _records(messages)
-        self._journal(key).rewrite(lambda known: records, message=_summary(messages) or "no messages")
+        """Replace the messages of the chat. Messages at its beginning that are equal are stored once.
+
+        Raises NotFound if another store object has deleted the chat since this one read it.
+        """
+        records, journal = _records(messages), self._journal(key)
+
+        def replaced(known: Records) -> list[Any]:
+            self._opening.require_standing(journal.branch, journal.head)
+            return records
+
+        with journal.lock:
+            journal.rewrite(replaced, message=_summary(messages) or "no messages")
+            self._opening.seen(journal.branch, journal.head)
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return message `idx`, counted from 0, or from the end if negative; None if absent."""
@@ -108,7 +145,8 @@ class VstateChatStore(Opened, BaseChatStore):
         once.
         """
         branch = self.branch(key)
-        last = delete_branch(self.repo, branch)
+        last = self._opening.delete(branch)
+        self._opening.seen(branch, None)
         if last is None:
             return None
         self._journals.drop(branch)
@@ -139,6 +177,9 @@ class VstateChatStore(Opened, BaseChatStore):
         return self._journals[self.branch(key)]
 
 
+RECOGNIZED_CHAT_STORES[VstateChatStore.class_name()] = VstateChatStore  # a memory's from_dict looks here
+
+
 def _records(messages: Iterable[ChatMessage]) -> list[Any]:
     """The messages as plain data. Raises InvalidInput for one that could not be loaded again."""
     records = []
@@ -160,8 +201,7 @@ def _message(record: Any) -> ChatMessage:
 
 def _summary(messages: Sequence[ChatMessage]) -> str:
     """The message of the commit: who says what."""
-    lines = [str(message).strip().partition("\n")[0] for message in messages]
-    return "\n".join(line if len(line) <= 80 else f"{line[:79]}…" for line in lines)
+    return summary(*map(str, messages))
 
 
 class VstateStateStorage(Opened):
@@ -172,13 +212,14 @@ class VstateStateStorage(Opened):
     - A change by `set`, `set_state`, `clear` or `edit_state` lands only on the state that it has read. If
       another process saved meanwhile, the change raises RefMoved, and nothing is lost: make it again.
     - The text comes from the workflow's serializer, and the store never loads it.
+    - A save beside a deletion of the state raises NotFound: load the state first.
 
     A cancelled call has ended before the cancellation comes out. Raises StoreUnavailable and the other errors
     of `vstate`.
     """
 
     def __init__(self, run_id: str, store: StoreLike = None) -> None:
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
         self._run_id = run_id
         self.branch = _run(run_id)
         """The name of the run's branch."""
@@ -190,11 +231,11 @@ class VstateStateStorage(Opened):
 
     async def load(self) -> StateRecord | None:
         """The state as it was saved last; None before the first save."""
-        return await in_thread(lambda: self._read(self.repo.newest(self.branch)))
+        return await in_thread(lambda: self._read(self._opening.newest(self.branch)))
 
     async def save(self, record: StateRecord) -> None:
         """Replace the state, wherever the branch is."""
-        await in_thread(lambda: self._write(record, "anywhere"))
+        await in_thread(lambda: self._save(record, "save the state"))
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[_Session]:
@@ -214,11 +255,7 @@ class VstateStateStorage(Opened):
         """Take over the state of another run of this store, by one commit; none if that run has none."""
 
         def copy() -> None:
-            record = self._read(self.repo.newest(_run(handle)))
-            if record is None:
-                self.repo.commit(self.branch, delete=[_STATE], message=f"state of run {handle}, empty")
-            else:
-                self._write(record, "anywhere", message=f"state of run {handle}")
+            self._save(self._read(self.repo.newest(_run(handle))), f"state of run {handle}")
 
         await in_thread(copy)
 
@@ -230,16 +267,9 @@ class VstateStateStorage(Opened):
         data = stored["text"] if tree is None else json.dumps(tree)
         return StateRecord(data=data, state_type=stored["type"], state_module=stored["module"])
 
-    def _write(
-        self,
-        record: StateRecord,
-        expect: Commit | Literal["anywhere"] | None,
-        message: str = "save the state",
-    ) -> Commit | None:
-        tree = _tree(record.data)
-        text = record.data if tree is None else None
-        stored = {"type": record.state_type, "module": record.state_module, "tree": tree, "text": text}
-        return self.repo.commit(self.branch, set={_STATE: stored}, expect=expect, message=message)
+    def _save(self, record: StateRecord | None, message: str) -> None:
+        changes = ({}, [_STATE]) if record is None else (_stored(record), ())
+        self._opening.commit(self.branch, lambda head: changes, message=summary(message))
 
 
 class _Session:
@@ -253,22 +283,41 @@ class _Session:
         storage = self._storage
 
         def load() -> StateRecord | None:
-            self._seen = storage.repo.newest(storage.branch)
+            self._seen = storage._opening.newest(storage.branch)
             return storage._read(self._seen)
 
         return await in_thread(load)
 
     async def save(self, record: StateRecord) -> None:
-        commit = await in_thread(lambda: self._storage._write(record, self._seen))
-        self._seen = commit or self._seen
+        storage = self._storage
+
+        def save() -> None:
+            if self._seen == "anywhere":
+                return storage._save(record, "save the state")
+            commit = storage.repo.commit(
+                storage.branch,
+                set=_stored(record),
+                expect=self._seen,
+                labels=first_labels(storage.branch, self._seen),
+                message="save the state",
+            )
+            self._seen = storage._opening.seen(storage.branch, commit or self._seen)
+
+        await in_thread(save)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[_Session]:
         yield self
 
 
-def _run(run_id: str) -> str:
+def _run(run_id: str) -> BranchName:
     return branch_of(*_RUNS, run_id)
+
+
+def _stored(record: StateRecord) -> dict[str, Any]:
+    tree = _tree(record.data)
+    text = record.data if tree is None else None
+    return {_STATE: {"type": record.state_type, "module": record.state_module, "tree": tree, "text": text}}
 
 
 def _tree(data: Any) -> Any:

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from vstate.errors import InvalidInput, RefMoved, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of, parts_of
-from vstate.integrations.opening import Opened, Opening, StoreLike
+from vstate.integrations.branches import BranchName, branch_of, branches_below
+from vstate.integrations.opening import Opened, Opening, StoreLike, begins, first_labels, summary
 from vstate.patterns.journal import Journal
 from vstate.sessions.shielding import in_thread, shielded
 
@@ -141,8 +141,8 @@ class VstateSession(Opened):
     ) -> None:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
-        self._opening = Opening.of(store)
-        self._prefix = f"openai/{branch_of(session_id)}/"
+        self._opening = Opening(store)
+        branch_of("openai", session_id)  # refuses an id that makes no name
         self._branch = _MAIN
         self._journals: dict[str, Journal[_History]] = {}
         self._lock = new_lock()
@@ -185,7 +185,7 @@ class VstateSession(Opened):
             return
         branch, now = self._branch, _now()
         records = _copied([{"at": now, "item": item} for item in items])
-        message = f"add {', '.join(map(_kind, items))}"
+        message = summary(f"add {', '.join(map(_kind, items))}")
 
         def plan(history: _History) -> Iterable[Any]:
             _require_present(history)
@@ -242,13 +242,13 @@ class VstateSession(Opened):
             def plan(history: _History) -> Iterable[Any]:
                 _require_present(history)
                 if turn_number < 1 or history.first_at(turn_number) is None:
-                    source = journal.branch.removeprefix(self._prefix)
                     raise InvalidInput(
-                        f"Turn {turn_number} does not contain a user message in branch {source!r}"
+                        f"Turn {turn_number} does not contain a user message in branch {self._branch!r}"
                     )
                 return history.before(turn_number)
 
-            journal.fork(self._ref(name), plan, message=f"branch from turn {turn_number}")
+            ref = self._ref(name)
+            journal.fork(ref, plan, message=f"branch from turn {turn_number}", labels=first_labels(ref, None))
 
         def begin() -> str:
             for name in self._generated(base) if branch_name is None else [branch_name]:
@@ -431,13 +431,15 @@ class VstateSession(Opened):
 
     # The journals of the branches
 
-    def _ref(self, branch: str) -> str:
-        return self._prefix + branch_of(branch)
+    def _ref(self, branch: str) -> BranchName:
+        return branch_of("openai", self.session_id, branch)
+
+    def _position(self) -> dict[str, Any]:
+        return {"_branch": self._branch}
 
     def _branches(self) -> list[str]:
         """The names of the branches of the session, those that are gone too."""
-        names = self.repo.branch_names(self._prefix)
-        return [parts_of(name.removeprefix(self._prefix))[-1] for name in names]
+        return [parts[-1] for parts in branches_below(self.repo, "openai", self.session_id).values()]
 
     def _generated(self, base: str) -> Iterator[str]:
         """The name, then the name with numbers, without those that this object has tried before."""
@@ -451,7 +453,9 @@ class VstateSession(Opened):
         self._require_open()
         with self._lock:
             if branch not in self._journals:
-                self._journals[branch] = Journal(self.repo, self._ref(branch), _History, name="items")
+                self._journals[branch] = Journal(
+                    self.repo, self._ref(branch), _History, name="items", labels=begins
+                )
             return self._journals[branch]
 
     def _history(self, branch: str | None) -> _History:

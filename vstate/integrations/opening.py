@@ -2,47 +2,236 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from os import PathLike
-from typing import NamedTuple, Self
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final, Self
 
+from vstate.arguments import storable
+from vstate.errors import NotFound, RefMoved
+from vstate.forks import new_lock, no_copy
+from vstate.integrations.branches import IDS, BranchName
 from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.kv.disk import Disk
+from vstate.kv.url import location_of, open_store
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.patterns.journal import Journal
+from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.security import Security
+from vstate.repo.writing import BranchChanges
 from vstate.sessions.shielding import in_thread
 
 StoreLike = KVStore | str | PathLike[str] | None
 """A store for an adapter: a KVStore, a path, a URL, or None for memory."""
 
+Changes = tuple[Mapping[str, Any], Iterable[str]]
+"""The keys that a commit sets, with their values, and the keys that it deletes."""
 
-class Opening(NamedTuple):
-    """The repository of an adapter, and the store that is closed with the adapter, if any."""
+_MOST_KNOWN: Final = 100_000  # branches
+_LINE: Final = 80  # characters
 
-    repo: Repository
-    owned: KVStore | None
 
-    @classmethod
-    def of(cls, store: StoreLike, *, allow: Iterable[str] = ()) -> Self:
+class Opening:
+    """The repository of an adapter, and what the adapter knows of its branches.
+
+    - `path` is the directory of the store, by which a copy of the adapter opens it again; None for another
+      store, and for a URL, which may hold a password. `lent` is a store that the program opened.
+    - A branch that was deleted stays deleted. A write on top of a commit that this adapter has seen raises
+      NotFound, until the adapter has read that the commit is gone.
+    """
+
+    def __init__(self, store: StoreLike, *, allow: Iterable[str] = ()) -> None:
         """Open a store. Its values load without classes, apart from those that `allow` names."""
         opened = open_store(store)
-        return cls(Repository(opened, Security(allow=allow)), None if opened is store else opened)
+        self.repo = Repository(opened, Security(allow=allow))
+        self.path = _path_of(store)
+        self.lent = opened if opened is store else None
+        self._store = opened
+        self._known: dict[str, ObjectId] = {}
+        self._lock = new_lock()
 
     def close(self) -> None:
         """Close the store if it was opened here."""
-        if self.owned is not None:
-            self.owned.close()
+        if self.lent is None:
+            self._store.close()
+
+    def of_another(self) -> Self:
+        """The same, for an adapter that does not close the store."""
+        another = copy.copy(self)
+        another.lent = self._store
+        return another
+
+    def newest(self, branch: str) -> Commit | None:
+        """Read the newest commit of a branch, None if there is no such branch."""
+        return self.seen(branch, self.repo.newest(branch))
+
+    def seen(self, branch: str, head: Commit | None) -> Commit | None:
+        """Note that the adapter has read or written a branch as it is at this commit. Returns the commit."""
+        with self._lock:
+            self._known.pop(branch, None)
+            if head is not None:
+                self._known[branch] = head.oid
+                if len(self._known) > _MOST_KNOWN:
+                    del self._known[next(iter(self._known))]
+        return head
+
+    def stands(self, branch: str, head: Commit | None) -> bool:
+        """Whether the branch at this commit is the one that was seen, and none that came after a deletion."""
+        known = self._known.get(branch)
+        if known is None or (head is not None and head.oid == known):
+            return True
+        if head is None:
+            return self.repo.newest(branch) is not None  # another thread has just begun it
+        for move in self.repo.refs.reflog(HEADS + branch):
+            if move.new is None or move.new == known:
+                return move.new is not None
+        return False
+
+    def require_standing(self, branch: str, head: Commit | None) -> None:
+        """Raise NotFound for a write beside a deletion: it would bring back what was deleted."""
+        if not self.stands(branch, head):
+            raise NotFound(
+                f"branch {branch!r} was deleted since this program read it, so nothing is written: read it "
+                "again, and begin anew",
+                name=branch,
+            )
+
+    def commit(
+        self, branch: str, changes: Callable[[Commit | None], Changes | None], *, message: str
+    ) -> Commit | None:
+        """Commit the changes that a function makes out of the newest commit; None if it makes none.
+
+        It is called again if another writer was faster. Raises NotFound as `require_standing`.
+        """
+        while True:
+            head = self.repo.newest(branch)
+            self.require_standing(branch, head)
+            made = changes(head)
+            if made is None:
+                return None
+            try:
+                commit = self.repo.commit(
+                    branch,
+                    set=made[0],
+                    delete=made[1],
+                    expect=head,
+                    labels=first_labels(branch, head),
+                    message=message,
+                )
+            except RefMoved:
+                continue
+            self.seen(branch, commit or head)
+            return commit
+
+    def copy(self, source: str, head: Commit, branch: str) -> None:
+        """Begin a branch at a commit of another one; AlreadyExists or RefMoved if it exists.
+
+        It is one ref; between shortened names it is also one commit, with the labels of the new one.
+        """
+        known, own = self.repo.labels([source]).get(source, {}), first_labels(branch, None)
+        if own is None and IDS not in known:
+            self.repo.create_branch(branch, head, like=source)
+        else:
+            labels = {name: label for name, label in known.items() if name != IDS} | {**(own or {})}
+            self.repo.commit_many(
+                [BranchChanges(branch, base=head, labels=labels, message=f"copy of {source}")]
+            )
+
+    def delete(self, branch: str, *, forget: bool = False) -> Commit | None:
+        """Delete a branch, with the commits that arrive meanwhile; its newest commit, None if there is none.
+
+        The reflog keeps it for 30 days. With `forget`, it is removed at once.
+        """
+        while True:
+            try:
+                return self.repo.delete_branch(branch, forget=forget)
+            except NotFound:
+                return None
+            except RefMoved:
+                continue
 
 
-class Opened:
-    """An adapter that is closed by a call, or at the end of a `with` or `async with` block."""
+def first_labels(branch: str, head: Commit | None) -> Mapping[str, Any] | None:
+    """The labels for a commit on top of this one: those of the branch, if it is the first."""
+    return branch.labels if head is None and isinstance(branch, BranchName) else None
+
+
+def begins(journal: Journal[Any], records: object) -> Mapping[str, Any] | None:
+    """`first_labels` for a journal."""
+    return first_labels(journal.branch, journal.head)
+
+
+def summary(*lines: str) -> str:
+    """The message of a commit: the first line of each text, shortened."""
+    short = (storable(line).strip().partition("\n")[0] for line in lines)
+    return "\n".join(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…" for line in short)
+
+
+class _Adapter:
+    """What both kinds of adapters have. A pickle or a deep copy opens the store again, by its path."""
 
     _opening: Opening
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        self = super().__new__(cls)
+        object.__setattr__(self, "_given", (args, options))
+        return self
 
     @property
     def repo(self) -> Repository:
         """The repository of the adapter's branches."""
         return self._opening.repo
+
+    def _position(self) -> dict[str, Any]:
+        """The attributes that a copy gets, besides the arguments."""
+        return {}
+
+    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that make a copy of this adapter on a store."""
+        given = inspect.signature(type(self)).bind(*self._given[0], **self._given[1])
+        given.arguments["store"] = store
+        return given.args, given.kwargs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        store = self._opening.lent or required_path(self)
+        return _again, (type(self), *self._arguments(store), self._position())
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+    def __copy__(self) -> Self:
+        copied = type(self).__new__(type(self), *self._given[0], **self._given[1])
+        vars(copied).update(vars(self))
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        args, options = self._arguments(self._opening.path or self.repo.store)
+        made: Self = _again(type(self), args, options, self._position())
+        return made
+
+
+def _again(kind: Any, args: tuple[Any, ...], options: dict[str, Any], position: dict[str, Any]) -> Any:
+    made = kind(*args, **options)
+    for name, value in position.items():
+        setattr(made, name, value)
+    return made
+
+
+def required_path(adapter: Any) -> str:
+    """The directory of the adapter's store. Raises TypeError if a copy could not open the store by one."""
+    path: str | None = adapter._opening.path
+    if path is None:
+        raise no_copy(adapter, "it names its store by a path only, so open the store by its path")
+    return path
+
+
+class Opened(_Adapter):
+    """An adapter that is closed by a call, or at the end of a `with` or `async with` block."""
 
     def close(self) -> None:
         """Close the store if it was opened here."""
@@ -61,15 +250,8 @@ class Opened:
         await in_thread(self.close)
 
 
-class AsyncOpened:
+class AsyncOpened(_Adapter):
     """An adapter that is closed by a call that is awaited, or at the end of an `async with` block."""
-
-    _opening: Opening
-
-    @property
-    def repo(self) -> Repository:
-        """The repository of the adapter's branches."""
-        return self._opening.repo
 
     async def close(self) -> None:
         """Close the store if it was opened here."""
@@ -80,3 +262,11 @@ class AsyncOpened:
 
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
+
+
+def _path_of(store: StoreLike) -> str | None:
+    if isinstance(store, KVStore):
+        return str(Path(store.location).absolute()) if type(store) is Disk else None
+    if store is None or location_of(store) != fspath(store):
+        return None
+    return str(Path(store).expanduser().absolute())

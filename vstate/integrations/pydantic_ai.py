@@ -9,15 +9,15 @@ from typing import Any, Final
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.forks import new_lock
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of
-from vstate.integrations.opening import AsyncOpened, Opening, StoreLike
+from vstate.integrations.branches import BranchName, branch_of
+from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
 with framework_of("pydantic-ai"):
-    from pydantic import TypeAdapter
+    from pydantic import ConfigDict, TypeAdapter
     from pydantic_ai.conversation_store import (
         ConversationConflict,
         ConversationEntry,
@@ -32,7 +32,10 @@ _MESSAGES: Final = "messages"
 _MOST: Final = 10_000  # entries whose branches stay in memory
 
 _RECORDS: Final = TypeAdapter(ConversationRecord)
-_ENTRIES: Final = TypeAdapter(ConversationEntry)
+# As in the JSON of Pydantic AI, bytes are base64.
+_ENTRIES: Final = TypeAdapter(
+    list[ConversationEntry], config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+)
 
 
 class VstateConversationStore(AsyncOpened, ConversationStore):
@@ -43,10 +46,11 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     - A conversation is the branch `pydantic_ai/CONVERSATION`, with the keys `record` and `messages/ENTRY`.
       A save is one commit, with its messages and the record: both land, or neither.
     - A fork shares the objects of its messages, and keeps them when the other conversation is deleted.
-    - Messages are stored as the JSON of Pydantic AI, and reading them loads no class but its own.
+    - Messages are stored as the JSON of Pydantic AI, and reading them loads no class but its own. So bytes
+      that a tool returned are base64 in the messages that come back.
     - With `forget`, `delete` removes the messages from the store at once, unless a fork has them. Otherwise
       the reflog keeps them for 30 days. A conversation that is created again under the same id, at the
-      moment of its deletion, may go too.
+      moment of its deletion, may go too. A save beside a deletion gets ConversationConflict.
 
     Tasks, threads and processes may share the conversations. A writer that was overtaken gets
     ConversationConflict. A cancelled call has ended before the cancellation comes out. Raises InvalidInput
@@ -54,7 +58,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     """
 
     def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
         self._forget = forget
         self._lock = new_lock()
         # The branch of an entry, which is asked for by its id alone. Only a hint: other branches come next.
@@ -92,7 +96,8 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         # Before the first await: the program may go on to change the messages.
         try:
             stored = _RECORDS.dump_python(record, mode="json")
-            new = {_key(entry.id): _ENTRIES.dump_python(entry, mode="json") for entry in new_entries}
+            entries = _ENTRIES.dump_python(list(new_entries), mode="json")
+            new = {_key(entry["id"]): entry for entry in entries}
         except PydanticSerializationError as error:
             raise InvalidInput(
                 f"the conversation {record.conversation_id!r} cannot be stored as JSON: {error}"
@@ -147,6 +152,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         self, record: dict[str, Any], new: dict[str, Any], expected_revision: str | None, message: str
     ) -> None:
         branch = _branch(record["conversation_id"])
+        scope = {} if record["scope"] is None else {"scope": record["scope"]}
         while True:
             head = self._expected(branch, record["conversation_id"], expected_revision)
             needed = record["head_id"]
@@ -158,7 +164,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
                     branch,
                     set={_RECORD: record, **copied, **new},
                     expect=head,
-                    labels={} if record["scope"] is None else {"scope": record["scope"]},
+                    labels={**(branch.labels or {}), **scope},
                     message=message,
                 )
             except RefMoved:
@@ -217,7 +223,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         yield from self.repo.branches(self.repo.branch_names(f"{_PREFIX}/")).values()
 
 
-def _branch(conversation_id: str) -> str:
+def _branch(conversation_id: str) -> BranchName:
     return branch_of(_PREFIX, conversation_id)
 
 
@@ -226,7 +232,7 @@ def _key(entry_id: str) -> str:
 
 
 def _entry(stored: dict[str, Any]) -> ConversationEntry:
-    return _ENTRIES.validate_python(stored)
+    return _ENTRIES.validate_python([stored])[0]
 
 
 def _line(state: Snapshot, entry_id: str | None) -> Iterator[dict[str, Any]]:
@@ -241,6 +247,4 @@ def _summary(entries: Iterable[ConversationEntry]) -> str:
     """The message of the commit: the kind of each part, with its text."""
     parts = [part for entry in entries for part in entry.message.parts]
     texts = [(part.part_kind, getattr(part, "content", None)) for part in parts]
-    lines = [f"{kind}: {text.strip()}" if isinstance(text, str) else kind for kind, text in texts]
-    short = [line.partition("\n")[0] for line in lines]
-    return "\n".join(line if len(line) <= 80 else f"{line[:79]}…" for line in short)
+    return summary(*(f"{kind}: {text.strip()}" if isinstance(text, str) else kind for kind, text in texts))

@@ -9,11 +9,20 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vstate.arguments import check_count, check_text
-from vstate.errors import InvalidInput, RefMoved, VStateError
+from vstate.errors import InvalidInput, NotFound, RefMoved, VStateError
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of, delete_branch
-from vstate.integrations.opening import AsyncOpened, Opened, Opening, StoreLike
+from vstate.integrations.branches import branch_of
+from vstate.integrations.opening import (
+    AsyncOpened,
+    Changes,
+    Opened,
+    Opening,
+    StoreLike,
+    first_labels,
+    summary,
+)
 from vstate.kv.memory import Memory
+from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
 from vstate.repo.names.refs import check_ref_name
 from vstate.sessions.shielding import in_thread
@@ -60,7 +69,7 @@ class VstateSessionRepository(Opened, SessionRepository):
     """
 
     def __init__(self, store: StoreLike = None) -> None:
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
 
     def branch(self, session_id: str) -> str:
         """The name of a session's branch. Raises InvalidInput for an empty id."""
@@ -72,9 +81,16 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Store a new session; SessionException if there is one with its id."""
         branch, about = self.branch(session.session_id), _plain(session.to_dict())
         try:
-            self.repo.commit(branch, set={_SESSION: about}, expect=None, message="session created")
+            made = self.repo.commit(
+                branch,
+                set={_SESSION: about},
+                expect=None,
+                labels=first_labels(branch, None),
+                message="session created",
+            )
         except RefMoved as error:
             raise SessionException(f"Session {session.session_id} already exists") from error
+        self._opening.seen(branch, made)
         return session
 
     def read_session(self, session_id: str, **kwargs: Any) -> Session | None:
@@ -87,7 +103,7 @@ class VstateSessionRepository(Opened, SessionRepository):
 
         The reflog keeps the session for 30 days, unless `forget` is True: then the store has nothing of it.
         """
-        if delete_branch(self.repo, self.branch(session_id), forget=forget) is None:
+        if self._opening.delete(self.branch(session_id), forget=forget) is None:
             raise _absent(session_id)
 
     # Agents
@@ -181,7 +197,7 @@ class VstateSessionRepository(Opened, SessionRepository):
     # Keys
 
     def _state(self, session_id: str) -> Snapshot | None:
-        head = self.repo.newest(self.branch(session_id))
+        head = self._opening.newest(self.branch(session_id))
         return None if head is None else Snapshot(self.repo, head)
 
     def _read(self, session_id: str, key: str) -> Any:
@@ -214,17 +230,16 @@ class VstateSessionRepository(Opened, SessionRepository):
         self, session_id: str, key: str, value: Callable[[Snapshot], Mapping[str, Any]], message: str
     ) -> None:
         """Set a key to a value that depends on the session, as it is when the commit lands."""
-        branch = self.branch(session_id)
-        while True:
-            head = self.repo.newest(branch)
+
+        def changes(head: Commit | None) -> Changes:
             if head is None:
                 raise _absent(session_id)
-            new = _plain(value(Snapshot(self.repo, head)))
-            try:
-                self.repo.commit(branch, set={key: new}, expect=head, message=message)
-            except RefMoved:
-                continue  # another writer was faster
-            return
+            return {key: _plain(value(Snapshot(self.repo, head)))}, ()
+
+        try:
+            self._opening.commit(self.branch(session_id), changes, message=summary(message))
+        except NotFound as error:
+            raise _absent(session_id) from error
 
 
 class VstateStorage(AsyncOpened, Storage[str, str]):
@@ -252,7 +267,7 @@ class VstateStorage(AsyncOpened, Storage[str, str]):
         search_strategy: SearchStrategy[VstateStorage] | None = None,
     ) -> None:
         self.branch = check_ref_name(branch)
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
         self._search_strategy = search_strategy
         self._prefix = ""
         if isinstance(self.repo.store, Memory):
@@ -263,7 +278,8 @@ class VstateStorage(AsyncOpened, Storage[str, str]):
         name, data = _normalize_key(key), bytes(data)
         full = self._prefix + name
         value = {full: _opened(data)}
-        await _stored(lambda: self.repo.commit(self.branch, set=value, message=f"write {full}"))
+        message = summary(f"write {full}")
+        await _stored(lambda: self.repo.commit(self.branch, set=value, message=message))
         if self._search_strategy is not None:
             try:
                 await self._search_strategy.index(self, name, data)
@@ -278,7 +294,8 @@ class VstateStorage(AsyncOpened, Storage[str, str]):
     async def delete(self, key: str) -> None:
         """Delete the key, if it is there. The history keeps the data until the branch is squashed."""
         full = self._prefix + _normalize_key(key)
-        await _stored(lambda: self.repo.commit(self.branch, delete=[full], message=f"delete {full}"))
+        message = summary(f"delete {full}")
+        await _stored(lambda: self.repo.commit(self.branch, delete=[full], message=message))
 
     async def list(self, query: str = "") -> builtins.list[str]:
         """The keys that begin with the query, sorted."""
@@ -299,7 +316,7 @@ class VstateStorage(AsyncOpened, Storage[str, str]):
         scoped = copy.copy(self)
         below = _normalize_prefix(prefix).strip("/")
         scoped._prefix = f"{self._prefix}{below}/" if below else self._prefix
-        scoped._opening = self._opening._replace(owned=None)
+        scoped._opening = self._opening.of_another()
         scoped._namespaced = _NAMESPACED
         return scoped
 

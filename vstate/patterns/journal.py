@@ -107,11 +107,13 @@ class Journal(Generic[I]):
         name: Id = "journal",
         guard: Guard | None = None,
         labels: LabelsOf[I] | None = None,
+        lost: Callable[[I], None] = lambda index: None,
     ) -> None:
         """The journal under the keys `name/…` of a branch, which need not exist yet. Reads nothing.
 
         `make_index` makes an empty index. With a lease as `guard`, writes raise LeaseLost once it is lost.
-        `labels` gives the labels of the branch for each commit.
+        `labels` gives the labels of the branch for each commit. `lost` is called with the old index when
+        records in it are gone.
         """
         self.repo = repo
         self.branch = branch
@@ -127,6 +129,7 @@ class Journal(Generic[I]):
         """Whether the index has records that are not committed."""
         self._calls: deque[_Call[I]] = deque()
         self._labels_of = labels
+        self._lost = lost
         self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
         # The threads of these calls append in the parent, and are not in a forked child.
         renew_in_child(self, lambda journal: journal._calls.clear())
@@ -221,7 +224,14 @@ class Journal(Generic[I]):
 
         return self._change(changes, message, fresh=True)
 
-    def fork(self, branch: str, plan: Callable[[I], Iterable[Any]], *, message: str = "") -> Commit:
+    def fork(
+        self,
+        branch: str,
+        plan: Callable[[I], Iterable[Any]],
+        *,
+        message: str = "",
+        labels: Mapping[str, Label] | None = None,
+    ) -> Commit:
         """Begin another branch with the records that `plan` makes out of the newest index, as one commit.
 
         The commit goes on top of this journal's newest one. Segments with equal records are shared. Raises
@@ -230,7 +240,7 @@ class Journal(Generic[I]):
         with self.lock:
             made, gone = self._difference(self._divided(list(plan(self.refresh()))))
             changes = BranchChanges(
-                branch, set=made, delete=gone, expect=None, base=self._head, message=message
+                branch, set=made, delete=gone, base=self._head, labels=labels, message=message
             )
             (commit,) = self.repo.commit_many([changes], guard=self.guard)
             if commit is None:
@@ -477,6 +487,7 @@ class Journal(Generic[I]):
         if _are_same(after[: len(before)], before):
             index, new = self._index, after[len(before) + added :]
         else:
+            self._lost(self._index)
             index, new = self._make_index(), [record for segment in segments for record in segment.records]
         # Until the last line, an exception leaves an index that the next call makes anew.
         self._index, self._segments, self._head = self._make_index(), (), None

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import msgpack
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.integrations.branches import branch_below
 from vstate.integrations.langgraph.threads import Pair, Record, Thread, writes_record
+from vstate.integrations.opening import begins, summary
 from vstate.patterns.journal import Journal
-from vstate.repo.names.refs import quote_ref
 from vstate.repo.repository import Repository
 
 _FORM = "msgpack"
@@ -130,11 +131,11 @@ def _take(repo: Repository, source: _Source, prefix: str, progress: Progress) ->
     for thread_id in source.thread_ids():
         threads += 1
         try:
-            branch = prefix + quote_ref(thread_id)
+            branch = branch_below(prefix, thread_id)
         except InvalidInput as error:  # the id is too long for a name
             left_out.append((thread_id, str(error)))
             continue
-        journal = Journal(repo, branch, Thread)
+        journal = Journal(repo, branch, Thread, labels=begins)
         rows: list[tuple[_Row, bool]] = []
         for id, make in source.checkpoints(thread_id):
             try:
@@ -302,7 +303,7 @@ def _made(
             (_text(path), _text(task), int(place), _text(channel), (_text(form), _bytes(value)))
             for path, task, place, channel, form, value in writes
         ],
-        f"{about.get('source', 'checkpoint')} {about.get('step')}"[:80],
+        summary(f"{about.get('source', 'checkpoint')} {about.get('step')}"),
     )
 
 

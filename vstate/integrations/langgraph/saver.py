@@ -21,8 +21,8 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from vstate.errors import AlreadyExists, InvalidInput, RefMoved
-from vstate.integrations.branches import delete_branch
+from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
+from vstate.integrations.branches import IDS, BranchName, branch_below, ids_of
 from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
 from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
@@ -35,15 +35,16 @@ from vstate.integrations.langgraph.threads import (
     Value,
     writes_record,
 )
-from vstate.integrations.opening import Opened, Opening, StoreLike
+from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
 from vstate.patterns.journal import Journal, Journals
 from vstate.repo.core import Guard
-from vstate.repo.names.refs import quote_ref, unquote_ref
+from vstate.repo.names.refs import unquote_ref
 from vstate.repo.rules.labels import Label
 from vstate.sessions.shielding import in_thread
 
 _T = TypeVar("_T")
 
+_MOST_GONE: Final = 100_000
 _BATCH: Final = 64  # checkpoints that `alist` loads without a look at the event loop
 
 
@@ -68,7 +69,8 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     - With a `lease` of vstate, each write lands only while this process holds the lease. A worker that was
       stopped, and comes back after another one took over, gets LeaseLost and changes nothing.
     - `delete_thread` leaves the bytes to `gc`, or with `forget` removes them itself.
-    - A deleted or pruned checkpoint stays so, beside writers that began before.
+    - A deleted or pruned checkpoint stays so, beside runs that began before: a write that stands on it raises
+      NotFound, and so ends its run. LangGraph's own savers bring the whole thread back.
 
     Threads, tasks and processes may share a thread. The async methods may be cancelled: a write has happened
     or not when the cancellation comes out. Raises StoreUnavailable and the other errors of `vstate`.
@@ -84,19 +86,28 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         forget: bool = False,
     ) -> None:
         super().__init__(serde=serde)
-        self._opening = Opening.of(store)
+        self._opening = Opening(store)
         self.prefix = prefix
         self.lease = lease
         self.forget = forget
         self._described: dict[int, Mapping[str, Any]] = {}
         """The metadata that `put` is storing, by the identity of the pairs: loading one takes longer."""
-        self._journals = Journals(
-            lambda branch: Journal(self.repo, branch, _Thread, guard=lease, labels=self._labels), most=256
-        )
+        self._gone: dict[tuple[str, str, str], None] = {}
+        """The branches, namespaces and ids of the last checkpoints that are gone."""
+        self._journals = Journals(self._open, most=256)
 
-    def branch(self, thread_id: object) -> str:
+    def _open(self, branch: str) -> Journal[_Thread]:
+        def lost(thread: _Thread) -> None:
+            for saved in thread.all():
+                self._gone[branch, saved.ns, saved.id] = None
+            while len(self._gone) > _MOST_GONE:
+                self._gone.pop(next(iter(self._gone)), None)
+
+        return Journal(self.repo, branch, _Thread, guard=self.lease, labels=self._labels, lost=lost)
+
+    def branch(self, thread_id: object) -> BranchName:
         """The branch of a thread, for `vstate log`, `diff` and `show`. InvalidInput if the id is None."""
-        return self.prefix + quote_ref(_id(thread_id))
+        return branch_below(self.prefix, _id(thread_id))
 
     # Writing
 
@@ -107,7 +118,10 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint with the values of its channels, in one commit; the config that names it."""
+        """Store a checkpoint with the values of its channels, in one commit; the config that names it.
+
+        Raises NotFound if the checkpoint that it follows was deleted.
+        """
         thread_id, ns, parent = _named(config)
         own: dict[str, Any] = {**checkpoint}
         values = own.pop("channel_values", {})
@@ -122,7 +136,10 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                 dumped[channel] = self._dump(values[channel])
             return dumped[channel]
 
+        journal = self._journal(thread_id)
+
         def plan(thread: Thread) -> list[Record]:
+            self._require(journal, thread, ns, parent)
             of_values = {channel: versions.get(channel) for channel in values}
             return [
                 thread.record(
@@ -130,10 +147,10 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                 )
             ]
 
-        step = about.get("step")
+        message = summary(f"{about.get('source', 'checkpoint')} {about.get('step')}")
         self._described[id(described)] = about
         try:
-            self._journal(thread_id).append(plan, message=f"{about.get('source', 'checkpoint')} {step}")
+            self._opening.seen(journal.branch, journal.append(plan, message=message))
         finally:
             del self._described[id(described)]
         return _config(thread_id, ns, checkpoint["id"])
@@ -148,6 +165,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         """Store the writes of a task beside a checkpoint, which need not be there yet, in one commit.
 
         A write that is there already stays; an error, an interrupt or a resume replaces the one before.
+        Raises NotFound if the checkpoint was there, and was deleted.
         """
         thread_id, ns, id = _named(config)
         if id is None:
@@ -157,25 +175,41 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             for place, (channel, value) in enumerate(writes)
         ]
 
+        journal = self._journal(thread_id)
+
         def plan(thread: Thread) -> list[Record]:
+            self._require(journal, thread, ns, id)
             new = [write for write in found if not thread.has_write(ns, id, task_id, write[0])]
             return [writes_record(ns, id, task_path, task_id, new)] if new else []
 
         channels = ", ".join(dict.fromkeys(channel for channel, _ in writes))
-        self._journal(thread_id).append(plan, message=f"writes {channels}"[:80])
+        journal.append(plan, message=summary(f"writes {channels}"))
+
+    def _require(self, journal: Journal[_Thread], thread: Thread, ns: str, id: str | None) -> None:
+        """Raise NotFound for a checkpoint that this saver knew, and that was deleted."""
+        if id is None or thread.find(ns, id) is not None:
+            return
+        if (journal.branch, ns, id) in self._gone:
+            raise NotFound(
+                f"checkpoint {id!r} of branch {journal.branch!r} was deleted, so nothing that follows it is "
+                "written: run the thread anew",
+                name=id,
+            )
+        if journal.head is None:
+            self._opening.require_standing(journal.branch, None)
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete the branch of a thread, with all its checkpoints and writes.
 
-        The next `gc` of the store frees their room. With `forget` it is free when this returns, and the
-        thread cannot be brought back. That takes as long as a look at the whole store: see
-        `Repository.delete_branch`.
+        The reflog keeps them for 30 days. With `forget`, the store has nothing of them when this returns.
+        That takes as long as a look at the whole store: see `Repository.delete_branch`.
         """
-        branch = self.branch(thread_id)
+        branch, journal = self.branch(thread_id), self._journal(thread_id)
         if self.lease is not None:
             # The transaction of a commit tests the lease; a deletion cannot.
-            self._journal(thread_id).rewrite(lambda thread: [], message="delete")
-        delete_branch(self.repo, branch, forget=self.forget)
+            journal.rewrite(lambda thread: [], message="delete")
+        self._opening.delete(branch, forget=self.forget)
+        journal.refresh()
         self._journals.drop(branch)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -200,9 +234,14 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             kept = thread.all()
             try:
                 if self.lease is None:
-                    self.repo.create_branch(branch, head, like=self.branch(source_thread_id))
+                    self._opening.copy(self.branch(source_thread_id), head, branch)
                 else:  # one commit more, whose transaction tests the lease
-                    source.fork(branch, lambda newest: newest.copies(kept), message="copy")
+                    source.fork(
+                        branch,
+                        lambda newest: newest.copies(kept),
+                        message="copy",
+                        labels=first_labels(branch, None),
+                    )
                 return
             except (AlreadyExists, RefMoved):
                 pass  # the thread exists
@@ -211,7 +250,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             return thread.copies(kept, len(target.heap))
 
         # Without the lock of the source: two threads may be copied onto each other.
-        self._journal(target_thread_id).append(plan, message=f"copy of {source_thread_id}"[:80])
+        self._journal(target_thread_id).append(plan, message=summary(f"copy of {source_thread_id}"))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Reduce threads to the newest checkpoint of each namespace, or with "delete" to nothing.
@@ -256,6 +295,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         journal = self._journal(thread_id)
         with journal.lock:
             thread = journal.refresh()
+            self._opening.seen(journal.branch, journal.head)
             saved = thread.find(ns, id)
             return None if saved is None else self._tuple(thread_id, thread, saved)
 
@@ -429,16 +469,19 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
         Labels are not encrypted. So they are set only where the metadata are not either.
         """
+        first = first_labels(journal.branch, journal.head)
         if type(self.serde) is not JsonPlusSerializer:
-            return None
+            return first
         labels = NO_FACTS if journal.head is None else journal.labels
         metadata = [fields["metadata"] for kind, fields, *_ in records if kind == CHECKPOINT]
         if labels is None:  # something else has moved the branch
             labels = NO_FACTS
             metadata += [saved.metadata for saved in journal.index.all()]
+        facts: Mapping[str, Label] = {name: label for name, label in labels.items() if name != IDS}
         for pair in metadata:
-            labels = with_metadata(labels, self._described.get(id(pair)) or self._load(pair))
-        return labels
+            facts = with_metadata(facts, self._described.get(id(pair)) or self._load(pair))
+        own = journal.branch.labels if isinstance(journal.branch, BranchName) else None
+        return {**facts, **(own or {})}
 
     def _thread_ids(self, filter: Mapping[str, Any] | None = None) -> Iterable[str]:
         """The ids of all threads, or of those that may have checkpoints with this in their metadata."""
@@ -446,9 +489,11 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         found = (
             self.repo.possible_branches(texts, self.prefix) if texts else self.repo.branch_names(self.prefix)
         )
-        for name in found:
+        for name, ids in ids_of(self.repo, found).items():
             try:
-                yield unquote_ref(name.removeprefix(self.prefix))
+                thread_id = ids[-1] if ids else unquote_ref(name.removeprefix(self.prefix))
+                if self.branch(thread_id) == name:
+                    yield thread_id
             except InvalidInput:
                 continue  # a branch that another program made
 

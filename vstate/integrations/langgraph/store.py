@@ -101,7 +101,7 @@ class VstateStore(Opened, BaseStore):
         self.index_config = index
         self.ttl_config = ttl
         self.branch = branch
-        self._opening = Opening.of(store, allow=allow)
+        self._opening = Opening(store, allow=allow)
         self._decoded: dict[bytes, Any] = {}
 
     # The calls that LangGraph makes

@@ -44,7 +44,7 @@ SWEEP = "gc"
 """The key whose value changes whenever a sweep of `gc` deletes something."""
 
 _SYMBOLIC = "ref: "
-_LONGEST_NAME = 200
+LONGEST_NAME = 200
 _RECENT = 4
 _KNOWN = 10_000  # branches whose lifetimes are kept in memory
 _TIME = re.compile("[0-7][0-9a-f]{15}")
@@ -64,11 +64,12 @@ def quote_ref(text: str) -> str:
     `unquote_ref` gives the text back. Raises InvalidInput for a text whose name is longer than 200
     characters, or that UTF-8 cannot encode.
     """
-    check_text("the text of a ref name", text)
-    if not text:
-        return "%"
-    quoted = f"%{ord('H'):X}EAD" if text == HEAD else _TO_QUOTE.sub(_percent, text)
-    return check_ref_name(quoted)
+    return check_ref_name(percent_encoded(check_text("the text of a ref name", text)))
+
+
+def percent_encoded(text: str) -> str:
+    """As `quote_ref`, of any length."""
+    return "%" if not text else f"%{ord('H'):X}EAD" if text == HEAD else _TO_QUOTE.sub(_percent, text)
 
 
 def unquote_ref(name: str) -> str:
@@ -87,10 +88,10 @@ def check_ref_name(name: str, kind: str = "branch") -> str:
     """The name, if git's check-ref-format accepts it for a branch; InvalidInput if not."""
     if not isinstance(name, str):
         raise TypeError(f"a {kind} name is a str, not {type(name).__name__}")
-    if len(name) > _LONGEST_NAME:
+    if len(name) > LONGEST_NAME:
         raise InvalidInput(
             f"{name[:20]!r}… is not a {kind} name: it has {len(name):,} characters, "
-            f"and {_LONGEST_NAME} are the most"
+            f"and {LONGEST_NAME} are the most"
         )
     if not _is_allowed(name):
         raise InvalidInput(

@@ -1,0 +1,446 @@
+"""The adapters as a table: how a run begins and goes on in each, how its texts are read, and how they go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from functools import cache
+from typing import Any
+
+import pytest
+
+os.environ["CREWAI_DISABLE_TELEMETRY"] = "true"  # before the import: CrewAI looks then
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+class Adapter(ABC):
+    """One adapter. `handle` is an open one."""
+
+    framework: str
+    lists = True
+    """Whether it lists its ids."""
+    refuses: tuple[str, ...] = ("NotFound",)
+    """The errors with which a late write is refused; none if it begins anew with the late text alone."""
+
+    follows = False
+    """Whether a write names the state that it follows."""
+
+    def __init__(self) -> None:
+        pytest.importorskip(self.framework, reason=f"{self.framework} is not installed")
+
+    @abstractmethod
+    def open(self, store: Any) -> Any: ...
+
+    @abstractmethod
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        """What a run writes at its step with this number, with all its texts; the newest is the last."""
+
+    @abstractmethod
+    def read(self, handle: Any, id: str) -> Any:
+        """The stored texts of an id, or an object that shows them; nothing if there is no such id."""
+
+    def same(self, handle: Any) -> Any:
+        """What `open` gives, for a handle of a single id."""
+        return lambda id: handle
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        for branch in handle.repo.branch_names():
+            handle.repo.delete_branch(branch, forget=forget)
+
+    def ids(self, handle: Any) -> list[str]:
+        return []
+
+
+class Saver(Adapter):
+    framework = "langgraph.checkpoint.base"
+    follows = True
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.langgraph import VstateSaver
+
+        return VstateSaver(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from langgraph.checkpoint.base import empty_checkpoint
+
+        config = {"configurable": {"thread_id": id, "checkpoint_ns": ""}}
+        if number:
+            config["configurable"]["checkpoint_id"] = f"{texts[0]!a} {number - 1}"
+            handle.put_writes(config, [("messages", texts[-1])], "task")
+        made = {
+            **empty_checkpoint(),
+            "id": f"{texts[0]!a} {number}",
+            "channel_values": {"messages": list(texts)},
+            "channel_versions": {"messages": number + 1},
+        }
+        handle.put(config, made, {"source": "loop", "step": number}, {"messages": number + 1})
+
+    def read(self, handle: Any, id: str) -> Any:
+        found = handle.get_tuple({"configurable": {"thread_id": id}})
+        return found and found.checkpoint["channel_values"]["messages"]
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        handle.forget = forget
+        handle.delete_thread(id)
+
+    def ids(self, handle: Any) -> list[str]:
+        return [found.config["configurable"]["thread_id"] for found in handle.list(None)]
+
+
+class Burr(Adapter):
+    framework = "burr"
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.burr import VstatePersister
+
+        return VstatePersister(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from burr.core import State
+
+        handle.save("part", id, number, "act", State({"texts": list(texts)}), "completed")
+
+    def read(self, handle: Any, id: str) -> Any:
+        found = handle.load("part", id)
+        return found and found["state"]["texts"]
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        handle.delete_app("part", id, forget=forget)
+
+    def ids(self, handle: Any) -> list[str]:
+        return list(handle.list_app_ids("part"))
+
+
+class History(Adapter):
+    framework = "agent_framework"
+    lists = False
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.agent_framework import VstateHistoryProvider
+
+        return VstateHistoryProvider(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from agent_framework import Message
+
+        run(handle.save_messages(id, [Message("user", [text]) for text in texts]))
+
+    def read(self, handle: Any, id: str) -> Any:
+        return [message.text for message in run(handle.get_messages(id))]
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        run(handle.clear(id, forget=forget))
+
+
+class Checkpoints(Adapter):
+    framework = "agent_framework"
+    follows = True
+    refuses = ("NotFound", "WorkflowCheckpointException")
+    lists = False
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.agent_framework import VstateCheckpointStorage
+
+        return VstateCheckpointStorage(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from agent_framework import WorkflowCheckpoint
+
+        before = f"{texts[0]!a} {number - 1}" if number else None
+        made = WorkflowCheckpoint(
+            workflow_name=id,
+            graph_signature_hash="hash",
+            checkpoint_id=f"{texts[0]!a} {number}",
+            previous_checkpoint_id=before,
+            state={"texts": list(texts)},
+        )
+        run(handle.save(made))
+
+    def read(self, handle: Any, id: str) -> Any:
+        found = run(handle.get_latest(workflow_name=id))
+        return found and found.state["texts"]
+
+
+class Workflows(Checkpoints):
+    """The same, with a deletion of each checkpoint."""
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        for each in run(handle.list_checkpoint_ids(workflow_name=id)):
+            assert run(handle.delete(each))
+
+
+class OpenAI(Adapter):
+    framework = "agents"
+    refuses = ()
+    lists = False
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.openai_agents import VstateSession
+
+        return cache(lambda id: VstateSession(id, store))
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        run(handle(id).add_items([{"role": "user", "content": texts[-1]}]))
+
+    def read(self, handle: Any, id: str) -> Any:
+        return [item["content"] for item in run(handle(id).get_items())]
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        super().delete(handle(id), id, forget)
+
+
+class Cleared(OpenAI):
+    """The same, with the SDK's own deletion."""
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        run(handle(id).clear_session())
+
+
+class Strands(Adapter):
+    framework = "strands"
+    refuses = ("SessionException",)
+    lists = False
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.strands import VstateSessionRepository
+
+        return VstateSessionRepository(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from strands.types.session import Session, SessionAgent, SessionMessage, SessionType
+
+        agent = SessionAgent(agent_id="a", state={"texts": list(texts)}, conversation_manager_state={})
+        if not number:
+            handle.create_session(Session(session_id=id, session_type=SessionType.AGENT))
+            handle.create_agent(id, agent)
+        message = {"role": "user", "content": [{"text": texts[-1]}]}
+        handle.create_message(id, "a", SessionMessage.from_message(message, number))
+        handle.update_agent(id, agent)
+
+    def read(self, handle: Any, id: str) -> Any:
+        agent = handle.read_agent(id, "a")
+        return agent and agent.state["texts"]
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        handle.delete_session(id, forget=forget)
+
+
+class Conversations(Adapter):
+    framework = "pydantic_ai.conversation_store"
+    follows = True
+    refuses = ("ConversationConflict",)
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.pydantic_ai import VstateConversationStore
+
+        self._known: dict[Any, Any] = {}
+        return VstateConversationStore(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from pydantic_ai.conversation import Conversation
+        from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+        if not number:
+            self._known[texts[0]] = Conversation(conversation_id=id)
+        conversation = self._known[texts[0]]
+        conversation.messages.append(ModelRequest(parts=[UserPromptPart(texts[-1])]))
+        run(handle.save(conversation))
+
+    def read(self, handle: Any, id: str) -> Any:
+        found = run(handle.load(id))
+        return found and [message.parts[0].content for message in found.messages]
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        handle._forget = forget
+        run(handle.delete(id))
+
+    def ids(self, handle: Any) -> list[str]:
+        return [record.conversation_id for record in run(handle.read_records())]
+
+
+class Sessions(Adapter):
+    framework = "google.adk.sessions"
+    follows = True
+    refuses = ("SessionNotFoundError", "StaleSessionError")
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.google_adk import VstateSessionService
+
+        self._known: dict[Any, Any] = {}
+        return VstateSessionService(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from google.adk.events import Event, EventActions
+        from google.genai import types
+
+        if not number:
+            work = handle.create_session(app_name="app/" * 20, user_id="ann", session_id=id)
+            self._known[texts[0]] = run(work)
+        content = types.Content(role="user", parts=[types.Part(text=texts[-1])])
+        actions = EventActions(state_delta={"texts": list(texts)})
+        event = Event(author="user", content=content, actions=actions)
+        run(handle.append_event(self._known[texts[0]], event))
+
+    def read(self, handle: Any, id: str) -> Any:
+        found = run(handle.get_session(app_name="app/" * 20, user_id="ann", session_id=id))
+        return found and found.state["texts"]
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        handle._forget = forget
+        run(handle.delete_session(app_name="app/" * 20, user_id="ann", session_id=id))
+
+    def ids(self, handle: Any) -> list[str]:
+        return [each.id for each in run(handle.list_sessions(app_name="app/" * 20)).sessions]
+
+
+class Flows(Adapter):
+    framework = "crewai"
+    lists = False
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.crewai import VstateFlowPersistence
+
+        return VstateFlowPersistence(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        handle.save_state(id, "go", {"id": id, "texts": list(texts)})
+
+    def read(self, handle: Any, id: str) -> Any:
+        found = handle.load_state(id)
+        return found and found["texts"]
+
+
+class Runs(Flows):
+    """The checkpoints of CrewAI."""
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.crewai import VstateProvider
+
+        return VstateProvider(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        import json
+
+        handle.checkpoint(json.dumps({"texts": texts}), id)
+
+    def read(self, handle: Any, id: str) -> Any:
+        import json
+
+        found = handle.newest(id)
+        return found and json.loads(handle.from_checkpoint(found))["texts"]
+
+
+class Chats(Adapter):
+    framework = "llama_index.core"
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.llama_index import VstateChatStore
+
+        return VstateChatStore(store)
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from llama_index.core.llms import ChatMessage
+
+        handle.set_messages(id, [ChatMessage(content=text) for text in texts])
+
+    def read(self, handle: Any, id: str) -> Any:
+        return [message.content for message in handle.get_messages(id)]
+
+    def ids(self, handle: Any) -> list[str]:
+        return list(handle.get_keys())
+
+
+class Messages(Chats):
+    """The same, message by message, with LlamaIndex's own deletion."""
+
+    refuses = ()
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        from llama_index.core.llms import ChatMessage
+
+        handle.add_message(id, ChatMessage(content=texts[-1]))
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        handle.delete_messages(id)
+
+
+class States(Adapter):
+    framework = "workflows"
+    lists = False
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.llama_index import VstateStateStorage
+
+        return cache(lambda id: VstateStateStorage(id, store))
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        import json
+
+        from workflows.context.state_store_integration import StateRecord
+
+        run(handle(id).save(StateRecord(data=json.dumps(texts), state_type="list", state_module="builtins")))
+
+    def read(self, handle: Any, id: str) -> Any:
+        import json
+
+        found = run(handle(id).load())
+        return found and json.loads(found.data)
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        super().delete(handle(id), id, forget)
+
+
+class AgentScope(Adapter):
+    framework = "agentscope"
+    lists = False
+
+    def open(self, store: Any) -> Any:
+        from vstate.integrations.agentscope import VstateSession
+
+        return VstateSession(store)
+
+    def _module(self) -> Any:
+        from agentscope.module import StateModule
+
+        module = StateModule()
+        module.texts = None
+        module.register_state("texts")
+        return module
+
+    def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
+        module = self._module()
+        module.texts = list(texts)
+        run(handle.save_session_state(id, "ann", module=module))
+
+    def read(self, handle: Any, id: str) -> Any:
+        module = self._module()
+        run(handle.load_session_state(id, "ann", module=module))
+        return module.texts
+
+    def delete(self, handle: Any, id: str, forget: bool) -> None:
+        run(handle.delete_session(id, "ann", forget=forget))
+
+
+ADAPTERS: list[Callable[[], Adapter]] = [
+    Saver,
+    Burr,
+    History,
+    Checkpoints,
+    Workflows,
+    OpenAI,
+    Cleared,
+    Strands,
+    Conversations,
+    Sessions,
+    Flows,
+    Runs,
+    Chats,
+    Messages,
+    States,
+    AgentScope,
+]

@@ -1,0 +1,125 @@
+"""What all adapters have in common: deletions that last, ids of any length, texts of any kind, copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adapters import ADAPTERS, Adapter
+
+from vstate import InvalidInput, Memory
+from vstate.integrations.opening import AsyncOpened, Opened
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+
+@pytest.fixture(params=ADAPTERS, ids=lambda each: each.__name__)
+def adapter(request: pytest.FixtureRequest) -> Adapter:
+    made: Adapter = request.param()
+    return made
+
+
+def late(adapter: Adapter, write: Callable[[], None]) -> None:
+    """A write that is refused, or that begins anew."""
+    if not adapter.refuses:
+        write()
+        return
+    with pytest.raises(Exception, match=r"\w") as refused:
+        write()
+    assert type(refused.value).__name__ in adapter.refuses
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["kept", "forgotten"])
+@pytest.mark.parametrize("deletes", ["another", "the same"])
+@pytest.mark.parametrize("again", [False, True], ids=["absent", "begun anew"])
+def test_a_late_write_brings_no_deleted_text_back(
+    adapter: Adapter, deletes: str, again: bool, forget: bool
+) -> None:
+    """A run that knows a deleted text writes on: the text stays deleted, also if the id begins anew first."""
+    store = Memory()
+    first, second = adapter.open(store), adapter.open(store)
+    handle = second if deletes == "another" else first
+    adapter.write(first, "ann", ["pin 1234"], 0)
+    adapter.write(first, "ann", ["pin 1234", "two"], 1)
+    assert "pin 1234" in str(adapter.read(second, "ann"))
+    adapter.delete(handle, "ann", forget)
+    if again:
+        assert not adapter.read(handle, "ann")
+        adapter.write(handle, "ann", ["new"], 0)
+    if not again or deletes == "another" or adapter.follows:
+        late(adapter, lambda: adapter.write(first, "ann", ["pin 1234", "two", "late"], 2))
+    for each in (first, second):
+        found = str(adapter.read(each, "ann"))
+        assert "pin 1234" not in found
+        assert ("new" in found) == again
+    if not again:
+        adapter.write(first, "ann", ["new"], 0)
+        assert "new" in str(adapter.read(second, "ann"))
+
+
+@pytest.mark.parametrize("length", [201, 500, 900])
+def test_an_id_of_any_length_is_taken(adapter: Adapter, length: int) -> None:
+    """Ids that differ at their end only have branches of their own, and a list has them as they are."""
+    ids = [
+        "29:1-Xq9k/" + "é" * 9 + "x" * (length - 19),
+        "29:1-Xq9k/" + "é" * 9 + "x" * (length - 20) + "y",
+        "ann",
+    ]
+    handle = adapter.open(Memory())
+    for number, id in enumerate(ids):
+        adapter.write(handle, id, [f"text {number}"], 0)
+        adapter.write(handle, id, [f"text {number}", f"more {number}"], 1)
+    for number, id in enumerate(ids):
+        found = str(adapter.read(handle, id))
+        assert f"more {number}" in found
+        assert f"more {number - 1}" not in found
+    if adapter.lists:
+        assert {*adapter.ids(handle)} == {*ids}
+    adapter.delete(handle, ids[0], True)
+    assert not adapter.read(handle, ids[0])
+
+
+def test_an_id_that_no_label_takes_is_refused(adapter: Adapter) -> None:
+    """The error says how long an id may be."""
+    with pytest.raises(InvalidInput, match="1,024"):
+        adapter.write(adapter.open(Memory()), "x" * 1100, ["text"], 0)
+
+
+def test_half_a_surrogate_pair_is_stored(adapter: Adapter) -> None:
+    """A text that UTF-8 cannot encode comes back as it is, and the message of its commit can be stored."""
+    handle = adapter.open(Memory())
+    for number, text in enumerate(["cut \ud83d", "\udc00 at the begin", "é" * 79 + "\ud83d\ude00" * 9]):
+        adapter.write(handle, f"ann {number}", [text], 0)
+        assert adapter.read(handle, f"ann {number}") == [text]
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, copy.copy, lambda handle: pickle.loads(pickle.dumps(handle))],
+    ids=["deepcopy", "copy", "pickle"],
+)
+def test_a_copy_opens_the_store_again(adapter: Adapter, copied: Callable[[Any], Any], tmp_path: Path) -> None:
+    """A copy of an adapter on a path reads what is there, and goes on with it."""
+    handle = adapter.open(tmp_path / "s")
+    adapter.write(handle, "ann", ["one"], 0)
+    if isinstance(handle, Opened | AsyncOpened):
+        again = copied(handle)
+    else:
+        again = adapter.same(copied(handle("ann")))
+    assert "one" in str(adapter.read(again, "ann"))
+    if not adapter.follows:
+        adapter.write(again, "ann", ["one", "two"], 1)
+        assert "two" in str(adapter.read(handle, "ann"))
+
+
+def test_a_copy_that_could_not_find_its_store_is_refused(adapter: Adapter) -> None:
+    """An adapter in memory, and one on a URL, which may hold a password, have no pickle."""
+    for store in (None, "memory:"):
+        handle = adapter.open(store)
+        one = handle if isinstance(handle, Opened | AsyncOpened) else handle("ann")
+        with pytest.raises(TypeError, match="path"):
+            pickle.dumps(one)
