@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
@@ -29,6 +30,8 @@ class Adapter(ABC):
 
     follows = False
     """Whether a write names the state that it follows."""
+    exact = True
+    """Whether a text may be any value."""
 
     def __init__(self) -> None:
         pytest.importorskip(self.framework, reason=f"{self.framework} is not installed")
@@ -44,6 +47,10 @@ class Adapter(ABC):
     def read(self, handle: Any, id: str) -> Any:
         """The stored texts of an id, or an object that shows them; nothing if there is no such id."""
 
+    def given_back(self, text: str) -> str:
+        """A text as the framework's own serializer gives it back."""
+        return text
+
     def same(self, handle: Any) -> Any:
         """What `open` gives, for a handle of a single id."""
         return lambda id: handle
@@ -58,7 +65,13 @@ class Adapter(ABC):
 
 class Saver(Adapter):
     framework = "langgraph.checkpoint.base"
+    exact = False
     follows = True
+
+    def given_back(self, text: str) -> str:
+        from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+        return str(JsonPlusSerializer().loads_typed(JsonPlusSerializer().dumps_typed(text)))
 
     def open(self, store: Any) -> Any:
         from vstate.integrations.langgraph import VstateSaver
@@ -118,6 +131,7 @@ class Burr(Adapter):
 
 class History(Adapter):
     framework = "agent_framework"
+    exact = False
     lists = False
 
     def open(self, store: Any) -> Any:
@@ -139,6 +153,7 @@ class History(Adapter):
 
 class Checkpoints(Adapter):
     framework = "agent_framework"
+    exact = False
     follows = True
     refuses = ("NotFound", "WorkflowCheckpointException")
     lists = False
@@ -232,6 +247,7 @@ class Strands(Adapter):
 
 class Conversations(Adapter):
     framework = "pydantic_ai.conversation_store"
+    exact = False
     follows = True
     refuses = ("ConversationConflict",)
 
@@ -265,6 +281,7 @@ class Conversations(Adapter):
 
 class Sessions(Adapter):
     framework = "google.adk.sessions"
+    exact = False
     follows = True
     refuses = ("SessionNotFoundError", "StaleSessionError")
 
@@ -318,25 +335,27 @@ class Flows(Adapter):
 class Runs(Flows):
     """The checkpoints of CrewAI."""
 
+    exact = False
+
+    def given_back(self, text: str) -> str:
+        return str(json.loads(json.dumps(text)))
+
     def open(self, store: Any) -> Any:
         from vstate.integrations.crewai import VstateProvider
 
         return VstateProvider(store)
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
-        import json
-
         handle.checkpoint(json.dumps({"texts": texts}), id)
 
     def read(self, handle: Any, id: str) -> Any:
-        import json
-
         found = handle.newest(id)
         return found and json.loads(handle.from_checkpoint(found))["texts"]
 
 
 class Chats(Adapter):
     framework = "llama_index.core"
+    exact = False
 
     def open(self, store: Any) -> Any:
         from vstate.integrations.llama_index import VstateChatStore
@@ -366,12 +385,19 @@ class Messages(Chats):
         handle.add_message(id, ChatMessage(content=texts[-1]))
 
     def delete(self, handle: Any, id: str, forget: bool) -> None:
-        handle.delete_messages(id)
+        if forget:
+            super().delete(handle, id, forget)
+        else:
+            handle.delete_messages(id)
 
 
 class States(Adapter):
     framework = "workflows"
+    exact = False
     lists = False
+
+    def given_back(self, text: str) -> str:
+        return str(json.loads(json.dumps(text)))
 
     def open(self, store: Any) -> Any:
         from vstate.integrations.llama_index import VstateStateStorage
@@ -379,15 +405,11 @@ class States(Adapter):
         return cache(lambda id: VstateStateStorage(id, store))
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
-        import json
-
         from workflows.context.state_store_integration import StateRecord
 
         run(handle(id).save(StateRecord(data=json.dumps(texts), state_type="list", state_module="builtins")))
 
     def read(self, handle: Any, id: str) -> Any:
-        import json
-
         found = run(handle(id).load())
         return found and json.loads(found.data)
 

@@ -150,18 +150,6 @@ def test_a_save_or_load_that_fails_changes_nothing() -> None:
     asyncio.run(check())
 
 
-def test_a_state_comes_back_as_from_json() -> None:
-    """Tuples and keys that are numbers load as AgentScope's own sessions load them."""
-
-    async def check() -> None:
-        session, note = VstateSession(Memory()), Note()
-        await session.save_session_state("s1", note=Note({1: (True, None), "é": "\ud800"}))
-        await session.load_session_state("s1", note=note)
-        assert note.text == {"1": [True, None], "é": "\ud800"}
-
-    asyncio.run(check())
-
-
 def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     """An agent goes on in another call with the memory of the first one."""
     turn = example("AgentScope")["turn"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.schema import ImageDocument
 from llama_index.core.storage.chat_store import SimpleChatStore
 from pydantic import BaseModel
-from workflows.context.serializers import JsonSerializer
+from workflows.context.serializers import JsonSerializer, PickleSerializer
 from workflows.context.state_store import DictState
 from workflows.context.state_store_integration import StateRecord, StateStorage, StateStoreFacade
 
@@ -217,3 +218,26 @@ def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     assert asyncio.run(again["state"].get_state()).count == 1
     asyncio.run(count())
     assert "count" in commands("LlamaIndex")[1]
+
+
+@pytest.mark.parametrize("serializer", [JsonSerializer(), PickleSerializer()], ids=["json", "pickle"])
+def test_a_memory_in_the_context_of_a_workflow(serializer: JsonSerializer, tmp_path: Path) -> None:
+    """It comes back with the chat, and what it gets then is in the store. One in memory is no JSON."""
+
+    def memory(store: VstateChatStore) -> ChatMemoryBuffer:
+        return ChatMemoryBuffer.from_defaults(chat_store=store, chat_store_key="ann")
+
+    kept = memory(VstateChatStore(tmp_path / "s"))
+    kept.put(ChatMessage(content="one"))
+    for again in (
+        serializer.deserialize(serializer.serialize(kept)),
+        ChatMemoryBuffer.from_dict(kept.to_dict()),
+        ChatMemoryBuffer.from_string(kept.to_string()),
+        pickle.loads(pickle.dumps(kept)),
+        kept.model_copy(deep=True),
+    ):
+        again.put(ChatMessage(content="more"))
+    told = [message.content for message in VstateChatStore(tmp_path / "s").get_messages("ann")]
+    assert told == ["one", *["more"] * 5]
+    with pytest.raises(ValueError, match="serialize"):
+        JsonSerializer().serialize(memory(VstateChatStore()))

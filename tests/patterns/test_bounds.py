@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict, UserDict, UserList, deque
+from collections.abc import Callable
 from decimal import Decimal
 from math import nan
 from typing import Any
@@ -15,6 +16,7 @@ from agent_stores import AgentStore
 from vstate import Live, Versioned, aio
 from vstate.errors import InvalidInput
 from vstate.patterns import EventStream, Sequence, bound, scope
+from vstate.state.snapshot import Snapshot
 
 
 def tokens(value: Any) -> int:
@@ -91,6 +93,63 @@ def test_a_summary_replaces_the_oldest_parts(agent_store: AgentStore) -> None:
     state.commit()
     assert (log, calls) == (["summary of 3", "d"], [["a", "b", "c", "d"]])
     assert Versioned(agent_store(), branch="main")["log"] == log
+
+
+class Log(list[Any]):
+    """A list of the program."""
+
+
+def keys(*names: str) -> dict[str, list[str]]:
+    return {name: [name] for name in names}
+
+
+HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "list": (lambda: [["a"], ["b"], ["c"], ["d"]], list),
+    "subclass": (lambda: Log([["a"], ["b"], ["c"], ["d"]]), list),
+    "UserList": (lambda: UserList([["a"], ["b"], ["c"], ["d"]]), list),
+    "deque": (lambda: deque([["a"], ["b"], ["c"], ["d"]], 9), list),
+    "dict": (lambda: keys(*"abcd"), lambda value: list(value.values())),
+    "OrderedDict": (lambda: OrderedDict(keys(*"abcd")), lambda value: list(value.values())),
+    "UserDict": (lambda: UserDict(keys(*"abcd")), lambda value: list(value.values())),
+    "bytearray": (lambda: bytearray(b"abcd"), lambda value: [[chr(byte)] for byte in value]),
+}
+
+
+@pytest.mark.parametrize("shrinks", [False, True], ids=["oldest", "shrink"])
+@pytest.mark.parametrize("kind", HELD)
+def test_a_value_that_the_program_holds_is_shortened_in_place(kind: str, shrinks: bool) -> None:
+    """It stays the value of the state, with the parts that stay; edits of both are found later."""
+    make, parts = HELD[kind]
+
+    def shrink(value: Any) -> Any:
+        for key in list(value)[:2] if isinstance(value, dict | UserDict) else (0, 0):
+            del value[key]
+        return value
+
+    state = Versioned()
+    bound(state, ("user", "log"), limit=2, shrink=shrink if shrinks else "oldest")
+    held = make()
+    last = held["d"] if "ict" in kind else held[-1]
+    state["user/log"] = held
+    state.commit("begin")
+    assert state["user/log"] is held
+    assert parts(held) == [["c"], ["d"]]
+    if kind != "bytearray":
+        last.append("edited")
+        assert state.commit("edited") is not None
+        assert parts(Snapshot(state.repo, state.head)["user/log"]) == [["c"], ["d", "edited"]]
+
+
+def test_a_set_that_the_program_holds_is_replaced_in_place() -> None:
+    """A set has no order, so it needs a function."""
+    state = Versioned()
+    bound(state, "s", limit=2, shrink=lambda value: set(sorted(value)[-2:]))
+    held = state["s"] = {1, 2, 3}
+    state.commit("begin")
+    held.add(4)
+    state.commit("more")
+    assert state["s"] is held
+    assert held == {3, 4}
 
 
 def test_sequences_and_streams(agent_store: AgentStore) -> None:

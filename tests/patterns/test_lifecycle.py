@@ -6,6 +6,7 @@ import asyncio
 import threading
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -269,14 +270,31 @@ def test_records_that_two_handles_have_both_read() -> None:
 
 @pytest.mark.parametrize("kind", [Versioned, Live])
 def test_a_transaction_that_fails_has_moved_nothing(kind: Any) -> None:
-    """Neither the value in the state nor the program's object is changed."""
+    """The value in the state is as it was."""
     state = kind()
-    held = state["job"] = {"status": "pending"}
+    state["job"] = {"status": "pending"}
     state.commit()
     with pytest.raises(ZeroDivisionError), state.transaction():
         JOB.fire(state, "job", "start", field="status")
         raise ZeroDivisionError
-    assert held == state["job"] == {"status": "pending"}
+    assert state["job"] == {"status": "pending"}
+
+
+@pytest.mark.parametrize(
+    "job", [{"status": "pending"}, SimpleNamespace(status="pending")], ids=["dict", "object"]
+)
+def test_a_field_moves_in_the_object_that_the_program_holds(job: Any) -> None:
+    """An edit through the object after the move is found."""
+    state = Versioned()
+    state["job"] = job
+    state.commit()
+    JOB.fire(state, "job", "start", field="status")
+    assert state["job"] is job
+    if isinstance(job, dict):
+        job["n"] = 1
+    else:
+        job.n = 1
+    assert state.commit("edited") is not None
 
 
 def test_awaited(agent_store: AgentStore) -> None:

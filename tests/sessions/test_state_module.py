@@ -166,10 +166,10 @@ def test_a_value_that_json_cannot_hold_any_more() -> None:
     for odd in (object(), deep, [{1, 2}], threading.Lock(), cycle):
         agent.memory.content = [odd]
         assert len(agent.state_dict()["memory"]["content"]) == 1
-        with pytest.raises(TypeError, match=r"agent\.memory\.content cannot be saved as JSON"):
+        with pytest.raises(TypeError, match=r"agent\.memory\.content\S* cannot be saved as JSON"):
             save_all({"agent": agent})
     agent.memory.content = cycle  # type: ignore[assignment]
-    with pytest.raises(TypeError, match=r"agent\.memory\.content\.round cannot be saved as JSON"):
+    with pytest.raises(TypeError, match=r"agent\.memory\.content cannot be saved as JSON"):
         save_all({"agent": agent})
 
 
@@ -228,7 +228,7 @@ def test_modules_of_other_frameworks(kind: type[Foreign]) -> None:
     assert (one.seen, two.content) == ([1], [2])
     one.seen.append(3)
     assert state["one"] == {"seen": [1]}
-    with pytest.raises(TypeError, match=r"one\.seen cannot be saved as JSON"):
+    with pytest.raises(TypeError, match=r"one\['seen'\] cannot be saved as JSON"):
         save_all({"one": kind(object())})
 
     holder = Agent()
@@ -384,7 +384,7 @@ def test_errors_of_methods_of_its_own_say_where() -> None:
     for name in ("own", "further"):
         module = getattr(holder, name)
         module.content.append(object())
-        with pytest.raises(TypeError, match=rf"^holder\.{name}\.content cannot"):
+        with pytest.raises(TypeError, match=rf"^holder\.{name}\S*content\S*\[1\] cannot"):
             save_all({"holder": holder})
         module.content.pop()
 

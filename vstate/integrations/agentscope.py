@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from vstate.errors import InvalidInput, InvalidRecord
 from vstate.integrations import framework_of
 from vstate.integrations.branches import branch_of
 from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
+from vstate.patterns.fields import exact
 from vstate.patterns.paths import join_path, split_path
 from vstate.sessions.shielding import in_thread
 from vstate.sessions.state_module import load_all, save_all, warn_of_absent
@@ -32,7 +32,7 @@ class VstateSession(AsyncOpened, SessionBase):
       `close()`, or at the end of the `async with` block.
     - A session is the branch `agentscope/sessions/SESSION`, or `agentscope/users/USER/SESSION`. Each save is
       one commit with a key for each module, `modules/NAME`. A save that changes nothing makes no commit.
-    - A state is JSON, as in AgentScope's own sessions, and comes back as JSON gives it.
+    - A state is what JSON can hold, as in AgentScope's own sessions, and comes back equal.
 
     Tasks, threads and processes may share a session. Of two saves of one module the later one wins; modules
     that a save does not name stay. A save beside a deletion raises NotFound: load the session first. A
@@ -58,7 +58,7 @@ class VstateSession(AsyncOpened, SessionBase):
         """
         branch = self.branch(session_id, user_id)
         # Before the first await: the agent may go on to change its state.
-        states = json.loads(json.dumps(save_all(state_modules_mapping)))
+        states = {name: exact(state, name) for name, state in save_all(state_modules_mapping).items()}
         keys = {join_path(_MODULES, name): state for name, state in states.items()}
         message = summary(f"save {', '.join(states)}")
         await in_thread(lambda: self._opening.commit(branch, lambda head: (keys, ()), message=message))

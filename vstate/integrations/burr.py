@@ -17,6 +17,7 @@ from vstate.state.snapshot import Snapshot
 with framework_of("burr"):
     from burr.core import State
     from burr.core.persistence import AsyncBaseStatePersister, BaseStatePersister, PersistedStateData
+    from burr.core.state import FIELD_SERIALIZATION
 
 _PREFIX: Final = "burr"
 _STEP: Final = "step"
@@ -42,7 +43,13 @@ class _Applications:
     def pack(self, state: State[Any]) -> Packed:
         """The fields of a state; InvalidInput for one that is no plain data."""
         try:
-            return self._fields.pack(state.serialize(**self.serde_kwargs))
+            given = state.get_all()
+            return self._fields.pack(
+                {
+                    name: value if name in FIELD_SERIALIZATION else _exact(given[name], value)
+                    for name, value in state.serialize(**self.serde_kwargs).items()
+                }
+            )
         except InvalidInput as error:
             raise InvalidInput(
                 f"{error}; register a serializer for the field with Burr's register_field_serde"
@@ -123,7 +130,8 @@ class VstatePersister(Opened, BaseStatePersister):
       AlreadyExists when it saves, and changes nothing. A step that is saved again as it is changes nothing.
       A run whose application was deleted raises NotFound when it saves: load the application first.
     - Burr's own serializers decide how a value is stored, and which classes are loaded. `serde_kwargs` go to
-      them: give `{"allowlist": ["yourapp"]}` if the state has models of pydantic.
+      them: give `{"allowlist": ["yourapp"]}` if the state has models of pydantic. Bytes, tuples, sets and
+      dates, which Burr would store as their `str()`, come back equal; other such objects are refused.
 
     Threads and processes may share the applications. Raises InvalidInput for a field that Burr's serializers
     do not turn into plain data, StoreUnavailable, and the other errors of `vstate`.
@@ -237,6 +245,15 @@ class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
 
 def _branch(partition_key: str | None, app_id: str) -> str:
     return branch_of(_PREFIX, partition_key or "", app_id)
+
+
+def _exact(given: Any, serialized: Any) -> Any:
+    """The value as Burr made it, with each object itself where Burr would store its `str()`."""
+    if type(given) is dict and type(serialized) is dict:
+        return {name: _exact(given[name], value) for name, value in serialized.items()}
+    if type(given) is list and type(serialized) is list:
+        return [_exact(one, value) for one, value in zip(given, serialized, strict=True)]
+    return given if isinstance(serialized, str) and not isinstance(given, str) else serialized
 
 
 def _step_of(sequence_id: int, position: str, status: str, packed: Packed) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date
+from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from pydantic import BaseModel, PrivateAttr, model_serializer
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved
@@ -27,7 +28,7 @@ from vstate.integrations.opening import (
 )
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.patterns.fields import Fields
+from vstate.patterns.fields import Fields, exact
 from vstate.repo.repository import Repository
 from vstate.repo.writing import BranchChanges
 from vstate.sessions.shielding import in_thread
@@ -58,8 +59,9 @@ class VstateFlowPersistence(Opened, FlowPersistence):
       `close()`, or at the end of the `with` block.
     - A flow is the branch `crewai/flows/ID`, and the state after a method is one commit. A field that did not
       change takes no room in the next commit. Each item of a list of dicts or texts is stored once.
-    - A state is JSON, as in CrewAI's own persistence, and comes back as JSON gives it. A set becomes a list,
-      a date its ISO text, and another object its `str()`.
+    - A state comes back equal, with bytes, tuples, sets, dates and numbers of any kind. A model in a dict
+      becomes a dict. Another object, which CrewAI's own persistence stores as its `str()`, is refused, with
+      its path; so is a value of a model that its field would load as another one.
     - A branch that was copied is a flow of its own: its state comes back with the new id.
 
     Threads and processes may share it. Of two saves of one flow the later one wins. A save beside a deletion
@@ -314,31 +316,54 @@ def _step(repo: Repository, commit: Commit) -> dict[str, Any]:
 
 
 def _plain(state: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
-    """A copy of the state as JSON gives it back."""
+    """A copy of the state as plain data. Raises InvalidInput, with the path, if it would not come back."""
     if isinstance(state, BaseModel):
-        state = _dumped(state)
+        dumped = state.model_dump()
+        plain: dict[str, Any] = exact(dumped, "the state of a flow", _value)
+        try:
+            again = type(state).model_validate(exact(plain, "")).model_dump()
+        except Exception as error:  # the validators of the program may raise anything
+            raise InvalidInput(f"the state of a flow would not load again: {error}") from error
+        path = _difference(dumped, again)
+        if path is not None:
+            raise InvalidInput(f"the state of a flow{path} would come back as another value: give it a type")
+        return plain
     if not isinstance(state, dict):
         raise InvalidInput(f"the state of a flow is a dict or a model, not {type(state).__name__}")
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(state, default=_jsonable))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the state of a flow cannot be stored as JSON: {error}") from error
-    return plain
+    for name in state:
+        if not isinstance(name, str):
+            raise InvalidInput(f"a field of the state of a flow has a name that is a str, not {name!r}")
+    return dict(exact(state, "the state of a flow", _fields_of))
 
 
-def _dumped(model: BaseModel) -> dict[str, Any]:
-    try:
-        return model.model_dump(mode="json")
-    except Exception:  # a field of a class that pydantic does not know, or a serializer of the program
-        return model.model_dump()
-
-
-def _jsonable(value: object) -> Any:
+def _fields_of(value: object) -> Any:
+    """The fields of a model. Raises TypeError for any other object."""
     if isinstance(value, BaseModel):
-        return _dumped(value)
-    if isinstance(value, set | frozenset):
-        return list(value)
-    return value.isoformat() if isinstance(value, date) else str(value)
+        return exact(value.model_dump(), "", _value)
+    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is no plain data")
+
+
+def _value(value: object) -> Any:
+    """An object in a model as pydantic writes it. Raises TypeError for one that it does not know."""
+    try:
+        return value.value if isinstance(value, Enum) else to_jsonable_python(value)
+    except PydanticSerializationError:
+        return _fields_of(value)
+
+
+def _difference(one: Any, other: Any) -> str | None:
+    """The path of the first difference; None if there is none."""
+    if type(one) is type(other) and isinstance(one, dict | list | tuple) and len(one) == len(other):
+        parts = one.items() if isinstance(one, dict) else enumerate(one)
+        for key, part in parts:
+            if isinstance(one, dict) and key not in other:
+                return f"[{key!r}]"
+            path = _difference(part, other[key])
+            if path is not None:
+                return f"[{key!r}]{path}"
+        return None
+    is_same = one == other or (one != one and other != other)  # NaN
+    return None if type(one) is type(other) and is_same else ""
 
 
 def _of_flow(flow_uuid: str, step: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,8 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
       is interrupted there may leave them changed without the event.
     - An event is appended once: the same event, appended again after a lost answer, is not doubled.
     - A session object that another writer overtook raises StaleSessionError: get the session again.
-    - State and events are stored as JSON, as in ADK's own services, and reading them loads no class.
+    - State and events are stored as JSON, as in ADK's own services, and reading them loads no class. Bytes
+      are base64, as in events. An object without such a form becomes its text, with a warning in the log.
     - With `forget`, `delete_session` removes the data at once. Otherwise the reflog keeps them for 30 days.
 
     Tasks, threads and processes may share the sessions. A cancelled call has ended before the cancellation
@@ -333,10 +334,10 @@ def _split(app: str, user: str, state: Mapping[str, Any]) -> tuple[dict[str, Any
 def _as_json(state: dict[str, Any]) -> dict[str, Any]:
     """The state as JSON; as in ADK's own services, the text of a value that has no such form."""
     try:
-        made = to_jsonable_python(state)
+        made = to_jsonable_python(state, bytes_mode="base64")
     except PydanticSerializationError as error:
         _log.warning("a value of a session's state is no JSON, and its text is stored: %s", error)
-        made = to_jsonable_python(state, serialize_unknown=True)
+        made = to_jsonable_python(state, bytes_mode="base64", serialize_unknown=True)
     return dict(made)
 
 

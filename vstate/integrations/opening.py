@@ -36,7 +36,7 @@ _LINE: Final = 80  # characters
 
 
 class Opening:
-    """The repository of an adapter, and what the adapter knows of its branches.
+    """The repository of an adapter, and the commits of its branches that the adapter has seen.
 
     - `path` is the directory of the store, by which a copy of the adapter opens it again; None for another
       store, and for a URL, which may hold a password. `lent` is a store that the program opened.
@@ -92,7 +92,7 @@ class Opening:
         return False
 
     def require_standing(self, branch: str, head: Commit | None) -> None:
-        """Raise NotFound for a write beside a deletion: it would bring back what was deleted."""
+        """Raise NotFound for a write beside a deletion: it would bring the deleted data back."""
         if not self.stands(branch, head):
             raise NotFound(
                 f"branch {branch!r} was deleted since this program read it, so nothing is written: read it "
@@ -172,7 +172,7 @@ def summary(*lines: str) -> str:
 
 
 class _Adapter:
-    """What both kinds of adapters have. A pickle or a deep copy opens the store again, by its path."""
+    """An adapter of either kind. A pickle or a deep copy opens the store again, by its path."""
 
     _opening: Opening
     _given: tuple[tuple[Any, ...], dict[str, Any]]

@@ -23,6 +23,7 @@ from vstate.integrations.opening import (
 )
 from vstate.kv.memory import Memory
 from vstate.objects.commit import Commit
+from vstate.patterns.fields import exact
 from vstate.patterns.paths import join_path
 from vstate.repo.names.refs import check_ref_name
 from vstate.sessions.shielding import in_thread
@@ -61,7 +62,7 @@ class VstateSessionRepository(Opened, SessionRepository):
       `close()`, or at the end of the `with` block.
     - A session is the branch `strands/sessions/ID`. Each call that changes it is one commit. So a message
       that was stored survives a crash, and a copy of a session is a branch of it.
-    - Session, agents and messages are JSON, each under a key of its own.
+    - Session, agents and messages are plain data, each under a key of its own, and come back equal.
 
     Threads and processes may share a session. If two of them append the same message number, one gets
     SessionException, and no message is lost. Raises SessionException for a session, agent or message that is
@@ -79,7 +80,7 @@ class VstateSessionRepository(Opened, SessionRepository):
 
     def create_session(self, session: Session, **kwargs: Any) -> Session:
         """Store a new session; SessionException if there is one with its id."""
-        branch, about = self.branch(session.session_id), _plain(session.to_dict())
+        branch, about = self.branch(session.session_id), exact(session.to_dict(), _SESSION)
         try:
             made = self.repo.commit(
                 branch,
@@ -234,7 +235,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         def changes(head: Commit | None) -> Changes:
             if head is None:
                 raise _absent(session_id)
-            return {key: _plain(value(Snapshot(self.repo, head)))}, ()
+            return {key: exact(value(Snapshot(self.repo, head)), key)}, ()
 
         try:
             self._opening.commit(self.branch(session_id), changes, message=summary(message))
@@ -333,11 +334,6 @@ def _message_key(agent_id: str, message_id: int) -> str:
     if type(message_id) is not int or not 0 <= message_id < 10**_DIGITS:
         raise InvalidInput(f"message_id=<{message_id}> | message id must be an integer from 0 on")
     return join_path(_AGENTS, agent_id, _MESSAGES, f"{message_id:0{_DIGITS}}")
-
-
-def _plain(fields: Mapping[str, Any]) -> Any:
-    """The fields as JSON gives them back, as in the framework's own repositories. Raises TypeError."""
-    return json.loads(json.dumps(fields))
 
 
 def _absent(session_id: str) -> SessionException:

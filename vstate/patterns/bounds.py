@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, MutableSet
 from itertools import islice
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from vstate.patterns.sequence import Sequence
 from vstate.state.base import State, handle_of
 from vstate.state.snapshot import Snapshot
 from vstate.state.versioned import Versioned
+from vstate.values.pickling import dumps
 
 Cost = Callable[[Any], float]
 Shrink = Literal["oldest"] | Callable[[Any], Any]
@@ -36,7 +37,7 @@ def bound(
     one of these objects. `cost` is a function of the value, or of the items of a sequence as a list, such as
     `len` or a count of tokens. By default the oldest parts go: the front of a list or text, the first keys of
     a dict. Otherwise `shrink` is called with a copy of the value and returns the part to keep, such as a
-    summary and the last items.
+    summary and the last items. A value that can be changed is shortened in place, so the program may hold it.
 
     The bound holds for commits, updates and transactions; with `Live`, for updates, transactions and
     `commit`. A merge may exceed the limit; the next commit then shrinks the value. History keeps all that was
@@ -114,18 +115,12 @@ class _Bound:
         value = self._state[key]
         if self._costs(value) <= self._limit:
             return
-        if self._shrink != "oldest":
-            shrunk = self._call_shrink(value)
-            if type(value) is list and type(shrunk) is list:
-                value[:] = shrunk  # edit in place: the program may hold the list
-                shrunk = value
-            self._state[key] = shrunk
-            return
-        shrunk, number = self._without_oldest(value)
-        if isinstance(value, list):
-            del value[:number]
-            shrunk = value
-        self._state[key] = shrunk
+        # Edited in place if possible: the program may hold the value, and parts of it.
+        if self._shrink == "oldest":
+            self._state[key] = _without(value, self._number_of_oldest(value))
+        else:
+            copies: dict[int, Any] = {}
+            self._state[key] = _replaced(value, self._call_shrink(value, copies), copies)
 
     def _check_sequence(self) -> None:
         sequence = self._sequence
@@ -139,7 +134,7 @@ class _Bound:
         if self._costs(items) <= self._limit:
             return
         if self._shrink == "oldest":
-            del sequence[: self._without_oldest(items)[1]]
+            del sequence[: self._number_of_oldest(items)]
             return
         shrunk = self._call_shrink(items)
         if not isinstance(shrunk, list) or len(shrunk) > size:
@@ -155,9 +150,9 @@ class _Bound:
             sequence[front - new + position] = shrunk[position]
         del sequence[: front - new]
 
-    def _call_shrink(self, value: Any) -> Any:
+    def _call_shrink(self, value: Any, copies: dict[int, Any] | None = None) -> Any:
         assert callable(self._shrink)
-        shrunk = called("shrink", self._shrink, copy.deepcopy(value))
+        shrunk = called("shrink", self._shrink, copy.deepcopy(value, copies))
         if shrunk is None:
             raise InvalidInput(f"shrink of {self._name} returned None: return the part to keep")
         self._require_within(shrunk)
@@ -177,32 +172,18 @@ class _Bound:
                 "limit, or make the items smaller"
             )
 
-    def _without_oldest(self, value: Any) -> tuple[Any, int]:
-        """The value without its oldest parts, at least one of them, and their number."""
-        if isinstance(value, dict):
-            items = list(value)
-
-            def rest(number: int) -> Any:
-                left = copy.copy(value)
-                for key in items[:number]:
-                    del left[key]
-                return left
-
-        elif isinstance(value, deque):
-
-            def rest(number: int) -> Any:
-                return deque(islice(value, number, None), value.maxlen)
-
-        elif isinstance(value, list | tuple | str | bytes):
-
-            def rest(number: int) -> Any:
-                return value[number:]
-
-        else:
+    def _number_of_oldest(self, value: Any) -> int:
+        """How many of the oldest parts go, at least one of them."""
+        if not isinstance(value, MutableMapping | MutableSequence | tuple | str | bytes):
             raise InvalidInput(
                 f"{self._name} is a {type(value).__name__}, which has no oldest part: give bound a shrink "
                 "function"
             )
+
+        def rest(number: int) -> Any:
+            is_sliced = isinstance(value, list | tuple | str | bytes)
+            return value[number:] if is_sliced else _without(copy.copy(value), number)
+
         # Keep one part at least: an empty value is within the limit, but loses the newest part.
         least, most = min(1, len(value)), max(0, len(value) - (self._limit > 0))
         self._require_within(rest(most))
@@ -212,4 +193,51 @@ class _Bound:
                 most = middle
             else:
                 least = middle + 1
-        return rest(least), least
+        return least
+
+
+def _without(value: Any, number: int) -> Any:
+    """The value without so many of its first parts: itself, if it can be changed."""
+    if isinstance(value, MutableMapping):
+        for key in list(islice(value, number)):
+            del value[key]
+    elif isinstance(value, deque):
+        for _ in range(number):
+            value.popleft()
+    elif isinstance(value, MutableSequence):
+        del value[:number]
+    else:
+        return value[number:]
+    return value
+
+
+def _replaced(value: Any, new: Any, copies: Mapping[int, Any]) -> Any:
+    """The value with the parts of a new one, if both are of one type that can be changed; else the new one.
+
+    `copies` has copies of parts by the identity of the original. Those that did not change become originals.
+    """
+    if type(value) is not type(new) or not isinstance(value, MutableMapping | MutableSequence | MutableSet):
+        return new
+    old = value.values() if isinstance(value, MutableMapping) else value
+    originals = {id(copies[id(part)]): part for part in old if id(part) in copies}
+
+    def part_of(part: Any) -> Any:
+        original = originals.get(id(part))
+        return part if original is None or dumps(original) != dumps(part) else original
+
+    if isinstance(value, MutableMapping):
+        items = {key: part_of(part) for key, part in new.items()}
+        value.clear()
+        value.update(items)
+        return value
+    parts = [part_of(part) for part in new]
+    if isinstance(value, list):
+        value[:] = parts
+    elif isinstance(value, MutableSequence):
+        value.clear()
+        value.extend(parts)
+    else:
+        value.clear()
+        for part in parts:
+            value.add(part)
+    return value

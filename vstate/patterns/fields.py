@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import msgpack
 
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, quoted
 from vstate.forks import new_lock
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
@@ -18,6 +22,15 @@ from vstate.state.snapshot import Snapshot
 
 _DIGITS: Final = 12
 _MOST: Final = 64  # branches whose digests stay in memory
+_LONGEST_PATH: Final = 200
+
+Form = Callable[[Any], Any]
+"""Plain data that stands for an object. Raises TypeError or another error if there is none."""
+
+_INT, _TUPLE, _PICKLE = range(3)
+_SETS: Final = {set: 3, frozenset: 4}
+_PLAIN: Final = frozenset({int, float, bytes, dict, list})
+_WHOLE: Final = frozenset({date, datetime, time, timedelta, timezone, Decimal, UUID, complex, bytearray})
 
 
 class Packed(NamedTuple):
@@ -53,17 +66,16 @@ class Fields:
         names: list[tuple[str, bool]] = []
         data: dict[str, bytes] = {}
         for name, value in record.items():
+            key = join_path(self._name, name)
+            names.append((name, _has_items(value)))
             try:
-                key = join_path(self._name, name)
-                names.append((name, _has_items(value)))
                 if _has_items(value):
                     data |= {f"{key}/{place:0{_DIGITS}}": _pack(item) for place, item in enumerate(value)}
                 else:
                     data[key] = _pack(value)
-            except (TypeError, ValueError) as error:
-                raise InvalidInput(
-                    f"the field {name!r} of the {self._name} cannot be stored: {error}"
-                ) from error
+            except Exception:  # a cycle recurs
+                exact(value, f"the field {name!r} of the {self._name}")
+                raise
         return Packed(
             names, data, {key: blake2b(value, digest_size=16).digest() for key, value in data.items()}
         )
@@ -117,20 +129,97 @@ def _has_items(value: Any) -> bool:
     return type(value) is list and all(isinstance(item, dict | str) for item in value)
 
 
-def _pack(value: Any) -> bytes:
-    """The value as plain data: a member of an enum that is a str becomes a str."""
-    packed: bytes = msgpack.packb(value, default=_wide, unicode_errors="surrogatepass")
+def exact(value: Any, path: str, form: Form | None = None) -> Any:
+    """A copy of plain data: None, bool, numbers, str, bytes, dates, UUIDs, and lists, tuples, dicts and sets.
+
+    It equals the value; one of a subclass becomes plain. `form` makes plain data of any other object. Raises
+    InvalidInput for a value that would not come back, with its path.
+    """
+    try:
+        return _unpack(_pack(value, form))
+    except Exception as error:  # `form` runs code of the program, and a cycle recurs
+        is_deep = isinstance(error, RecursionError) or "recursion" in str(error)
+        reason = "it contains itself, or is nested too deep" if is_deep else str(error)
+        where = path + path_to(value, lambda part: _pack(part, form))
+        raise InvalidInput(f"{where} cannot be stored: {reason}") from error
+
+
+def path_to(value: Any, check: Callable[[Any], object]) -> str:
+    """The path to the innermost part of a value for which the check raises an exception."""
+    path, around = "", [value]
+    while len(path) < _LONGEST_PATH:
+        for step, part in _parts(value):
+            if any(part is other for other in around):
+                continue  # a cycle
+            try:
+                check(part)
+            except Exception:  # the check may run code of the program
+                path, value = path + step, part
+                around.append(part)
+                break
+        else:
+            break
+    return path
+
+
+def _pack(value: Any, form: Form | None = None) -> bytes:
+    """The value as MessagePack, which is the same for equal values of the same types."""
+
+    def other(value: Any) -> Any:
+        kind = type(value)
+        if kind is int:  # more than 64 bits
+            return msgpack.ExtType(_INT, f"{value:x}".encode())
+        if kind is tuple:
+            return msgpack.ExtType(_TUPLE, _pack(list(value), form))
+        if kind in (set, frozenset):
+            return msgpack.ExtType(_SETS[kind], _pack(sorted(_pack(item, form) for item in value)))
+        if kind in _WHOLE:
+            return msgpack.ExtType(_PICKLE, pickle.dumps(value, 5))
+        if isinstance(value, str):  # the text of a member of an enum, whatever its own __str__ returns
+            return str.__str__(value)
+        if isinstance(value, int | float | bytes | dict | list):
+            plain: Any = next(each for each in kind.__mro__ if each in _PLAIN)
+            return plain(value)
+        if form is None:
+            raise TypeError(f"{kind.__module__}.{kind.__qualname__} is no plain data")
+        return form(value)
+
+    packed: bytes = msgpack.packb(value, default=other, strict_types=True, unicode_errors="surrogatepass")
     return packed
 
 
 def _unpack(data: bytes) -> Any:
     return msgpack.unpackb(
-        data, ext_hook=lambda _, digits: int(digits, 16), strict_map_key=False, unicode_errors="surrogatepass"
+        data, ext_hook=_read, strict_map_key=False, unicode_errors="surrogatepass", object_pairs_hook=_mapping
     )
 
 
-def _wide(value: object) -> msgpack.ExtType:
-    """An int of more than 64 bits, which MessagePack lacks."""
-    if isinstance(value, int):
-        return msgpack.ExtType(0, f"{value:x}".encode())
-    raise TypeError(f"{type(value).__name__} is no plain data")
+def _read(kind: int, data: bytes) -> Any:
+    if kind == _INT:
+        return int(data, 16)
+    if kind == _PICKLE:  # this process made it a moment ago
+        return pickle.loads(data)
+    found = _unpack(data)
+    if kind == _TUPLE:
+        return tuple(found)
+    return (set if kind == _SETS[set] else frozenset)(map(_unpack, found))
+
+
+def _mapping(pairs: Any) -> dict[Any, Any]:
+    pairs = list(pairs)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("two of its keys are one key as plain data")
+    return found
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a container, with the steps that lead to them."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield f"[{quoted(key)}]", part
+    elif isinstance(value, list | tuple):
+        for place, part in enumerate(value):
+            yield f"[{place}]", part
+    elif isinstance(value, set | frozenset):
+        yield from (("{...}", part) for part in value)

@@ -20,6 +20,7 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.objects.stream import BLOB_BYTES
+from vstate.patterns.fields import path_to
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import HEADS
@@ -560,13 +561,17 @@ def _are_same(ones: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def _size(record: Any) -> int:
-    """The bytes of a record by itself; InvalidInput if it is no plain data."""
-    try:
+    """The bytes of a record by itself; InvalidInput, with the path, if it is no plain data."""
+
+    def size(record: Any) -> int:
         data = pickle.dumps(record, 5)
         load_only_plain(data)
+        return len(data)
+
+    try:
+        return size(record)
     except Exception as error:  # the pickling of any class may raise anything
         raise InvalidInput(
             "a record of a journal is plain data: None, bool, int, float, str, bytes, and lists, tuples, "
-            f"dicts and sets of these; not {record!r:.80}"
+            f"dicts and sets of these; record{path_to(record, size)} of {record!r:.80} is not"
         ) from error
-    return len(data)

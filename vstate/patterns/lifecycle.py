@@ -13,6 +13,7 @@ from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, ReadOnly
 from vstate.patterns.paths import Id, path_of, require_state
 from vstate.plural import counted
 from vstate.state.base import ReadableState, State
+from vstate.state.versioned import Versioned
 
 if TYPE_CHECKING:
     from vstate.patterns.records import Records
@@ -173,7 +174,11 @@ class Lifecycle(Generic[S]):
         # A plain value stays plain and a member stays a member. A new field is plain, as in Records.
         keep_member = isinstance(found, Enum) or (found is _ABSENT and field is None)
         value = after if keep_member else _plain(after)
-        state[name] = value if field is None else _with_field(state[name], field, value)
+        if field is not None:
+            # In place: the program may hold the value. A transaction of a Live does not undo such an edit.
+            holder = state[name] if isinstance(state.root, Versioned) else copy.copy(state[name])
+            value = _with_field(holder, field, value)
+        state[name] = value
         return after
 
     # Display
@@ -252,13 +257,12 @@ def _named(field: str | None) -> str:
 
 
 def _with_field(holder: Any, field: str, value: Any) -> Any:
-    """Copy the holder with this field, so that a failed transaction leaves the original as it was."""
-    changed = copy.copy(holder)
+    """The holder with this field."""
     if isinstance(holder, Mapping):
-        changed[field] = value
+        cast(Any, holder)[field] = value
     else:
-        setattr(changed, field, value)
-    return changed
+        setattr(holder, field, value)
+    return holder
 
 
 def _key_of(key: Id) -> str:

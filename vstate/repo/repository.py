@@ -336,7 +336,7 @@ class Repository(Core):
     # Upkeep
 
     def delete_branch(self, name: str, *, forget: bool = False) -> Commit:
-        """Delete a branch other than HEAD's; its newest commit, which the reflog keeps.
+        """Delete a branch other than HEAD's; its newest commit, which the reflog keeps for 30 days.
 
         With `forget`, the reflog goes too, and so does every object that no other branch, tag, HEAD or reflog
         leads to. Commits that reach the branch meanwhile go with it. A handle that is still on the branch

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from vstate.arguments import called
 from vstate.errors import InvalidInput, NotFound
+from vstate.patterns.fields import path_to
 from vstate.values.culprits import own_error
 
 ToJson = Callable[[Any], Any]
@@ -316,27 +317,13 @@ def _copied(path: str, value: Any) -> Any:
 
 
 def _copied_plain(path: str, value: Any) -> Any:
-    """A copy of the value. Raises TypeError, with the path of the innermost attribute, if it is no JSON."""
+    """A copy of the value. Raises TypeError, with the path of the innermost part, if it is no JSON."""
     try:
         json.dumps(value)
         return copy.deepcopy(value)
     except (TypeError, ValueError, RecursionError) as error:
         reason = str(error)
-    around: list[Any] = []
-    while isinstance(value, dict) and not any(value is other for other in around):
-        around.append(value)
-        wrong = (name for name, part in value.items() if isinstance(name, str) and not _is_plain(part))
-        name = next(wrong, None)
-        if name is not None:
-            path, value = f"{path}.{name}", value[name]
     raise TypeError(
-        f"{path} cannot be saved as JSON ({reason}): register it with custom_to_json and custom_from_json"
+        f"{path}{path_to(value, json.dumps)} cannot be saved as JSON ({reason}): register the attribute with "
+        "custom_to_json and custom_from_json"
     )
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True

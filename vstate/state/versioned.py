@@ -803,7 +803,7 @@ class Versioned(State):
         return self.repo.branch_names(prefix, labels=labels or {}, after=after, limit=limit, reverse=reverse)
 
     def delete_branch(self, name: str, *, forget: bool = False) -> Commit:
-        """Delete a branch, whose reflog keeps its newest commit; not the branch that this handle is on.
+        """Delete a branch, whose reflog keeps it for 30 days; not the branch that this handle is on.
 
         With `forget`, its reflog and every object that nothing else leads to are gone too when this returns.
         `Repository.delete_branch` says more, also about stores without transactions.
