@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from vstate.arguments import storable
 from vstate.errors import NotFound, RefMoved
-from vstate.forks import new_lock, no_copy
+from vstate.forks import new_lock
 from vstate.integrations.branches import IDS, BranchName
 from vstate.kv.base import KVStore
 from vstate.kv.disk import Disk
@@ -226,7 +226,9 @@ def required_path(adapter: Any) -> str:
     """The directory of the adapter's store. Raises TypeError if a copy could not open the store by one."""
     path: str | None = adapter._opening.path
     if path is None:
-        raise no_copy(adapter, "it names its store by a path only, so open the store by its path")
+        raise TypeError(
+            f"a {type(adapter).__name__} names its store in a copy by a path only: open the store by its path"
+        )
     return path
 
 
