@@ -325,5 +325,5 @@ def _message(record: dict[str, Any]) -> Message:
 
 
 def _summary(messages: Sequence[Message]) -> str:
-    """The message of the commit: who says what."""
+    """The message of the commit: each message in a line."""
     return summary(*(f"{message.role}: {message.text.strip()}" for message in messages))

@@ -200,7 +200,7 @@ def _message(record: Any) -> ChatMessage:
 
 
 def _summary(messages: Sequence[ChatMessage]) -> str:
-    """The message of the commit: who says what."""
+    """The message of the commit: each message in a line."""
     return summary(*map(str, messages))
 
 
