@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +21,16 @@ from typing import Any
 import pytest
 
 import vstate
-from vstate import Live, Memory, Snapshot, Versioned, VStateError, aio, forks
+from vstate import Live, Memory, Snapshot, UncommittedWarning, Versioned, VStateError, aio, forks
 from vstate.kv import Cache, Prefixed, Tiered
-from vstate.managers import AgentCheckpoint, AgentStateStore, StateManager, ToolExecution, ToolStateManager
+from vstate.managers import (
+    AgentCheckpoint,
+    AgentStateStore,
+    StateConfig,
+    StateManager,
+    ToolExecution,
+    ToolStateManager,
+)
 from vstate.patterns import Journal
 from vstate.patterns.fields import Fields
 from vstate.patterns.journal import Journals
@@ -564,6 +572,23 @@ def test_a_subscription_is_the_parents_alone() -> None:
         pass
     assert subscription.active
     state.close()
+
+
+def test_pending_changes_of_a_manager_are_the_parents_to_report() -> None:
+    """The child reads them, can commit them, and does not warn of their loss."""
+    manager = StateManager(Memory(), config=StateConfig(auto_save=False))
+    asyncio.run(manager.save("n", 1))
+
+    def work() -> None:
+        assert asyncio.run(manager.get("n")) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            manager._pending._at_exit()
+
+    assert in_child(work) == 0
+    assert in_child(lambda: asyncio.run(manager.close())) == 0
+    with pytest.warns(UncommittedWarning, match="'n'"):
+        manager._pending._at_exit()
 
 
 def test_calls_that_wait_are_the_parents_alone() -> None:
