@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test soak reliability suites zoo bench format docs site screenshots clean
+.PHONY: help demo lint quick test pythons soak reliability suites zoo bench format docs site screenshots clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -22,6 +22,7 @@ help:
 	@echo "make demo     run the example agent, kill it, resume it, and look at its store"
 	@echo "make quick    lint, types, layers and the quick tests, which need no server: half a minute"
 	@echo "make test     lint, types, layers and all tests: some eight minutes on two cores"
+	@echo "make pythons  the quick tests on each Python of this machine, and values that each writes and each reads"
 	@echo "make lint     lint, types and layers alone"
 	@echo "make soak     all tests in their long form: a value of 2.2 GB, thousands of kills and power cuts; hours"
 	@echo "make reliability   the tests with kills, power cuts, faults, damage and many writers, and their figures"
@@ -93,6 +94,10 @@ quick: lint
 
 test: lint
 	@$(BIN)/pytest -n $(WORKERS)
+
+# Each Python gets a venv in build/pythons.
+pythons: .venv/installed-dev
+	@$(BIN)/python tests/pythons.py -n $(WORKERS) $(QUICK)
 
 soak: .venv/installed-dev
 	@VSTATE_SOAK=1 VSTATE_ZOO=1 $(BIN)/pytest -n $(WORKERS)

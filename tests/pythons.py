@@ -79,7 +79,7 @@ def main(tests: list[str]) -> int:
         command = [python, JOURNEY, "write", BUILD / "stores" / version, *KINDS]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=JOURNEY.parent)
     found = [fault for one in pythons for other in pythons for fault in faults(one, other, pythons)]
-    print(*found, sep="\n", file=sys.stderr)
+    print(*found, sep="\n")
     print(
         f"{', '.join(pythons)}: tests failed on {', '.join(failed) or 'none'}; {len(found)} faults of values"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from vstate import CannotLoad, InvalidInput, KeyNotFound, Memory, Versioned, renamed, upgrade
 from vstate.values import evolution
+from vstate.values.pickling import loads
 
 BEFORE = """
 from dataclasses import dataclass, field
@@ -277,6 +279,29 @@ def test_a_complete_object_is_not_loaded_twice(old: ModuleType, monkeypatch: pyt
 
     monkeypatch.setattr("vstate.values.tracing.Tracer.load", refuse)
     assert len(Versioned(store)["plans"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("_asyncio.current_task", "asyncio.current_task"),
+        ("asyncio.tasks.current_task", "asyncio.current_task"),
+        ("genericpath.islink", "os.path.islink"),
+        ("genericpath.lexists", "os.path.lexists"),
+        ("importlib.resources._functional.open_text", "importlib.resources.open_text"),
+        ("importlib.resources._legacy.open_text", "importlib.resources.open_text"),
+        ("pathlib._local.PurePosixPath", "pathlib.PurePosixPath"),
+        ("posix._path_normpath", "os.path.normpath"),
+        ("re.PatternError", "re.error"),
+        ("zipfile._path.CompleteDirs", "zipfile.CompleteDirs"),
+        ("zipfile._path.Path", "zipfile.Path"),
+    ],
+)
+def test_names_of_other_pythons(old: str, new: str) -> None:
+    """A class or function that another Python has elsewhere in its standard library loads in each."""
+    module, _, name = old.rpartition(".")
+    texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
+    assert loads(b"\x80\x04" + texts + b"\x93.") is resolve_name(new)
 
 
 def test_records_that_moved() -> None:

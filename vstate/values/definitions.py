@@ -69,6 +69,7 @@ _SINGLE: Final = (NoneType, EllipsisType, NotImplementedType)
 _CONSTANTS, _FILE_NAME = 7, 10  # places among the fields of a code object
 _VARIABLES: Final = (TypeVar, typing.ParamSpec, typing.TypeVarTuple)
 _CACHED: Final = type(lru_cache(len))
+_MOST_PLACES: Final = 10_000
 _MADE_ANEW: Final = frozenset(
     (
         "__dict__",
@@ -438,13 +439,21 @@ def _imported(name: str, value: Any) -> _Imported | None:
     """Where a global was imported from; None for text, and for a value that no module has under this name."""
     if isinstance(value, str | bytes):
         return None  # equal texts may be one object
+    place = _place(name, id(value), len(sys.modules))
+    if place is None or getattr(sys.modules.get(place), name, None) is not value:
+        return None
+    return _Imported(sys.modules[place], name)
+
+
+@lru_cache(_MOST_PLACES)  # each commit asks for the same
+def _place(name: str, identity: int, _: int) -> str | None:
+    """The outermost module that has this object under this name."""
     found = [
-        module
+        label
         for label, module in list(sys.modules.items())
-        if label not in _MAINS and getattr(module, "__dict__", {}).get(name) is value
+        if label not in _MAINS and id(getattr(module, "__dict__", {}).get(name)) == identity
     ]
-    first = min(found, key=lambda module: (module.__name__.count("."), module.__name__), default=None)
-    return None if first is None else _Imported(first, name)
+    return min(found, key=lambda label: (label.count("."), label), default=None)
 
 
 class ByValue(Pickler):

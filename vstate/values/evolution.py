@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
@@ -44,6 +45,10 @@ _MOVED: Final[dict[str, str | type]] = {
     "zipfile._path.CompleteDirs": "zipfile.CompleteDirs",
     "zipfile._path.Path": "zipfile.Path",
 }
+# Fields that classes of the standard library gained in a later version of Python.
+_GAINED: Final[dict[str, Fields]] = (
+    {"asyncio.queues.Queue": {"_is_shutdown": False}} if sys.version_info >= (3, 13) else {}
+)
 # The modules where earlier versions had the records of the managers.
 _names: dict[str, str | type] = _MOVED | {
     f"vstate.managers.{old}": f"vstate.managers.{new}"
@@ -188,6 +193,9 @@ def defaults(cls: type) -> Defaults:
 
 
 def _find_defaults(cls: type) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    for base in cls.__mro__:
+        for name, value in _GAINED.get(_full_name(base), _NO_FIELDS).items():
+            yield name, partial(_constant, value)
     if dataclasses.is_dataclass(cls):
         for field in dataclasses.fields(cls):
             if field.default is not dataclasses.MISSING:
