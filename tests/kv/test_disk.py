@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -697,6 +697,20 @@ def test_a_damaged_database(directory: Path, damage: str) -> None:
     for use in (read, write):
         with pytest.raises(CorruptStore):
             use()
+
+
+def test_a_damaged_index_finds_no_other_key(directory: Path) -> None:
+    """`present` names keys that were asked for only, whichever byte at the end of the index is inverted."""
+    with Disk(directory) as store:
+        store.set_many({_object(number): b"value" for number in range(20)})
+    file = directory / "vstate.db"
+    data = file.read_bytes()
+    end = next(page for page in range(4096, len(data), 4096) if data[page] == 10) + 4096  # a leaf of an index
+    asked = {_object(number) for number in range(20)}
+    for place in range(end - 200, end):
+        file.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
+        with suppress(CorruptStore), Disk(directory) as store:
+            assert store.present(asked) <= asked
 
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:

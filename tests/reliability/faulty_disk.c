@@ -127,6 +127,14 @@ static int exists(const char *name)
 OPEN(open)
 OPEN(open64)
 
+int mknod(const char *name, mode_t mode, dev_t device)
+{
+    int done = ((int (*)(const char *, mode_t, dev_t))next("mknod"))(name, mode, device);
+    if (!done && concerns(name))
+        note('c', name, 0, NULL, 0);
+    return done;
+}
+
 int close(int descriptor)
 {
     if (descriptor >= 0 && descriptor < DESCRIPTORS) {

@@ -172,7 +172,9 @@ class Disk(TransactionalStore, ForkAware):
 
     def present(self, keys: Iterable[str]) -> Set[str]:
         # The index of the keys answers: 100 keys with values of 64 KB take 0.13 ms, with the values 2 to 6.
-        return {self._unpacked(packed) for (packed,) in self._query_each("key", keys)}
+        wanted = set(keys)
+        # A damaged index finds other keys too.
+        return wanted & {self._unpacked(packed) for (packed,) in self._query_each("key", wanted)}
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         for some in self._pages(_KEYS, list(ranges(prefix)), KEYS_PER_PAGE):
