@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import pytest
+from pydantic import BaseModel
 
 from vstate import Memory, UncommittedWarning, Versioned
 from vstate.state import handle
@@ -30,10 +32,17 @@ class Page:
     body: bytes
 
 
+class Model(BaseModel, arbitrary_types_allowed=True):
+    part: Part
+    body: bytes
+
+
 VALUES: dict[str, Callable[[bytes], Any]] = {
     "dict": lambda body: {"part": Part(), "body": body},
     "list": lambda body: [[Part()], body],
     "object": lambda body: Page(Part(), body),
+    "array": lambda body: [Part(), numpy.frombuffer(body, "u1").copy()],
+    "model": lambda body: Model(part=Part(), body=body),
     "nested": lambda body: (1, {"pages": [Page(Part(), body)]}),
 }
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import weakref
+from abc import ABC
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from numpy import arange, array
+from pydantic import BaseModel
 
 from vstate import Memory, Versioned
 from vstate.repo.repository import Repository
@@ -32,6 +36,26 @@ class Weak:
     __slots__ = ("__weakref__", "x")
 
 
+class Abstract(ABC):
+    """It has a metaclass."""
+
+    def __init__(self) -> None:
+        self.items = [1]
+
+
+class Model(BaseModel):
+    items: list[int] = [1]
+    inner: Model | None = None
+
+
+def numbers() -> Any:
+    """An array as a state loads it: its numbers are in a bytearray, behind three other objects."""
+    return pickle.loads(
+        pickle.dumps(arange(1000.0), 5, buffer_callback=(held := []).append),
+        buffers=[bytearray(buffer.raw()) for buffer in held],
+    )
+
+
 class WithDel(Plain):
     def __del__(self) -> None:
         pass
@@ -52,7 +76,9 @@ def inner_twice() -> list[Any]:
     "make",
     [list, dict, lambda: {"a": [1, {"b": {2}}]}, lambda: bytearray(b"x"), lambda: {1, "a"}, Plain, Slots,
      cycle,
-     inner_twice, lambda: [Plain(), Slots()], lambda: ([1], (2, [3])), lambda: {"x": "y" * 1000, "n": 1.5}],
+     inner_twice, Abstract, numbers, lambda: {"a": arange(3), "b": [numbers()]},
+     lambda: [Model(inner=Model())],
+     lambda: [Plain(), Slots()], lambda: ([1], (2, [3])), lambda: {"x": "y" * 1000, "n": 1.5}],
 )  # fmt: skip
 def test_alone_is_unshared(make: Callable[[], Any]) -> None:
     """A value that only its holder refers to is unshared."""
@@ -83,6 +109,17 @@ def test_alone_is_unshared(make: Callable[[], Any]) -> None:
         (lambda: [1], lambda v: lambda: v),
         (lambda: ([1],), lambda v: v[0]),
         (lambda: [(1, [2])], lambda v: v[0]),
+        (Abstract, lambda v: v.items),
+        (Model, lambda v: v.items),
+        (lambda: [Model(inner=Model())], lambda v: v[0].inner),
+        (numbers, lambda v: v),
+        (numbers, lambda v: v[1:]),
+        (numbers, lambda v: v.base),
+        (numbers, lambda v: v.base.base),
+        (numbers, lambda v: v.base.base.obj),
+        (numbers, memoryview),
+        (numbers, weakref.ref),
+        (lambda: {"a": [arange(3)]}, lambda v: v["a"][0].T),
     ],
 )
 def test_a_reference_outside_is_seen(make: Callable[[], Any], hold: Callable[[Any], Any]) -> None:
@@ -95,7 +132,8 @@ def test_a_reference_outside_is_seen(make: Callable[[], Any], hold: Callable[[An
 
 @pytest.mark.parametrize(
     "make",
-    [deque, OrderedDict, lambda: {"f": lambda: 1}, WithDel, lambda: [deque([1])],
+    [deque, OrderedDict, lambda: array([[1], None], dtype=object), lambda: {"f": lambda: 1}, WithDel,
+     lambda: [deque([1])],
      lambda: [list(range(1000, 1300)), [[]] * 3, object()]],
 )  # fmt: skip
 def test_doubt_is_shared(make: Callable[[], Any]) -> None:

@@ -34,6 +34,8 @@ IMMUTABLE = frozenset(
 CONTAINERS = frozenset({list, dict, set, bytearray})
 _FROZEN = frozenset({tuple, frozenset})
 _NEVER_WEAK = frozenset({list, dict, tuple, bytearray})
+_BUFFERS = frozenset({memoryview, *map(type, gc.get_referents(memoryview(b"")))})
+"""The classes between an array that was loaded and the bytearray that holds its numbers."""
 
 _COUNTED = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -72,13 +74,19 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
     position = 0
     while position < len(objects):
         kind = type(objects[position])
-        if kind not in CONTAINERS and kind not in _FROZEN and not _plain_instance(kind):
+        if (
+            kind not in CONTAINERS
+            and kind not in _FROZEN
+            and not _plain_instance(kind)
+            and kind not in _BUFFERS
+            and not _is_numeric(objects[position])
+        ):
             return None
         if kind not in _NEVER_WEAK and getweakrefcount(objects[position]):
             return None
         if position > budget:
             return None
-        for part in gc.get_referents(objects[position]):
+        for part in gc.get_referents(objects[position]) or _below(objects[position]):
             if type(part) in IMMUTABLE or part is kind:
                 continue
             if type(part) in _FROZEN and all(type(item) in IMMUTABLE for item in part):
@@ -100,6 +108,20 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
     if len(set(rest)) > 1:
         return None
     return root, rest[0]
+
+
+def _is_numeric(value: Any) -> bool:
+    """Whether this is an array of numpy that holds no objects."""
+    return _is_array(type(value)) and not value.dtype.hasobject
+
+
+def _is_array(kind: type) -> bool:
+    return kind.__module__ == "numpy" and kind.__qualname__ == "ndarray"
+
+
+def _below(value: Any) -> tuple[Any, ...]:
+    """The object whose memory an array shows; the collector does not see it."""
+    return (value.base,) if _is_array(type(value)) else ()
 
 
 _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
@@ -125,9 +147,13 @@ def _plain_instance(kind: type) -> bool:
         bases = kind.__mro__[1:]
         known = (
             heap_type
-            and type(kind) is type
             and all(base is object or (base.__flags__ & 1 << 9) for base in bases)
-            and not any(name in base.__dict__ for base in kind.__mro__[:-1] for name in _HOOKS)
+            and not any(
+                name in base.__dict__
+                for base in kind.__mro__[:-1]
+                for name in _HOOKS
+                if base.__module__ != "pydantic.main"  # its hook takes the attributes alone too
+            )
         )
         if len(_PLAIN_CLASSES) > 10_000:
             _PLAIN_CLASSES.clear()
