@@ -722,3 +722,35 @@ def test_a_foreign_value_among_the_rounds_is_named_by_its_key(key: str, value: A
                 await call("bob")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["absent", "begun anew"])
+def test_a_late_save_brings_no_deleted_state_back(again: bool) -> None:
+    """A service that has not looked since the deletion saves nothing; after an export it begins anew."""
+
+    async def check() -> None:
+        store = Memory()
+        async with StateService(store) as first, StateService(store) as second:
+            await first.save_state("u", {"pin": 1234}, "s")
+            assert await second.delete_state("u", "s") == 1
+            if again:
+                await second.save_state("u", {"new": 1}, "s")
+            with pytest.raises(NotFound, match="deleted"):
+                await first.save_state("u", {"pin": 1234, "late": 1}, "s")
+            assert await first.export_state("u", "s") == ({"new": 1} if again else None)
+            assert await first.save_state("u", {"next": 1}, "s") == 1 + again
+
+    asyncio.run(check())
+
+
+def test_a_session_that_expired_is_begun_anew() -> None:
+    """A save after the time to live is no save beside a deletion."""
+
+    async def check() -> None:
+        with standing_still() as time:
+            async with StateService(Memory(), ttl=100) as service:
+                await service.save_state("u", {"n": 1})
+                time.pass_(200)
+                assert await service.save_state("u", {"n": 2}) == 1
+
+    asyncio.run(check())

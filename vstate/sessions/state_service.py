@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from math import inf
 from os import PathLike
 from typing import Any, Self, TypeVar
 
@@ -43,6 +44,8 @@ from vstate.state.versioned import Versioned
 _T = TypeVar("_T")
 
 _ATTEMPTS = 1000
+_MOST_KNOWN = 100_000  # sessions
+_MICROSECONDS = 1_000_000
 _PAUSE = 0.001  # seconds between two looks at the calls under way
 _RENEWED = 0.9  # an export renews a session, by a commit, once less than this part of its ttl is left
 
@@ -82,6 +85,8 @@ class StateService:
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()
         self._under_way = 0
+        self._known: dict[str, tuple[Any, float]] = {}
+        """The sessions that this service saved or read: when each began, and how long it lives at least."""
         renew_in_child(self, StateService._forget_calls)
 
     def _forget_calls(self) -> None:
@@ -109,6 +114,7 @@ class StateService:
                 await shielded(self._end(state))
                 raise
             self._state = state
+            self._known.clear()
             if self._retention is not None:
                 self._retention.begin()
 
@@ -172,8 +178,10 @@ class StateService:
     ) -> int:
         """Save the state of a round, by default the next one, and return its number.
 
-        An existing round is replaced; history keeps the old state. The default session is "default". Raises
-        TypeError for a state that is no dict, Unpicklable, StoreUnavailable, StoreFull.
+        An existing round is replaced; history keeps the old state. The default session is "default". If
+        another service has deleted the session since this one saved or exported it, that raises NotFound
+        until the session is exported. Raises TypeError for a state that is no dict, Unpicklable,
+        StoreUnavailable, StoreFull.
         """
         if not isinstance(state, dict):
             raise TypeError(f"a state is a dict, not {type(state).__name__}")
@@ -181,15 +189,24 @@ class StateService:
         frozen = Frozen(state, "state", "state")
         number = 0
         swept = Swept()
+        started: Any = None
 
         def save(mapping: Versioned) -> None:
-            nonlocal number, swept
+            nonlocal number, swept, started
             old: list[str] = []
+            began, until = self._known.get(path, (None, 0.0))
+            if expiry.now() < until and mapping.get(session_key(path)) != began:
+                raise NotFound(
+                    f"the session {session_id or DEFAULT!r} of user {user_id!r} was deleted since this "
+                    "service read it, so nothing is saved: export it again, and begin anew",
+                    name=path,
+                )
             if session_key(path) not in mapping:
                 old += mapping.keys(round_prefix(path))  # the rounds of an expired session
                 for key in old:
                     del mapping[key]
                 mapping[session_key(path)] = datetime.now(UTC)
+            started = mapping[session_key(path)]
             highest = highest_round(mapping, path)
             number = requested if requested is not None else 1 if highest is None else highest + 1
             if number > MOST_ROUNDS:
@@ -203,6 +220,7 @@ class StateService:
 
         async with self._call() as used:
             await _commit(used, save, "save", user_id, session_id or DEFAULT)
+            self._note(path, started)
             if self._retention is not None and swept:
                 await self._retention.follow(used, swept, self._hold)
         return number
@@ -213,12 +231,14 @@ class StateService:
         """The state of a round, by default the highest; None if there is none."""
         path, requested = path_of(user_id, session_id), check_round(round_id)
 
-        def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool]:
+        def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool, Any]:
             found = _load(mapping, path, requested)
-            return found, found is not None and self._is_due(mapping, path)
+            began = mapping.get(session_key(path))
+            return found, found is not None and self._is_due(mapping, path), began
 
         async with self._call() as state:
-            found, is_due = await state.read(read)
+            found, is_due, began = await state.read(read)
+            self._note(path, began)
             if is_due:
                 await _commit(
                     state, lambda mapping: self._renew(mapping, path), "use", user_id, session_id or DEFAULT
@@ -272,7 +292,8 @@ class StateService:
         """Delete a round, and return the number of deleted rounds.
 
         Without `round_id` it deletes a session; without both ids, all sessions of the user.
-        History keeps them. The next save follows the rounds that are left. A session without rounds is gone.
+        History keeps them until it is squashed. The next save follows the rounds that are left. A session
+        without rounds is gone.
         """
         requested = check_round(round_id)
         path = path_of(user_id, session_id)
@@ -297,6 +318,11 @@ class StateService:
             deleted = len(states)
 
         await self._update(delete, "delete", user_id, None if everything else session_id or DEFAULT)
+        within = join_path(user_id) + "/" if everything else path
+        for known in [
+            each for each in self._known if each == path or (everything and each.startswith(within))
+        ]:
+            del self._known[known]
         return deleted
 
     async def purge(self) -> int:
@@ -319,6 +345,14 @@ class StateService:
         return purged
 
     # Calls
+
+    def _note(self, path: str, began: Any) -> None:
+        self._known.pop(path, None)
+        if began is not None:
+            lives = inf if self._ttl is None else _RENEWED * self._ttl * _MICROSECONDS
+            self._known[path] = began, expiry.now() + lives
+            if len(self._known) > _MOST_KNOWN:
+                self._known.pop(next(iter(self._known)))
 
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[aio.Versioned]:

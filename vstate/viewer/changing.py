@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from vstate.arguments import storable
 from vstate.display.documents import subject
 from vstate.errors import AlreadyExists, CorruptObject, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.objects import tree
@@ -248,7 +249,9 @@ class Changing:
         where = f"{key} {path}".strip()
         # One that slides begins anew by itself.
         left = {} if due is None or due.ttl else {key: (due.at - now()) / 1_000_000}
-        change = BranchChanges(branch, set={key: new}, expire=left, base=base, message=f"Edit {where[:200]}")
+        change = BranchChanges(
+            branch, set={key: new}, expire=left, base=base, message=storable(f"Edit {where[:200]}")
+        )
         try:
             (commit,) = repo.commit_many([change])
         except RefMoved:  # it was made meanwhile
