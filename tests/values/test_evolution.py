@@ -304,18 +304,140 @@ def test_names_of_other_pythons(old: str, new: str) -> None:
     assert loads(b"\x80\x04" + texts + b"\x93.") is resolve_name(new)
 
 
-def test_records_that_moved() -> None:
-    """The records of managers load from the modules where earlier versions had them."""
-    pytest.importorskip("pydantic", reason="pydantic is not installed")
-    from vstate.managers import agents, task_queue, teams
+KINDS = {
+    "plain": "class A:\n  def __init__(self, x, y, z=7): self.x, self.y = x, y",
+    "slots": "class A:\n  __slots__ = tuple(NAMES)\n  def __init__(self, x, y): self.x, self.y = x, y",
+    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass A:\n  FIELDS",
+    "frozen": "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass A:\n  FIELDS",
+    "slots dataclass": "from dataclasses import dataclass\n@dataclass(slots=True)\nclass A:\n  FIELDS",
+    "frozen slots": "import dataclasses\n@dataclasses.dataclass(frozen=True, slots=True)\nclass A:\n  FIELDS",
+    "NamedTuple": "from typing import NamedTuple\nclass A(NamedTuple):\n  FIELDS",
+    "attrs": "import attrs\n@attrs.define(slots=False)\nclass A:\n  FIELDS",
+    "attrs slots": "import attrs\n@attrs.define\nclass A:\n  FIELDS",
+    "attrs frozen": "import attrs\n@attrs.frozen\nclass A:\n  FIELDS",
+    "pydantic": "import pydantic\nclass A(pydantic.BaseModel):\n  FIELDS",
+    "msgspec": "import msgspec\nclass A(msgspec.Struct):\n  FIELDS",
+    "dict": "class A(dict):\n  def __init__(self, x, y): self.x, self.y = x, y",
+    "list": "class A(list):\n  def __init__(self, x, y): self.x, self.y = x, y",
+}
+"""Classes with two fields, by the kind of class. A kind without defaults has no place for them."""
 
-    for record, place in (
-        (agents.AgentSnapshot, "vstate.managers.agent_records"),
-        (task_queue.Task, "vstate.managers.team_records"),
-        (teams.TeamState, "vstate.managers.team_records"),
-    ):
-        full = evolution.present(f"{place}.{record.__name__}")
-        assert evolution.find(full, place) is record  # type: ignore[arg-type]
+KEEP = {"plain", "dataclass", "frozen", "attrs", "pydantic", "dict", "list"}
+"""The kinds whose objects keep a field that their class does not have."""
+
+FILL = KINDS.keys() - {"plain", "slots", "dict", "list"}
+"""The kinds that know the default of a field."""
+
+
+def kind_of(kind: str, *fields: str) -> Any:
+    """The class A of the module `evolving`, of this kind and with these fields."""
+    if kind.split()[0] in ("attrs", "pydantic", "msgspec"):
+        pytest.importorskip(kind.split()[0], reason="the library is not installed")
+    names = repr([field.partition(":")[0] for field in fields])
+    return module("evolving", KINDS[kind].replace("NAMES", names).replace("FIELDS", "\n  ".join(fields))).A
+
+
+@pytest.mark.parametrize("allow", [None, ["evolving"]], ids=["any", "allowed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_that_changed(kind: str, allow: Any, old: ModuleType) -> None:
+    """Reordered fields keep their values, a new one has its default, and one that is gone is kept, or told.
+
+    An upgrade gets the fields by name, whatever the kind.
+    """
+    made = kind_of(kind, "x: int", "y: int")
+    store = stored(v=[made(x=1, y=2)])
+
+    def read() -> Any:
+        state = Versioned(store, allow=allow)
+        assert state["v"] is state["v"]
+        assert state.commit() is None
+        return state["v"][0]
+
+    kind_of(kind, "y: int", "x: int")
+    assert (read().x, read().y) == (1, 2)
+    kind_of(kind, "x: int", "y: int", "z: int = 7")
+    assert getattr(read(), "z", 7) == 7
+    assert (kind in FILL) == hasattr(read(), "z")
+    kind_of(kind, "x: int")
+    if kind in KEEP:
+        state = Versioned(store, allow=allow)
+        state["v"].append("an older program")
+        state.commit()
+        assert getattr(read(), "y", None) == 2 or kind == "pydantic"
+    else:
+        with pytest.raises(CannotLoad, match=r"evolving\.A|'y'"):
+            read()
+    seen = []
+    upgrade("evolving.A", lambda fields: seen.append(dict(fields)) or {"x": fields["x"] + 10})  # type: ignore[func-returns-value]
+    assert read().x == 11
+    assert seen[0] == {"x": 1, "y": 2}
+    upgrade(kind_of(kind, "new: int"), lambda fields: {"new": fields.get("x", 0)})
+    assert read().new == 1
+
+
+@pytest.mark.parametrize("kinds", [("plain", "slots"), ("slots", "plain"), ("slots", "dataclass")])
+def test_slots_that_came_or_went(kinds: tuple[str, str], old: ModuleType) -> None:
+    """A class that gained slots, or lost them, loads its objects, with and without an upgrade."""
+    before, after = kinds
+    store = stored(v=kind_of(before, "x: int", "y: int")(1, 2))
+    kind_of(after, "x: int", "y: int")
+    assert (Versioned(store)["v"].x, Versioned(store)["v"].y) == (1, 2)
+    upgrade("evolving.A", lambda fields: {"x": fields["x"], "y": 9})
+    assert (Versioned(store)["v"].x, Versioned(store)["v"].y) == (1, 9)
+
+
+@pytest.mark.parametrize("base", ["Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"])
+def test_members_of_an_enum(base: str, old: ModuleType) -> None:
+    """An upgrade gets the value of a member, and returns the present one; without it an old value is told."""
+    source = f"import enum\nclass A(enum.{base}):\n  ONE = VALUE\n"
+    one, other = ("'a'", "'b'") if base in ("Enum", "StrEnum") else ("1", "4")
+    store = stored(v={"k": module("evolving", source.replace("VALUE", one)).A.ONE})
+    new = module("evolving", source.replace("VALUE", other)).A
+    if base != "IntFlag":  # it takes any number
+        with pytest.raises(CannotLoad, match=r"evolving\.A"):
+            Versioned(store)["v"]
+    upgrade(new, lambda fields: {"value": new.ONE.value} if fields["value"] != new.ONE.value else fields)
+    state = Versioned(store)
+    assert state["v"]["k"] is new.ONE
+    assert state.commit() is None
+    state["v"]["more"] = 1
+    state.commit()
+    assert Versioned(store)["v"] == {"k": new.ONE, "more": 1}
+
+
+NO_FIELDS = {
+    "an exception": "class A(Exception): pass",
+    "__reduce__": "class A:\n  def __reduce__(self): return A, ()",
+    "__reduce_ex__": "class A:\n  def __reduce_ex__(self, protocol): return A, ()",
+    "a deque": "import collections\nclass A(collections.deque): pass",
+    "an ordered dict": "import collections\nclass A(collections.OrderedDict): pass",
+    "a date": "import datetime\nclass A(datetime.date): pass",
+    "a TypedDict": "import typing\nclass A(typing.TypedDict): pass",
+    "a built-in class": "A = dict",
+}
+
+
+@pytest.mark.parametrize("source", NO_FIELDS.values(), ids=NO_FIELDS)
+def test_classes_without_fields(source: str, old: ModuleType) -> None:
+    """An upgrade that nothing would call is refused, or told when an object is loaded."""
+    made = module("evolving", source).A
+    with pytest.raises(InvalidInput, match="not stored as fields"):
+        upgrade(made, lambda fields: fields)
+    if made.__module__ != "evolving" or "TypedDict" in source:
+        return
+    store = stored(v=made(2026, 1, 2) if "date" in source else made())
+    upgrade("evolving.A", lambda fields: fields)
+    with pytest.raises(CannotLoad, match=r"evolving\.A"):
+        Versioned(store)["v"]
+
+
+def test_a_state_without_fields(old: ModuleType) -> None:
+    """A class whose `__getstate__` returns no fields cannot have an upgrade: loading says so."""
+    source = "class A:\n  def __getstate__(self): return [1]\n  def __setstate__(self, state): pass"
+    store = stored(v=module("evolving", source).A())
+    upgrade("evolving.A", lambda fields: fields)
+    with pytest.raises(CannotLoad, match="its state is a list"):
+        Versioned(store)["v"]
 
 
 def test_the_data_without_the_class(old: ModuleType) -> None:

@@ -294,6 +294,8 @@ def test_with_an_allow_list() -> None:
     for call in (
         hostile + b"(" + named + b"(N}S'code'\nI9\nsttR.",
         b"(" + hostile + named + b"(N}S'code'\nI9\nsto.",
+        b"cvstate.values.fields\nset_fields\n(" + named + b"}S'code'\nI9\nstR.",
+        b"(cvstate.values.fields\nset_fields\n" + named + b"}S'code'\nI9\nso.",
     ):
         with pytest.raises(CannotLoad, match=r"whole process|not a class"):
             loads(call, allow=allow)

@@ -155,6 +155,20 @@ def test_policies_move_objects_that_they_do_not_look_into():
     assert pickling.loads(*recipes.dumps(merged)) == {"a": ours[1], "b": theirs[1]}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Narrow:
+    a: int
+    b: list
+    c: int = 0
+
+
+def test_deep_merges_fields_that_a_call_sets():
+    """Objects that are stored by the names of their fields are merged by these, without their class."""
+    sides = Narrow(1, [2]), Narrow(3, [2]), Narrow(1, [4], 5)
+    merged = recipes.dumps(POLICIES["deep"](*map(read, sides)))
+    assert pickling.loads(*merged) == Narrow(3, [4], 5)
+
+
 @pytest.mark.parametrize("kind", [Message, Numbers, Names, Slotted])
 def test_deep_merges_the_fields_of_objects(kind):
     """Deep merges an object by its stored fields, without the class."""

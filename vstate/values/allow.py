@@ -36,6 +36,7 @@ ALWAYS: Final = frozenset(
         "pathlib": " ".join(_PATHS),
         "pathlib._local": " ".join(_PATHS),  # their module in Python 3.13
         "vstate.values.exceptions": "new_exception restore_exception",
+        "vstate.values.fields": "make set_fields",
     }.items()
     for name in names.split()
 )

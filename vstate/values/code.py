@@ -11,21 +11,21 @@ from __future__ import annotations
 import copyreg
 import sys
 from enum import Enum
-from functools import lru_cache
 from types import FunctionType, MemberDescriptorType
 from typing import Any, Final
 
 from vstate.values.definitions import needs_definition
+from vstate.values.fields import by_class, is_by_name
 
 __all__ = ["runs_code"]
 
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made at run time, as by every `class` statement
-_MOST_CLASSES: Final = 10_000
 _BUILTINS: Final = frozenset({"", "builtins"})
 _LIBRARIES: Final = sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas", "vstate"}
 """The packages whose own classes load all their pickles. A class that a program derives does not count."""
 _PYDANTIC: Final = _BUILTINS | {"pydantic"}
-_ALLOCATING: Final = ("__new__", "__getattribute__", "__getnewargs__", "__getnewargs_ex__", "__hash__")
+_MSGSPEC: Final = _BUILTINS | {"msgspec"}
+_ALLOCATING: Final = ("__hash__", "__getattribute__", "__new__", "__getnewargs__", "__getnewargs_ex__")
 _FILLING: Final = ("__setitem__", "__iter__", "append", "extend", "items")
 _STATE: Final = ("__getattr__", "__getstate__", "__setstate__")
 _ENUM: Final = ("__reduce_ex__", "__hash__", "_missing_")
@@ -34,7 +34,7 @@ _OF_EXCEPTIONS: Final = ("__reduce_ex__", "__reduce__", "__getattribute__", "__h
 _PLAIN_VALUES: Final = frozenset({bool, bytes, int, str, type(None)})
 
 
-@lru_cache(_MOST_CLASSES)
+@by_class
 def runs_code(kind: type) -> bool:
     """Whether loading an object of the class may run code that a program wrote, so that it may fail.
 
@@ -50,10 +50,13 @@ def runs_code(kind: type) -> bool:
     if issubclass(kind, Enum):
         plain = all(type(member._value_) in _PLAIN_VALUES for member in kind.__members__.values())
         return not plain or _packages(kind, _ENUM) - _BUILTINS != {"enum"}
-    if _packages(kind, _STATE) - _PYDANTIC:
+    by_name = is_by_name(kind)
+    if _packages(kind, _STATE[:1] if by_name else _STATE) - _PYDANTIC:
         return True
     if issubclass(kind, BaseException):
         return bool(_packages(kind, _OF_EXCEPTIONS) - _BUILTINS)
+    if by_name:
+        return hasattr(kind, "__post_init__") or bool(_packages(kind, _ALLOCATING[:2]) - _MSGSPEC)
     pickled: Any = kind.__reduce_ex__, kind.__reduce__
     if pickled != (object.__reduce_ex__, object.__reduce__) or _packages(kind, _ALLOCATING) - _BUILTINS:
         return True

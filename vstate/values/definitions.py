@@ -53,6 +53,7 @@ from vstate.errors import CannotLoad
 from vstate.forks import new_lock
 from vstate.values import evolution
 from vstate.values.exceptions import reduce_exception
+from vstate.values.fields import is_by_name, reduce_by_name
 from vstate.values.opcodes import frameless
 
 MAGIC: Final = MAGIC_NUMBER
@@ -327,14 +328,17 @@ REDUCERS: Final[Mapping[type, Any]] = ChainMap(
 
 
 class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
-    """cloudpickle's pickler, but exceptions load again, and functions leave values of globals out."""
+    """cloudpickle's pickler, but exceptions load again, objects keep the names of their fields, and functions
+    leave values of globals out.
+    """
 
     dispatch_table = REDUCERS
 
     def reducer_override(self, obj: Any) -> Any:
-        if issubclass(type(obj), BaseException):
+        kind = type(obj)
+        if issubclass(kind, BaseException):
             return reduce_exception(obj)
-        return super().reducer_override(obj)
+        return reduce_by_name(obj) if is_by_name(kind) else super().reducer_override(obj)
 
     def _dynamic_function_reduce(self, function: FunctionType) -> Any:
         home = _home(function)

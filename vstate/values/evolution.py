@@ -6,23 +6,27 @@ of the present class when they are loaded, and take the present form when they a
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import gc
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
+from enum import Enum, EnumType
 from functools import partial
 from pkgutil import resolve_name
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, is_typeddict
 
 from vstate.arguments import require_plain
 from vstate.errors import CannotLoad, InvalidInput
 from vstate.forks import new_lock
+from vstate.values.fields import field_names, is_by_name, make, set_fields, slots_of
 
 Fields = dict[str, Any]
 Upgrade = Callable[[Fields], Fields]
 
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made at run time, as by every `class` statement
 _MOST_CLASSES: Final = 10_000
 _ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes, bytearray, complex})
 _PRIVATE: Final = "__pydantic_private__"  # a slot of each model, with a dict or None
@@ -30,7 +34,7 @@ _NO_FIELDS: Final[Fields] = {}
 _OUTSIDE: Final = (type, ModuleType, FunctionType, BuiltinFunctionType)
 
 # Where some versions of Python have a class or function of the standard library; all have the new name.
-_MOVED: Final[dict[str, str | type]] = {
+_names: dict[str, str | type] = {
     "_asyncio.current_task": "asyncio.current_task",
     "asyncio.tasks.current_task": "asyncio.current_task",
     "genericpath.isjunction": "os.path.isjunction",
@@ -49,28 +53,6 @@ _MOVED: Final[dict[str, str | type]] = {
 _GAINED: Final[dict[str, Fields]] = (
     {"asyncio.queues.Queue": {"_is_shutdown": False}} if sys.version_info >= (3, 13) else {}
 )
-# The modules where earlier versions had the records of the managers.
-_names: dict[str, str | type] = _MOVED | {
-    f"vstate.managers.{old}": f"vstate.managers.{new}"
-    for old, new in {
-        "agent_records": "agents",
-        "knowledge_records": "knowledge",
-        "recoverable": "recovery",
-        "speech_records": "speech",
-        "speech_sessions": "speech",
-        "state_config": "states",
-        "team": "teams",
-        "team_records": "teams",
-        "team_records.Task": "task_queue.Task",
-        "team_records.TaskQueueState": "task_queue.TaskQueueState",
-        "team_records.TaskStatus": "task_queue.TaskStatus",
-        "tool_executions": "tools",
-        "tool_records": "tools",
-        "tool_tally": "tools",
-        "workflow": "workflows",
-        "workflow_records": "workflows",
-    }.items()
-}
 _roots: set[str] = {name.partition(".")[0] for name in _names}
 """The beginnings of the old names."""
 _upgrades: dict[str, Upgrade] = {}
@@ -107,8 +89,10 @@ def upgrade(cls: str | type, function: Upgrade) -> None:
     """Pass the stored fields of each loaded object of the class through `function`, in this process.
 
     `function` takes the fields by name, a dict, and returns the fields that the class has now. It gets the
-    fields of up-to-date objects too. It is called before the class sees the fields. A value with such objects
-    takes some ten times as long to load. InvalidInput for text that is no name.
+    fields of up-to-date objects too. It is called before the class sees the fields. A member of an enum has
+    one field, `value`. A value with such objects takes some ten times as long to load. InvalidInput for text
+    that is no name, and for a class whose objects pickle stores as no fields: one with a `__reduce__` of its
+    own, an exception, a TypedDict, a built-in class. If only its name is given, loading raises CannotLoad.
     """
     if isinstance(cls, str):
         _check_name(cls)
@@ -119,8 +103,19 @@ def upgrade(cls: str | type, function: Upgrade) -> None:
 
 def _register(cls: str | type, function: Upgrade) -> None:
     require_plain("the function of upgrade", function)
+    if isinstance(cls, type) and not _has_fields(cls):
+        raise InvalidInput(f"{_full_name(cls)} is not stored as fields, so no function can upgrade them")
     with _registering:
         _upgrades[cls if isinstance(cls, str) else _full_name(cls)] = function
+
+
+def _has_fields(cls: type) -> bool:
+    """Whether pickle stores the objects of the class as fields."""
+    if issubclass(cls, Enum) or is_by_name(cls):
+        return True
+    pickled: Any = cls.__reduce_ex__, cls.__reduce__
+    made = bool(cls.__flags__ & _HEAP_TYPE) and not is_typeddict(cls) and cls not in copyreg.dispatch_table
+    return made and pickled == (object.__reduce_ex__, object.__reduce__)
 
 
 def _check_name(name: str) -> None:
@@ -299,32 +294,33 @@ def lacks_fields(value: Any, classes: Collection[type]) -> bool:
 
 def fill(obj: Any) -> None:
     """Give the object the defaults of the fields that it lacks."""
-    for name, make in defaults(type(obj)).items():
+    for name, default in defaults(type(obj)).items():
         if _lacks(obj, name):
-            object.__setattr__(obj, name, make(obj))
+            object.__setattr__(obj, name, default(obj))
 
 
 def upgraded(cls: type, state: Any) -> Any:
     """The state of an object as a pickle has it, with its fields as the class has them now."""
-    function = _upgrades[_full_name(cls)]
     match state:
         case {"__dict__": dict(fields), "__pydantic_fields_set__": set(given)}:
-            new = _call(function, cls, fields)
+            new = call_upgrade(cls, fields)
             return {**state, "__dict__": new, "__pydantic_fields_set__": given & new.keys()}
         case dict(fields):
-            return _call(function, cls, fields)
+            return call_upgrade(cls, fields)
         case (dict() | None as fields, dict(slots)):
-            new = _call(function, cls, {**(fields or {}), **slots})
-            in_slots = {name for base in cls.__mro__ for name in getattr(base, "__slots__", ())}
-            return (
-                {name: value for name, value in new.items() if name not in in_slots} or None,
-                {name: value for name, value in new.items() if name in in_slots},
-            )
-    return state
+            return placed(cls, call_upgrade(cls, {**(fields or {}), **slots}))
+    raise TypeError(f"its state is a {type(state).__name__}, which has no fields for the upgrade")
 
 
-def _call(function: Upgrade, cls: type, fields: Fields) -> Fields:
-    new = function(dict(fields))
+def placed(cls: type, fields: Fields) -> Any:
+    """These fields as the state that an object of the class takes: in its `__dict__`, and in its slots."""
+    slots = {name: value for name, value in fields.items() if name in slots_of(cls)}
+    return ({name: value for name, value in fields.items() if name not in slots} or None, slots)
+
+
+def call_upgrade(cls: type, fields: Fields) -> Fields:
+    """The fields as the function of the program returns them."""
+    new = _upgrades[_full_name(cls)](dict(fields))
     if not isinstance(new, dict):
         raise TypeError(f"the upgrade of {_full_name(cls)} returned a {type(new).__name__}, not the fields")
     return new
@@ -341,24 +337,60 @@ class Evolving:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._made: list[Any] = []
+        self._made: list[tuple[Any, bool]] = []
+        """The objects whose fields may have changed; True for one that a call made, and not NEWOBJ."""
         self._built: set[int] = set()
+        self._upgraded = False
+        self._sets = False
+        """Whether the call gives an object its fields, and returns the object."""
         self.evolved = False
         """Whether an object may differ from its stored form."""
 
-    def note_made(self) -> None:
-        """The object on top of the stack was made just now."""
+    def before_call(self) -> None:
+        """The function and the arguments on top of the stack are about to be called."""
+        function, args = self.stack[-2:]
+        function = getattr(function, "__wrapped__", function)  # below an allow-list it is checked
+        self._sets = function is set_fields
+        self._upgraded = False
+        if function is make and has_upgrade(args[0]):
+            self._pass_on(args[0], call_upgrade(*args))
+        elif function is make:
+            self.evolved = self.evolved or len(args[1]) < len(field_names(args[0]) or ())
+        elif self._sets and has_upgrade(type(args[0])):
+            self._pass_on(args[0], call_upgrade(type(args[0]), args[1]))
+        elif isinstance(function, EnumType) and len(args) == 1 and has_upgrade(function):
+            self._pass_on(call_upgrade(function, {"value": args[0]})["value"])
+
+    def _pass_on(self, *args: Any) -> None:
+        self.stack[-1] = args
+        self._upgraded = self.evolved = True
+
+    def after_call(self) -> None:
+        """The result of the call is on top of the stack."""
         made = self.stack[-1]
-        kind = type(made)
-        if defaults(kind) or has_upgrade(kind):
-            self._made.append(made)
+        if self._upgraded:
+            self._built.add(id(made))
+        if self._sets:
+            self._fill(made)
+        elif defaults(type(made)) or has_upgrade(type(made)):
+            self._made.append((made, True))
+
+    def note_made(self) -> None:
+        """The object on top of the stack was made just now, without a call."""
+        made = self.stack[-1]
+        if defaults(type(made)) or has_upgrade(type(made)):
+            self._made.append((made, False))
 
     def before_build(self) -> None:
         """The state on top of the stack is about to become that of the object below it."""
-        kind = type(self.stack[-2])
+        obj, state = self.stack[-2:]
+        kind = type(obj)
         if has_upgrade(kind):
-            self.stack[-1] = upgraded(kind, self.stack[-1])
-            self._built.add(id(self.stack[-2]))
+            state = upgraded(kind, state)
+            self._built.add(id(obj))
+        if type(state) is dict and not hasattr(kind, "__setstate__") and not kind.__dictoffset__:
+            state = placed(kind, state)  # the class gained slots
+        self.stack[-1] = state
 
     def after_build(self) -> None:
         """The object on top of the stack has its state. It may become a key next, and need its hash."""
@@ -371,12 +403,13 @@ class Evolving:
             fill(obj)
 
     def complete(self) -> None:
-        """Finish the objects, at the end of the pickle."""
-        for made in self._made:
+        """Finish the objects, at the end of the pickle. CannotLoad for one whose upgrade nothing called."""
+        for made, called in self._made:
             kind = type(made)
-            if has_upgrade(kind):
-                self.evolved = True
-                if id(made) not in self._built:  # the pickle has no state for an object without fields
-                    for name, value in _call(_upgrades[_full_name(kind)], kind, {}).items():
-                        object.__setattr__(made, name, value)
+            if has_upgrade(kind) and id(made) not in self._built:
+                if called:
+                    reason = "the program upgrades its fields, but the pickle calls a function to make it"
+                    raise CannotLoad(_full_name(kind), reason)
+                self.evolved = True  # the pickle has no state for an object without fields
+                set_fields(made, call_upgrade(kind, {}))
             self._fill(made)

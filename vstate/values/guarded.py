@@ -13,7 +13,7 @@ import io
 import pickle
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import partial
+from functools import partial, wraps
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar, NoReturn
 
@@ -21,6 +21,7 @@ from vstate.errors import CannotLoad
 from vstate.values import definitions, evolution
 from vstate.values.allow import CODE, Allow
 from vstate.values.exceptions import restore_exception
+from vstate.values.fields import set_fields
 from vstate.values.opcodes import framed
 from vstate.values.pickling import Loader, loaded
 from vstate.values.tracing import Tracer
@@ -125,20 +126,24 @@ class _Careful(Tracer):
     def find_class(self, module: str, name: str) -> Any:
         self.record(module, name)
         found = _find(self._allow, self._builders, module, name)
-        if found is restore_exception:  # it edits, as BUILD does
-            found = self._restore_exception
+        if found is restore_exception or found is set_fields:  # they edit, as BUILD does
+            found = self._checked(found)
         self._found[id(found)] = found, self.last_global
         return found
+
+    def _checked(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        @wraps(function)
+        def checked(obj: Any, state: Any) -> Any:
+            self.refuse_edit(obj, True)
+            return function(obj, state)
+
+        return checked
 
     def persistent_load(self, pid: Any) -> Any:
         _refuse_persistent()
 
     def get_extension(self, code: int) -> None:
         raise CannotLoad(f"the class with the extension code {code}", "only names can be allowed, not codes")
-
-    def _restore_exception(self, error: Any, state: Any) -> None:
-        self.refuse_edit(error, True)
-        restore_exception(error, state)
 
     def refuse_edit(self, target: Any, build: bool) -> None:
         """CannotLoad if `target` existed before the pickle: a class, a function, a member of an Enum."""

@@ -17,6 +17,7 @@ from vstate.forks import is_mine, new_lock, renew_in_child
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.code import runs_code
+from vstate.values.fields import field_names, is_by_name, make
 from vstate.values.opcodes import framed, join_pieces, may_hold, tokens
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Check(NamedTuple):
             if len(known) > _MOST_KNOWN:  # a program that makes classes all the time
                 known.clear()
         for kind in self.kinds:
-            reduced = issubclass(kind, BaseException | FunctionType | type)
+            reduced = issubclass(kind, BaseException | FunctionType | type) or is_by_name(kind)
             if runs_code(kind):
                 _CODED.update(() if reduced else (kind,))
             else:
@@ -267,10 +268,10 @@ def load_value(
     try:
         value = loaded(loader.load, tracer)
         if not loader.evolving or not evolution.lacks_fields(value, loader.evolving):
-            return value, False
-    except evolution.UpgradeNeeded:
-        pass
-    except (AttributeError, CannotLoad):
+            return value, loader.evolved
+    except (evolution.UpgradeNeeded, AttributeError):
+        pass  # it may have no attributes any more, but slots
+    except CannotLoad:
         if not loader.evolving:  # else a key may have lacked the field that its hash needs
             raise
     evolving = tracer()
@@ -391,6 +392,16 @@ class Loader(Finder, pickle.Unpickler):
 
     evolving: tuple[type, ...] = ()
     """The classes in the pickle that have fields with defaults."""
+    evolved = False
+    """Whether an object was made with the default of a field that it was not stored with."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return self._make if found is make else found
+
+    def _make(self, kind: type, fields: dict[str, Any]) -> Any:
+        self.evolved = self.evolved or len(fields) < len(field_names(kind) or ())
+        return make(kind, fields)
 
     def note(self, found: Any) -> None:
         """The pickle names this class or function."""

@@ -51,11 +51,14 @@ class Recipe:
     its state.
     """
 
-    __slots__ = ("label", "steps")
+    __slots__ = ("_setter", "label", "steps")
 
-    def __init__(self, opcode: bytes, operands: tuple[object, ...], label: str = "") -> None:
+    def __init__(
+        self, opcode: bytes, operands: tuple[object, ...], label: str = "", setter: object = None
+    ) -> None:
         self.steps: list[tuple[bytes, tuple[object, ...]]] = [(opcode, operands)]
         self.label = label
+        self._setter = setter
 
     def add(self, opcode: bytes, *operands: object) -> None:
         """Add a step."""
@@ -73,6 +76,15 @@ class Recipe:
                 entries += zip(operands[::2], operands[1::2], strict=True)
             elif opcode == _BUILD and number == len(rest) - 1 and operands[0] is not None:
                 return *made, operands[0], iter(items) if items else None, iter(entries) if entries else None
+            elif number == len(rest) - 1 and (fields := _fields(opcode, operands)) is not None:
+                args = *made[1], operands[0]
+                return (
+                    Recipe,
+                    args,
+                    fields,
+                    iter(items) if items else None,
+                    iter(entries) if entries else None,
+                )
             else:
                 return *made, _Rest(rest)
         return *made, None, iter(items) if items else None, iter(entries) if entries else None
@@ -87,8 +99,18 @@ class Recipe:
     def __setstate__(self, state: object) -> None:
         if isinstance(state, _Rest):
             self.steps += state.steps
+        elif self._setter is not None:
+            self.add(pickle.POP, self._setter, (self, state))
         else:
             self.add(_BUILD, state)
+
+
+def _fields(opcode: bytes, operands: tuple[object, ...]) -> dict[object, object] | None:
+    """The fields that a call with an object as its first argument gives the object."""
+    match opcode, operands:
+        case pickle.POP, (_, (_, dict(fields))):
+            return fields
+    return None
 
 
 class _Rest:

@@ -323,6 +323,14 @@ def _exception(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("vstate.values.fields.make")
+def _made(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global(name=name), dict(fields)):
+            return Instance(name, fields=_names(fields, budget))
+    return None
+
+
 @_shape("vstate.errors._restore")
 def _own_error(args: tuple[object, ...], budget: Budget) -> object:
     match args:

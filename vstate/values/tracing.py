@@ -60,29 +60,31 @@ def _filling(load: Callable[[Any], None], parts: Callable[[Tracer], tuple[Any, S
 
 
 def _traced(
-    load: Callable[[Any], None], called: Callable[[Any], Any], builds: bool
+    load: Callable[[Any], None],
+    called: Callable[[Any], Any],
+    before: Callable[[Tracer], None] | None,
+    after: Callable[[Tracer], None],
 ) -> Callable[[Tracer], None]:
+    builds = after is Tracer.after_build
+
     def traced(tracer: Tracer) -> None:
         tracer.calling, tracer.about = _name(called(tracer)), tracer.stack[-2 if builds else -1]
-        if builds:
-            tracer.before_build()
+        if before is not None:
+            before(tracer)
         load(tracer)
-        if builds:
-            tracer.after_build()
-        else:
-            tracer.note_made()
+        after(tracer)
         tracer.calling = ""
 
     return traced
 
 
-for _opcode, _called in {
-    pickle.REDUCE: lambda tracer: tracer.stack[-2],
-    pickle.NEWOBJ: lambda tracer: tracer.stack[-2],
-    pickle.NEWOBJ_EX: lambda tracer: tracer.stack[-3],
-    pickle.BUILD: lambda tracer: type(tracer.stack[-2]),
-}.items():
-    Tracer.dispatch[_opcode[0]] = _traced(Tracer.dispatch[_opcode[0]], _called, _opcode == pickle.BUILD)
+for _opcode, _called, _before, _after in (
+    (pickle.REDUCE, lambda tracer: tracer.stack[-2], Tracer.before_call, Tracer.after_call),
+    (pickle.NEWOBJ, lambda tracer: tracer.stack[-2], None, Tracer.note_made),
+    (pickle.NEWOBJ_EX, lambda tracer: tracer.stack[-3], None, Tracer.note_made),
+    (pickle.BUILD, lambda tracer: type(tracer.stack[-2]), Tracer.before_build, Tracer.after_build),
+):
+    Tracer.dispatch[_opcode[0]] = _traced(Tracer.dispatch[_opcode[0]], _called, _before, _after)
 
 for _opcode, _parts in {
     pickle.SETITEM: lambda tracer: (tracer.stack[-3], tracer.stack[-2:-1]),
