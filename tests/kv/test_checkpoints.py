@@ -12,7 +12,6 @@ from random import Random
 import pytest
 
 from vstate import Disk
-from vstate.kv.disk.checkpoints import Checkpoints
 from vstate.kv.disk.database import FILE_NAME, LOG_BYTES
 from vstate.kv.disk.writes import LONG_BYTES
 
@@ -32,7 +31,8 @@ def test_the_log_of_a_long_transaction_is_copied_and_cut_back(tmp_path: Path) ->
             disk.set_many({key: bytes([turn]) + value for key, value in ROWS.items()})
             assert sizes(tmp_path)[1] < 2 * LONG_BYTES
         disk.set("short", b"1")
-        disk._checkpoints.wait()
+        assert disk._copying is not None
+        disk._copying.join()
         assert sizes(tmp_path)[0] > LONG_BYTES
         for turn in range(3):
             disk.set("short", bytes([turn]))
@@ -45,7 +45,7 @@ def test_the_next_commit_makes_a_checkpoint_that_was_missed(
 ) -> None:
     """An interruption before the thread starts leaves a long log, until the next commit."""
     with Disk(tmp_path) as disk:
-        monkeypatch.setattr(Checkpoints, "start", lambda checkpoints: None)
+        monkeypatch.setattr(Disk, "_copy_log", lambda disk: None)
         disk.set_many(ROWS)
         assert sizes(tmp_path)[0] < LONG_BYTES < sizes(tmp_path)[1]
         disk.set("short", b"1")

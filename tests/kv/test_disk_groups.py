@@ -86,21 +86,17 @@ def test_waiting_transactions_take_one_commit(tmp_path: Path, threads: ThreadPoo
             assert store.get(f"key{i}") == (b"1" if i % 3 else None)
 
 
-def test_a_thread_goes_on_while_the_next_group_is_synced(
-    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_goes_on_while_the_next_group_is_synced(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
     """A thread whose rows are written waits for no later sync, and so comes in time for the next group."""
     with Disk(tmp_path / "store") as store:
-        apply, applied, missed = store._apply, [], []
-
-        def count_and_apply(connection: sqlite3.Connection, packer: Packer, write: Any) -> bool:
-            applied.append(write)
-            return apply(connection, packer, write)
+        missed = list[int]()
 
         def wait_and_commit(connection: sqlite3.Connection) -> None:
             """In the second commit, wait until every other thread has left its second transaction."""
             limit = time.monotonic() + 20
-            while commits.count == 2 and len(store._waiting) < 2 * THREADS - len(applied):
+            if commits.count == 1:
+                first.append(len(store._waiting))
+            while commits.count == 2 and len(store._waiting) < 2 * THREADS - first[0]:
                 if time.monotonic() > limit:
                     missed.append(len(store._waiting))
                     break
@@ -110,8 +106,8 @@ def test_a_thread_goes_on_while_the_next_group_is_synced(
         def twice(i: int) -> bool:
             return store.transact({f"first{i}": b"1"}, {}) and store.transact({f"second{i}": b"1"}, {})
 
+        first = list[int]()
         commits = _Commits(store, wait_and_commit)
-        monkeypatch.setattr(store, "_apply", count_and_apply)
         futures = _together(store, threads, [partial(twice, i) for i in range(THREADS)])
         assert all(future.result() for future in futures)
         assert not missed
@@ -189,12 +185,13 @@ def test_an_interruption_before_the_commit_undoes_nobody_else(
 ) -> None:
     """The others make their own transactions if the thread that wrote for them stopped before the commit."""
     with Disk(tmp_path / "store") as store:
-        apply, stops = store._apply, iter([_Stopped()])
+        apply, applied = store._apply, list[Any]()
 
         def apply_and_stop(connection: sqlite3.Connection, packer: Packer, write: Any) -> bool:
+            applied.append(write)
             done = apply(connection, packer, write)
-            if len(store._waiting) == 0 and (stop := next(stops, None)) is not None:
-                raise stop
+            if len(applied) == THREADS:
+                raise _Stopped
             return done
 
         monkeypatch.setattr(store, "_apply", apply_and_stop)

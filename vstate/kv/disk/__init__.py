@@ -1,9 +1,9 @@
 """A store in one SQLite file.
 
-`store` reads and writes rows; `database` makes, opens and syncs the file, and translates its errors;
-`log` tells a log of another file;
-`queues` decides which process is next; `deltas` packs values that have an earlier version. sqlite3 is
-imported when a store is made.
+`store` reads and writes rows; `writes` lets the transactions of threads go together; `database` makes, opens
+and syncs the file, and translates its errors; `log` tells a log of another file; `connections` closes all
+connections while the process forks; `queues` decides whose update is next; `deltas` packs values that have an
+earlier version. sqlite3 is imported when a store is made.
 """
 
 from vstate.kv.disk.store import Disk, _reopen

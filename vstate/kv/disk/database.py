@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import threading
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,8 +20,8 @@ from vstate.errors import (
     VStateError,
 )
 from vstate.kv.disk import log
-from vstate.kv.disk.deltas import LISTED, Known
-from vstate.kv.disk.queues import Turnstile
+from vstate.kv.disk.connections import Handle, identity
+from vstate.kv.disk.deltas import LISTED
 from vstate.kv.files import NO_ROOM, has_room, make_directory, make_file, may_write, sync_directory
 
 Durability = Literal["power", "process"]
@@ -114,30 +113,6 @@ class Connection(sqlite3.Connection):
     unlocked: Files | None = None
 
 
-class Handle:
-    """One SQLite connection, opened when it is needed, and the lock under which it is used."""
-
-    __slots__ = ("connection", "identity", "known", "lock", "turnstile")
-
-    def __init__(self, turnstile: Turnstile | None = None) -> None:
-        self.turnstile = turnstile
-        self.lock = threading.RLock()
-        self.connection: Connection | None = None
-        self.identity: tuple[int, int] | None = None
-        """The device and inode of the file that is open."""
-        self.known: Known | None = None
-        """Packed rows: see `deltas.py`. A user takes them, and gives them back unless it fails."""
-
-    def close(self) -> None:
-        self.known = None
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            with suppress(Exception):  # a connection that SQLite cannot close is of no more use
-                connection.close()
-        if self.turnstile is not None:
-            self.turnstile.close()
-
-
 class Database:
     """The SQLite file in the directory called `name`."""
 
@@ -148,16 +123,16 @@ class Database:
         self.durability = durability
         self.create = create
         """Whether a missing file is made. False once the store was open: then a missing file was removed."""
-        self._file = os.path.join(self.directory, FILE_NAME)
-        self._log = f"{self._file}-wal"
-        self._note = f"{self._file}-unsynced"
+        self.file = os.path.join(self.directory, FILE_NAME)
+        self._log = f"{self.file}-wal"
+        self._note = f"{self.file}-unsynced"
         self._had_log = False
         """Whether there was a log when the store was opened."""
 
     def size(self) -> int:
         """The bytes of the file and its log."""
         total = 0
-        for name in (self._file, self._log):
+        for name in (self.file, self._log):
             with suppress(FileNotFoundError):
                 total += os.stat(name).st_size
         return total
@@ -173,9 +148,9 @@ class Database:
         if files.log is not None and not self._log_belongs(files):
             raise self._damaged("the log beside it belongs to another file")
         try:
-            if not stat.S_ISREG(os.stat(self._file).st_mode):
+            if not stat.S_ISREG(os.stat(self.file).st_mode):
                 raise InvalidInput(
-                    f"{self._file} is not a file, so no store can be here; choose another directory"
+                    f"{self.file} is not a file, so no store can be here; choose another directory"
                 )
         except FileNotFoundError:
             if not self.create:
@@ -185,7 +160,7 @@ class Database:
             try:
                 make_directory(Path(self.directory))
                 # SQLite gives the log the mode and the group of the file, but would make the file with 0644.
-                make_file(self._file)
+                make_file(self.file)
             except OSError as error:
                 raise self._unusable(error) from error
         except OSError as error:
@@ -215,7 +190,7 @@ class Database:
         """
         while True:
             files = None if writing or self._may_write() else self._files()
-            if writing and not may_write(self._file):
+            if writing and not may_write(self.file):
                 raise self._forbidden("its file is read-only for this user")
             connection = self._connect(files)
             try:
@@ -250,7 +225,7 @@ class Database:
         else:
             options = "mode=ro&vfs=unix-none"
         # These three characters mean something in a URI.
-        path = self._file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        path = self.file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         return f"file://{path}?{options}"
 
     def _log_belongs(self, files: Files) -> bool:
@@ -258,7 +233,7 @@ class Database:
         if files.file is None:
             return False  # SQLite would make an empty file and remove the log
         try:
-            if log.fits(self._log, os.stat(self._file).st_size):
+            if log.fits(self._log, os.stat(self.file).st_size):
                 return True
             with closing(self._connect(files)) as connection:
                 return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
@@ -283,10 +258,10 @@ class Database:
         return connection
 
     def _may_write(self) -> bool:
-        return may_write(self._file) and may_write(self.directory)
+        return may_write(self.file) and may_write(self.directory)
 
     def _files(self) -> Files:
-        return Files(_seen(self._file), _seen(self._log), os.path.exists(f"{self._file}-shm"))
+        return Files(_seen(self.file), _seen(self._log), os.path.exists(f"{self.file}-shm"))
 
     def is_outdated(self, handle: Handle) -> bool:
         """Whether somebody wrote while the handle read without locks; it is closed then.
@@ -301,11 +276,7 @@ class Database:
 
     def identity(self) -> tuple[int, int] | None:
         """The device and inode of the file that has the name now. None if there is none."""
-        try:
-            found = os.stat(self._file)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+        return identity(self.file)
 
     def _check_or_make_format(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -321,7 +292,7 @@ class Database:
             return
         if application or tables:
             raise InvalidInput(
-                f"{self._file} is an SQLite database of another program; choose another directory"
+                f"{self.file} is an SQLite database of another program; choose another directory"
             )
         if not self.create:
             raise NotFound(f"no store at {self.directory}: its file is empty", name=self.name)
@@ -352,11 +323,10 @@ class Database:
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             connection.execute(f"PRAGMA max_page_count={max(1, self.size_limit // page_bytes) + spare}")
 
-    def release(self, handle: Handle) -> None:
+    def release(self, connection: sqlite3.Connection) -> None:
         """Move the pages at the end of the file to free places, and cut the file, for RELEASE_SECONDS at the
         most. Each step is a transaction, and others write between two steps.
         """
-        handle.connection = connection = self.connect(writing=True)
         backoff = Backoff(_RELEASE_PAUSE, _RELEASE_PAUSE, seconds=RELEASE_SECONDS)
         while connection.execute("PRAGMA freelist_count").fetchone() != (0,):
             try:
@@ -455,7 +425,7 @@ class Database:
                 f"{self.directory} has reached a quota, or a limit on the size of files ({error}); nothing "
                 "was written: make room, or raise the limit, and retry"
             )
-        if not self.create and not os.path.exists(self._file):
+        if not self.create and not os.path.exists(self.file):
             return StoreUnavailable(f"{self.directory} was removed; restore it, or open another")
         if code in _FORBIDDEN:
             return self._forbidden(str(error))
@@ -476,7 +446,7 @@ class Database:
         SQLite takes these for failures of the disk. After a failed fsync the outcome is open.
         """
         failed = getattr(error, "sqlite_errorcode", None) in _FAILED_WRITES
-        return failed and not has_room(self.directory, self._file, self._log)
+        return failed and not has_room(self.directory, self.file, self._log)
 
     def _is_disk_full(self) -> bool:
         try:

@@ -1,0 +1,183 @@
+"""Connections: the SQLite connections of this process, and the locks under which they are used.
+
+No connection is open, and no thread is inside SQLite, while the process forks. SQLite keeps a record of each
+file with counts of its locks, and a child inherits that record. So it would be wrong in the child to drop an
+inherited connection and to open another one:
+
+- A thread of the parent is inside a write transaction: for the child, the file is locked for ever.
+- The parent has an idle connection: the child takes that one's lock for its own. When the parent closes its
+  last connection, SQLite removes the log, and the commits of the child with it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from vstate.errors import StoreUnavailable
+from vstate.forks import new_lock
+
+if TYPE_CHECKING:
+    from vstate.kv.disk.database import Connection
+    from vstate.kv.disk.deltas import Known
+
+PATIENCE = 10.0
+"""Seconds that a fork waits for the threads that are inside SQLite."""
+
+_STEP = 0.05
+"""Seconds that a fork waits for one handle before it lets go of the others, and begins anew."""
+
+
+class Handle:
+    """One SQLite connection, opened when it is needed, and the lock under which it is used.
+
+    Its user may wait for another handle, but only if it `is_outer`. The work of a handle that `is_stoppable`
+    ends with SQLITE_INTERRUPT if the process forks.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "connection",
+        "identity",
+        "is_closed_for_fork",
+        "is_outer",
+        "is_stoppable",
+        "known",
+        "lock",
+        "path",
+    )
+
+    def __init__(self, path: str, *, is_outer: bool = False, is_stoppable: bool = False) -> None:
+        self.path = path
+        self.is_outer = is_outer
+        self.is_stoppable = is_stoppable
+        self.lock = new_lock()
+        self.connection: Connection | None = None
+        self.identity: tuple[int, int] | None = None
+        """The device and inode of the file that is open."""
+        self.known: Known | None = None
+        """Packed rows: see `deltas.py`. A user takes them, and gives them back unless it fails."""
+        self.is_closed_for_fork = False
+        with _registering:
+            _handles[id(self)] = self
+
+    def close(self) -> None:
+        self.known = None
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with suppress(Exception):  # a connection that SQLite cannot close is of no more use
+                connection.close()
+
+    def stop(self) -> None:
+        """End the work that is under way, if the handle is for such work."""
+        connection = self.connection
+        if self.is_stoppable and connection is not None:
+            with suppress(Exception):  # it is closed by now
+                connection.interrupt()
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """The device and inode of the file that has the name now. None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def require_usable(path: str) -> None:
+    """Raise StoreUnavailable if the parent was inside SQLite with this file when it forked this process."""
+    if _lost and identity(path) in _lost:
+        raise StoreUnavailable(
+            f"{os.path.dirname(path)} was in use by a thread of the parent when this process was forked, for "
+            f"longer than {PATIENCE:g} s, so SQLite cannot use it here: open it in a process that is spawned"
+        )
+
+
+_handles: WeakValueDictionary[int, Handle] = WeakValueDictionary()
+_registering = new_lock()
+"""Held by a fork: a store that is made meanwhile waits before it opens a connection."""
+_lost: set[tuple[int, int]] = set()
+_never_closed: list[Connection] = []
+
+
+class _Fork(threading.local):
+    """The handles that the thread has closed for its fork, and those of them whose lock it took for it."""
+
+    def __init__(self) -> None:
+        self.closed: list[Handle] = []
+        self.locked: list[Handle] = []
+        self.has_registry = False
+
+
+_fork = _Fork()
+
+
+def _close_all() -> bool:
+    """Take the locks of all handles, and close the connections. False if a handle stays in use."""
+    if not _registering._is_owned():  # type: ignore[attr-defined]
+        _fork.has_registry = True  # first, as below: an exception may come out of any call
+        _registering.acquire()
+    handles = [handle for found in _handles.valuerefs() if (handle := found()) is not None]
+    # Whoever has an inner handle waits for nobody. So we may wait for it while we hold the others.
+    in_use = [each for each in sorted(handles, key=lambda each: not each.is_outer) if not _close(each)]
+    return not in_use
+
+
+def _close(handle: Handle) -> bool:
+    # If this thread has the lock, it forks in the middle of its own call, which then begins anew.
+    if not handle.lock._is_owned():  # type: ignore[attr-defined]
+        _fork.locked.append(handle)
+        if not handle.lock.acquire(timeout=_STEP):
+            handle.stop()
+            return False
+    _fork.closed.append(handle)
+    handle.close()
+    handle.is_closed_for_fork = True
+    return True
+
+
+def _let_go() -> None:
+    """Release exactly what was taken. An exception may end this anywhere, and it can be called again."""
+    while _fork.closed:
+        _fork.closed[-1].is_closed_for_fork = False
+        _fork.closed.pop()
+    while _fork.locked:
+        if _fork.locked[-1].lock._is_owned():  # type: ignore[attr-defined]
+            _fork.locked[-1].lock.release()
+        _fork.locked.pop()
+    if _fork.has_registry and _registering._is_owned():  # type: ignore[attr-defined]
+        _registering.release()
+    _fork.has_registry = False
+
+
+def _before() -> None:
+    limit = time.monotonic() + PATIENCE
+    while not _close_all() and time.monotonic() < limit:
+        _let_go()  # the user of a handle may wait for another one, in `exclusively`
+
+
+def _after_in_parent() -> None:
+    try:
+        _let_go()
+    finally:
+        _let_go()  # a signal handler may have raised in the first call
+
+
+def _after_in_child() -> None:
+    for handle in list(_handles.values()):
+        if not handle.is_closed_for_fork:
+            # The second one, too: the handle may have been about to open that file.
+            _lost.update(found for found in (handle.identity, identity(handle.path)) if found is not None)
+            if handle.connection is not None:
+                _never_closed.append(handle.connection)
+                handle.connection = handle.known = None
+    _after_in_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
