@@ -31,6 +31,7 @@ from vstate.kv import Disk
 from vstate.kv.disk.database import LOG_BYTES
 from vstate.kv.disk.queues import POLITE_PAUSE
 from vstate.kv.disk.store import MAX_VALUE_BYTES
+from vstate.kv.files import open_shared
 from vstate.kv.packing import pack, unpack
 from vstate.testing import KVStoreTests
 
@@ -351,15 +352,15 @@ def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: p
 
     def slow_open(*arguments: Any) -> int:
         time.sleep(0.001)
-        return opened(*arguments)
+        return open_shared(*arguments)
 
     def note(seconds: float) -> None:
         pauses.append(seconds)
 
-    opened, pauses = os.open, list[float]()
+    pauses = list[float]()
     with Disk(directory) as store:
         with monkeypatch.context() as patched:
-            patched.setattr("vstate.kv.disk.queues.os", SimpleNamespace(**vars(os) | {"open": slow_open}))
+            patched.setattr("vstate.kv.disk.queues.open_shared", slow_open)
             for module in ("vstate.kv.disk.queues", "vstate.backoff"):
                 patched.setattr(f"{module}.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
             for _ in range(3):
@@ -419,20 +420,6 @@ def test_a_busy_writer_starves_nobody(directory: Path) -> None:
                 process.kill()
                 process.communicate()
     assert sorted(waits)[10] < 2  # with a disk that takes a while for each sync
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="this system has no flock")
-@pytest.mark.slow
-def test_a_lock_on_the_directory_stops_nobody(directory: Path) -> None:
-    """A flock on the directory, for instance by a backup, only costs time."""
-    import fcntl
-
-    with Disk(directory) as store:
-        descriptor = os.open(directory, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        store.set("key", b"value")
-        os.close(descriptor)
-        assert store.get("key") == b"value"
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import pytest
 from vstate import Disk, Versioned
 from vstate.errors import NotFound, StoreUnavailable
 from vstate.kv import KVStore, open_store
-from vstate.kv.disk.queues import UpdateQueue
+from vstate.kv.disk.queues import Turns
 from vstate.kv.files import replace_file
 from vstate.managers import FileBackend
 from vstate.sessions.session_files import SessionFiles
@@ -95,8 +95,8 @@ def write_files(path: Path) -> None:
 
 
 def take_turn(path: Path) -> None:
-    with UpdateQueue(str(path), "main").turn():
-        assert len(os.listdir(path)) == 2
+    with Turns(str(path)).turn("main"):
+        assert len(os.listdir(path)) == 1
 
 
 left_open: list[Versioned] = []
