@@ -83,9 +83,9 @@ def test_a_fork_waits_for_the_transaction_of_another_thread(
     tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
     """A child of a process with a transaction under way would find the file locked for ever."""
-    with Disk(tmp_path, timeout=5) as store, Disk(tmp_path, timeout=5) as other:
+    with Disk(tmp_path, timeout=5) as store:
         with planning(store, threads, lambda: time.sleep(0.1)):
-            child = forked(lambda: writes(store) and writes(other, "other"))
+            child = forked(lambda: writes(Disk(tmp_path, timeout=5), "other") and writes(store))
         assert succeeded(child)
         assert writes(store, "later")
         assert store.get_many(["child", "other"]) == {"child": b"1", "other": b"1"}
@@ -103,7 +103,7 @@ def test_a_commit_of_a_child_outlives_the_last_connection_of_its_parent(tmp_path
         used.set("child", b"1")
         os.write(has_written[1], b"1")
         os.read(goes_on[0], 1)
-        return True
+        return writes(used, "later")
 
     child = forked(work)
     os.read(has_written[0], 1)
@@ -114,7 +114,7 @@ def test_a_commit_of_a_child_outlives_the_last_connection_of_its_parent(tmp_path
     for descriptor in (*has_written, *goes_on):
         os.close(descriptor)
     with Disk(tmp_path) as again:
-        assert again.get_many(["parent", "child"]) == {"parent": b"1", "child": b"1"}
+        assert set(again.get_many(["parent", "child", "later"])) == {"parent", "child", "later"}
 
 
 def test_a_fork_does_not_wait_for_ever(

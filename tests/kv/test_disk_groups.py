@@ -7,12 +7,15 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from raising import raised_at
 
 from vstate import Disk, StoreFull, StoreUnavailable
 from vstate.kv.disk.database import FILE_NAME
@@ -263,3 +266,68 @@ def test_the_main_thread_writes_for_itself(tmp_path: Path) -> None:
         assert store.transact({"key": b"1"}, {})
         thread.join()
         assert not sum(waiting)
+
+
+class _TimeLimit(Exception):
+    """As a limit in seconds raises it in a thread, whatever the thread does."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "beside"),
+    [(_TimeLimit, False), (_TimeLimit, True), (MemoryError, True), (KeyboardInterrupt, False)],
+)
+def test_nothing_lands_after_its_caller_has_gone(
+    tmp_path: Path, threads: ThreadPoolExecutor, kind: type[BaseException], beside: bool
+) -> None:
+    """After an exception at each line, alone or while another thread leads, no later commit has the rows."""
+    with Disk(tmp_path / "store", durability="process") as store:
+        for line in count(1):
+            with store._writer.lock if beside else nullcontext():
+                if beside:
+                    leading = threads.submit(store.transact, {"leader": b"%d" % line}, {})
+                    while not len(store._waiting):
+                        time.sleep(0.0001)
+                put = _put(store, f"key{line}", b"1", {f"key{line}": None})
+                call = threads.submit(raised_at, put, line, kind)
+                wait([call], 0.003 if beside else None)
+            passed, error = call.result(60)
+            landed = store.get(f"key{line}") == b"1"
+            assert landed or error is not None
+            assert threads.submit(store.transact, {"other": b"%d" % line}, {}).result(60)
+            assert (store.get(f"key{line}") == b"1") is landed, (line, error)
+            if beside:
+                assert leading.result(60)
+            if passed < line:
+                break
+        assert line > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [_TimeLimit, KeyboardInterrupt])
+def test_an_exception_of_the_leader_is_known_to_all(
+    tmp_path: Path, threads: ThreadPoolExecutor, kind: type[BaseException]
+) -> None:
+    """At each line of the call that leads: another thread's rows are written once, or it is told so."""
+    with Disk(tmp_path / "store", durability="process") as store:
+        for line in count(1):
+            store.set("counter", b"0")
+            with store._writer.lock:
+                call = threads.submit(raised_at, _put(store, "leader", b"%d" % line, {}), line, kind)
+                wait([call], 0.003)
+                other = threads.submit(store.transact, {"counter": b"1"}, {"counter": b"0"})
+                wait([other], 0.003)
+            passed, _ = call.result(60)
+            error = other.exception(60)
+            if error is None:
+                assert other.result()
+            else:
+                assert isinstance(error, StoreUnavailable)
+                assert error.outcome_unknown
+            landed = store.get("counter")
+            assert landed == b"1" or error is not None
+            assert threads.submit(store.transact, {"third": b"%d" % line}, {}).result(60)
+            assert store.get("counter") == landed
+            if passed < line:
+                break
+        assert line > 20
