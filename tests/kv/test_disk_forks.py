@@ -219,9 +219,10 @@ def test_stores_that_use_each_other_inside_transactions(tmp_path: Path, threads:
 
 
 def test_an_exception_at_each_line_of_a_fork_leaves_no_lock(
-    tmp_path: Path, threads: ThreadPoolExecutor
+    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fork goes on. The parent uses the store as ever, and the child does so or is refused."""
+    monkeypatch.setattr("raising.PACKAGE", connections.__file__)
     with Disk(tmp_path, durability="process") as store:
         children = list[int]()
 

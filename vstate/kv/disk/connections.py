@@ -22,7 +22,8 @@ from vstate.errors import StoreUnavailable
 from vstate.forks import new_lock
 
 if TYPE_CHECKING:
-    from vstate.kv.disk.database import Connection
+    import sqlite3
+
     from vstate.kv.disk.deltas import Known
 
 PATIENCE = 10.0
@@ -56,7 +57,7 @@ class Handle:
         self.is_outer = is_outer
         self.is_stoppable = is_stoppable
         self.lock = new_lock()
-        self.connection: Connection | None = None
+        self.connection: sqlite3.Connection | None = None
         self.identity: tuple[int, int] | None = None
         """The device and inode of the file that is open."""
         self.known: Known | None = None
@@ -102,7 +103,7 @@ _handles: WeakValueDictionary[int, Handle] = WeakValueDictionary()
 _registering = new_lock()
 """Held by a fork: a store that is made meanwhile waits before it opens a connection."""
 _lost: set[tuple[int, int]] = set()
-_never_closed: list[Connection] = []
+_never_closed: list[sqlite3.Connection] = []
 
 
 class _Fork(threading.local):

@@ -269,7 +269,7 @@ class Database:
         Rows that it has read since its opening, and errors, may be wrong.
         """
         connection = handle.connection
-        if connection is None or connection.unlocked in (None, self._files()):
+        if connection is None or getattr(connection, "unlocked", None) in (None, self._files()):
             return False
         handle.close()
         return True

@@ -123,7 +123,9 @@ class Disk(TransactionalStore):
         self._copying: threading.Thread | None = None
         self._copies_later = False
         renew_in_child(self._waiting, Waiting.clear)
-        self._database.find_or_make()
+        require_usable(file)
+        with self._reader.lock:  # it may have to read the file
+            self._database.find_or_make()
         self._query("SELECT 1", ())
         # A file that is missing from now on was removed. An empty store in its place would hide that.
         self._database.create = False
@@ -138,7 +140,7 @@ class Disk(TransactionalStore):
             try:
                 with reader.lock:
                     connection = reader.connection
-                    if connection is not None and connection.unlocked is None:
+                    if connection is not None and getattr(connection, "unlocked", None) is None:
                         for rowid, value, base in connection.execute(deltas.BY_KEY, (packed,)):
                             if base is None and type(value) is bytes:
                                 return value
