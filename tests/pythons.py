@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "pythons"
 PACKAGES = (
     *(f"{ROOT}[agents,crypto,postgres,redis,testing,view]", "attrs", "hypothesis", "jsonschema", "msgspec"),
-    *("numpy", "opentelemetry-sdk", "pandas", "pytest-timeout", "pytest-xdist"),
+    *("numpy", "opentelemetry-sdk", "pandas", "pytest-timeout", "pytest-xdist", "time-machine"),
 )
 JOURNEY = ROOT / "tests" / "zoo" / "journey.py"
 KINDS = ("standard", "numpy", "pandas", "pydantic", "msgspec")
