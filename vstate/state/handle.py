@@ -447,21 +447,23 @@ class Handle(StateHandle):
         hand.open |= keys
         if hand.handed is not None:
             hand.handed |= keys
+        read = 0
         for key, value, entry in found:
-            fixed = type(value) not in CONTAINERS and is_immutable(value)
-            plain = entry.size <= SHORT_PLAIN
-            base = None if fixed else Base(entry.raw, ONE_BLOB, entry.size, True, NO_ENTRIES, None, plain)
+            fixed, size = type(value) not in CONTAINERS and is_immutable(value), entry.size
+            plain = size <= SHORT_PLAIN
+            base = None if fixed else Base(entry.raw, ONE_BLOB, size, True, NO_ENTRIES, None, plain)
             slot = Slot(value, fixed, 0, base)
             if self.at is not at:
                 return
             if key in slots or key in cache:
                 continue
             if fixed:
-                hand.idle += entry.size + KEEP_BYTES_EACH
+                hand.idle += size + KEEP_BYTES_EACH
             else:
-                hand.read += entry.size + KEEP_BYTES_EACH
+                read += size + KEEP_BYTES_EACH
                 slots[key] = slot
             cache[key] = value  # as in `_put`: nothing is called since the test
+        hand.read += read
 
     def _is_alike_again(self, key: str, data: bytes, names: Sequence[str], value: Any) -> bool:
         """Whether a second copy of the value, which has these names in its pickle, pickles alike."""
