@@ -11,7 +11,6 @@ import functools
 import os
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -93,73 +92,3 @@ def _forget_imports() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
-
-
-class ForkAware(Uncopied, ABC):
-    """An object with locks, or with handles that must not cross a fork. Register it with `survive_forks`."""
-
-    fork_order = 0
-    """Higher first: an object that uses others is notified before them, so locks are taken from the top."""
-
-    @abstractmethod
-    def before_fork(self) -> None:
-        """Take all the locks, then close the handles that must not be in two processes."""
-
-    @abstractmethod
-    def after_fork(self, *, child: bool) -> None:
-        """Release the locks; in the child make new ones, since their owners may not exist there."""
-
-
-_alive: WeakSet[ForkAware] = WeakSet()
-_forking = threading.RLock()
-_paused: list[ForkAware] = []
-
-
-def survive_forks(resource: ForkAware) -> None:
-    """Notify `resource` before and after each fork, as long as it lives."""
-    with _forking:
-        _alive.add(resource)
-
-
-class ForkLocked(ForkAware):
-    """An object with one lock, `_lock`, which no thread holds during a fork."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        survive_forks(self)
-
-    def before_fork(self) -> None:
-        self._lock.acquire()
-
-    def after_fork(self, *, child: bool) -> None:
-        if child:
-            self._lock = threading.RLock()
-        else:
-            self._lock.release()
-
-
-def _before_fork() -> None:
-    # Otherwise two threads that fork at once could each hold locks that the other waits for.
-    _forking.acquire()
-    _paused.extend(sorted(_alive, key=lambda resource: -resource.fork_order))
-    for resource in _paused:
-        resource.before_fork()
-
-
-def _after_fork(child: bool) -> None:
-    global _forking
-    for resource in _paused:
-        resource.after_fork(child=child)
-    _paused.clear()
-    if child:
-        _forking = threading.RLock()
-    else:
-        _forking.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=lambda: _after_fork(child=False),
-        after_in_child=lambda: _after_fork(child=True),
-    )
