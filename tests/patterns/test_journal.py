@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,13 @@ import pytest
 from agent_stores import AgentStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raising import raised_at
 from running import RunPython
 
 from vstate import Versioned
 from vstate.errors import CannotLoad, InvalidInput, LeaseLost, RefMoved
 from vstate.kv import Disk, Memory
-from vstate.patterns.journal import SEGMENT_BYTES, Journal, _Call
+from vstate.patterns.journal import SEGMENT_BYTES, Journal
 from vstate.repo import Repository
 
 PLAIN = [
@@ -262,71 +266,6 @@ def test_processes_append_to_one_journal(tmp_path: Path, run_python: RunPython) 
         assert [number for who, number, _ in records if who == name] == list(range(50))
 
 
-class Slow(Memory):
-    """Its next transaction waits until so many other calls of the journal wait for it."""
-
-    journal: Journal[Any] | None = None
-    waiting = 0
-
-    def transact(self, *args: Any, **options: Any) -> bool:
-        journal, self.journal = self.journal, None
-        end = time.monotonic() + 30
-        while journal is not None and len(journal._calls) < self.waiting and time.monotonic() < end:
-            time.sleep(0.001)
-        return super().transact(*args, **options)
-
-
-def append_beside(records: list[Any]) -> tuple[list[str], list[Any]]:
-    """Append in threads while another append is under way: the messages of the log, and the errors.
-
-    A record None stands for a plan that makes no record.
-    """
-    store = Slow()
-    journal = Journal(Repository(store), "t")
-    journal.append(lambda index: ["begin"], message="begin")
-    store.journal, store.waiting = journal, len(records)
-    errors: list[Any] = []
-
-    def append(record: Any) -> None:
-        def plan(index: Any) -> list[Any]:
-            return [] if record is None else [(record, len(index))]
-
-        try:
-            made = journal.append(plan, message=f"append {record}")
-            assert (made is None) == (record is None)
-        except (InvalidInput, AssertionError) as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=append, args=(record,)) for record in [0, *records]]
-    threads[0].start()
-    while store.journal is not None:
-        time.sleep(0.001)
-    for thread in threads[1:]:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    again = Journal(journal.repo, "t").refresh()
-    assert journal.index == again
-    assert [place for _, place in again[1:]] == list(range(1, len(again)))
-    return [commit.message for commit in journal.repo.log("t")][::-1], errors
-
-
-def test_appends_that_wait_are_one_commit() -> None:
-    """Threads that append during a commit go into the next one together, each planned on those before it."""
-    messages, errors = append_beside([1, 2, 3])
-    assert messages[:2] == ["begin", "append 0"]
-    assert len(messages) == 3
-    assert sorted(messages[2].split("; ")) == ["append 1", "append 2", "append 3"]
-    assert not errors
-
-
-def test_a_plan_without_records_among_others_has_no_commit() -> None:
-    """A thread whose plan makes no record gets None, although the records of the others land with it."""
-    messages, errors = append_beside([1, None, 3])
-    assert not errors
-    assert sorted("; ".join(messages[2:]).split("; ")) == ["append 1", "append 3"]
-
-
 class Ended:
     """A lock that an interruption ends the wait for."""
 
@@ -346,28 +285,6 @@ def test_an_interrupted_append_happens_then_or_never() -> None:
     journal.lock = lock
     journal.append(lambda index: ["later"])
     assert journal.index == ["later"]
-
-
-def test_an_interruption_right_after_a_commit_leaves_no_record_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of several threads that landed are in the index once, also if no line came to note them."""
-    journal = Journal(Repository(Memory()), "t")
-    journal.append(lambda index: ["first"])
-    calls = [journal_call(name) for name in ("a", "b", "c")]
-    journal._calls.extend(calls[1:])
-    land = Journal._land
-
-    def interrupted(*_: object, **__: object) -> None:
-        monkeypatch.setattr(Journal, "_land", land)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Journal, "_land", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        journal._append_together(calls[0])
-    assert journal.refresh() == ["first", "a", "b", "c"] == Journal(journal.repo, "t").refresh()
-
-
-def journal_call(record: str) -> Any:
-    return _Call(lambda index: [record], record)
 
 
 def test_an_error_of_a_plan_is_not_tried_again() -> None:
@@ -395,11 +312,27 @@ def test_equal_records_of_other_types_are_other_records() -> None:
         assert repr(each.refresh()) == "[True, {'b': 2, 'a': 1}]"
 
 
-def test_an_append_that_fails_among_others_fails_alone() -> None:
-    """A thread whose record is refused gets the error, and the records of the others land."""
-    messages, errors = append_beside([1, 1j, 3])
-    assert len(errors) == 1
-    assert sorted("; ".join(messages[2:]).split("; ")) == ["append 1", "append 3"]
+@pytest.mark.slow
+def test_an_exception_at_any_line_beside_other_threads_writes_no_record_twice() -> None:
+    """A call of one thread is ended at each of its lines, while another waits: each record is there once."""
+    store = Memory()
+    journal, outcomes = Journal(Repository(store), "t"), list[str]()
+    journal.append(lambda index: ["first"])
+    with ThreadPoolExecutor(2) as threads:
+        for line in count(1):
+            with journal.lock:
+                ended = threads.submit(
+                    raised_at, lambda line=line: journal.append(lambda _: [f"a{line}"]), line, TimeoutError
+                )
+                waiting = threads.submit(journal.append, lambda _, line=line: [f"b{line}"])
+            passed, error = ended.result()
+            assert waiting.result() is not None
+            outcomes += [f"b{line}"] + ([] if error is not None else [f"a{line}"])
+            if passed < line:
+                break
+    records = Journal(Repository(store), "t").refresh()
+    assert max(Counter(records).values()) == 1
+    assert {*outcomes} <= {*records} == {*journal.refresh()}
 
 
 def test_threads_of_two_journals_race() -> None:

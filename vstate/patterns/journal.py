@@ -5,17 +5,15 @@ from __future__ import annotations
 import pickle
 import re
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from itertools import accumulate, takewhile
 from operator import is_
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved
-from vstate.forks import new_lock, renew_in_child
+from vstate.forks import new_lock
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
@@ -27,7 +25,6 @@ from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges
-from vstate.values.culprits import own_error
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.pickling import load_only_plain
 
@@ -66,23 +63,8 @@ class _Segment(NamedTuple):
     records: tuple[Any, ...]
 
 
-class _Call(Generic[I]):
-    """A call of `append` by one thread, which another thread may carry out."""
-
-    def __init__(self, plan: Callable[[I], Iterable[Any]], message: str) -> None:
-        self._plan = plan
-        self.message = message
-        self.has_records = False
-        self.is_done = False
-        self.commit: Commit | None = None
-
-    def records(self, index: I) -> list[Any]:
-        """The records that the call makes out of an index; InvalidInput for one that is no plain data."""
-        made = list(self._plan(index))
-        for record in made:
-            _size(record)
-        self.has_records = bool(made)
-        return made
+_Change = tuple[tuple[_Segment, ...], list[Any]]
+"""All segments as they shall be, and the records that are new."""
 
 
 class Journal(Generic[I]):
@@ -126,14 +108,9 @@ class Journal(Generic[I]):
         self._head: Commit | None = None
         self._segments: tuple[_Segment, ...] = ()
         self._index = make_index()
-        self._added = False
-        """Whether the index has records that are not committed."""
-        self._calls: deque[_Call[I]] = deque()
         self._labels_of = labels
         self._lost = lost
         self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
-        # The threads of these calls append in the parent, and are not in a forked child.
-        renew_in_child(self, lambda journal: journal._calls.clear())
 
     @property
     def head(self) -> Commit | None:
@@ -165,7 +142,6 @@ class Journal(Generic[I]):
         Raises CorruptObject for damage, and CannotLoad for a record that is no plain data.
         """
         with self.lock:
-            self._begin_again()
             while (head := self.repo.newest(self.branch)) != self._head:
                 try:
                     self._move(head)
@@ -190,28 +166,15 @@ class Journal(Generic[I]):
         `Repository.commit_many`.
 
         `plan` gets the index as this process knows it, or with `fresh` that of the newest commit. If the
-        branch has moved meanwhile, it is called again with the new one. Threads that append while another
-        one commits go into one commit together. Raises InvalidInput for a record that is no plain data.
+        branch has moved meanwhile, it is called again with the new one. Raises InvalidInput for a record
+        that is no plain data.
         """
-        others = tuple(others)
-        if not (beside or others or info or fresh):
-            call = _Call(plan, message)
-            try:
-                self._calls.append(call)
-                with self.lock:
-                    if not call.is_done:
-                        self._append_together(call)
-                    return call.commit
-            finally:
-                # After an exception here, no other thread may carry the call out later.
-                with suppress(ValueError):
-                    self._calls.remove(call)
 
-        def changes(index: I) -> tuple[_Segment, ...] | None:
+        def changes(index: I) -> _Change | None:
             records = list(plan(index))
-            return self._appended(records) if records else None
+            return (self._appended(records), records) if records else None
 
-        return self._change(changes, message, fresh, beside=beside, others=others, info=info)
+        return self._change(changes, message, fresh, beside=beside, others=tuple(others), info=info)
 
     def rewrite(self, plan: Callable[[I], Iterable[Any] | None], *, message: str = "") -> Commit | None:
         """Replace all records by those that `plan` makes out of the newest index; None keeps them all.
@@ -219,9 +182,10 @@ class Journal(Generic[I]):
         Segments with equal records stay as they are. History keeps the old records until it is squashed.
         """
 
-        def changes(index: I) -> tuple[_Segment, ...] | None:
-            records = plan(index)
-            return None if records is None else self._divided(list(records))
+        def changes(index: I) -> _Change | None:
+            made = plan(index)
+            records = None if made is None else list(made)
+            return None if records is None else (self._divided(records), records)
 
         return self._change(changes, message, fresh=True)
 
@@ -250,81 +214,11 @@ class Journal(Generic[I]):
 
     # Writing
 
-    def _append_together(self, own: _Call[I]) -> None:
-        """Commit the records of this call, and of the calls of other threads that wait for it."""
-        self._begin_again()
-        calls = [own]
-        with suppress(IndexError):  # not by a look first: another thread may take its call out
-            while True:
-                call = self._calls.popleft()
-                if call is not own and not call.is_done:
-                    calls.append(call)
-        while True:
-            try:
-                planned, records, added = self._planned(calls)
-                if not records:
-                    head = self._head
-                    self.refresh()
-                    if self._head != head:
-                        continue
-                commit, segments = None, self._segments
-                if records:
-                    segments = self._appended(records)
-                    messages = dict.fromkeys(call.message for call in planned if call.has_records)
-                    commit = self._commit(segments, "; ".join(messages), records)
-                for call in planned:
-                    call.commit, call.is_done = commit if call.has_records else None, True
-            except RefMoved as error:
-                self._begin_again()
-                if error.ref != HEADS + self.branch:
-                    raise  # from a plan
-                self.refresh()
-                continue
-            except BaseException:
-                self._begin_again()
-                raise
-            if commit is not None:
-                self._land(commit, segments, added)
-            return
-
-    def _planned(self, calls: Sequence[_Call[I]]) -> tuple[list[_Call[I]], list[Any], int]:
-        """The calls whose records can be committed, these records, and how many the index has already.
-
-        Each plan sees the records of the plans before it. The first call raises its own error. Another call
-        that fails is left to its own thread, which raises the error there.
-        """
-        planned: list[_Call[I]] = []
-        records: list[Any] = []
-        added = 0
-        for call in calls:
-            for record in records[added:]:
-                self._added = True
-                self._index.add(record)
-            added = len(records)
-            try:
-                records += call.records(self._index)
-            except Exception as error:  # a plan is code of the program, which may raise anything
-                if not planned:
-                    raise
-                own_error(partial(call.records, self._index), error)
-                continue
-            planned.append(call)
-        return planned, records, added
-
-    def _begin_again(self) -> None:
-        """Forget an index with records that were not committed, or not noted as such.
-
-        The next call reads all of them.
-        """
-        if self._added:
-            self._index, self._segments, self._head = self._make_index(), (), None
-        self._added = False
-
     def _commit(
         self,
         segments: Sequence[_Segment],
+        records: Sequence[Any],
         message: str,
-        records: Sequence[Any] | None = None,
         *,
         beside: Mapping[str, Any] = MappingProxyType({}),
         others: Sequence[BranchChanges] = (),
@@ -334,8 +228,6 @@ class Journal(Generic[I]):
         made, gone = self._difference(segments)
         labels = None
         if self._labels_of is not None:
-            if records is None:
-                records = [record for some in made.values() for record in some]
             labels = self._labels_of(self, records)
         own = BranchChanges(
             self.branch,
@@ -359,7 +251,7 @@ class Journal(Generic[I]):
 
     def _change(
         self,
-        changes: Callable[[I], tuple[_Segment, ...] | None],
+        changes: Callable[[I], _Change | None],
         message: str,
         fresh: bool,
         *,
@@ -371,22 +263,22 @@ class Journal(Generic[I]):
             if fresh:
                 self.refresh()
             while True:
-                segments = changes(self._index)
-                if segments is None:
+                change = changes(self._index)
+                if change is None:
                     head = self._head
                     self.refresh()
                     if self._head == head:
                         return None
                     continue
                 try:
-                    commit = self._commit(segments, message, beside=beside, others=others, info=info)
+                    commit = self._commit(*change, message, beside=beside, others=others, info=info)
                 except RefMoved as error:
                     if error.ref != HEADS + self.branch:
                         raise  # one of the others; its changes are not made again
                     self.refresh()
                     continue
                 if commit is not None:
-                    self._land(commit, segments)
+                    self._land(commit, change[0])
                 return commit
 
     def _appended(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
@@ -439,13 +331,13 @@ class Journal(Generic[I]):
 
     # Reading
 
-    def _land(self, commit: Commit, segments: Sequence[_Segment], added: int = 0) -> None:
-        """This journal has committed these segments. The index has the first `added` of the new records."""
+    def _land(self, commit: Commit, segments: Sequence[_Segment]) -> None:
+        """This journal has committed these segments."""
         node = self.repo.objects.node
         found = [
             s if s.entry else s._replace(entry=tree.lookup(node, commit.root, s.key) or b"") for s in segments
         ]
-        self._take(commit, found, added)
+        self._take(commit, found)
 
     def _move(self, head: Commit | None) -> None:
         if head is None:
@@ -479,14 +371,14 @@ class Journal(Generic[I]):
                 raise CannotLoad(key, "a segment of a journal is a list", key=key)
             yield _Segment(key, data, entry.size, tuple(records))
 
-    def _take(self, head: Commit | None, segments: Sequence[_Segment], added: int = 0) -> None:
+    def _take(self, head: Commit | None, segments: Sequence[_Segment]) -> None:
         """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
         # A segment that did not change is the same object, whoever has made the new tuple.
         same = len(list(takewhile(bool, map(is_, self._segments, segments))))
         before = [record for segment in self._segments[same:] for record in segment.records]
         after = [record for segment in segments[same:] for record in segment.records]
         if _are_same(after[: len(before)], before):
-            index, new = self._index, after[len(before) + added :]
+            index, new = self._index, after[len(before) :]
         else:
             self._lost(self._index)
             index, new = self._make_index(), [record for segment in segments for record in segment.records]
@@ -495,7 +387,6 @@ class Journal(Generic[I]):
         for record in new:
             index.add(record)
         self._index, self._segments, self._head = index, tuple(segments), head
-        self._added = False
 
 
 LabelsOf = Callable[[Journal[I], Sequence[Any]], Mapping[str, Label] | None]
