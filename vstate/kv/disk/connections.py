@@ -143,7 +143,7 @@ def _close(handle: Handle) -> bool:
 
 
 def _let_go() -> None:
-    """Release exactly what was taken. An exception may end this anywhere, and it can be called again."""
+    """Release all that the thread took. An exception may end this anywhere, and it can be called again."""
     while _fork.closed:
         _fork.closed[-1].is_closed_for_fork = False
         _fork.closed.pop()
