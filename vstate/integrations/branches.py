@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from blake3 import blake3
@@ -42,6 +43,7 @@ def branch_of(*parts: str) -> BranchName:
     return _shortened("/".join(map(_short, parts)), parts)
 
 
+@lru_cache(1024)
 def branch_below(prefix: str, text: str) -> BranchName:
     """The branch of a text below a prefix: quoted as `quote_ref` does, or shortened as in `branch_of`."""
     name = percent_encoded(*_checked([text]))

@@ -167,8 +167,11 @@ def begins(journal: Journal[Any], records: object) -> Mapping[str, Any] | None:
 
 def summary(*lines: str) -> str:
     """The message of a commit: the first line of each text, shortened."""
-    short = (storable(line).strip().partition("\n")[0] for line in lines)
-    return "\n".join(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…" for line in short)
+    short = []
+    for text in lines:
+        line = (text if text.isascii() else storable(text)).strip().partition("\n")[0]
+        short.append(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…")
+    return "\n".join(short)
 
 
 class _Adapter:

@@ -105,31 +105,24 @@ class Journal(Generic[I]):
         """Held during each call. Hold it while you read an index that other threads may add to."""
         self._prefix = path_of(name) + "/"
         self._make_index = make_index
-        self._head: Commit | None = None
+        self.head: Commit | None = None
+        """The commit that the index is of; None before the first one."""
+        self.index = make_index()
+        """The index as the last call left it."""
         self._segments: tuple[_Segment, ...] = ()
-        self._index = make_index()
         self._labels_of = labels
         self._lost = lost
         self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
 
     @property
-    def head(self) -> Commit | None:
-        """The commit that the index is of; None before the first one."""
-        return self._head
-
-    @property
     def labels(self) -> Mapping[str, Label] | None:
         """The labels that the head set, None if it set none."""
         with self.lock:
-            head = self._head
-            if head is not None and self._labelled[0] != head.oid:
-                self._labelled = head.oid, self.repo.labels_at(self.branch, head.oid)
-            return self._labelled[1] if head is not None else None
-
-    @property
-    def index(self) -> I:
-        """The index as the last call left it."""
-        return self._index
+            if self.head is None:
+                return None
+            if self._labelled[0] != self.head.oid:
+                self._labelled = self.head.oid, self.repo.labels_at(self.branch, self.head.oid)
+            return self._labelled[1]
 
     @property
     def size(self) -> int:
@@ -142,13 +135,13 @@ class Journal(Generic[I]):
         Raises CorruptObject for damage, and CannotLoad for a record that is no plain data.
         """
         with self.lock:
-            while (head := self.repo.newest(self.branch)) != self._head:
+            while (head := self.repo.newest(self.branch)) != self.head:
                 try:
                     self._move(head)
                 except CorruptObject:
                     if head == self.repo.newest(self.branch):
                         raise
-            return self._index
+            return self.index
 
     def append(
         self,
@@ -184,8 +177,10 @@ class Journal(Generic[I]):
 
         def changes(index: I) -> _Change | None:
             made = plan(index)
-            records = None if made is None else list(made)
-            return None if records is None else (self._divided(records), records)
+            if made is None:
+                return None
+            records = list(made)
+            return self._divided(records), records
 
         return self._change(changes, message, fresh=True)
 
@@ -205,7 +200,7 @@ class Journal(Generic[I]):
         with self.lock:
             made, gone = self._difference(self._divided(list(plan(self.refresh()))))
             changes = BranchChanges(
-                branch, set=made, delete=gone, base=self._head, labels=labels, message=message
+                branch, set=made, delete=gone, base=self.head, labels=labels, message=message
             )
             (commit,) = self.repo.commit_many([changes], guard=self.guard)
             if commit is None:
@@ -226,14 +221,12 @@ class Journal(Generic[I]):
     ) -> Commit | None:
         """Commit these segments, with these new records, on top of the known ones; RefMoved."""
         made, gone = self._difference(segments)
-        labels = None
-        if self._labels_of is not None:
-            labels = self._labels_of(self, records)
+        labels = None if self._labels_of is None else self._labels_of(self, records)
         own = BranchChanges(
             self.branch,
             set={**beside, **made},
             delete=gone,
-            expect=self._head,
+            expect=self.head,
             message=message,
             labels=labels,
             info=info,
@@ -263,11 +256,11 @@ class Journal(Generic[I]):
             if fresh:
                 self.refresh()
             while True:
-                change = changes(self._index)
+                change = changes(self.index)
                 if change is None:
-                    head = self._head
+                    head = self.head
                     self.refresh()
-                    if self._head == head:
+                    if self.head == head:
                         return None
                     continue
                 try:
@@ -283,13 +276,15 @@ class Journal(Generic[I]):
 
     def _appended(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
         *before, last = self._segments or [_Segment("", b"", SEGMENT_BYTES, ())]
-        sizes = [_size(record) for record in records]
+        sizes = list(map(_size, records))
         fitting = bisect_right(list(accumulate(sizes)), SEGMENT_BYTES - last.size)
         if fitting:
             size = last.size + sum(sizes[:fitting])
             last = last._replace(entry=b"", size=size, records=(*last.records, *records[:fitting]))
         if not last.key:
             return self._cut(0, records)
+        if fitting == len(records):
+            return (*before, last)
         number = int(last.key[-_DIGITS:]) + len(last.records)
         return (*before, last, *self._cut(number, records[fitting:]))
 
@@ -378,15 +373,15 @@ class Journal(Generic[I]):
         before = [record for segment in self._segments[same:] for record in segment.records]
         after = [record for segment in segments[same:] for record in segment.records]
         if _are_same(after[: len(before)], before):
-            index, new = self._index, after[len(before) :]
+            index, new = self.index, after[len(before) :]
         else:
-            self._lost(self._index)
+            self._lost(self.index)
             index, new = self._make_index(), [record for segment in segments for record in segment.records]
         # Until the last line, an exception leaves an index that the next call makes anew.
-        self._index, self._segments, self._head = self._make_index(), (), None
+        self.index, self._segments, self.head = self._make_index(), (), None
         for record in new:
             index.add(record)
-        self._index, self._segments, self._head = index, tuple(segments), head
+        self.index, self._segments, self.head = index, tuple(segments), head
 
 
 LabelsOf = Callable[[Journal[I], Sequence[Any]], Mapping[str, Label] | None]
@@ -453,16 +448,16 @@ def _are_same(ones: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def _size(record: Any) -> int:
     """The bytes of a record by itself; InvalidInput, with the path, if it is no plain data."""
-
-    def size(record: Any) -> int:
+    try:
         data = pickle.dumps(record, 5)
         load_only_plain(data)
         return len(data)
-
-    try:
-        return size(record)
     except Exception as error:  # the pickling of any class may raise anything
         raise InvalidInput(
             "a record of a journal is plain data: None, bool, int, float, str, bytes, and lists, tuples, "
-            f"dicts and sets of these; record{path_to(record, size)} of {record!r:.80} is not"
+            f"dicts and sets of these; record{path_to(record, _check_plain)} of {record!r:.80} is not"
         ) from error
+
+
+def _check_plain(part: Any) -> None:
+    load_only_plain(pickle.dumps(part, 5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -129,13 +129,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         pair = self._dump(own)
         about = get_checkpoint_metadata(config, metadata)
         described = self._dump(about)
-        dumped: dict[str, Pair] = {}
-
-        def dump(channel: str) -> Pair:
-            if channel not in dumped:
-                dumped[channel] = self._dump(values[channel])
-            return dumped[channel]
-
+        dump = cache(lambda channel: self._dump(values[channel]))
         journal = self._journal(thread_id)
 
         def plan(thread: Thread) -> list[Record]:
@@ -219,7 +213,9 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             self._keep(
                 thread_id,
                 lambda thread: [
-                    saved for saved in thread.all() if self._load(saved.metadata).get("run_id") not in gone
+                    saved
+                    for saved in thread.all()
+                    if self.serde.loads_typed(saved.metadata).get("run_id") not in gone
                 ],
                 f"delete {len(gone)} runs",
             )
@@ -271,7 +267,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             newest = thread.find(ns, None)
             assert newest is not None  # each namespace has a checkpoint
             kept.append(newest)
-            deltas = set(self._load(newest.metadata).get("counters_since_delta_snapshot") or ())
+            deltas = set(self.serde.loads_typed(newest.metadata).get("counters_since_delta_snapshot") or ())
             deltas -= newest.values.keys()
             for before in thread.ancestors(newest):
                 if not deltas:
@@ -325,7 +321,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                 if (id and saved.id != id) or (bound and saved.id >= bound):
                     continue
                 if filter:
-                    metadata = self._load(saved.metadata)
+                    metadata = self.serde.loads_typed(saved.metadata)
                     if any(field_of(metadata, name) != value for name, value in filter.items()):
                         continue
                 left -= 1
@@ -350,9 +346,11 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                     break
                 for write in reversed(thread.writes(ns, before.id)):
                     if write.channel in wanted:
-                        writes[write.channel].append((write.task, write.channel, self._load(write.value)))
+                        writes[write.channel].append(
+                            (write.task, write.channel, self.serde.loads_typed(write.value))
+                        )
                 for channel in wanted & before.values.keys():
-                    seeds[channel] = self._load(thread.pair(before.values[channel]))
+                    seeds[channel] = self.serde.loads_typed(thread.pair(before.values[channel]))
         return {
             channel: {"writes": found[::-1], **({"seed": seeds[channel]} if channel in seeds else {})}
             for channel, found in writes.items()
@@ -369,18 +367,18 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         again = type(self.serde) is JsonPlusSerializer and thread.find(saved.ns, None) is saved
         values: dict[str, Any] = {}
         for channel, value in saved.values.items():
-            load = partial(self._load_value, thread, value)
+            load = partial(self._load, thread, value)
             known = thread.loaded.get(saved.ns, channel, value, self.serde, load) if again else load()
             values[channel] = known
-        checkpoint = self._load(saved.checkpoint)
+        checkpoint = self.serde.loads_typed(saved.checkpoint)
         checkpoint["channel_values"] = values
         return CheckpointTuple(
             _config(thread_id, saved.ns, saved.id),
             checkpoint,
-            self._load(saved.metadata),
+            self.serde.loads_typed(saved.metadata),
             _config(thread_id, saved.ns, saved.parent) if saved.parent else None,
             [
-                (write.task, write.channel, self._load(write.value))
+                (write.task, write.channel, self.serde.loads_typed(write.value))
                 for write in thread.writes(saved.ns, saved.id)
             ],
         )
@@ -462,24 +460,25 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     # Parts
 
     def _journal(self, thread_id: str) -> Journal[_Thread]:
-        return self._journals[self.branch(thread_id)]
+        return self._journals[branch_below(self.prefix, _id(thread_id))]
 
     def _labels(self, journal: Journal[_Thread], records: Sequence[Record]) -> Mapping[str, Label] | None:
         """The labels of a thread that gets these records.
 
         Labels are not encrypted. So they are set only where the metadata are not either.
         """
-        first = first_labels(journal.branch, journal.head)
         if type(self.serde) is not JsonPlusSerializer:
-            return first
+            return first_labels(journal.branch, journal.head)
         labels = NO_FACTS if journal.head is None else journal.labels
         metadata = [fields["metadata"] for kind, fields, *_ in records if kind == CHECKPOINT]
         if labels is None:  # something else has moved the branch
             labels = NO_FACTS
             metadata += [saved.metadata for saved in journal.index.all()]
-        facts: Mapping[str, Label] = {name: label for name, label in labels.items() if name != IDS}
+        facts = labels
+        if IDS in labels:
+            facts = {name: label for name, label in labels.items() if name != IDS}
         for pair in metadata:
-            facts = with_metadata(facts, self._described.get(id(pair)) or self._load(pair))
+            facts = with_metadata(facts, self._described.get(id(pair)) or self.serde.loads_typed(pair))
         own = journal.branch.labels if isinstance(journal.branch, BranchName) else None
         return {**facts, **(own or {})}
 
@@ -501,11 +500,8 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         form, data = self.serde.dumps_typed(value)
         return form, bytes(data)
 
-    def _load_value(self, thread: Thread, value: Value) -> Any:
-        return self._load(thread.pair(value))
-
-    def _load(self, pair: Pair) -> Any:
-        return self.serde.loads_typed(pair)
+    def _load(self, thread: Thread, value: Value) -> Any:
+        return self.serde.loads_typed(thread.pair(value))
 
 
 def _id(thread_id: object) -> str:
