@@ -67,9 +67,11 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def run_python() -> RunPython:
-    """Run a script in another process and return its output. The test fails if the script does."""
+    """Run a script in another process and return its output. The test fails if it ends with another code."""
 
-    def run(script: str | Path, *arguments: object, seed: int = 0, path: Path | None = None) -> str:
+    def run(
+        script: str | Path, *arguments: object, seed: int = 0, path: Path | None = None, code: int = 0
+    ) -> str:
         command = [sys.executable, "-c", script] if isinstance(script, str) else [sys.executable, str(script)]
         places = [str(ROOT), str(path) if path else "", os.environ.get("PYTHONPATH", "")]
         environment = {
@@ -80,7 +82,7 @@ def run_python() -> RunPython:
         done = subprocess.run(
             [*command, *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=300
         )
-        assert done.returncode == 0, done.stderr[-4000:]
+        assert done.returncode == code, done.stderr[-4000:]
         return done.stdout
 
     return run

@@ -22,22 +22,24 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 class Adapter(ABC):
     """One adapter. `handle` is an open one."""
 
-    framework: str
-    lists = True
-    """Whether it lists its ids."""
+    name: str
+    """Its module in `vstate.integrations`, and its class."""
     refuses: tuple[str, ...] = ("NotFound",)
     """The errors with which a late write is refused; none if it begins anew with the late text alone."""
-
     follows = False
     """Whether a write names the state that it follows."""
     exact = True
     """Whether a text may be any value."""
+    once = True
+    """Whether a text is stored once, when a run writes all of its texts at each step."""
 
     def __init__(self) -> None:
-        pytest.importorskip(self.framework, reason=f"{self.framework} is not installed")
+        module, _, kind = self.name.rpartition(".")
+        self.make = getattr(pytest.importorskip(f"vstate.integrations.{module}"), kind)
+        self.known: dict[Any, Any] = {}
 
-    @abstractmethod
-    def open(self, store: Any) -> Any: ...
+    def open(self, store: Any) -> Any:
+        return self.make(store)
 
     @abstractmethod
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
@@ -59,12 +61,13 @@ class Adapter(ABC):
         for branch in handle.repo.branch_names():
             handle.repo.delete_branch(branch, forget=forget)
 
-    def ids(self, handle: Any) -> list[str]:
-        return []
+    def ids(self, handle: Any) -> list[str] | None:
+        """The ids that the adapter lists; None if it lists none."""
+        return None
 
 
 class Saver(Adapter):
-    framework = "langgraph.checkpoint.base"
+    name = "langgraph.VstateSaver"
     exact = False
     follows = True
 
@@ -72,11 +75,6 @@ class Saver(Adapter):
         from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
         return str(JsonPlusSerializer().loads_typed(JsonPlusSerializer().dumps_typed(text)))
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.langgraph import VstateSaver
-
-        return VstateSaver(store)
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from langgraph.checkpoint.base import empty_checkpoint
@@ -101,17 +99,12 @@ class Saver(Adapter):
         handle.forget = forget
         handle.delete_thread(id)
 
-    def ids(self, handle: Any) -> list[str]:
+    def ids(self, handle: Any) -> list[str] | None:
         return [found.config["configurable"]["thread_id"] for found in handle.list(None)]
 
 
 class Burr(Adapter):
-    framework = "burr"
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.burr import VstatePersister
-
-        return VstatePersister(store)
+    name = "burr.VstatePersister"
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from burr.core import State
@@ -125,19 +118,13 @@ class Burr(Adapter):
     def delete(self, handle: Any, id: str, forget: bool) -> None:
         handle.delete_app("part", id, forget=forget)
 
-    def ids(self, handle: Any) -> list[str]:
+    def ids(self, handle: Any) -> list[str] | None:
         return list(handle.list_app_ids("part"))
 
 
 class History(Adapter):
-    framework = "agent_framework"
+    name = "agent_framework.VstateHistoryProvider"
     exact = False
-    lists = False
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.agent_framework import VstateHistoryProvider
-
-        return VstateHistoryProvider(store)
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from agent_framework import Message
@@ -152,16 +139,11 @@ class History(Adapter):
 
 
 class Checkpoints(Adapter):
-    framework = "agent_framework"
+    name = "agent_framework.VstateCheckpointStorage"
     exact = False
     follows = True
     refuses = ("NotFound", "WorkflowCheckpointException")
-    lists = False
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.agent_framework import VstateCheckpointStorage
-
-        return VstateCheckpointStorage(store)
+    once = False
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from agent_framework import WorkflowCheckpoint
@@ -190,14 +172,11 @@ class Workflows(Checkpoints):
 
 
 class OpenAI(Adapter):
-    framework = "agents"
+    name = "openai_agents.VstateSession"
     refuses = ()
-    lists = False
 
     def open(self, store: Any) -> Any:
-        from vstate.integrations.openai_agents import VstateSession
-
-        return cache(lambda id: VstateSession(id, store))
+        return cache(lambda id: self.make(id, store))
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         run(handle(id).add_items([{"role": "user", "content": texts[-1]}]))
@@ -217,14 +196,8 @@ class Cleared(OpenAI):
 
 
 class Strands(Adapter):
-    framework = "strands"
+    name = "strands.VstateSessionRepository"
     refuses = ("SessionException",)
-    lists = False
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.strands import VstateSessionRepository
-
-        return VstateSessionRepository(store)
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from strands.types.session import Session, SessionAgent, SessionMessage, SessionType
@@ -246,24 +219,18 @@ class Strands(Adapter):
 
 
 class Conversations(Adapter):
-    framework = "pydantic_ai.conversation_store"
+    name = "pydantic_ai.VstateConversationStore"
     exact = False
     follows = True
     refuses = ("ConversationConflict",)
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.pydantic_ai import VstateConversationStore
-
-        self._known: dict[Any, Any] = {}
-        return VstateConversationStore(store)
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from pydantic_ai.conversation import Conversation
         from pydantic_ai.messages import ModelRequest, UserPromptPart
 
         if not number:
-            self._known[texts[0]] = Conversation(conversation_id=id)
-        conversation = self._known[texts[0]]
+            self.known[texts[0]] = Conversation(conversation_id=id)
+        conversation = self.known[texts[0]]
         conversation.messages.append(ModelRequest(parts=[UserPromptPart(texts[-1])]))
         run(handle.save(conversation))
 
@@ -275,21 +242,15 @@ class Conversations(Adapter):
         handle._forget = forget
         run(handle.delete(id))
 
-    def ids(self, handle: Any) -> list[str]:
+    def ids(self, handle: Any) -> list[str] | None:
         return [record.conversation_id for record in run(handle.read_records())]
 
 
 class Sessions(Adapter):
-    framework = "google.adk.sessions"
+    name = "google_adk.VstateSessionService"
     exact = False
     follows = True
     refuses = ("SessionNotFoundError", "StaleSessionError")
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.google_adk import VstateSessionService
-
-        self._known: dict[Any, Any] = {}
-        return VstateSessionService(store)
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from google.adk.events import Event, EventActions
@@ -297,11 +258,11 @@ class Sessions(Adapter):
 
         if not number:
             work = handle.create_session(app_name="app/" * 20, user_id="ann", session_id=id)
-            self._known[texts[0]] = run(work)
+            self.known[texts[0]] = run(work)
         content = types.Content(role="user", parts=[types.Part(text=texts[-1])])
         actions = EventActions(state_delta={"texts": list(texts)})
         event = Event(author="user", content=content, actions=actions)
-        run(handle.append_event(self._known[texts[0]], event))
+        run(handle.append_event(self.known[texts[0]], event))
 
     def read(self, handle: Any, id: str) -> Any:
         found = run(handle.get_session(app_name="app/" * 20, user_id="ann", session_id=id))
@@ -311,18 +272,12 @@ class Sessions(Adapter):
         handle._forget = forget
         run(handle.delete_session(app_name="app/" * 20, user_id="ann", session_id=id))
 
-    def ids(self, handle: Any) -> list[str]:
+    def ids(self, handle: Any) -> list[str] | None:
         return [each.id for each in run(handle.list_sessions(app_name="app/" * 20)).sessions]
 
 
 class Flows(Adapter):
-    framework = "crewai"
-    lists = False
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.crewai import VstateFlowPersistence
-
-        return VstateFlowPersistence(store)
+    name = "crewai.VstateFlowPersistence"
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         handle.save_state(id, "go", {"id": id, "texts": list(texts)})
@@ -335,15 +290,11 @@ class Flows(Adapter):
 class Runs(Flows):
     """The checkpoints of CrewAI."""
 
+    name = "crewai.VstateProvider"
     exact = False
 
     def given_back(self, text: str) -> str:
         return str(json.loads(json.dumps(text)))
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.crewai import VstateProvider
-
-        return VstateProvider(store)
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         handle.checkpoint(json.dumps({"texts": texts}), id)
@@ -354,13 +305,8 @@ class Runs(Flows):
 
 
 class Chats(Adapter):
-    framework = "llama_index.core"
+    name = "llama_index.VstateChatStore"
     exact = False
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.llama_index import VstateChatStore
-
-        return VstateChatStore(store)
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from llama_index.core.llms import ChatMessage
@@ -370,7 +316,7 @@ class Chats(Adapter):
     def read(self, handle: Any, id: str) -> Any:
         return [message.content for message in handle.get_messages(id)]
 
-    def ids(self, handle: Any) -> list[str]:
+    def ids(self, handle: Any) -> list[str] | None:
         return list(handle.get_keys())
 
 
@@ -392,17 +338,14 @@ class Messages(Chats):
 
 
 class States(Adapter):
-    framework = "workflows"
+    name = "llama_index.VstateStateStorage"
     exact = False
-    lists = False
 
     def given_back(self, text: str) -> str:
         return str(json.loads(json.dumps(text)))
 
     def open(self, store: Any) -> Any:
-        from vstate.integrations.llama_index import VstateStateStorage
-
-        return cache(lambda id: VstateStateStorage(id, store))
+        return cache(lambda id: self.make(id, store))
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from workflows.context.state_store_integration import StateRecord
@@ -418,13 +361,7 @@ class States(Adapter):
 
 
 class AgentScope(Adapter):
-    framework = "agentscope"
-    lists = False
-
-    def open(self, store: Any) -> Any:
-        from vstate.integrations.agentscope import VstateSession
-
-        return VstateSession(store)
+    name = "agentscope.VstateSession"
 
     def _module(self) -> Any:
         from agentscope.module import StateModule
@@ -449,20 +386,7 @@ class AgentScope(Adapter):
 
 
 ADAPTERS: list[Callable[[], Adapter]] = [
-    Saver,
-    Burr,
-    History,
-    Checkpoints,
-    Workflows,
-    OpenAI,
-    Cleared,
-    Strands,
-    Conversations,
-    Sessions,
-    Flows,
-    Runs,
-    Chats,
-    Messages,
-    States,
-    AgentScope,
+    kind
+    for kind in globals().values()
+    if isinstance(kind, type) and issubclass(kind, Adapter) and kind is not Adapter
 ]

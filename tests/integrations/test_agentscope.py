@@ -23,16 +23,6 @@ from agentscope.session import SessionBase
 
 from vstate.integrations.agentscope import VstateSession
 
-IDS = [
-    ("s1", ""),
-    ("s1", "sessions"),
-    ("s1", "ann"),
-    ("ann/s1", ""),
-    ("s1", "ann/s1"),
-    ("%", "%"),
-    ("é x", "HEAD"),
-]
-
 
 class Model(ChatModelBase):
     """A model that counts its answers."""
@@ -88,23 +78,21 @@ def test_an_agent_goes_on_in_another_process(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_no_two_sessions_share_a_branch() -> None:
-    """Each pair of ids has its own state; a deleted session is absent, and the others stay."""
+def test_a_session_is_that_of_its_user() -> None:
+    """A session without a user is apart; an absent one is refused if that is asked for."""
 
     async def check() -> None:
         session = VstateSession(Memory())
-        for ids in IDS:
-            await session.save_session_state(*ids, note=Note(str(ids)))
-        for ids in IDS:
+        for user in ("", "sessions", "ann"):
+            await session.save_session_state("s1", user, note=Note(user))
+        assert await session.delete_session("s1", "sessions") is True
+        assert await session.delete_session("s1", "sessions") is False
+        with pytest.raises(ValueError, match="there is no session"):
+            await session.load_session_state("s1", "sessions", allow_not_exist=False, note=Note())
+        for user in ("", "ann"):
             note = Note()
-            await session.load_session_state(*ids, note=note)
-            assert note.text == str(ids)
-        for forget, ids in enumerate(IDS[:2]):
-            assert await session.delete_session(*ids, forget=bool(forget)) is True
-            assert await session.delete_session(*ids) is False
-            with pytest.raises(ValueError, match="there is no session"):
-                await session.load_session_state(*ids, allow_not_exist=False, note=Note())
-        await session.load_session_state(*IDS[2], allow_not_exist=False, note=Note())
+            await session.load_session_state("s1", user, allow_not_exist=False, note=note)
+            assert note.text == user
         with pytest.raises(InvalidInput):
             await session.save_session_state("", note=Note())
 

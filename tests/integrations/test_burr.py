@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running import RunPython
 
-from vstate import AlreadyExists, Disk, InvalidInput, Memory, Versioned
+from vstate import AlreadyExists, Disk, Memory, Versioned
 from vstate.repo import Repository
 
 pytest.importorskip("burr.core", reason="apache-burr is not installed")
@@ -87,6 +84,8 @@ def test_each_step_can_be_loaded_and_the_newest_application_is_found() -> None:
     assert (newest["app_id"], newest["sequence_id"], newest["state"]["chat"]) == ("a", 4, [])
     assert persister.list_app_ids("anna") == ["c"]
     assert persister.list_app_ids(None) == []
+    assert persister.delete_app("anna", "c") is True
+    assert persister.delete_app("anna", "c") is False
 
 
 @pytest.mark.parametrize("after", [{}, {"x": 1}, {"x": "text"}, {"x": []}, {"x": [{}]}, {"x/0": 1}])
@@ -153,40 +152,6 @@ def test_of_many_runs_one_saves_each_step(tmp_path: Path) -> None:
         assert found["state"].get_all() == {"x": who, "chat": [{"who": who}] * 3}
 
 
-def test_a_field_that_is_no_plain_data_is_refused_and_named() -> None:
-    """The step is not stored, and the message says which field to mend."""
-    persister = VstatePersister()
-    register_field_serde("odd", lambda value, **_: {"value": value}, lambda value, **_: value["value"])
-    with pytest.raises(InvalidInput, match="'odd'"):
-        persister.save("p", "a", 0, "act", state(odd=object()), "completed")
-    assert persister.list_app_ids("p") == []
-
-
-def test_a_chat_that_grows_and_a_long_field_are_stored_once(tmp_path: Path) -> None:
-    """A hundred steps take little more than their new messages and the document."""
-    document = os.urandom(200_000).hex()
-    chat: list[dict[str, str]] = []
-    with VstatePersister(Disk(tmp_path / "s", durability="process")) as persister:
-        for n in range(100):
-            chat.append({"role": "user", "content": os.urandom(500).hex()})
-            persister.save("p", "a", n, "act", state(chat=chat, document=document), "completed")
-    with Disk(tmp_path / "s") as disk:
-        assert disk.size() < 1_500_000 + 4_200_000  # and the log; a copy for each step would take 45 MB
-
-
-def test_a_deleted_application_can_be_forgotten() -> None:
-    """After delete_app with forget no byte is left of an application, and its id can be used again."""
-    store = Memory()
-    persister = VstatePersister(store)
-    persister.save("p", "a", 0, "act", state(x=b"cinnamon".hex()), "completed")
-    assert persister.delete_app("p", "a", forget=True) is True
-    assert persister.delete_app("p", "a") is False
-    assert not any(b"63696e6e616d6f6e" in data for _, data in store.items())
-    assert persister.load("p", "a") is None
-    persister.save("p", "a", 0, "act", state(x=1), "completed")
-    assert persister.list_app_ids("p") == ["a"]
-
-
 def test_a_branch_of_an_application_is_an_application() -> None:
     """A copy is one ref, and goes its own way from there; a rollback takes the application to a step."""
     store = Memory()
@@ -242,20 +207,11 @@ print("chat", len(app.state["chat"]), flush=True)
 
 
 @pytest.mark.slow
-def test_a_killed_application_goes_on_from_its_last_step(tmp_path: Path) -> None:
+def test_a_killed_application_goes_on_from_its_last_step(tmp_path: Path, run_python: RunPython) -> None:
     """An application that was killed in a step is carried on by another process, to the same end."""
-
-    def start(kill_at: int) -> list[str]:
+    for kill_at, code, printed in [(3, -9, "0 1 2 3"), (5, -9, "3 4 5"), (-1, 0, "5 6 7 chat 8")]:
         script = APPLICATION.replace("KILL_AT", str(kill_at))
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True
-        )
-        assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr
-        return done.stdout.split()
-
-    assert start(3) == ["0", "1", "2", "3"]
-    assert start(5) == ["3", "4", "5"]
-    assert start(-1) == ["5", "6", "7", "chat", "8"]
+        assert run_python(script, tmp_path / "s", code=code).split() == printed.split()
     with Versioned(tmp_path / "s", branch="burr/ann/counting") as head:
         assert [commit.message for commit in head.log()][::4] == [
             "step 8: end (completed)",

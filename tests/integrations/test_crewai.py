@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -18,6 +15,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, HttpUrl
+from running import RunPython
 
 from vstate import Disk, InvalidInput, Memory, NotFound, Versioned
 
@@ -201,18 +199,6 @@ def test_a_branch_of_a_flow_is_a_flow() -> None:
     assert (found[0]["id"], found[1].flow_id) == ("g", "g")
 
 
-def test_a_chat_that_grows_and_a_long_field_are_stored_once(tmp_path: Path) -> None:
-    """A hundred saves take little more than their new messages and the document."""
-    document = os.urandom(200_000).hex()
-    chat: list[dict[str, str]] = []
-    with VstateFlowPersistence(Disk(tmp_path / "s", durability="process")) as persistence:
-        for _ in range(100):
-            chat.append({"role": "user", "content": os.urandom(500).hex()})
-            persistence.save_state("f", "act", {"chat": chat, "document": document})
-    with Disk(tmp_path / "s") as disk:
-        assert disk.size() < 1_500_000 + 4_200_000  # and the log; a copy for each save would take 45 MB
-
-
 FLOW = """
 import os, signal, sys
 from crewai.flow.flow import Flow, FlowState, listen, start
@@ -245,21 +231,18 @@ print(">", flow.state.text, flush=True)
 """
 
 
-def run(script: str, *arguments: object, is_killed: bool) -> list[str]:
-    """The lines that a program prints until it ends, or until it kills itself in a step."""
-    text = script.replace("KILLED", str(is_killed))
-    done = subprocess.run([sys.executable, "-c", text, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == (-signal.SIGKILL if is_killed else 0), done.stderr
-    # CrewAI prints lines of its own.
-    return [line[2:] for line in done.stdout.splitlines() if line.startswith("> ")]
+def lines(printed: str) -> list[str]:
+    """The lines of the script. CrewAI prints lines of its own."""
+    return [line[2:] for line in printed.splitlines() if line.startswith("> ")]
 
 
-def test_a_killed_flow_goes_on_from_its_last_step(tmp_path: Path) -> None:
+def test_a_killed_flow_goes_on_from_its_last_step(tmp_path: Path, run_python: RunPython) -> None:
     """A flow that was killed in a step is carried on by another process, with the state before the step."""
-    assert run(FLOW, tmp_path / "s", is_killed=True) == ["gather", "write"]
+    killed = run_python(FLOW.replace("KILLED", "True"), tmp_path / "s", code=-9)
+    assert lines(killed) == ["gather", "write"]
     with VstateFlowPersistence(tmp_path / "s") as persistence:
         assert persistence.load_state("report 7") == {"id": "report 7", "facts": ["a", "b"], "text": ""}
-    assert run(FLOW, tmp_path / "s", is_killed=False) == ["write", "a b"]
+    assert lines(run_python(FLOW.replace("KILLED", "False"), tmp_path / "s")) == ["write", "a b"]
     with Versioned(tmp_path / "s", branch="crewai/flows/report%207") as head:
         log = [commit.message for commit in head.log()]
         assert (log[0], log[-1]) == ("state after write", "state after gather")
@@ -532,11 +515,12 @@ crewai_event_bus.flush()
 """
 
 
-def test_a_killed_crew_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_crew_goes_on_from_its_last_checkpoint(tmp_path: Path, run_python: RunPython) -> None:
     """A crew that was killed in its second task is carried on there by another process."""
-    assert run(CREW, tmp_path / "s", is_killed=True) == ["first", "second"]
-    lines = run(CREW, tmp_path / "s", is_killed=False)
-    assert lines == ["second", "['done first', 'done second']"]
+    killed = run_python(CREW.replace("KILLED", "True"), tmp_path / "s", code=-9)
+    assert lines(killed) == ["first", "second"]
+    printed = run_python(CREW.replace("KILLED", "False"), tmp_path / "s")
+    assert lines(printed) == ["second", "['done first', 'done second']"]
     with Versioned(tmp_path / "s", branch="crewai/checkpoints/report/main") as head:
         messages = [commit.message for commit in head.log()]
         assert messages == ["checkpoint 2: task_completed", "checkpoint 1: task_completed"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vstate import Disk, InvalidInput, Memory, RefMoved
+from vstate import InvalidInput, Memory, RefMoved
 
 pytest.importorskip("llama_index.core", reason="llama-index-core is not installed")
 
@@ -112,17 +112,6 @@ def test_processes_add_to_one_chat(tmp_path: Path) -> None:
     assert len(texts) == 40
     for name in ("a", "b"):
         assert [text for text in texts if text.startswith(name)] == [f"{name} {n}" for n in range(20)]
-
-
-def test_a_chat_that_grows_is_stored_once(tmp_path: Path) -> None:
-    """A summary at the end or one more message leaves the objects before it as they are."""
-    with Disk(tmp_path / "s") as disk:
-        store = VstateChatStore(disk)
-        messages = [said(f"{n} " + "word " * 200) for n in range(100)]
-        store.set_messages("ann", messages)
-        before = len(list(disk.keys("")))
-        store.set_messages("ann", [*messages, said("summary")])
-        assert len(list(disk.keys(""))) - before < 10
 
 
 class Count(BaseModel):

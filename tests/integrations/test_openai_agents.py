@@ -68,25 +68,6 @@ def test_items_come_back_exactly_and_belong_to_the_caller() -> None:
     asyncio.run(run())
 
 
-def test_names_of_sessions_and_branches_never_meet() -> None:
-    """Slashes, percent signs and odd names give each session and each of its branches a branch of its own."""
-
-    async def run() -> None:
-        store = Memory()
-        names = ["a", "a/main", "a%2fmain", "a/main/main", "HEAD", "ä ö", ""]
-        for name in names:
-            session = VstateSession(name, store)
-            await session.add_items(says(f"I am {name}"))
-            await session.create_branch_from_turn(1, "main/main")
-            await session.add_items(says(f"branch of {name}"))
-        for name in names:
-            session = VstateSession(name, store)
-            assert await texts(session) == [f"I am {name}"]
-            assert [each["branch_id"] for each in await session.list_branches()] == ["main", "main/main"]
-
-    asyncio.run(run())
-
-
 def test_a_branch_from_a_turn_shares_the_items_before_it() -> None:
     """A branch is one commit on top of its source, and both go on alone; its name is never used again."""
 

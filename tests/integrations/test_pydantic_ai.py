@@ -145,9 +145,6 @@ def test_a_writer_that_was_overtaken_changes_nothing() -> None:
             await store.write_record(record, new_entries=[entry], expected_revision=None)
         assert Repository(backend).branch("pydantic_ai/a") == head
         assert await store.load("b") is None
-        await store.delete("a")
-        with pytest.raises(ConversationConflict):
-            await store.save(quick)  # a deletion stays one
 
     run(check())
 
@@ -177,24 +174,6 @@ def test_of_many_writers_each_save_is_of_one(tmp_path: Path) -> None:
         for who in range(2):
             mine = [text for text in found if text.startswith(f"{who} ") and not text.endswith("?")]
             assert mine == [f"{who} {n}" for n in range(8)]
-
-    run(check())
-
-
-def test_a_deleted_conversation_can_be_forgotten() -> None:
-    """With forget no byte of the conversation is left, and its id can be used again."""
-
-    async def check() -> None:
-        backend = Memory()
-        store = VstateConversationStore(backend, forget=True)
-        await saved(store, "a", "cinnamon")
-        await saved(store, "b", "sugar")
-        await store.delete("a")
-        await store.delete("a")
-        assert not any(b"cinnamon" in row for _, row in backend.items())
-        assert words(await store.load("b")) == ["sugar", "sugar?"]
-        await saved(store, "a", "again")
-        assert words(await store.load("a")) == ["again", "again?"]
 
     run(check())
 
