@@ -244,9 +244,7 @@ def test_threads_come_from_postgres(start_postgres: Callable[..., Any], tmp_path
         config = {"configurable": {"thread_id": "ann"}}
         assert list(saver.list(config)) == list(theirs.list(config))
     result = CliRunner().invoke(
-        cli,
-        ["-s", str(tmp_path / "store"), "import", "langgraph-postgres", "${DSN}"],
-        env={"DSN": dsn},
+        cli, ["-s", str(tmp_path / "store"), "import", "langgraph-postgres", "${DSN}"], env={"DSN": dsn}
     )
     assert result.stdout == "imported 1 thread with 5 checkpoints, 5 of them new\n", result.output
 

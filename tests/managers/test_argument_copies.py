@@ -87,11 +87,7 @@ CALLS: list[tuple[type[Manager], Call, Callable[[Any], Awaitable[Any]]]] = [
         lambda m: m.get_team("t"),
     ),
     (OrchestrationStateManager, lambda m, d: m.enqueue_task("t", d), lambda m: m.get_queue_status("t")),
-    (
-        OrchestrationStateManager,
-        lambda m, d: m.complete_task("t", "1", d),
-        lambda m: m.get_queue_status("t"),
-    ),
+    (OrchestrationStateManager, lambda m, d: m.complete_task("t", "1", d), lambda m: m.get_queue_status("t")),
     (
         KnowledgeStateManager,
         lambda m, d: m.update_indexing_progress(IndexingProgress(knowledge_base_id="k", **d)),
@@ -118,11 +114,7 @@ CALLS: list[tuple[type[Manager], Call, Callable[[Any], Awaitable[Any]]]] = [
         lambda m, d: m.update_retry_state(RetryState(execution_id="r", **d)),
         lambda m: m.get_pending_retries(),
     ),
-    (
-        SpeechStateManager,
-        lambda m, d: m.create_session(config=d),
-        lambda m: m.list_active(),
-    ),
+    (SpeechStateManager, lambda m, d: m.create_session(config=d), lambda m: m.list_active()),
     (
         SpeechStateManager,
         lambda m, d: m.update_stt_state(STTState(session_id="s", **d)),

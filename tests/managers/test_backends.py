@@ -31,9 +31,7 @@ from vstate.managers import (
     StateConfig,
     StateManager,
 )
-from vstate.managers import (
-    files as readable_files,
-)
+from vstate.managers import files as readable_files
 from vstate.managers.files import Names
 
 
@@ -449,10 +447,7 @@ with FileBackend(sys.argv[1]) as store, Versioned(store, branch="main") as state
     found = shown(tmp_path)
     with Versioned(tmp_path) as state:
         assert state["count"] == 45
-        assert found == {
-            "count.json": 45,
-            **{f"by/{n}.json": state[f"by/{n}"] for n in range(3)},
-        }
+        assert found == {"count.json": 45, **{f"by/{n}.json": state[f"by/{n}"] for n in range(3)}}
 
 
 @in_a_loop

@@ -148,9 +148,7 @@ async def test_an_unpicklable_value_is_named_and_nothing_is_stored() -> None:
 async def test_concurrent_updates_of_one_dict_lose_nothing(agent_store: AgentStore) -> None:
     """Managers, as of several processes, merge different top-level keys of one value at once."""
     managers = [StateManager(agent_store()) for _ in range(4)]
-    await asyncio.gather(
-        *(managers[n % 4].update("shared", {f"field{n}": n}) for n in range(40)),
-    )
+    await asyncio.gather(*(managers[n % 4].update("shared", {f"field{n}": n}) for n in range(40)))
     assert await managers[0].get("shared") == {f"field{n}": n for n in range(40)}
     for manager in managers:
         await manager.close()
@@ -219,10 +217,7 @@ async def test_a_config_that_asks_for_a_file_gets_one(tmp_path: Path) -> None:
         await manager.save("agent:researcher", {"progress": 0.5, "tags": {"a"}})
         await manager.save("agent:writer", None)
         found = json.loads((tmp_path / "new" / "app_state.json").read_text())
-        assert found == {
-            "agent:researcher": {"progress": 0.5, "tags": {"$set": ["a"]}},
-            "agent:writer": None,
-        }
+        assert found == {"agent:researcher": {"progress": 0.5, "tags": {"$set": ["a"]}}, "agent:writer": None}
         await manager.delete("agent:writer")
         assert list(json.loads((tmp_path / "new" / "app_state.json").read_text())) == ["agent:researcher"]
     async with StateManager(config=config) as again:
@@ -478,9 +473,7 @@ asyncio.run(main())
 
 
 @in_a_loop
-async def test_a_subscriber_that_fails_is_logged_and_hears_the_next(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_subscriber_that_fails_is_logged_and_hears_the_next(caplog: pytest.LogCaptureFixture) -> None:
     async with StateManager() as manager:
         seen: list[str] = []
 

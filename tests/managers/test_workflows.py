@@ -183,10 +183,7 @@ async def test_a_paused_workflow() -> None:
 @in_a_loop
 async def test_of_two_that_contradict_each_other_one_wins(agent_store: AgentStore) -> None:
     """The commit checks the status: the other call gets IllegalTransition."""
-    async with (
-        WorkflowStateManager(agent_store()) as one,
-        WorkflowStateManager(agent_store()) as two,
-    ):
+    async with WorkflowStateManager(agent_store()) as one, WorkflowStateManager(agent_store()) as two:
         for n in range(5):
             await one.create(WorkflowState(workflow_id=f"w{n}", status="running"))
             ends = await asyncio.gather(

@@ -527,12 +527,7 @@ def test_a_write_that_is_interrupted(state: Any, monkeypatch: pytest.MonkeyPatch
 
 def test_a_place_that_is_written_in_two_ways(state: Any) -> None:
     """A text and a tuple of it are one place: a record that moves between them keeps its hint."""
-    jobs = Records(
-        state,
-        Job,
-        key="id",
-        index={"queue": lambda job: (job.queue,) if job.done else job.queue},
-    )
+    jobs = Records(state, Job, key="id", index={"queue": lambda job: (job.queue,) if job.done else job.queue})
     for done in (False, True, False):
         jobs.put(Job(id="x", done=done))
         assert [job.done for job in jobs.indexed("queue", "a")] == [done]

@@ -95,11 +95,7 @@ def test_tokens() -> None:
     assert len_of_tokens(12345) == 2
 
 
-@given(
-    st.lists(st.integers(1, 9), max_size=12),
-    st.integers(9, 40),
-    st.none() | st.integers(1, 12),
-)
+@given(st.lists(st.integers(1, 9), max_size=12), st.integers(9, 40), st.none() | st.integers(1, 12))
 def test_a_window_is_the_longest_that_fits(sizes: list[int], room: int, last: int | None) -> None:
     """The window fits, and with one message more it would not."""
     conversation = Conversation(Live(), "chat")

@@ -57,12 +57,7 @@ class VstateCheckpointStorage(AsyncOpened):
     out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
-    def __init__(
-        self,
-        store: StoreLike = None,
-        *,
-        allowed_checkpoint_types: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, store: StoreLike = None, *, allowed_checkpoint_types: Iterable[str] = ()) -> None:
         self._opening = Opening(store)
         self._allowed = frozenset(allowed_checkpoint_types)
         self._had: dict[str, None] = {}  # the ids of the last checkpoints that were saved or loaded

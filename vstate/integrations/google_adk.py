@@ -94,12 +94,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         return await in_thread(lambda: self._create(app_name, user_id, session_id, state or {}))
 
     async def get_session(
-        self,
-        *,
-        app_name: str,
-        user_id: str,
-        session_id: str,
-        config: GetSessionConfig | None = None,
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
         """The session with its events, or those that `config` chooses; None if there is no such session."""
         return await in_thread(lambda: self._get(app_name, user_id, session_id.strip(), config))

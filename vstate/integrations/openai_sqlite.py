@@ -32,10 +32,7 @@ class SessionsReport:
 
 
 def take_sqlite(
-    repo: Repository,
-    file: str | os.PathLike[str],
-    *,
-    progress: Callable[[int], None] = lambda items: None,
+    repo: Repository, file: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda items: None
 ) -> SessionsReport:
     """Move the sessions of a SQLiteSession or AdvancedSQLiteSession to those of VstateSession.
 

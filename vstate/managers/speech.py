@@ -219,10 +219,7 @@ class Sessions:
     def __init__(self, part: Namespace) -> None:
         self._part = part
         self._sessions = Records(
-            part.namespace("sessions"),
-            AudioSession,
-            key="session_id",
-            index={"active": _active_since},
+            part.namespace("sessions"), AudioSession, key="session_id", index={"active": _active_since}
         )
 
     def get(self, session_id: str) -> AudioSession | None:

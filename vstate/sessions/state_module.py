@@ -82,10 +82,7 @@ class StateModule:
         self.__dict__.get("_attribute_dict", {}).pop(name, None)
 
     def register_state(
-        self,
-        attr_name: str,
-        custom_to_json: ToJson | None = None,
-        custom_from_json: FromJson | None = None,
+        self, attr_name: str, custom_to_json: ToJson | None = None, custom_from_json: FromJson | None = None
     ) -> None:
         """Make an attribute part of the state. A second call replaces the converters.
 

@@ -170,11 +170,7 @@ class StateService:
     # Rounds
 
     async def save_state(
-        self,
-        user_id: str,
-        state: dict[str, Any],
-        session_id: str | None = None,
-        round_id: int | None = None,
+        self, user_id: str, state: dict[str, Any], session_id: str | None = None, round_id: int | None = None
     ) -> int:
         """Save the state of a round, by default the next one, and return its number.
 

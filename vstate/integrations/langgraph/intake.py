@@ -91,11 +91,7 @@ def take_sqlite(
 
 
 def take_postgres(
-    repo: Repository,
-    dsn: str,
-    *,
-    prefix: str = "threads/",
-    progress: Progress = lambda checkpoints: None,
+    repo: Repository, dsn: str, *, prefix: str = "threads/", progress: Progress = lambda checkpoints: None
 ) -> ThreadsReport:
     """Move the threads of a PostgresSaver or AsyncPostgresSaver, as `take_sqlite` does.
 

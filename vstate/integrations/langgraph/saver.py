@@ -150,11 +150,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         return _config(thread_id, ns, checkpoint["id"])
 
     def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store the writes of a task beside a checkpoint, which need not be there yet, in one commit.
 
@@ -396,11 +392,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         return await in_thread(lambda: self.put(config, checkpoint, metadata, new_versions))
 
     async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`, in a thread."""
         await in_thread(lambda: self.put_writes(config, writes, task_id, task_path))
