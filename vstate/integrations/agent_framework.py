@@ -286,8 +286,9 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
             return [message.to_dict() for message in filter_new_messages(history.messages, given)]
 
         def save() -> None:
+            message = summary(*(f"{message.role}: {message.text.strip()}" for message in given))
             with journal.lock:
-                journal.append(new, message=_summary(given), fresh=True)
+                journal.append(new, message=message, fresh=True)
                 self._opening.seen(journal.branch, journal.head)
 
         await in_thread(save)
@@ -317,8 +318,3 @@ def _time(about: Mapping[str, Any]) -> datetime:
 
 def _message(record: dict[str, Any]) -> Message:
     return Message.from_dict(deepcopy(record))
-
-
-def _summary(messages: Sequence[Message]) -> str:
-    """The message of the commit: each message in a line."""
-    return summary(*(f"{message.role}: {message.text.strip()}" for message in messages))

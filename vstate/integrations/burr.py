@@ -24,101 +24,6 @@ _STEP: Final = "step"
 _STATE: Final = "state"
 
 
-class _Applications:
-    """The steps of applications in a store.
-
-    Invariants:
-
-    - A step is one commit, and its tree is the state after it. `step` has the id, action and status of the
-      step, and the names of the fields. The state is a record of `Fields`.
-    - The last commit of a branch has its greatest sequence id.
-    """
-
-    def __init__(self, opening: Opening, serde_kwargs: Mapping[str, Any] | None) -> None:
-        self._opening = opening
-        self.repo = opening.repo
-        self.serde_kwargs = dict(serde_kwargs or {})
-        self._fields = Fields(opening.repo, _STATE)
-
-    def pack(self, state: State[Any]) -> Packed:
-        """The fields of a state; InvalidInput for one that is no plain data."""
-        try:
-            given = state.get_all()
-            return self._fields.pack(
-                {
-                    name: value if name in FIELD_SERIALIZATION else _exact(given[name], value)
-                    for name, value in state.serialize(**self.serde_kwargs).items()
-                }
-            )
-        except InvalidInput as error:
-            raise InvalidInput(
-                f"{error}; register a serializer for the field with Burr's register_field_serde"
-            ) from error
-
-    def save(self, branch: str, step: Mapping[str, Any], packed: Packed) -> None:
-        """Commit a step; AlreadyExists if the branch has this step, or a later one, with other values."""
-
-        def changes(head: Commit | None) -> Changes | None:
-            if head is not None:
-                last = self._step(head)
-                if step["sequence_id"] <= last["sequence_id"]:
-                    if step == last and self._fields.is_same(head, packed):
-                        return None  # saved again, after a lost answer
-                    raise AlreadyExists(
-                        f"the branch {branch!r} has step {last['sequence_id']}, so step "
-                        f"{step['sequence_id']} is not saved: another run of the application saved it. "
-                        "Load the application again, or give this run an app_id of its own",
-                        name=branch,
-                    )
-            new, gone = self._fields.changes(branch, head, packed)
-            return {_STEP: dict(step), **new}, gone
-
-        message = summary(f"step {step['sequence_id']}: {step['position']} ({step['status']})")
-        self._fields.landed(branch, self._opening.commit(branch, changes, message=message), packed)
-
-    def load(
-        self, partition_key: str | None, app_id: str | None, sequence_id: int | None
-    ) -> PersistedStateData | None:
-        """The state after a step, by default the last one; without an application, of the one saved last."""
-        if app_id is None:
-            app_id = next(iter(self.app_ids(partition_key)), None)
-            if app_id is None:
-                return None
-        head = self._opening.newest(_branch(partition_key, app_id))
-        if head is None:
-            return None
-        commits = [head] if sequence_id is None else self.repo.log(str(head.id), first_parent=True)
-        for commit in commits:
-            step = self._step(commit)
-            if sequence_id is None or step["sequence_id"] == sequence_id:
-                return {
-                    "partition_key": partition_key or "",
-                    "app_id": app_id,
-                    "sequence_id": step["sequence_id"],
-                    "position": step["position"],
-                    "state": State.deserialize(
-                        self._fields.load(commit, step["fields"]), **self.serde_kwargs
-                    ),
-                    "created_at": commit.time.isoformat(),
-                    "status": step["status"],
-                }
-        return None
-
-    def app_ids(self, partition_key: str | None) -> list[str]:
-        """The applications of a partition, the one saved last first."""
-        apps = branches_below(self.repo, _PREFIX, partition_key or "")
-        found = self.repo.branches(apps)
-        return [apps[name][-1] for name in sorted(found, key=lambda name: found[name].time, reverse=True)]
-
-    def delete(self, partition_key: str | None, app_id: str, *, forget: bool) -> bool:
-        """Delete an application, and return whether there was one."""
-        return self._opening.delete(_branch(partition_key, app_id), forget=forget) is not None
-
-    def _step(self, commit: Commit) -> dict[str, Any]:
-        step: dict[str, Any] = Snapshot(self.repo, commit)[_STEP]
-        return step
-
-
 class VstatePersister(Opened, BaseStatePersister):
     """A persister of Burr's states: `ApplicationBuilder().with_state_persister(VstatePersister("./apps"))`.
 
@@ -139,7 +44,8 @@ class VstatePersister(Opened, BaseStatePersister):
 
     def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
         self._opening = Opening(store)
-        self._applications = _Applications(self._opening, serde_kwargs)
+        self._serde_kwargs = dict(serde_kwargs or {})
+        self._fields = Fields(self.repo, _STATE)
 
     def cleanup(self) -> None:
         """As `close`."""
@@ -151,7 +57,7 @@ class VstatePersister(Opened, BaseStatePersister):
 
     def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
         """Give Burr's serializers these arguments from now on."""
-        self._applications.serde_kwargs = self._given[1]["serde_kwargs"] = dict(serde_kwargs)
+        self._serde_kwargs = self._given[1]["serde_kwargs"] = dict(serde_kwargs)
 
     def save(
         self,
@@ -164,9 +70,8 @@ class VstatePersister(Opened, BaseStatePersister):
         **kwargs: Any,
     ) -> None:
         """Store the state after a step as one commit; AlreadyExists if there is this step or a later one."""
-        packed = self._applications.pack(state)
-        step = _step_of(sequence_id, position, status, packed)
-        self._applications.save(_branch(partition_key, app_id), step, packed)
+        packed = self._packed(state)
+        self._save(_branch(partition_key, app_id), _step_of(sequence_id, position, status, packed), packed)
 
     def load(
         self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
@@ -175,18 +80,84 @@ class VstatePersister(Opened, BaseStatePersister):
 
         Without `app_id` it is the state of the application of the partition that was saved last.
         """
-        return self._applications.load(partition_key, app_id, sequence_id)
+        if app_id is None:
+            app_id = next(iter(self.list_app_ids(partition_key)), None)
+            if app_id is None:
+                return None
+        head = self._opening.newest(_branch(partition_key, app_id))
+        if head is None:
+            return None
+        commits = [head] if sequence_id is None else self.repo.log(str(head.id), first_parent=True)
+        for commit in commits:
+            step = self._step(commit)
+            if sequence_id is None or step["sequence_id"] == sequence_id:
+                stored = self._fields.load(commit, step["fields"])
+                return {
+                    "partition_key": partition_key or "",
+                    "app_id": app_id,
+                    "sequence_id": step["sequence_id"],
+                    "position": step["position"],
+                    "state": State.deserialize(stored, **self._serde_kwargs),
+                    "created_at": commit.time.isoformat(),
+                    "status": step["status"],
+                }
+        return None
 
     def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
         """The applications of the partition. The one that was saved last is first."""
-        return self._applications.app_ids(partition_key)
+        apps = branches_below(self.repo, _PREFIX, partition_key or "")
+        found = self.repo.branches(apps)
+        return [apps[name][-1] for name in sorted(found, key=lambda name: found[name].time, reverse=True)]
 
     def delete_app(self, partition_key: str | None, app_id: str, *, forget: bool = False) -> bool:
         """Delete an application, and return whether there was one.
 
         The reflog keeps its data for 30 days. With `forget`, the store has nothing of it.
         """
-        return self._applications.delete(partition_key, app_id, forget=forget)
+        return self._opening.delete(_branch(partition_key, app_id), forget=forget) is not None
+
+    # The commit of a step. Its tree is the state after it: `step` has the id, action and status of the step,
+    # and the names of the fields. The last commit of a branch has its greatest sequence id.
+
+    def _packed(self, state: State[Any]) -> Packed:
+        """The fields of a state; InvalidInput for one that is no plain data."""
+        try:
+            given = state.get_all()
+            return self._fields.pack(
+                {
+                    name: value if name in FIELD_SERIALIZATION else _exact(given[name], value)
+                    for name, value in state.serialize(**self._serde_kwargs).items()
+                }
+            )
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"{error}; register a serializer for the field with Burr's register_field_serde"
+            ) from error
+
+    def _save(self, branch: str, step: Mapping[str, Any], packed: Packed) -> None:
+        """Commit a step; AlreadyExists if the branch has this step, or a later one, with other values."""
+
+        def changes(head: Commit | None) -> Changes | None:
+            if head is not None:
+                last = self._step(head)
+                if step["sequence_id"] <= last["sequence_id"]:
+                    if step == last and self._fields.is_same(head, packed):
+                        return None  # saved again, after a lost answer
+                    raise AlreadyExists(
+                        f"the branch {branch!r} has step {last['sequence_id']}, so step "
+                        f"{step['sequence_id']} is not saved: another run of the application saved it. "
+                        "Load the application again, or give this run an app_id of its own",
+                        name=branch,
+                    )
+            new, gone = self._fields.changes(branch, head, packed)
+            return {_STEP: step, **new}, gone
+
+        message = summary(f"step {step['sequence_id']}: {step['position']} ({step['status']})")
+        self._fields.landed(branch, self._opening.commit(branch, changes, message=message), packed)
+
+    def _step(self, commit: Commit) -> dict[str, Any]:
+        step: dict[str, Any] = Snapshot(self.repo, commit)[_STEP]
+        return step
 
 
 class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
@@ -196,8 +167,8 @@ class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
     """
 
     def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
-        self._opening = Opening(store)
-        self._applications = _Applications(self._opening, serde_kwargs)
+        self._persister = VstatePersister(store, serde_kwargs=serde_kwargs)
+        self._opening = self._persister._opening
 
     async def cleanup(self) -> None:
         """As `close`."""
@@ -209,7 +180,8 @@ class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
 
     def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
         """As `VstatePersister.set_serde_kwargs`."""
-        self._applications.serde_kwargs = self._given[1]["serde_kwargs"] = dict(serde_kwargs)
+        self._given[1]["serde_kwargs"] = serde_kwargs
+        self._persister.set_serde_kwargs(serde_kwargs)
 
     async def save(
         self,
@@ -223,24 +195,23 @@ class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
     ) -> None:
         """As `VstatePersister.save`."""
         # Before the first await: the application may go on to change the values.
-        packed = self._applications.pack(state)
+        packed = self._persister._packed(state)
         step = _step_of(sequence_id, position, status, packed)
-        branch = _branch(partition_key, app_id)
-        await in_thread(lambda: self._applications.save(branch, step, packed))
+        await in_thread(lambda: self._persister._save(_branch(partition_key, app_id), step, packed))
 
     async def load(
         self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
     ) -> PersistedStateData | None:
         """As `VstatePersister.load`."""
-        return await in_thread(lambda: self._applications.load(partition_key, app_id, sequence_id))
+        return await in_thread(lambda: self._persister.load(partition_key, app_id, sequence_id))
 
     async def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
         """As `VstatePersister.list_app_ids`."""
-        return await in_thread(lambda: self._applications.app_ids(partition_key))
+        return await in_thread(lambda: self._persister.list_app_ids(partition_key))
 
     async def delete_app(self, partition_key: str | None, app_id: str, *, forget: bool = False) -> bool:
         """As `VstatePersister.delete_app`."""
-        return await in_thread(lambda: self._applications.delete(partition_key, app_id, forget=forget))
+        return await in_thread(lambda: self._persister.delete_app(partition_key, app_id, forget=forget))
 
 
 def _branch(partition_key: str | None, app_id: str) -> str:

@@ -31,7 +31,7 @@ from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import Fields, exact
 from vstate.repo.repository import Repository
 from vstate.repo.writing import BranchChanges
-from vstate.sessions.shielding import in_thread
+from vstate.sessions.shielding import awaited
 from vstate.state.snapshot import Snapshot
 
 with framework_of("crewai"):
@@ -236,11 +236,7 @@ class VstateProvider(Opened, JsonProvider):
             fields.landed(name, commit, packed)
             return f"{name}#{commit.id}"
 
-    async def acheckpoint(
-        self, data: str, location: str, *, parent_id: str | None = None, branch: str = "main"
-    ) -> str:
-        """As `checkpoint`."""
-        return await in_thread(lambda: self.checkpoint(data, location, parent_id=parent_id, branch=branch))
+    acheckpoint = awaited(checkpoint)
 
     def newest(self, location: str, *, branch: str = "main") -> str | None:
         """Where the newest checkpoint is, for `file` and `from_checkpoint`; None if there is none."""
@@ -289,9 +285,7 @@ class VstateProvider(Opened, JsonProvider):
                 return _put_together(self._fields.load(commit, step["fields"]), step["form"])
         raise NotFound(f"there is no checkpoint {location!r}", name=location)
 
-    async def afrom_checkpoint(self, location: str) -> str:
-        """As `from_checkpoint`."""
-        return await in_thread(lambda: self.from_checkpoint(location))
+    afrom_checkpoint = awaited(from_checkpoint)
 
     @contextmanager
     def file(self, location: str) -> Iterator[str]:

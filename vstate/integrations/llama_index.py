@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from typing import Any, Final, Literal
@@ -22,7 +22,7 @@ from vstate.integrations.opening import (
 )
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals, Records
-from vstate.sessions.shielding import in_thread
+from vstate.sessions.shielding import awaited, in_thread
 from vstate.state.snapshot import Snapshot
 
 with framework_of("llama-index"):
@@ -102,7 +102,7 @@ class VstateChatStore(Opened, BaseChatStore):
     def add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message at the end of the chat. If the chat was deleted, it begins anew with this message."""
         records = _records([message])
-        self._journal(key).append(lambda known: records, message=_summary([message]))
+        self._journal(key).append(lambda known: records, message=summary(str(message)))
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
         """Replace the messages of the chat. Messages at its beginning that are equal are stored once.
@@ -116,7 +116,7 @@ class VstateChatStore(Opened, BaseChatStore):
             return records
 
         with journal.lock:
-            journal.rewrite(replaced, message=_summary(messages) or "no messages")
+            journal.rewrite(replaced, message=summary(*map(str, messages)) or "no messages")
             self._opening.seen(journal.branch, journal.head)
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
@@ -153,25 +153,11 @@ class VstateChatStore(Opened, BaseChatStore):
         segments = Snapshot(self.repo, last).items(f"{_MESSAGES}/")
         return [_message(record) for _, segment in segments for record in segment]
 
-    async def async_add_message(self, key: str, message: ChatMessage) -> None:
-        """As `add_message`."""
-        await in_thread(lambda: self.add_message(key, message))
-
-    async def aset_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """As `set_messages`."""
-        await in_thread(lambda: self.set_messages(key, messages))
-
-    async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """As `delete_message`."""
-        return await in_thread(lambda: self.delete_message(key, idx))
-
-    async def adelete_last_message(self, key: str) -> ChatMessage | None:
-        """As `delete_last_message`."""
-        return await in_thread(lambda: self.delete_last_message(key))
-
-    async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
-        """As `delete_messages`."""
-        return await in_thread(lambda: self.delete_messages(key))
+    async_add_message = awaited(add_message)
+    aset_messages = awaited(set_messages)
+    adelete_message = awaited(delete_message)
+    adelete_last_message = awaited(delete_last_message)
+    adelete_messages = awaited(delete_messages)
 
     def _journal(self, key: str) -> Journal[Records]:
         return self._journals[self.branch(key)]
@@ -197,11 +183,6 @@ def _records(messages: Iterable[ChatMessage]) -> list[Any]:
 
 def _message(record: Any) -> ChatMessage:
     return ChatMessage.model_validate(deepcopy(record))
-
-
-def _summary(messages: Sequence[ChatMessage]) -> str:
-    """The message of the commit: each message in a line."""
-    return summary(*map(str, messages))
 
 
 class VstateStateStorage(Opened):

@@ -40,7 +40,7 @@ from vstate.patterns.journal import Journal, Journals
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import unquote_ref
 from vstate.repo.rules.labels import Label
-from vstate.sessions.shielding import in_thread
+from vstate.sessions.shielding import awaited, in_thread
 
 _T = TypeVar("_T")
 
@@ -381,22 +381,6 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
     # The same in an event loop
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """As `put`, in a thread."""
-        return await in_thread(lambda: self.put(config, checkpoint, metadata, new_versions))
-
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """As `put_writes`, in a thread."""
-        await in_thread(lambda: self.put_writes(config, writes, task_id, task_path))
-
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`; without a thread if the store is on this machine."""
         return await self._read(config, lambda: self.get_tuple(config))
@@ -423,21 +407,12 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             for one in some:
                 yield one
 
-    async def adelete_thread(self, thread_id: str) -> None:
-        """As `delete_thread`, in a thread."""
-        await in_thread(lambda: self.delete_thread(thread_id))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As `delete_for_runs`, in a thread."""
-        await in_thread(lambda: self.delete_for_runs(run_ids))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As `copy_thread`, in a thread."""
-        await in_thread(lambda: self.copy_thread(source_thread_id, target_thread_id))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """As `prune`, in a thread."""
-        await in_thread(lambda: self.prune(thread_ids, strategy=strategy))
+    aput = awaited(put)
+    aput_writes = awaited(put_writes)
+    adelete_thread = awaited(delete_thread)
+    adelete_for_runs = awaited(delete_for_runs)
+    acopy_thread = awaited(copy_thread)
+    aprune = awaited(prune)
 
     async def _read(self, config: RunnableConfig, read: Callable[[], _T]) -> _T:
         """Read at once if nothing makes the event loop wait: no server, and no write of this thread."""
