@@ -251,6 +251,7 @@ class Sessions(Adapter):
     exact = False
     follows = True
     refuses = ("SessionNotFoundError", "StaleSessionError")
+    once = False
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from google.adk.events import Event, EventActions

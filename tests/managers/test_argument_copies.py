@@ -1,4 +1,4 @@
-"""Managers copy their arguments at the call: later edits by the program have no effect."""
+"""All calls of managers: copies of arguments and results, and the errors of a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agent_stores import AgentStore
 from loops import in_a_loop
 from pydantic import PrivateAttr
 
-from vstate import InvalidInput, Unpicklable
+from vstate import CorruptObject, InvalidInput, Memory, StoreUnavailable, Unpicklable
 from vstate.managers import (
     AgentCheckpoint,
     AgentCoordinationState,
@@ -43,6 +43,7 @@ from vstate.managers import (
 )
 from vstate.managers.record import Record
 from vstate.patterns.copies import deep_copy
+from vstate.testing import Faulty
 
 Call = Callable[[Any, dict[str, Any]], Awaitable[object]]
 """A call of a manager with a dict, on its own or in a record; by `(manager, value)`."""
@@ -185,6 +186,36 @@ async def test_a_value_that_cannot_be_copied_is_named(
         assert manager.state.head == head
 
 
+@pytest.mark.parametrize(("kind", "call", "look"), CALLS)
+@in_a_loop
+async def test_a_result_is_a_copy_and_the_errors_of_a_store_come_out(
+    kind: type[Manager], call: Call, look: Callable[[Any], Awaitable[Any]]
+) -> None:
+    """A program may edit a result. With a store that is down or damaged, nothing reads as absent."""
+    memory = Memory()
+    store = Faulty(memory)
+    async with kind(store) as manager:
+        await prepare(manager)
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: call(manager, {"own": {"inner": ["given"]}}),
+            lambda: look(manager),
+        ]
+        for each in calls:
+            store.fail_at = len(store.calls) + 1
+            with pytest.raises(StoreUnavailable):
+                await each()
+        await calls[0]()
+        found = await look(manager)
+        before = deepcopy(found)
+        assert _changed(found) > 0
+        assert await look(manager) == before
+    for key in list(memory.keys("o/")):
+        memory.set(key, b"\0damage")
+    with pytest.raises(CorruptObject):
+        async with kind(memory) as manager:
+            await look(manager)
+
+
 @in_a_loop
 async def test_a_wrong_id_or_status_raises() -> None:
     async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
@@ -252,8 +283,8 @@ def test_a_copy_of_a_record_shares_nothing(value: Any) -> None:
 def _changed(value: Any) -> int:
     """Change all mutable parts of a value, and count them."""
     match value:
-        case Note():
-            return _changed(value.a) + _changed(value.model_extra)
+        case Record():
+            return sum(map(_changed, vars(value).values())) + _changed(value.model_extra)
         case dict():
             inner = sum(map(_changed, value.values()))
             value["new"] = 1

@@ -12,8 +12,7 @@ import pytest
 from agent_stores import AgentStore
 from loops import in_a_loop
 
-from vstate import IllegalTransition, InvalidInput, InvalidRecord, KeyNotFound, StoreUnavailable
-from vstate.kv import Memory
+from vstate import IllegalTransition, InvalidInput, InvalidRecord, KeyNotFound
 from vstate.managers import (
     IndexingProgress,
     IndexingStatus,
@@ -22,7 +21,6 @@ from vstate.managers import (
     SourceState,
     SyncStatus,
 )
-from vstate.testing import Faulty
 
 HOUR = timedelta(hours=1)
 
@@ -259,15 +257,9 @@ async def test_an_unknown_knowledge_base() -> None:
 
 
 @in_a_loop
-async def test_a_store_that_is_down_and_records_that_are_damaged() -> None:
-    """Both raise: neither reads as an unknown knowledge base."""
-    store = Faulty(Memory())
-    async with KnowledgeStateManager(store) as manager:
-        await manager.update_indexing_progress(progress(10, 4))
-        for call in (manager.get_indexing_progress, manager.get_sources, manager.get_knowledge_base_state):
-            store.fail_at = len(store.calls) + 1
-            with pytest.raises(StoreUnavailable):
-                await call("kb")
+async def test_records_that_are_damaged() -> None:
+    """They raise, and do not read as an unknown knowledge base."""
+    async with KnowledgeStateManager() as manager:
         await manager.state.set("knowledge/sources/kb/s", {"source_id": "s", "sync_status": "?"})
         await manager.state.commit()
         with pytest.raises(InvalidRecord, match=r"knowledge_base_id.*sync_status"):

@@ -93,24 +93,6 @@ async def test_saving_getting_updating_deleting_and_listing(agent_store: AgentSt
 
 
 @in_a_loop
-async def test_values_go_in_and_come_out_as_copies(local_store: AgentStore) -> None:
-    """In the original the state and checkpoints followed the caller's dict; here nothing does."""
-    async with StateManager(local_store()) as manager:
-        live = {"n": 1, "nested": [1]}
-        await manager.save("k", live)
-        live["n"] = 99
-        live["nested"].append(99)  # type: ignore[attr-defined]
-        assert await manager.get("k") == {"n": 1, "nested": [1]}
-        got = await manager.get("k")
-        got["nested"].append(77)
-        changes = {"list": [1]}
-        await manager.update("k", changes)
-        changes["list"].append(2)
-        assert await manager.get("k") == {"n": 1, "nested": [1], "list": [1]}
-        assert await manager.state.status() == {}
-
-
-@in_a_loop
 async def test_arrays_are_copied_too() -> None:
     """Out-of-band buffers are copies too, and can be written to."""
     numpy = pytest.importorskip("numpy")

@@ -24,7 +24,6 @@ from vstate import (
     InvalidInput,
     InvalidRecord,
     KeyNotFound,
-    StoreUnavailable,
 )
 from vstate.kv import Memory
 from vstate.managers import (
@@ -363,23 +362,6 @@ async def test_the_id_of_a_task() -> None:
 
 
 @in_a_loop
-async def test_tasks_are_copies() -> None:
-    """The program owns the task that it passed and the one that it got: a change of them changes nothing
-    here.
-    """
-    async with OrchestrationStateManager() as manager:
-        await manager.create_team(team())
-        task = {"id": "t", "data": {"n": [1]}}
-        await manager.enqueue_task("crew", task)
-        task["data"]["n"].append(2)
-        given = await manager.assign_task("crew", agent_id="a0")
-        assert given is not None
-        assert given["data"] == {"n": [1]}
-        given["data"]["n"].append(3)
-        assert (await manager.get_queue_status("crew")).in_progress[0]["data"] == {"n": [1]}
-
-
-@in_a_loop
 async def test_impossible_moves(agent_store: AgentStore) -> None:
     """A second end, an unassigned task, the task of another agent; a second task for an agent, and the
     reverse.
@@ -491,18 +473,6 @@ async def test_the_messages_of_commits() -> None:
             "team crew: agent a0 left",
             "team crew: deleted",
         ]
-
-
-@in_a_loop
-async def test_a_store_that_is_down() -> None:
-    """Every call raises: a queue that cannot be read is not an empty one."""
-    store = Faulty(Memory())
-    async with OrchestrationStateManager(store) as manager:
-        await manager.create_team(team())
-        for call in (manager.get_team, manager.assign_task, manager.get_queue_status, manager.list_teams):
-            store.fail_at = len(store.calls) + 1
-            with pytest.raises(StoreUnavailable):
-                await (call() if call == manager.list_teams else call("crew"))
 
 
 @in_a_loop

@@ -21,7 +21,6 @@ from vstate import (
     InvalidInput,
     InvalidRecord,
     KeyNotFound,
-    StoreUnavailable,
 )
 from vstate.kv import Memory
 from vstate.managers import (
@@ -478,26 +477,6 @@ async def test_the_cost_of_a_step_does_not_grow_with_their_number() -> None:
             assert (sum(len(value) for _, value in store.store.items()) - size) / 20 < 12_000
             assert len(await manager.list_steps("w")) == before + 20
     assert calls[0] == calls[1]
-
-
-@in_a_loop
-async def test_a_store_that_is_down() -> None:
-    """Every call raises; the workflow is as it was."""
-    store = Faulty(Memory())
-    async with WorkflowStateManager(store) as manager:
-        await manager.create(WorkflowState(workflow_id="w"))
-        await run(manager, 1)
-        for call in (
-            lambda: manager.get("w"),
-            lambda: manager.get_status("w"),
-            lambda: manager.list_workflows(),
-            lambda: manager.list_checkpoints("w"),
-            lambda: manager.update_step("w", step(2)),
-        ):
-            store.fail_at = len(store.calls) + 1
-            with pytest.raises(StoreUnavailable):
-                await call()
-        assert [found.step_number for found in await manager.list_steps("w")] == [1]
 
 
 @in_a_loop

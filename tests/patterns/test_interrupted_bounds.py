@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable
-from inspect import CO_GENERATOR
-from types import FrameType
 from typing import Any
 
 import pytest
+from raising import interrupted
 
 from vstate import Versioned
 from vstate.patterns import Sequence, bound
 
 MOMENTS = 60
-
-
-def interrupted(function: Callable[[], object], moment: int | None) -> int:
-    """Call the function and interrupt it at one moment. Returns the number of moments until then."""
-    passed = 0
-
-    def profiler(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal passed
-        # A profiler's exception ends a running generator without its `finally`; a signal's does not.
-        goes_on = event == "call" and frame.f_code.co_flags & CO_GENERATOR
-        if event in ("call", "c_return") and not goes_on:
-            passed += 1
-            if passed == moment:
-                raise KeyboardInterrupt
-
-    before = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: None  # Python ignores an interruption inside a destructor
-    try:
-        sys.setprofile(profiler)
-        function()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.setprofile(None)
-        sys.unraisablehook = before
-    return passed
 
 
 def add(state: Any) -> None:
@@ -94,7 +65,7 @@ def test_an_interruption_at_each_moment(update: bool) -> None:
     number = 0
     for _ in range(2):  # the first call of a process takes more steps
         state = begun()
-        number = interrupted(lambda state=state: operation(state), None)  # type: ignore[misc]
+        number, _ = interrupted(lambda state=state: operation(state), None)  # type: ignore[misc]
         assert contents(state) == AFTER
     outcomes = set()
     moments = random.Random(1).sample(range(1, number + 1), min(number, MOMENTS))
