@@ -129,7 +129,7 @@ class History(Adapter):
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from agent_framework import Message
 
-        run(handle.save_messages(id, [Message("user", [text]) for text in texts]))
+        run(handle.save_messages(id, [Message("user", [text], message_id=text) for text in texts]))
 
     def read(self, handle: Any, id: str) -> Any:
         return [message.text for message in run(handle.get_messages(id))]

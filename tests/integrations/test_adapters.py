@@ -6,6 +6,8 @@ import copy
 import enum
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -143,6 +145,37 @@ def test_half_a_surrogate_pair_is_stored(adapter: Adapter) -> None:
     for number, text in enumerate(["cut \ud83d", "\udc00 at the begin", "é" * 79 + "\ud83d\ude00" * 9]):
         adapter.write(handle, f"ann {number}", [text], 0)
         assert adapter.read(handle, f"ann {number}") == [adapter.given_back(text)]
+
+
+WRITING = """
+import sys
+from itertools import count
+import adapters
+
+adapter = getattr(adapters, sys.argv[1])()
+handle, texts = adapter.open(sys.argv[2]), []
+for number in count():
+    texts.append(f"{number} " + "a" * (number * 97 % 3000))
+    adapter.write(handle, "ann", texts, number)
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [1, 6])
+def test_a_killed_process_loses_no_acknowledged_text(adapter: Adapter, lines: int, tmp_path: Path) -> None:
+    """After SIGKILL each acknowledged text is there, whole and in order, and at most one more."""
+    command = [sys.executable, "-W", "ignore", "-c", WRITING, type(adapter).__name__, tmp_path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        printed = [process.stdout.readline() for _ in range(lines)]
+        process.kill()
+        printed += [line for line in process.stdout if line.endswith("\n")]
+    found = adapter.read(adapter.open(tmp_path), "ann")
+    assert found == [f"{number} " + "a" * (number * 97 % 3000) for number in range(len(found))]
+    assert int(printed[-1]) + 1 <= len(found) <= int(printed[-1]) + 2
+    assert Repository(Disk(tmp_path)).fsck().ok
 
 
 @pytest.mark.parametrize(

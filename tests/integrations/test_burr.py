@@ -32,6 +32,13 @@ def state(**fields: Any) -> State[Any]:
     return State(fields)
 
 
+def loaded(persister: VstatePersister, *ids: Any) -> Any:
+    """The state, which is there."""
+    found = persister.load(*ids)
+    assert found is not None
+    return found
+
+
 def test_a_state_comes_back_as_burr_serializes_it(tmp_path: Path) -> None:
     """Each kind of plain value, in the order of the fields; names may hold any character."""
     register_field_serde("raw", lambda value, **_: {"value": value}, lambda value, **_: value["value"])
@@ -70,7 +77,7 @@ def test_each_step_can_be_loaded_and_the_newest_application_is_found() -> None:
         persister.save("ann", "a", n, f"act {n}", state(chat=[{"n": i} for i in range(n)]), "completed")
     persister.save("ann", "b", 0, "start", state(x=1), "completed")
     persister.save("anna", "c", 0, "start", state(), "completed")
-    assert [persister.load("ann", "a", n)["state"]["chat"] for n in (1, 3)] == [  # type: ignore[index]  # found
+    assert [loaded(persister, "ann", "a", n)["state"]["chat"] for n in (1, 3)] == [
         [{"n": 0}],
         [{"n": 0}, {"n": 1}, {"n": 2}],
     ]
@@ -125,7 +132,7 @@ def test_a_run_that_was_overtaken_changes_nothing() -> None:
     assert second.load("p", "a") == first.load("p", "a")
     second.save("p", "a", 6, "act", state(x=2), "completed")
     first.save("p", "a", 7, "act", state(x=1), "completed")
-    assert second.load("p", "a")["state"]["x"] == 1  # type: ignore[index]  # it is there
+    assert loaded(second, "p", "a")["state"]["x"] == 1
 
 
 def test_of_many_runs_one_saves_each_step(tmp_path: Path) -> None:
@@ -147,9 +154,7 @@ def test_of_many_runs_one_saves_each_step(tmp_path: Path) -> None:
     assert not first.keys() & second.keys()
     assert len(list(persisters[0].repo.log("burr/p/a"))) == len(first) + len(second) > 0
     for n, who in (first | second).items():
-        found = persisters[0].load("p", "a", n)
-        assert found is not None
-        assert found["state"].get_all() == {"x": who, "chat": [{"who": who}] * 3}
+        assert loaded(persisters[0], "p", "a", n)["state"].get_all() == {"x": who, "chat": [{"who": who}] * 3}
 
 
 def test_a_branch_of_an_application_is_an_application() -> None:
@@ -162,9 +167,7 @@ def test_a_branch_of_an_application_is_an_application() -> None:
         head.create_branch("burr/p/b")
         head.rollback("burr/p/a~2")
     persister.save("p", "a", 1, "other", state(x=1), "completed")
-    first, second = persister.load("p", "a"), persister.load("p", "b")
-    assert first is not None
-    assert second is not None
+    first, second = loaded(persister, "p", "a"), loaded(persister, "p", "b")
     assert (first["position"], first["state"].get_all()) == ("other", {"x": 1})
     assert (second["app_id"], second["state"]["chat"]) == ("b", [{"n": 0}, {"n": 1}])
 

@@ -48,6 +48,13 @@ def ids(saver: VstateSaver, thread: str = "t") -> list[str]:
     return [found.checkpoint["id"] for found in saver.list({"configurable": {"thread_id": thread}})]
 
 
+def read(saver: VstateSaver, config: Any) -> CheckpointTuple:
+    """The checkpoint, which is there."""
+    found = saver.get_tuple(config)
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def saver() -> Iterator[VstateSaver]:
     with VstateSaver(Memory()) as saver:
@@ -103,9 +110,7 @@ def test_the_first_get_of_a_thread_reads_few_rows(tmp_path: Path, monkeypatch: p
     unpack = deltas.unpack_value
     monkeypatch.setattr(deltas, "unpack_value", unpack_value)
     with VstateSaver(tmp_path) as saver:
-        found = saver.get_tuple(named())
-        assert found is not None
-        assert found.checkpoint["channel_values"]["messages"] == chat
+        assert read(saver, named()).checkpoint["channel_values"]["messages"] == chat
     assert len(unpacked) < 200 / 9 * 2 + 20
 
 
@@ -115,9 +120,7 @@ def test_forks_of_one_checkpoint_keep_their_own_values(saver: VstateSaver) -> No
     one = saver.put(first, _child("2", {"a": ["x" * 50, "one"], "b": "same"}), {}, {"a": 2})
     other = saver.put(first, _child("3", {"a": ["x" * 50, "other"], "b": "same"}), {}, {"a": 2})
     for config, last in ((one, "one"), (other, "other")):
-        found = saver.get_tuple(config)
-        assert found is not None
-        assert found.checkpoint["channel_values"] == {"a": ["x" * 50, last], "b": "same"}
+        assert read(saver, config).checkpoint["channel_values"] == {"a": ["x" * 50, last], "b": "same"}
 
 
 def _child(id: str, values: dict[str, Any]) -> Any:
@@ -130,9 +133,7 @@ def test_the_newest_checkpoint_has_the_greatest_id(saver: VstateSaver) -> None:
     for number in (5, 9, 2):
         step(saver, number, {"a": number})
     step(saver, 7, {"a": 7}, named(ns="sub"))
-    newest, inner = saver.get_tuple(named()), saver.get_tuple(named(ns="sub"))
-    assert newest is not None
-    assert inner is not None
+    newest, inner = read(saver, named()), read(saver, named(ns="sub"))
     assert (newest.checkpoint["id"], inner.checkpoint["id"]) == ("00000009", "00000007")
     assert ids(saver) == ["00000009", "00000007", "00000005", "00000002"]
     assert [
@@ -148,8 +149,7 @@ def test_writes_may_come_before_their_checkpoint(saver: VstateSaver) -> None:
     assert saver.get_tuple(config) is None
     saver.put_writes(config, [("a", "late"), ("__error__", "second")], "task1", "~1")
     step(saver, 1, {})
-    found = saver.get_tuple(config)
-    assert found is not None
+    found = read(saver, config)
     assert found.pending_writes == [
         ("task1", "__error__", "second"),
         ("task1", "a", 3),
@@ -170,9 +170,7 @@ def test_what_was_removed_stays_removed_beside_a_stale_writer() -> None:
     other.prune(["t"])
     step(stale, 20, {"messages": ["m" * 40] * 20})
     assert ids(other) == ids(stale) == ["00000020", "00000019"]
-    found = other.get_tuple(named(id="00000019"))
-    assert found is not None
-    assert found.checkpoint["channel_values"]["messages"] == ["m" * 40] * 19
+    assert read(other, named(id="00000019")).checkpoint["channel_values"]["messages"] == ["m" * 40] * 19
     other.repo.rollback("threads/t", "threads/t~1")
     step(stale, 23, {"a": 3})
     assert ids(other) == ["00000023", "00000019"]
@@ -189,8 +187,7 @@ def test_with_a_lease_threads_are_copied_and_deleted_as_without() -> None:
         for target in ("u", "t", "u"):
             saver.copy_thread("t", target)
         assert ids(saver, "u") == ids(saver) == ["00000003", "00000002", "00000001", "00000000"]
-        found = saver.get_tuple(named("u"))
-        assert found is not None
+        found = read(saver, named("u"))
         assert found.checkpoint["channel_values"]["messages"] == ["x" * 40] * 3
         assert found.pending_writes == [("task", "a", 3)]
         saver.delete_thread("t")
@@ -222,9 +219,8 @@ def test_a_step_that_did_not_land_leaves_nothing_behind() -> None:
     saver.get_tuple(config)
     step(saver, 4, {"messages": [*first, "lost " * 9, "new " * 9]}, config)
     for reader in (saver, other):
-        found = reader.get_tuple(named())
-        assert found is not None
-        assert found.checkpoint["channel_values"]["messages"] == [*first, "lost " * 9, "new " * 9]
+        messages = read(reader, named()).checkpoint["channel_values"]["messages"]
+        assert messages == [*first, "lost " * 9, "new " * 9]
 
 
 def test_a_copy_of_a_thread_is_one_ref_and_grows_alone(saver: VstateSaver) -> None:
@@ -242,8 +238,7 @@ def test_a_copy_of_a_thread_is_one_ref_and_grows_alone(saver: VstateSaver) -> No
     saver.copy_thread("t", "v")
     assert ids(saver, "v") == ["00000008", *ids(saver)]
     for number in range(5):
-        found = saver.get_tuple(named("v", id=f"{number:08}"))
-        assert found is not None
+        found = read(saver, named("v", id=f"{number:08}"))
         assert found.checkpoint["channel_values"]["messages"] == ["x" * 40] * number
         assert found.pending_writes == [("task", "a", number)]
     saver.copy_thread("none", "w")
@@ -326,9 +321,7 @@ def test_nothing_passes_the_serializer_by(tmp_path: Path) -> None:
         for number in range(3):
             config = step(saver, number, {"messages": ["topsecret" * 9] * number}, config, user="topsecret")
             saver.put_writes(config, [("messages", "topsecret")], "task")
-        found = saver.get_tuple(named())
-        assert found is not None
-        assert found.checkpoint["channel_values"]["messages"] == ["topsecret" * 9] * 2
+        assert read(saver, named()).checkpoint["channel_values"]["messages"] == ["topsecret" * 9] * 2
         head = saver.repo.newest(saver.branch("t"))
         assert head is not None
         for key, entry in saver.repo.entries(head.root):
@@ -339,16 +332,10 @@ def test_langgraphs_allow_list_decides_what_is_loaded() -> None:
     """A class that the strict serializer does not allow comes back as data, and a clone may allow it."""
     saver = VstateSaver(Memory(), serde=JsonPlusSerializer(allowed_msgpack_modules=None))
     step(saver, 1, {"path": Secretive("x")})
-    found = saver.get_tuple(named())
-    assert found is not None
-    assert found.checkpoint["channel_values"]["path"] == {"text": "x"}
+    assert read(saver, named()).checkpoint["channel_values"]["path"] == {"text": "x"}
     clone = saver.with_allowlist([(Secretive.__module__, "Secretive")])
-    allowed = clone.get_tuple(named())
-    assert allowed is not None
-    assert allowed.checkpoint["channel_values"]["path"] == Secretive("x")
-    again = saver.get_tuple(named())
-    assert again is not None
-    assert again.checkpoint["channel_values"]["path"] == {"text": "x"}
+    assert read(clone, named()).checkpoint["channel_values"]["path"] == Secretive("x")
+    assert read(saver, named()).checkpoint["channel_values"]["path"] == {"text": "x"}
 
 
 @pytest.mark.parametrize("kind", ["dicts", "messages", "nested"])
@@ -365,8 +352,7 @@ def test_a_reader_may_edit_what_it_got(saver: VstateSaver, kind: str) -> None:
         messages = [{"role": "user", "content": [{"text": "x" * 50}]} for _ in range(99)]
     step(saver, 1, {"messages": messages})
     for _ in range(4):
-        found = saver.get_tuple(named())
-        assert found is not None
+        found = read(saver, named())
         got = found.checkpoint["channel_values"]["messages"]
         assert got == messages
         assert [type(item) for item in got] == [type(item) for item in messages]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -229,43 +226,6 @@ def test_a_branch_of_a_long_session_is_short(tmp_path: Path) -> None:
     with Versioned(tmp_path, branch="openai/ann/side-7") as state:
         log = [commit.message for commit in state.log(limit=2)]
     assert log == ["branch from turn 407", "add user, assistant"]
-
-
-ADDING = """
-import asyncio, sys
-from itertools import count
-from vstate.integrations.openai_agents import VstateSession
-
-async def main():
-    session = VstateSession("ann", sys.argv[1])
-    for number in count(len(await session.get_items()) // 2):
-        answer = {"type": "message", "role": "assistant", "content": "a" * (number * 97 % 3000)}
-        await session.add_items([{"role": "user", "content": str(number)}, answer])
-        print(number, flush=True)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-def test_a_process_killed_in_an_add_loses_no_acknowledged_item(tmp_path: Path) -> None:
-    """After a kill in an add, each acknowledged turn is there, whole, in order, and at most one more."""
-    directory = tmp_path / "chats"
-    for attempt in range(3):
-        command = [sys.executable, "-c", ADDING, directory]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            first = process.stdout.readline()
-            time.sleep(0.02 + attempt * 0.0037)
-            process.kill()
-            last = int([first, *(line for line in process.stdout if line.endswith("\n"))][-1])
-        with VstateSession("ann", directory) as session:
-            items = asyncio.run(session.get_items())
-            said = [item["content"] for item in items[::2]]
-            assert said == [str(number) for number in range(len(said))]
-            assert [item["role"] for item in items] == ["user", "assistant"] * len(said)
-            assert last + 1 <= len(said) <= last + 2
-            assert session.repo.fsck().ok
 
 
 class Script(Model):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -155,42 +153,6 @@ def test_writers_in_threads_lose_nothing(tmp_path: Path) -> None:
             list(pool.map(append, "abcdefgh"))
         for name in "abcdefgh":
             assert [each.message_id for each in repository.list_messages("ann", name)] == [0, 1, 2, 3, 4]
-
-
-APPENDING = """
-import sys
-from itertools import count
-from strands.types.session import Session, SessionAgent, SessionMessage, SessionType
-from vstate.integrations.strands import VstateSessionRepository
-
-repository = VstateSessionRepository(sys.argv[1])
-if repository.read_session("ann") is None:
-    repository.create_session(Session("ann", SessionType.AGENT))
-if repository.read_agent("ann", "helper") is None:
-    repository.create_agent("ann", SessionAgent("helper", {}, {}))
-for number in count(len(repository.list_messages("ann", "helper"))):
-    content = [{"text": "a" * (number * 97 % 3000)}]
-    repository.create_message("ann", "helper", SessionMessage({"role": "user", "content": content}, number))
-    print(number, flush=True)
-"""
-
-
-def test_a_killed_process_loses_no_acknowledged_message(tmp_path: Path) -> None:
-    """After SIGKILL, each acknowledged message is there, whole, in order, and at most one more."""
-    for messages in (1, 6, 11):
-        command = [sys.executable, "-c", APPENDING, tmp_path]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(messages)]
-            process.kill()
-            last = int([*lines, *(line for line in process.stdout if line.endswith("\n"))][-1])
-        with VstateSessionRepository(tmp_path) as repository:
-            found = repository.list_messages("ann", "helper")
-            assert [each.message_id for each in found] == list(range(len(found)))
-            texts = [each.to_message()["content"][0]["text"] for each in found]
-            assert [len(text) for text in texts] == [number * 97 % 3000 for number in range(len(found))]
-            assert last + 1 <= len(found) <= last + 2
-            assert repository.repo.fsck().ok
 
 
 def test_a_snapshot_is_stored_as_its_parts(tmp_path: Path) -> None:

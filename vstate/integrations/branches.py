@@ -72,6 +72,19 @@ def branches_below(repo: Repository, *parts: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def texts_below(repo: Repository, prefix: str, names: Iterable[str]) -> dict[str, str]:
+    """The texts that `branch_below` made these names of. It leaves out a name that another program made."""
+    found = {}
+    for name, ids in ids_of(repo, names).items():
+        try:
+            text = ids[-1] if ids else unquote_ref(name.removeprefix(prefix))
+            if branch_below(prefix, text) == name:
+                found[name] = text
+        except InvalidInput:
+            continue
+    return found
+
+
 def ids_of(repo: Repository, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The ids of the branches with shortened names by their labels; none for the other names."""
     found: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())

@@ -22,7 +22,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
-from vstate.integrations.branches import IDS, BranchName, branch_below, ids_of
+from vstate.integrations.branches import IDS, BranchName, branch_below, texts_below
 from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
 from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
@@ -38,7 +38,6 @@ from vstate.integrations.langgraph.threads import (
 from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
 from vstate.patterns.journal import Journal, Journals
 from vstate.repo.core import Guard
-from vstate.repo.names.refs import unquote_ref
 from vstate.repo.rules.labels import Label
 from vstate.sessions.shielding import awaited, in_thread
 
@@ -455,13 +454,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         found = (
             self.repo.possible_branches(texts, self.prefix) if texts else self.repo.branch_names(self.prefix)
         )
-        for name, ids in ids_of(self.repo, found).items():
-            try:
-                thread_id = ids[-1] if ids else unquote_ref(name.removeprefix(self.prefix))
-                if self.branch(thread_id) == name:
-                    yield thread_id
-            except InvalidInput:
-                continue  # a branch that another program made
+        return texts_below(self.repo, self.prefix, found).values()
 
     def _dump(self, value: Any) -> Pair:
         form, data = self.serde.dumps_typed(value)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any, Final
 
 import msgpack
 
 from vstate.errors import CorruptStore, InvalidInput
+from vstate.integrations.branches import ids_of, texts_below
 from vstate.integrations.langgraph.intake import Progress, ThreadsReport
 from vstate.integrations.langgraph.threads import Pair, Saved, Thread
 from vstate.patterns.journal import Journal
@@ -86,16 +87,16 @@ def write_sqlite(
     return ThreadsReport(threads, found, written, tuple(left_out))
 
 
-def _threads(repo: Repository, prefix: str, branches: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _threads(repo: Repository, prefix: str, branches: Sequence[str]) -> Iterable[tuple[str, str]]:
     """The branches of threads, with the ids of the threads."""
+    if not branches:
+        return texts_below(repo, prefix, repo.branch_names(prefix)).items()
     for branch in branches:
         repo.branch(branch)  # NotFound, before the file is changed for it
-        yield branch, unquote_ref(branch.removeprefix(prefix))
-    for branch in () if branches else repo.branch_names(prefix):
-        try:
-            yield branch, unquote_ref(branch.removeprefix(prefix))
-        except InvalidInput:
-            continue  # a branch that another program made
+    return [
+        (branch, ids[-1] if ids else unquote_ref(branch.removeprefix(prefix)))
+        for branch, ids in ids_of(repo, branches).items()
+    ]
 
 
 def _row(thread: Thread, thread_id: str, saved: Saved) -> tuple[Any, ...]:
