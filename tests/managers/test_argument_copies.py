@@ -177,10 +177,11 @@ async def test_arguments_are_copied_at_the_call(
 async def test_a_value_that_cannot_be_copied_is_named(
     kind: type[Manager], call: Call, look: Callable[[Any], Awaitable[Any]], local_store: AgentStore
 ) -> None:
+    """A manager stages nothing: a value is stored, or the error says that nothing is."""
     async with kind(local_store()) as manager:
         await prepare(manager)
         head = manager.state.head
-        with pytest.raises(Unpicklable, match="lock"):
+        with pytest.raises(Unpicklable, match=r"lock.*\. Nothing was stored: replace these values"):
             await call(manager, {"own": threading.Lock()})
         await manager.read(lambda part: None)
         assert manager.state.head == head

@@ -17,6 +17,7 @@ from vstate.managers import (
     SpeechStateManager,
     StreamingMode,
     STTState,
+    ToolExecutionStatus,
     TranscriptionStatus,
     TTSState,
     VoiceConversationState,
@@ -176,6 +177,7 @@ async def test_records_keep_unknown_fields(local_store: AgentStore) -> None:
         (AudioSessionStatus, "IDLE ACTIVE LISTENING PROCESSING SPEAKING PAUSED COMPLETED ERROR"),
         (StreamingMode, "NONE REALTIME CHUNKED CONTINUOUS BIDIRECTIONAL"),
         (TranscriptionStatus, "PENDING TRANSCRIBING IN_PROGRESS COMPLETED FAILED PARTIAL"),
+        (ToolExecutionStatus, "PENDING RUNNING COMPLETED FAILED TIMEOUT RETRYING CANCELLED"),
     ],
 )
 def test_members(kind: type[StrEnum], names: str) -> None:

@@ -516,13 +516,6 @@ async def test_names_do_not_meet(tmp_path: Any) -> None:
     store.close()
 
 
-def test_statuses() -> None:
-    """The members in the documentation and the package of agenticaiframework."""
-    names = "PENDING RUNNING COMPLETED FAILED TIMEOUT RETRYING CANCELLED"
-    assert [status.name for status in ToolExecutionStatus] == names.split()
-    assert all(status.value == status.name.lower() for status in ToolExecutionStatus)
-
-
 @in_a_loop
 async def test_the_log_reads_well() -> None:
     """Each change is one commit, with a message."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from loops import in_a_loop
 
-from vstate import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound, Memory, Unpicklable, Versioned
+from vstate import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound, Memory, Versioned
 from vstate.errors import InvalidRecord
 from vstate.managers import (
     AgentCheckpoint,
@@ -113,25 +113,6 @@ async def test_errors_show_statuses_as_texts() -> None:
             IllegalTransition, match=r"^in the status 'completed' 'active' is not possible; nothing"
         ):
             await speech.update_session_status(id, "active")
-
-
-@in_a_loop
-async def test_an_error_of_pickling_says_that_nothing_is_stored() -> None:
-    """A manager stages nothing: a value is stored, or it is not."""
-    generator = (number for number in [1])
-    async with ToolStateManager() as tools, StateManager() as states:
-        await tools.start_execution(ToolExecution(execution_id="e", tool_name="t"))
-        calls = [
-            lambda: tools.complete_execution("e", generator),
-            lambda: tools.start_execution(
-                ToolExecution(execution_id="f", tool_name="t", parameters={"it": generator})
-            ),
-            lambda: states.save("k", [generator]),
-            lambda: tools.complete_execution("e", duration_ms=generator),  # type: ignore[arg-type]
-        ]
-        for call in calls:
-            with pytest.raises(Unpicklable, match=r"generator.*\. Nothing was stored: replace these values"):
-                await call()
 
 
 @in_a_loop
