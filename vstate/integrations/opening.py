@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, Self
@@ -79,26 +80,25 @@ class Opening:
                     del self._known[next(iter(self._known))]
         return head
 
-    def stands(self, branch: str, head: Commit | None) -> bool:
-        """Whether the branch at this commit is the one that was seen, and none that came after a deletion."""
+    def require_standing(self, branch: str, head: Commit | None) -> None:
+        """Raise NotFound for a write beside a deletion: it would bring the deleted data back.
+
+        The branch at this commit must be the one that was seen, and not one that began after a deletion.
+        """
         known = self._known.get(branch)
         if known is None or (head is not None and head.oid == known):
-            return True
-        if head is None:
-            return self.repo.newest(branch) is not None  # another thread has just begun it
-        for move in self.repo.refs.reflog(HEADS + branch):
-            if move.new is None or move.new == known:
-                return move.new is not None
-        return False
-
-    def require_standing(self, branch: str, head: Commit | None) -> None:
-        """Raise NotFound for a write beside a deletion: it would bring the deleted data back."""
-        if not self.stands(branch, head):
-            raise NotFound(
-                f"branch {branch!r} was deleted since this program read it, so nothing is written: read it "
-                "again, and begin anew",
-                name=branch,
-            )
+            return
+        if head is not None:
+            moves = (move.new for move in self.repo.refs.reflog(HEADS + branch))
+            if next((new for new in moves if new in (known, None)), None) is not None:
+                return
+        elif self.repo.newest(branch) is not None:
+            return  # another thread has just begun it
+        raise NotFound(
+            f"branch {branch!r} was deleted since this program read it, so nothing is written: read it "
+            "again, and begin anew",
+            name=branch,
+        )
 
     def commit(
         self, branch: str, changes: Callable[[Commit | None], Changes | None], *, message: str
@@ -196,16 +196,14 @@ class _Adapter:
 
     def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments that make a copy of this adapter on a store."""
-        given = inspect.signature(type(self)).bind(*self._given[0], **self._given[1])
+        signature = inspect.signature(type(self).__init__)
+        given = signature.bind(self, *self._given[0], **self._given[1])
         given.arguments["store"] = store
-        return given.args, given.kwargs
+        return given.args[1:], given.kwargs
 
     def __reduce__(self) -> tuple[Any, ...]:
-        store = self._opening.lent or required_path(self)
-        return _again, (type(self), *self._arguments(store), self._position())
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return self.__reduce__()
+        args, options = self._arguments(self._opening.lent or required_path(self))
+        return partial(type(self), **options), args, self._position() or None
 
     def __copy__(self) -> Self:
         copied = type(self).__new__(type(self), *self._given[0], **self._given[1])
@@ -214,15 +212,9 @@ class _Adapter:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         args, options = self._arguments(self._opening.path or self.repo.store)
-        made: Self = _again(type(self), args, options, self._position())
+        made = type(self)(*args, **options)
+        vars(made).update(self._position())
         return made
-
-
-def _again(kind: Any, args: tuple[Any, ...], options: dict[str, Any], position: dict[str, Any]) -> Any:
-    made = kind(*args, **options)
-    for name, value in position.items():
-        setattr(made, name, value)
-    return made
 
 
 def required_path(adapter: Any) -> str:
