@@ -90,6 +90,9 @@ class VstateFlowPersistence(Opened, FlowPersistence):
         self._opening = opening
         self._fields = Fields(opening.repo, "state")
 
+    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (store,), {}
+
     def branch(self, flow_uuid: str) -> BranchName:
         """The name of the branch of a flow. Raises InvalidInput for an empty id."""
         return branch_of(*_FLOWS, check_text("flow_uuid", flow_uuid, empty=False))
@@ -179,6 +182,9 @@ class VstateProvider(Opened, JsonProvider):
         self.path = opening.path
         self._opening = opening
         self._fields = Fields(opening.repo, "checkpoint")
+
+    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (store,), {}
 
     @model_serializer(mode="wrap")
     def _dumped(self, handler: Any) -> Any:

@@ -69,6 +69,9 @@ class VstateChatStore(Opened, BaseChatStore):
             lambda branch: Journal(self.repo, branch, Records, name=_MESSAGES, labels=begins)
         )
 
+    def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (store,), {}
+
     @model_serializer(mode="wrap")  # type: ignore[untyped-decorator]  # of a framework without types
     def custom_model_dump(self, handler: Any, info: Any) -> dict[str, Any]:
         """The path of the store, by which `from_dict` opens it again. TypeError for a store without one."""

@@ -196,10 +196,9 @@ class _Adapter:
 
     def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments that make a copy of this adapter on a store."""
-        signature = inspect.signature(type(self).__init__)
-        given = signature.bind(self, *self._given[0], **self._given[1])
+        given = inspect.signature(type(self)).bind(*self._given[0], **self._given[1])
         given.arguments["store"] = store
-        return given.args[1:], given.kwargs
+        return given.args, given.kwargs
 
     def __reduce__(self) -> tuple[Any, ...]:
         args, options = self._arguments(self._opening.lent or required_path(self))

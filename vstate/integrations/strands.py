@@ -275,7 +275,7 @@ class VstateStorage(AsyncOpened, Storage[str, str]):
             self._ephemeral = _EPHEMERAL
 
     async def write(self, key: str, data: bytes) -> None:
-        """Store the data under the key, in place of what is there. Slashes at the ends do not count."""
+        """Store the data under the key, in place of the data there. Slashes at the ends do not count."""
         name, data = _normalize_key(key), bytes(data)
         full = self._prefix + name
         value = {full: _opened(data)}

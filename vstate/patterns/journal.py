@@ -368,7 +368,7 @@ class Journal(Generic[I]):
 
     def _take(self, head: Commit | None, segments: Sequence[_Segment]) -> None:
         """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
-        # A segment that did not change is the same object, whoever has made the new tuple.
+        # A segment that did not change is the same object, also in a new tuple.
         same = len(list(takewhile(bool, map(is_, self._segments, segments))))
         before = [record for segment in self._segments[same:] for record in segment.records]
         after = [record for segment in segments[same:] for record in segment.records]

@@ -49,7 +49,7 @@ class Write(NamedTuple):
 
 
 class Thread:
-    """The index of a thread's journal. Whoever reads it holds the journal's lock."""
+    """The index of a thread's journal. A reader holds the lock of the journal."""
 
     def __init__(self) -> None:
         self.heap = Heap()
