@@ -40,9 +40,9 @@ from vstate.values.entry import (
     is_stored_plain,
     read_parts,
 )
-from vstate.values.likeness import definitions_in, is_alike_at_rest, is_alike_in_parts, may_count_partly
+from vstate.values.likeness import definitions_in, is_alike_in_parts, may_count_partly
 from vstate.values.opcodes import may_hold
-from vstate.values.pickling import NAMES, dumps_unproven
+from vstate.values.pickling import NAMES
 
 
 class Plan:
@@ -304,14 +304,13 @@ def _compare_copies(
     check = encoded.check
     if now.entry == again.entry or check is None or check.is_steady:
         return now.entry == again.entry, base
-    # The classes' own code may leave something in a value, too, or count the picklings.
+    # The classes' own code may leave something in a value, too.
     second = encode_unchecked(copy, base.chunks)
     if second.entry == now.entry:
         return True, base.replaced(alternates=base.alternates | {second.entry})
     if second.entry == again.entry and now.entry == encoded.entry:
         check.note_steady()
-        return False, base
-    return is_alike_at_rest(value, *dumps_unproven(copy)), base
+    return False, base
 
 
 def _defined_anew(base: Base, entry: Entry, value: object) -> bool:

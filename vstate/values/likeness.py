@@ -11,7 +11,7 @@ import copy
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
@@ -19,8 +19,8 @@ from vstate.arguments import require_plain
 from vstate.errors import InvalidInput, VStateError
 from vstate.values import definitions
 from vstate.values.culprits import own_error
-from vstate.values.opcodes import is_number, tokens
-from vstate.values.pickling import dumps_unproven, loads, met
+from vstate.values.opcodes import tokens
+from vstate.values.pickling import dumps_unproven, met
 
 Parts = Callable[[Any], Any]
 
@@ -65,24 +65,6 @@ def _look(value: Any, load: Callable[[], Any]) -> bool:
     except Exception as error:  # the classes' own code may raise anything
         own_error(are_alike, error)
         return False
-
-
-def is_alike_at_rest(value: Any, data: bytes, buffers: Sequence[bytes | bytearray | memoryview]) -> bool:
-    """Whether the pickle of the value is `data`, apart from numbers that differ each time it is pickled.
-
-    A figure of matplotlib counts its picklings, for example. Such a number carries no edit.
-    """
-    one, held = dumps_unproven(value)
-    other, _ = dumps_unproven(value)
-    if one == other or list(held) != [memoryview(buffer) for buffer in buffers]:
-        return False
-    parts = tokens(one), tokens(other), tokens(data)
-    if None in parts or len({len(part or ()) for part in parts}) > 1:
-        return False
-    return all(
-        first == wanted or (first != second and is_number(first) and is_number(second) and is_number(wanted))
-        for first, second, wanted in zip(*(part or () for part in parts), strict=True)
-    )
 
 
 def definitions_in(value: Any) -> frozenset[int]:
@@ -135,14 +117,7 @@ def _rule(kind: type) -> _Rule | None:
     found = _Rule(
         None if isinstance(said[0], frozenset) else said[0],
         frozenset[str | int]().union(*(names for names in said if isinstance(names, frozenset))),
-        frozenset(
-            name
-            for base in kind.__mro__
-            for name, member in vars(base).items()
-            if isinstance(member, cached_property)
-            # Those of Django, werkzeug, Pyramid and astropy, and those that a program wrote for itself.
-            or type(member).__name__.replace("_", "").lower() in _CACHED
-        ),
+        frozenset(name for base in kind.__mro__ for name, member in vars(base).items() if _is_cached(member)),
     )
     if len(_rules) > _MOST_KNOWN:  # a program that makes classes all the time
         _rules.clear()
@@ -151,6 +126,15 @@ def _rule(kind: type) -> _Rule | None:
 
 
 _CACHED: Final = ("cachedproperty", "lazyproperty", "reify")
+"""Those of Django, werkzeug, Pyramid and astropy, and those that a program wrote for itself."""
+
+
+def _is_cached(member: Any) -> bool:
+    """Whether a class has this member to keep results, and the program does not set it by a setter."""
+    kind = type(member)
+    known = isinstance(member, cached_property) or kind.__name__.replace("_", "").lower() in _CACHED
+    settable = member.fset if isinstance(member, property) else hasattr(kind, "__set__")
+    return known and not settable
 
 
 def results_of(kind: type) -> frozenset[str]:
@@ -171,33 +155,77 @@ def may_count_partly() -> bool:
 def is_alike_in_parts(value: Any, load: Callable[[], Any]) -> bool:
     """Whether the value is like the untouched copy that `load` makes, in all parts that count.
 
-    A result of a cached property that the copy has too, and that differs in the value, is an edit.
+    A result of a cached property is an edit, unless the copy has an equal one or computes an equal one.
     """
-    (one, held), added = _counted(value)
-    if not added:
+    pickled = _counted(value)
+    return any(found.leaves for found in pickled.found) and _are_alike(pickled, _counted(load()))
+
+
+class _Found(NamedTuple):
+    """An object with a rule, its results, and whether the pickle of all that counts leaves out any part."""
+
+    obj: Any
+    results: dict[str, Any]
+    leaves: bool
+
+
+class _Pickled(NamedTuple):
+    """The pickle of all that counts, and the objects with a rule."""
+
+    data: bytes
+    buffers: list[memoryview]
+    found: list[_Found]
+
+
+def _counted(value: Any) -> _Pickled:
+    found: list[_Found] = []
+    return _Pickled(*dumps_unproven(value, partial(_Counting, found)), found)
+
+
+def _are_alike(one: _Pickled, other: _Pickled) -> bool:
+    if one.buffers != other.buffers:
         return False
-    (other, wanted), stored = _counted(load())
-    if (one, held) != (other, wanted) and _settled(one, held) != _settled(other, wanted):
+    if one.data != other.data and _in_full(one.data) != _in_full(other.data):
         return False
     return all(
-        name in now and dumps_unproven(now[name]) == dumps_unproven(result)
-        for now, before in zip(added, stored, strict=True)
-        for name, result in before.items()
+        _is_read(name, now, before, untouched)
+        for (_, now, _), (untouched, before, _) in zip(one.found, other.found, strict=True)
+        for name in now | before
     )
 
 
-def _counted(value: Any) -> tuple[tuple[bytes, list[memoryview]], list[dict[str, Any]]]:
-    """The pickle of all that counts, and the results that were left out of each object with a rule."""
-    results: list[dict[str, Any]] = []
-    return dumps_unproven(value, partial(_Counting, results)), results
+def _is_read(name: str, now: dict[str, Any], before: dict[str, Any], untouched: Any) -> bool:
+    """Whether the result is as before, or as reading the untouched object gives it."""
+    if name not in now or before.get(name) is not None:
+        return (name in now or before[name] is None) and _have_one_pickle(now[name], lambda: before[name])
+    return _have_one_pickle(now[name], partial(getattr, untouched, name))
 
 
-def _settled(data: bytes, buffers: Sequence[memoryview]) -> tuple[list[bytes], list[memoryview]]:
-    """The opcodes of a pickle after one more loading, with each text in the place of a reference to it.
+def _have_one_pickle(result: Any, make: Callable[[], Any]) -> bool:
+    """Whether a result is like the one that `make` gives. One that no pickle can hold is no edit to store."""
+    one = _counted_if_possible(result)
+    if one is None and type(result) not in _CONTAINERS:
+        return True  # `make` may open a connection
+    other = _counted_if_possible(make())
+    return one is other if one is None or other is None else _are_alike(one, other)
 
-    A program may have one object, or one text, where a copy that was loaded has two equal ones.
+
+def _counted_if_possible(value: Any) -> _Pickled | None:
+    try:
+        return _counted(value)
+    except Exception as error:  # the classes' own code may raise anything
+        own_error(partial(_counted, value), error)
+        return None
+
+
+_CONTAINERS: Final = frozenset({dict, list, set, tuple})
+
+
+def _in_full(data: bytes) -> list[bytes]:
+    """The opcodes of a pickle, with each text in the place of a reference to it.
+
+    A program may have one text where a copy that was loaded has two equal ones.
     """
-    (data, again), _ = _counted(loads(data, [bytearray(buffer) for buffer in buffers]))
     found: list[bytes] = []
     memo: list[bytes] = []
     objects = 0
@@ -211,7 +239,7 @@ def _settled(data: bytes, buffers: Sequence[memoryview]) -> tuple[list[bytes], l
         else:
             memo.append(b"\0%d" % objects)  # no opcode begins so
             objects += 1
-    return found, again
+    return found
 
 
 _GETS: Final = frozenset({pickle.BINGET, pickle.LONG_BINGET})
@@ -224,25 +252,20 @@ _TEXTS: Final = frozenset(
 
 
 class _Counted:
-    """Stands for an object with a rule: the name of its class, and the parts that count."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._parts: Any = None
-
-    def __setstate__(self, parts: Any) -> None:
-        self._parts = parts
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Counted, (self._name,), self._parts
+    """Stands for an object with a rule, in a pickle that nothing loads."""
 
 
 class _Counting(definitions.Pickler):
     """Pickles the parts that count."""
 
-    def __init__(self, results: list[dict[str, Any]], *args: Any, **options: Any) -> None:
+    def __init__(self, found: list[_Found], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._results = results
+        self._found = found
+        self._dtype: Any = getattr(sys.modules.get("numpy"), "dtype", ())
+
+    def persistent_id(self, obj: Any) -> bytes | None:
+        """The pickle of a data type of numpy: one object stands for equal ones here, and not in a copy."""
+        return pickle.dumps(obj, 5) if issubclass(type(obj), self._dtype) else None
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -251,9 +274,8 @@ class _Counting(definitions.Pickler):
         rule = _rule(kind)
         if rule is None:
             return super().reducer_override(obj)
-        results: dict[str, Any] = {}
-        self._results.append(results)
         if rule.parts is not None:
+            self._found.append(_Found(obj, {}, True))
             return _Counted, (_full_name(kind),), rule.parts(obj)
         reduced = super().reducer_override(obj)
         if reduced is NotImplemented:
@@ -262,10 +284,11 @@ class _Counting(definitions.Pickler):
         if type(reduced) is not tuple:  # a name
             return reduced
         make, args, state, items, entries = (*reduced, None, None, None)[:5]
-        for name in rule.results & (fields := _fields(state)).keys():
-            if fields[name] is not None:
-                results[name] = fields[name]
-        left = _left(state, fields, rule.without | rule.results)
+        fields, without = _fields(state), rule.without | rule.results
+        results = {name: fields[name] for name in rule.results & fields.keys()}
+        places = range(len(state)) if type(state) is tuple else ()
+        self._found.append(_Found(obj, results, not without.isdisjoint({*fields, *places})))
+        left = _left(state, fields, without)
         parts = make, args, left, None if items is None else [*items], entries and dict(entries)
         return _Counted, (_full_name(kind),), parts
 

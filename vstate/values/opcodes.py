@@ -18,7 +18,6 @@ __all__ = [
     "Opcode",
     "framed",
     "frameless",
-    "is_number",
     "may_hold",
     "tokens",
 ]
@@ -261,14 +260,6 @@ _LENGTHS: Final = [
 ]
 """The bytes of each opcode with its argument: -1 if one byte says how many follow; 0 if they vary in another
 way, and for an unknown opcode."""
-
-
-def is_number(token: bytes) -> bool:
-    """Whether the token is an integer or a float."""
-    return token[:1] in _NUMBERS
-
-
-_NUMBERS: Final = frozenset({b"K", b"M", b"J", b"\x8a", b"\x8b", b"G"})
 
 
 def _end_of_opcode(data: bytes | bytearray, at: int) -> int:
