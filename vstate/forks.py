@@ -65,8 +65,14 @@ def _in_child() -> None:
     for lock in list(_locks):
         if not is_mine(lock):
             lock._at_fork_reinit()  # type: ignore[attr-defined]
+    failed: Exception | None = None
     for thing, renew in list(_renewed.items()):
-        renew(thing)
+        try:
+            renew(thing)
+        except Exception as error:  # the others need theirs all the same
+            failed = error
+    if failed is not None:
+        raise failed  # Python prints it
 
 
 def is_mine(lock: threading.RLock) -> bool:

@@ -11,8 +11,8 @@ import time_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vstate import Memory, NotFound, Versioned
-from vstate.objects.commit import Commit
+from vstate import CorruptObject, InvalidInput, Memory, NotFound, Versioned
+from vstate.objects.commit import LATEST, Commit
 from vstate.objects.ids import ObjectId
 from vstate.objects.segment import Segment, encode_segment
 from vstate.repo import Repository
@@ -148,6 +148,69 @@ def test_any_clocks(clocks: list[timedelta]) -> None:
     assert repo.fsck().ok
     for n in range(len(made)):
         assert repo.resolve(f"main@{{{n}}}") == made[-1 - n]
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_newest_commits_by_a_clock_that_is_behind(behind: int, at: At) -> None:
+    """Neither gc nor a revision by date takes yesterday's work for old because the last commits are."""
+    store = Memory()
+    for n in range(4):
+        at(timedelta(days=n))
+        commit(store, n)
+    at(-5 * YEAR)
+    for n in range(4, 4 + behind):
+        commit(store, n)
+    at(timedelta(days=4))
+    messages = [made.message for made in Repository(store).log()]
+    assert Versioned(store).checkout("main@{50 hours ago}").commit.message == "1"
+    Repository(store).gc(branch="main", keep_since="30d", keep_reflog="0", grace="0")
+    assert [made.message for made in Repository(store).log()] == messages
+
+
+@pytest.mark.parametrize("clock", [-5 * YEAR, timedelta(hours=9), YEAR, 2 * YEAR])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_moves_by_other_clocks(clock: timedelta, ahead: bool, at: At) -> None:
+    """After a reset, a commit and a merge by any clocks, undo and `main@{1}` go back move by move."""
+    store = Memory()
+    moves = []
+    for n in range(4):
+        at(YEAR if ahead and n == 2 else timedelta(hours=n))
+        moves.append(commit(store, n))
+    at(clock)
+    state = Versioned(store)
+    moves.append(state.reset("HEAD~2"))
+    at(timedelta(hours=10))
+    moves.append(commit(store, 9))
+    at(clock)
+    repo = Repository(store)
+    repo.create_branch("side")
+    side = repo.commit("side", set={"n": 10})
+    assert side is not None
+    repo.merge("main", "side")
+    moves.append(side)
+    at(timedelta(hours=11))
+    for steps, made in enumerate(reversed(moves)):
+        assert Versioned(store).checkout(f"main@{{{steps}}}").commit == made
+    for made in moves[-2::-1]:
+        with Versioned(store) as again:
+            assert again.undo() == made
+
+
+def test_an_order_out_of_range_is_refused(at: At) -> None:
+    """A commit of the year 2600, or of a forged order, is refused: no commit could come after it."""
+    store = Memory()
+    made = commit(store, 0)
+    for order in (LATEST + 1, 2**64 // 1000 + 1):
+        forged = Commit(made.root, (made.oid,), NOW, "forged", order=order)
+        copy = Memory()
+        copy.set_many(dict(store.items()))
+        copy.set(f"o/{forged.id}", b"c" + forged.body)
+        copy.set("r/heads/main", forged.id.encode())
+        with pytest.raises(CorruptObject):
+            Repository(copy).push(Memory())
+    at(datetime(2600, 1, 1, tzinfo=UTC) - NOW)
+    with pytest.raises(InvalidInput, match="2600"):
+        commit(store, 1)
 
 
 def test_a_clock_in_the_bytes() -> None:

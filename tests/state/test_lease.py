@@ -290,6 +290,25 @@ def test_a_sight_counts_on_its_own_machine_only(opened: Open, monkeypatch: pytes
             assert lease.fence == 42
 
 
+def test_a_sight_of_an_earlier_boot(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a clock begins anew with each boot, a time after now counts as now. The row stays short."""
+    store = opened()
+    store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 41).encode())
+    with time_passes(monkeypatch) as passing:
+        passing(1e6)
+        refused(opened)
+        passing(-1e6)
+        refused(opened)
+        passing(111.0)
+        with Versioned(opened()).lease("job", wait=0) as lease:
+            assert lease.fence == 42
+    store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 43).encode())
+    for number in range(100):
+        monkeypatch.setattr(leases, "clock_name", lambda number=number: f"machine {number}")
+        refused(opened)
+    assert len(store.get("lease-seen/job") or b"") < 1000
+
+
 def state_of(store: KVStore) -> Versioned:
     """A state with a commit, so that the store has its format."""
     state = Versioned(store)

@@ -171,11 +171,18 @@ class Pool(ABC, Generic[C]):
 
     def _renew(self) -> None:
         """In a forked child: leave the connections of the parent to the parent."""
-        # A socket that stays open here keeps a session of a dead parent alive, with its locks. The number
-        # stays taken, so that whoever still holds the connection cannot write into another file.
-        nothing = os.open(os.devnull, os.O_RDWR)
+        numbers: list[int] = []
         for connection in list(self._made):
             with suppress(Exception):
-                os.dup2(nothing, self.descriptor(connection), inheritable=False)
-        os.close(nothing)
+                numbers.append(self.descriptor(connection))
         self._begin()
+        # A socket that stays open here keeps a session of a dead parent alive, with its locks. Its number
+        # stays taken, so that a holder of the connection cannot write into another file.
+        for number in numbers[:1]:
+            os.close(number)  # so that there is a descriptor for the next line
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for each in numbers:
+                if each != nothing:
+                    os.dup2(nothing, each, inheritable=False)
+            if nothing not in numbers:
+                os.close(nothing)

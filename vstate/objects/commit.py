@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vstate.objects.canonical import decode, encode, plain
 from vstate.objects.ids import COMMIT, ID_BYTES, Object, ObjectId
@@ -17,6 +17,9 @@ _SIGNED_BEGIN = b"vstate commit signature\0"
 _ARRAY = 0x90  # MessagePack's first byte of a short array, without its length
 _SIGNATURE_LENGTH = 1 + (2 + SIGNER_BYTES) + (2 + SIGNATURE_BYTES)  # as encoded: [signer, value]
 
+LATEST: Final = 1_640_995_200_000_000 * 10  # microseconds: some day of the year 2490
+"""A commit that comes from elsewhere is not dated later, so that there is room for commits after it."""
+_LAST: Final = (2**64 - 1) // 1000  # so that reflog lines, in nanoseconds, have 16 hex digits
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -36,6 +39,47 @@ def moment(microseconds: int) -> datetime:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError as error:
         raise ValueError(f"time out of range: {microseconds}") from error
+
+
+class Dated(Protocol):
+    """A commit, or a move of a ref: its time by a clock that may be wrong, and its place in the order."""
+
+    @property
+    def time(self) -> datetime: ...
+    @property
+    def order(self) -> int: ...
+
+
+D = TypeVar("D", bound=Dated)
+
+
+def dated(newest_first: Iterable[D], now: int) -> Iterator[tuple[D, int]]:
+    """Each with the microsecond when it was made, which is never later than that of the one before.
+
+    That is its order. A clock that was ahead leaves orders after `now`. Those are dated by their clocks,
+    as far as these are before `now`, and none is older than the ones behind it. So a clock that was behind
+    makes nothing old.
+    """
+    ahead: list[D] = []
+
+    def known(date: int) -> Iterator[tuple[D, int]]:
+        clocks = [clock for each in ahead if (clock := microseconds(each.time)) <= now]
+        date = date or min(clocks, default=now)
+        dates = []
+        for each in reversed(ahead):
+            clock = microseconds(each.time)
+            date = max(date, clock) if clock <= now else date
+            dates.append(date)
+        return zip(ahead, reversed(dates), strict=True)
+
+    for each in newest_first:
+        if each.order > now:
+            ahead.append(each)
+            continue
+        yield from known(each.order)
+        ahead = []
+        yield each, each.order
+    yield from known(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +205,8 @@ class Commit:
         try:
             root, parents, order, message, info, events, *rest = decode(body)
             clock = order
+            if order > _LAST:
+                raise ValueError(f"time out of range: {order}")
             if rest and type(rest[0]) is int and (clock := rest.pop(0)) >= order:
                 raise ValueError("a clock that is not behind the order is left out")
             own_id = str(oid) if events else ""

@@ -30,7 +30,7 @@ from vstate.kv.base import KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
-from vstate.objects.commit import ONE_SECOND, Commit, Event, microseconds, moment
+from vstate.objects.commit import LATEST, ONE_SECOND, Commit, Event, microseconds, moment
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
@@ -314,6 +314,8 @@ class Core(Uncopied):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
         time, ids = datetime.now(UTC), []
         clock = order = microseconds(time)
+        if clock > LATEST:
+            raise InvalidInput(f"the clock of this machine says {time:%Y-%m-%d}: set it, and commit again")
         for parent in parents:
             order = max(order, parent.order + 1)
             ids.append(parent.oid)

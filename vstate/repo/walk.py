@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from vstate.errors import CorruptObject
-from vstate.objects.commit import Commit, microseconds
+from vstate.objects.commit import Commit
 from vstate.objects.ids import Kind, Link
 from vstate.objects.tree import Node
 from vstate.values.entry import Entry
@@ -91,21 +91,6 @@ class NewestFirst(Iterator[Commit]):
         if not self._heap:
             raise StopIteration
         return heappop(self._heap)[2]
-
-
-def since(time: int, newest_first: Iterable[Commit]) -> Iterator[Commit]:
-    """The commits of a walk down to a time, in microseconds.
-
-    A commit is no newer than its order, nor than all the commits after it. So a clock that was ahead once
-    makes no later commit young, and one that was behind makes no commit old.
-    """
-    latest = 0
-    for commit in newest_first:
-        clock = microseconds(commit.time)
-        if min(commit.order, latest or clock) < time:
-            return
-        latest = max(latest, clock)
-        yield commit
 
 
 class Entries:

@@ -7,14 +7,14 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from vstate import aio
 from vstate.errors import VStateError
 from vstate.forks import renew_in_child
 from vstate.objects import expiry, tree
-from vstate.repo.walk import since
+from vstate.objects.commit import dated
 from vstate.sessions.rounds import ROUNDS, SESSIONS, round_prefix
 from vstate.sessions.shielding import in_thread
 from vstate.state.versioned import Versioned
@@ -131,8 +131,9 @@ class Retention:
         repo, branch = state.repo, state.branch
         if branch is None:
             return
-        begin = expiry.now() - round(self._pause * 1_000_000)
-        young = sum(1 for _ in since(begin, repo.log(branch)))
+        now = expiry.now()
+        begin = now - round(self._pause * 1_000_000)
+        young = sum(1 for _ in takewhile(lambda found: found[1] >= begin, dated(repo.log(branch), now)))
         repo.gc(branch=branch, keep_last=young + 1)
 
 

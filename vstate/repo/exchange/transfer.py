@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vstate.errors import CorruptObject
 from vstate.kv.base import OBJECT_PREFIX, KVStore
-from vstate.objects.commit import Commit
+from vstate.objects.commit import LATEST, Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
 from vstate.repo.core import Core, format_of
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
@@ -185,6 +185,8 @@ class Transfer:
         before = [commit for commit in self._read(list(others)) if commit is not None]
         times = {commit.oid: commit.order for commit in [*before, *commits]}
         for commit in commits:
+            if commit.order > LATEST:
+                raise CorruptObject(str(commit.oid), f"it is dated {commit.time:%Y}, too far ahead")
             for oid in parents[commit.oid]:
                 if oid in times and times[oid] >= commit.order:
                     raise CorruptObject(str(commit.oid), f"it is not dated after its parent {oid}")

@@ -39,6 +39,7 @@ LIFETIME = "expiry/"
 LABELS = "r/labels/"
 """The row `r/labels/heads/<branch>` ends with its branch. Only a commit to the branch writes it."""
 EXPIRED = "branch: expired"
+_MOST_ASIDE = 100  # lines of a reflog that wait for the one that leads to them
 CHECK_DIGITS = 8
 SWEEP = "gc"
 """The key whose value changes whenever a sweep of `gc` deletes something."""
@@ -391,7 +392,7 @@ class Refs:
         lived: dict[str, bytes | None] = {}
         for ref, expected, new, action, order, through in moves:
             place = time.time_ns() if order is None else order * 1000
-            if new is None:
+            if new is None or (order is None and expected is not None and ref.startswith(HEADS)):
                 place = max(place, self._last_move(ref) + 1)
             before, row = _value(expected), None
             if ref.startswith(HEADS):
@@ -582,11 +583,29 @@ class Refs:
         return {line: text, REF + ref: value}
 
     def reflog(self, ref: str) -> Iterator[ReflogEntry]:
-        """The moves of the ref, newest first."""
-        for key in sorted(self._store.keys(f"{REFLOG}{ref}:"), reverse=True):
+        """The moves of the ref, newest first.
+
+        A move comes before the one that led to its old commit, whatever their clocks said. Lines that do not
+        connect keep their places.
+        """
+        aside: list[ReflogEntry] = []
+        at: ObjectId | None = None
+        for number, key in enumerate(sorted(self._store.keys(f"{REFLOG}{ref}:"), reverse=True)):
             value = self._store.get(key)
-            if value is not None:
-                yield self.parse_line(key, value)
+            if value is None:
+                continue
+            aside.append(self.parse_line(key, value))
+            if number == 0:
+                at = aside[0].new if ref == HEAD else self._parse(ref, self._store.get(REF + ref))
+            while (found := next((line for line in aside if line.new == at), None)) is not None:
+                aside.remove(found)
+                at = found.old
+                yield found
+            if len(aside) > _MOST_ASIDE:
+                yield from aside
+                at = aside[-1].old
+                aside = []
+        yield from aside
 
     def parse_line(self, key: str, value: bytes) -> ReflogEntry:
         """The move that a reflog line records; CorruptStore if the line cannot be parsed."""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from vstate.errors import InvalidInput, NotFound
+from vstate.objects.commit import dated, microseconds
 from vstate.objects.ids import ObjectId
 from vstate.repo.history import History
 from vstate.repo.names.dates import parse_time
@@ -166,11 +167,12 @@ class Revisions:
         now: ObjectId | None,
         time: datetime,
     ) -> ObjectId:
-        if now is not None and time >= datetime.now(UTC):
+        clock, wanted = microseconds(datetime.now(UTC)), microseconds(time)
+        if now is not None and wanted >= clock:
             return now
         oldest = None
-        for move in moves:
-            if move.time <= time:
+        for move, date in dated(moves, clock):
+            if date <= wanted:
                 if move.new is None:
                     raise _not_found(base, f"{shown} was nowhere after {move.action!r}")
                 return move.new
@@ -183,8 +185,8 @@ class Revisions:
         if start is None:
             raise _not_found(base, f"no position of {shown} is on record")
         earliest = datetime.max.replace(tzinfo=UTC)
-        for first in self._history.first_parents(start):
-            if first.time <= time:
+        for first, date in dated(self._history.first_parents(start), clock):
+            if date <= wanted:
                 return first.oid
             earliest = min(earliest, first.time)
         raise _not_found(base, f"{shown} goes back to {_local(earliest)}")

@@ -9,7 +9,6 @@ the same machine.
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import time
@@ -37,6 +36,7 @@ SHORTEST_TTL = 0.1
 round trip: tens of milliseconds on a busy machine. With less, holders lose their leases again and again."""
 
 _LONGEST_NAME = 200
+_MOST_SIGHTS = 15  # of other clocks
 
 LONGEST_WAIT = 1.0
 """Seconds between two looks of a waiting contender at the row and at `given_up`."""
@@ -165,7 +165,9 @@ class Leases:
                 now = free_at = clock()  # after the read, so the row is at least this old
                 if raw is not None and before is not None and before.owner:
                     if raw != seen:
-                        since = now if seen is not None else self._sights(name, raw).get(clock_name(), now)
+                        # A sight after now is one of an earlier boot.
+                        sight = now if seen is not None else self._sights(name, raw).get(clock_name(), now)
+                        since = min(sight, now)
                         seen = raw
                     free_at = since + before.ttl * (1 + MARGIN)
                 if before is None or raw is None or now >= free_at:
@@ -199,8 +201,9 @@ class Leases:
     def _note_sight(self, name: str, raw: bytes, since: float) -> None:
         """Leave the time of the first sight in the store. Of two at once, one time may be lost."""
         times = self._sights(name, raw)
-        if since < times.get(clock_name(), math.inf):
-            row = encode_checked([_digest(raw), {**times, clock_name(): since}])
+        if since != times.get(clock_name()):
+            others = list(times.items())[:_MOST_SIGHTS]
+            row = encode_checked([_digest(raw), {**dict(others), clock_name(): since}])
             with suppress(VStateError):  # the lease is held, whether this works or not
                 self._store.set(SIGHT + name, row)
 

@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
-from vstate.objects.commit import Commit, microseconds
+from vstate.objects.commit import Commit, dated, microseconds
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
@@ -38,7 +38,6 @@ from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
 from vstate.repo.sweeps import anew
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.upkeep.reach import Reach
-from vstate.repo.walk import since
 
 KEEP_REFLOG = "30d"
 GRACE = "1h"
@@ -223,7 +222,11 @@ class Collector:
                 *_, oldest = islice(commits, cut.keep_last)
             else:
                 begin = microseconds(now - parse_age(cut.keep_since or timedelta()))
-                *_, oldest = [head, *since(begin, commits)]
+                oldest = head
+                for commit, date in dated(commits, microseconds(now)):
+                    if date < begin:
+                        break
+                    oldest = commit
             self._begin[ref] = oldest.order
             starts = [head.oid]
             for line in self._repo.refs.reflog(ref):
