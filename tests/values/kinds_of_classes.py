@@ -52,8 +52,16 @@ class Slotted:
 == Slotted(1) || (v, type(v)(2), hasattr(v, "__dict__"))
 
 @dataclass(frozen=True, slots=True)
-class Frozen: a: int
-== Frozen(1) || (v, hash(v) == hash(type(v)(1)))
+class Frozen:
+    a: int
+    limit: ClassVar[int] = 3
+    i: InitVar[int] = 4
+class Attributed(Frozen): pass
+def attributed(made):
+    object.__setattr__(made, "more", 9)
+    return made
+== [Frozen(1), attributed(Attributed(2))]
+|| (v, hash(v[0]) == hash(type(v[0])(1)), v[0].limit, v[1].more)
 
 @dataclass(kw_only=True, order=True)
 class Ordered:
@@ -68,8 +76,10 @@ class Pair(NamedTuple):
     b: str = "q"
     def total(self): return self.a
 class Triple(Pair):
+    def __init__(self, a):
+        if a < 0: raise ValueError(a)
     def total(self): return super().total() + 1
-== [Pair(1), Triple(2)] || (v, [p.total() for p in v], type(v[0])(4), v[0]._replace(a=3))
+== [Pair(1), Triple(2)._replace(a=-2)] || (v, [p.total() for p in v], type(v[0])(4), v[0]._replace(a=3))
 
 Point = namedtuple("Point", "x y", defaults=[3])
 == Point(1) || (v, type(v)(4))
@@ -189,8 +199,12 @@ class Tagged(Struct, tag="t", frozen=True, order=True, kw_only=True):
     e: "Tagged | None" = None
     def double(self): return super().double() + 1
 class Base(msgspec.Struct, Generic[T], tag=True, forbid_unknown_fields=True): value: T
-== [Struct(1), Tagged(1, e=Tagged(2)), Base(3)]
-|| (v, [s.double() for s in v[:2]], type(v[0])(4, c="y"), __import__("msgspec").json.encode(v),
+class WithDict(msgspec.Struct, dict=True): a: int
+def with_more(made):
+    made.more = 5
+    return made
+== [Struct(1), Tagged(1, e=Tagged(2)), Base(3), with_more(WithDict(1))]
+|| (v, v[3].more, [s.double() for s in v[:2]], type(v[0])(4, c="y"), __import__("msgspec").json.encode(v),
 v[1].__struct_config__.frozen, type(v[1])(1, d={1: 2}) == v[1])
 
 import attrs
@@ -207,8 +221,14 @@ class More(Attrs):
 class Fixed: a: int = attrs.field(converter=int)
 @attrs.define(slots=False)
 class Loose: a: int
-== [Attrs(1), More(2), Fixed("3"), Loose(4)]
-|| (v, v[1].name(), hash(v[2]) == hash(type(v[2])(3)), type(v[0])(1) == v[0], v[3] == type(v[3])(4))
+@attrs.define(slots=False)
+class Looser(Attrs): c: int = 3
+def loosened(made):
+    made.more = 5
+    return made
+== [Attrs(1), More(2), Fixed("3"), Loose(4), loosened(Looser(5))]
+|| (v, v[4].more, v[1].name(),
+hash(v[2]) == hash(type(v[2])(3)), type(v[0])(1) == v[0], v[3] == type(v[3])(4))
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel
 from pydantic import computed_field, field_validator, model_validator

@@ -15,7 +15,7 @@ from types import FunctionType, MemberDescriptorType
 from typing import Any, Final
 
 from vstate.values.definitions import needs_definition
-from vstate.values.fields import by_class, is_by_name
+from vstate.values.fields import by_class, field_names, is_by_name
 
 __all__ = ["runs_code"]
 
@@ -25,9 +25,11 @@ _LIBRARIES: Final = sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas",
 """The packages whose own classes load all their pickles. A class that a program derives does not count."""
 _PYDANTIC: Final = _BUILTINS | {"pydantic"}
 _MSGSPEC: Final = _BUILTINS | {"msgspec"}
-_ALLOCATING: Final = ("__hash__", "__getattribute__", "__new__", "__getnewargs__", "__getnewargs_ex__")
+_LOOKING: Final = ("__hash__", "__getattribute__")
+_ALLOCATING: Final = (*_LOOKING, "__new__", "__getnewargs__", "__getnewargs_ex__")
 _FILLING: Final = ("__setitem__", "__iter__", "append", "extend", "items")
-_STATE: Final = ("__getattr__", "__getstate__", "__setstate__")
+_MISSING: Final = ("__getattr__",)
+_STATE: Final = (*_MISSING, "__getstate__", "__setstate__")
 _ENUM: Final = ("__reduce_ex__", "__hash__", "_missing_")
 _OF_EXCEPTIONS: Final = ("__reduce_ex__", "__reduce__", "__getattribute__", "__hash__")
 """`reduce_exception` makes an exception without its `__init__` and its `__new__`."""
@@ -51,12 +53,17 @@ def runs_code(kind: type) -> bool:
         plain = all(type(member._value_) in _PLAIN_VALUES for member in kind.__members__.values())
         return not plain or _packages(kind, _ENUM) - _BUILTINS != {"enum"}
     by_name = is_by_name(kind)
-    if _packages(kind, _STATE[:1] if by_name else _STATE) - _PYDANTIC:
+    if _packages(kind, _MISSING if by_name else _STATE) - _PYDANTIC:
         return True
     if issubclass(kind, BaseException):
         return bool(_packages(kind, _OF_EXCEPTIONS) - _BUILTINS)
     if by_name:
-        return hasattr(kind, "__post_init__") or bool(_packages(kind, _ALLOCATING[:2]) - _MSGSPEC)
+        called = (
+            _MSGSPEC
+            if issubclass(kind, tuple) or field_names(kind) is None
+            else {_root(type(kind).__module__)}
+        )
+        return hasattr(kind, "__post_init__") or bool((called | _packages(kind, _LOOKING)) - _MSGSPEC)
     pickled: Any = kind.__reduce_ex__, kind.__reduce__
     if pickled != (object.__reduce_ex__, object.__reduce__) or _packages(kind, _ALLOCATING) - _BUILTINS:
         return True

@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from vstate.values.absent import ABSENT, Unmergeable
 from vstate.values.culprits import own_error
+from vstate.values.fields import field_names, is_by_name, reduce_by_name, set_fields
+from vstate.values.fields import make as make_by_name
 from vstate.values.inert import preview, printable
 from vstate.values.likeness import results_of
 from vstate.values.models import FIELDS_SET, HOLDERS
@@ -95,7 +97,7 @@ class _Merger:
             ]
             by_name: dict[str, Any] = {}
             yield self._fill(by_name, sides, path, fields=True)
-            self._made[triple] = made = kind(**by_name)
+            self._made[triple] = made = make_by_name(kind, by_name)
             return made
         return (yield self._objects(triple, [*map(_take_apart, (base, ours, theirs))], path, clash))
 
@@ -123,9 +125,7 @@ class _Merger:
         yield self._fill(attributes, [side.attributes for side in parts], path, fields=True)
         yield self._fill(slots, [side.slots for side in parts], path, fields=True)
         yield self._fill(entries, [side.entries for side in parts], path, fields=False)
-        if any(side.is_list for side in parts):
-            state = [*attributes.values()]
-        elif state is None and (attributes or slots):
+        if state is None and (attributes or slots):
             state = (attributes or None, slots) if slots else attributes
         _put_together(made, state, items, entries)
         return made
@@ -181,7 +181,7 @@ class _Merger:
 class _Parts(NamedTuple):
     """An object as pickle takes it apart. The first four are merged as wholes, the mappings by key.
 
-    `state` is a state that has no fields. `is_list` says that the fields come as a list, in their order.
+    `state` is a state that has no fields.
     """
 
     make: Any
@@ -191,37 +191,34 @@ class _Parts(NamedTuple):
     attributes: _Fields = MappingProxyType({})
     slots: _Fields = MappingProxyType({})
     entries: _Fields = MappingProxyType({})
-    is_list: bool = False
 
 
 def _take_apart(value: Any) -> _Parts | None:
     """The parts of an object; None if pickle stores it under a name, or only cloudpickle can store it."""
     if value is ABSENT:
         return _Parts(ABSENT, ABSENT, ABSENT, ABSENT)
+    kind = type(value)
     reduce = partial(value.__reduce_ex__, pickle.HIGHEST_PROTOCOL)
+    if is_by_name(kind) and field_names(kind) is None:
+        reduce = partial(reduce_by_name, value)
     try:
         reduced = reduce()
     except Exception as error:  # the code of a class may raise anything
         own_error(reduce, error)
         return None
-    if not isinstance(reduced, tuple) or len(reduced) > 5:
+    if not isinstance(reduced, tuple) or (len(reduced) > 5 and reduced[5] is not set_fields):
         return None
     make, args, state, items, entries = (*reduced, None, None, None)[:5]
     items = None if items is None else [*items]
     entries = {} if entries is None else dict(entries)
-    kind = type(value)
     attributes: Any = {}
     slots: Any = {}
-    names = _names_in_state(kind)
-    is_list = type(state) is list and len(state) == len(names) > 0
-    if is_list:
-        attributes, state = dict(zip(names, state, strict=True)), None
-    elif type(state) is dict:
+    if type(state) is dict:
         attributes, state = state, None
     elif type(state) is tuple and len(state) == 2 and all(type(part) in (dict, NoneType) for part in state):
         attributes, slots, state = state[0] or {}, state[1] or {}, None
     attributes = _without_results(attributes, results_of(kind))
-    return _Parts(make, args, items, state, attributes, slots, entries, is_list)
+    return _Parts(make, args, items, state, attributes, slots, entries)
 
 
 def _without_results(attributes: dict[Any, Any], results: frozenset[str]) -> dict[Any, Any]:
@@ -240,6 +237,9 @@ def _put_together(made: Any, state: Any, items: Any, entries: _Fields) -> None:
         made[key] = value
     if state is None:
         return
+    if type(state) is dict and is_by_name(type(made)):
+        set_fields(made, state)
+        return
     if (restore := getattr(made, "__setstate__", None)) is not None:
         restore(state)
         return
@@ -254,11 +254,6 @@ def _names_of_fields(kind: type) -> tuple[str, ...]:
     """The fields of a class whose objects are made with all of them: named tuples, structs of msgspec."""
     names = getattr(kind, "_fields" if issubclass(kind, tuple) else "__struct_fields__", ())
     return names if isinstance(names, tuple) else ()
-
-
-def _names_in_state(kind: type) -> list[str]:
-    """The fields of a dataclass: the state of a frozen one with slots is the list of their values."""
-    return [*getattr(kind, "__dataclass_fields__", ())]
 
 
 def _clash(base: Any, ours: Any, theirs: Any, path: _Path | None) -> Unmergeable:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import gc
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
 from enum import Enum, EnumType
@@ -31,28 +30,18 @@ _MOST_CLASSES: Final = 10_000
 _ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes, bytearray, complex})
 _PRIVATE: Final = "__pydantic_private__"  # a slot of each model, with a dict or None
 _NO_FIELDS: Final[Fields] = {}
+_GIVEN: Final = "__pydantic_fields_set__"
+_MODEL: Final[Fields] = {"__pydantic_extra__": None, _PRIVATE: None}
+"""The state of a model besides its fields."""
 _OUTSIDE: Final = (type, ModuleType, FunctionType, BuiltinFunctionType)
 
-# Where some versions of Python have a class or function of the standard library; all have the new name.
+# Where some versions of Python have a class of the standard library; all have the new name.
 _names: dict[str, str | type] = {
-    "_asyncio.current_task": "asyncio.current_task",
-    "asyncio.tasks.current_task": "asyncio.current_task",
-    "genericpath.isjunction": "os.path.isjunction",
-    "genericpath.islink": "os.path.islink",
-    "genericpath.lexists": "os.path.lexists",
-    "importlib.resources._functional": "importlib.resources",
-    "importlib.resources._legacy": "importlib.resources",
     "pathlib._local": "pathlib",
-    "posix._path_normpath": "os.path.normpath",
-    "posix._path_splitroot_ex": "os.path.splitroot",
     "re.PatternError": "re.error",
     "zipfile._path.CompleteDirs": "zipfile.CompleteDirs",
     "zipfile._path.Path": "zipfile.Path",
 }
-# Fields that classes of the standard library gained in a later version of Python.
-_GAINED: Final[dict[str, Fields]] = (
-    {"asyncio.queues.Queue": {"_is_shutdown": False}} if sys.version_info >= (3, 13) else {}
-)
 _roots: set[str] = {name.partition(".")[0] for name in _names}
 """The beginnings of the old names."""
 _upgrades: dict[str, Upgrade] = {}
@@ -115,6 +104,8 @@ def _has_fields(cls: type) -> bool:
         return True
     pickled: Any = cls.__reduce_ex__, cls.__reduce__
     made = bool(cls.__flags__ & _HEAP_TYPE) and not is_typeddict(cls) and cls not in copyreg.dispatch_table
+    for name in ("__getnewargs__", "__getnewargs_ex__"):  # that of a named tuple too, which has a `__new__`
+        made = made and not isinstance(getattr(cls, name, None), FunctionType)
     return made and pickled == (object.__reduce_ex__, object.__reduce__)
 
 
@@ -124,6 +115,8 @@ def _check_name(name: str) -> None:
 
 
 def _full_name(cls: type) -> str:
+    """The name of the class. Pydantic makes a class of its own for `Model[int]`, which counts as `Model`."""
+    cls = vars(cls).get("__pydantic_generic_metadata__", _NO_FIELDS).get("origin") or cls
     module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
     return f"{module}.{cls.__qualname__}"
 
@@ -188,9 +181,6 @@ def defaults(cls: type) -> Defaults:
 
 
 def _find_defaults(cls: type) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    for base in cls.__mro__:
-        for name, value in _GAINED.get(_full_name(base), _NO_FIELDS).items():
-            yield name, partial(_constant, value)
     if dataclasses.is_dataclass(cls):
         for field in dataclasses.fields(cls):
             if field.default is not dataclasses.MISSING:
@@ -299,21 +289,24 @@ def fill(obj: Any) -> None:
             object.__setattr__(obj, name, default(obj))
 
 
-def upgraded(cls: type, state: Any) -> Any:
-    """The state of an object as a pickle has it, with its fields as the class has them now."""
+def fields_in(state: Any) -> Fields | None:
+    """The fields in the state of an object as a pickle has it; None if it has none."""
     match state:
-        case {"__dict__": dict(fields), "__pydantic_fields_set__": set(given)}:
-            new = call_upgrade(cls, fields)
-            return {**state, "__dict__": new, "__pydantic_fields_set__": given & new.keys()}
-        case dict(fields):
-            return call_upgrade(cls, fields)
+        case {"__dict__": dict(fields), "__pydantic_fields_set__": set()} | dict(fields):
+            return fields
         case (dict() | None as fields, dict(slots)):
-            return placed(cls, call_upgrade(cls, {**(fields or {}), **slots}))
-    raise TypeError(f"its state is a {type(state).__name__}, which has no fields for the upgrade")
+            return {**(fields or {}), **slots}
+    return None
 
 
-def placed(cls: type, fields: Fields) -> Any:
-    """These fields as the state that an object of the class takes: in its `__dict__`, and in its slots."""
+def state_with(cls: type, fields: Fields, state: Any) -> Any:
+    """The state with these fields in the place of its own, as an object of the class takes it."""
+    if hasattr(cls, "__pydantic_fields__") and hasattr(cls, "__pydantic_private__"):
+        old = state if type(state) is dict and _GIVEN in state else _MODEL
+        given = old.get(_GIVEN, fields.keys()) & fields.keys()
+        return {**old, "__dict__": fields, _GIVEN: {*given}}
+    if hasattr(cls, "__setstate__") and type(state) is dict:
+        return fields
     slots = {name: value for name, value in fields.items() if name in slots_of(cls)}
     return ({name: value for name, value in fields.items() if name not in slots} or None, slots)
 
@@ -381,16 +374,25 @@ class Evolving:
         if defaults(type(made)) or has_upgrade(type(made)):
             self._made.append((made, False))
 
-    def before_build(self) -> None:
-        """The state on top of the stack is about to become that of the object below it."""
+    def before_build(self) -> bool:
+        """The state on top of the stack is about to become that of the object below it. True: it did."""
         obj, state = self.stack[-2:]
-        kind = type(obj)
-        if has_upgrade(kind):
-            state = upgraded(kind, state)
+        kind, fields = type(obj), fields_in(state)
+        if has_upgrade(kind) and id(obj) not in self._built:
+            if fields is None:
+                raise TypeError(f"its state is a {type(state).__name__}, which has no fields for the upgrade")
+            fields = call_upgrade(kind, fields)
+            state = state_with(kind, fields, state)
             self._built.add(id(obj))
-        if type(state) is dict and not hasattr(kind, "__setstate__") and not kind.__dictoffset__:
-            state = placed(kind, state)  # the class gained slots
+        elif type(state) is dict and slots_of(kind) and not hasattr(kind, "__setstate__"):
+            state = state_with(kind, state, state)  # the class gained slots
+        if fields is not None and field_names(kind) is None and is_by_name(kind):
+            set_fields(obj, fields)  # its `__setstate__` takes values by their places
+            self.evolved = True
+            self.stack.pop()
+            return True
         self.stack[-1] = state
+        return False
 
     def after_build(self) -> None:
         """The object on top of the stack has its state. It may become a key next, and need its hash."""
@@ -407,7 +409,7 @@ class Evolving:
         for made, called in self._made:
             kind = type(made)
             if has_upgrade(kind) and id(made) not in self._built:
-                if called:
+                if called or not _has_fields(kind):
                     reason = "the program upgrades its fields, but the pickle calls a function to make it"
                     raise CannotLoad(_full_name(kind), reason)
                 self.evolved = True  # the pickle has no state for an object without fields

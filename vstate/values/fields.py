@@ -62,25 +62,31 @@ def is_by_name(kind: type) -> bool:
     return field_names(kind) is not None or found in _GENERATED
 
 
+@by_class
+def _names(kind: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
 def reduce_by_name(obj: Any) -> tuple[Any, ...]:
     """An object of such a class, in the form that `__reduce_ex__` returns."""
     kind = type(obj)
-    names = field_names(kind)
+    names, more = field_names(kind), getattr(obj, "__dict__", None)
     if names is None:
         if dataclasses.is_dataclass(kind) and _module(kind, "__getstate__") == "dataclasses":
-            fields = {name: getattr(obj, name) for name in kind.__dataclass_fields__ if hasattr(obj, name)}
+            fields = {name: getattr(obj, name) for name in _names(kind) if hasattr(obj, name)}
         else:
             fields = obj.__getstate__()
+        fields = {**fields, **more} if more else fields
         return copyreg.__newobj__, (kind,), fields, None, None, set_fields  # type: ignore[attr-defined]
     if not issubclass(kind, tuple):
-        return make, (kind, {name: getattr(obj, name) for name in names})
+        return make, (kind, {name: getattr(obj, name) for name in names}), more or None
     reduced = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # it may have attributes besides
     return make, (kind, dict(zip(names, obj, strict=True))), *reduced[2:]
 
 
 def make(kind: type, fields: Fields) -> Any:
-    """The object of the class with these fields, and the defaults of others."""
-    return kind(**fields)
+    """The object of the class with these fields, and the defaults of others. No `__init__` is called."""
+    return kind.__new__(kind, **fields) if issubclass(kind, tuple) else kind(**fields)
 
 
 def set_fields(obj: Any, fields: Fields) -> Any:

@@ -19,6 +19,7 @@ from vstate.arguments import require_plain
 from vstate.errors import InvalidInput, VStateError
 from vstate.values import definitions
 from vstate.values.culprits import own_error
+from vstate.values.fields import make as make_by_name
 from vstate.values.opcodes import tokens
 from vstate.values.pickling import dumps_unproven, met
 
@@ -149,7 +150,7 @@ def _full_name(kind: type) -> str:
 
 def may_count_partly() -> bool:
     """Whether this process pickled an object of which only parts count."""
-    return any(_rule(kind) for kind in met - _rules.keys()) or any(_rules.values())
+    return any(_rule(kind) for kind in met.keys() - _rules.keys()) or any(_rules.values())
 
 
 def is_alike_in_parts(value: Any, load: Callable[[], Any]) -> bool:
@@ -284,6 +285,8 @@ class _Counting(definitions.Pickler):
         if type(reduced) is not tuple:  # a name
             return reduced
         make, args, state, items, entries = (*reduced, None, None, None)[:5]
+        if make is make_by_name:
+            args, state = args[:1], (args[1], state or {})
         fields, without = _fields(state), rule.without | rule.results
         results = {name: fields[name] for name in rule.results & fields.keys()}
         places = range(len(state)) if type(state) is tuple else ()

@@ -8,6 +8,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -17,7 +18,7 @@ from vstate.forks import is_mine, new_lock, renew_in_child
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.code import runs_code
-from vstate.values.fields import field_names, is_by_name, make
+from vstate.values.fields import field_names, is_by_name, make, set_fields
 from vstate.values.opcodes import framed, join_pieces, may_hold, tokens
 
 if TYPE_CHECKING:
@@ -125,15 +126,14 @@ class Check(NamedTuple):
             if not self.buffers:
                 raise
             loads(self.data, [bytearray(buffer) for buffer in self.buffers])  # some classes write to them
-        for known in (_PROVEN, _PLAIN, _CODED):
-            if len(known) > _MOST_KNOWN:  # a program that makes classes all the time
-                known.clear()
         for kind in self.kinds:
             reduced = issubclass(kind, BaseException | FunctionType | type) or is_by_name(kind)
             if runs_code(kind):
-                _CODED.update(() if reduced else (kind,))
+                met[kind] = None if reduced else _CODED
+            elif issubclass(kind, Enum):
+                met[kind] = _MEMBER
             else:
-                (_PROVEN if reduced else _PLAIN).add(kind)
+                met[kind] = _REDUCED if reduced else _PLAIN
 
     @property
     def is_steady(self) -> bool:
@@ -157,36 +157,44 @@ class Pickler(definitions.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind in _PLAIN:
+        clearing = met.get(kind)
+        if clearing is _PLAIN:
             return NotImplemented
-        if kind in _CODED:
+        if clearing is _CODED or (clearing is _MEMBER and not _is_member(obj)):
             self.unproven.add(kind)
+        if clearing is _CODED or clearing is _MEMBER:
             return NotImplemented
         if issubclass(kind, type):
             reduced = definitions.reduce_class(obj)
-            if type(reduced) is tuple and reduced[0] is definitions.stored_class and obj not in _PLAIN:
+            if type(reduced) is tuple and reduced[0] is definitions.stored_class and met.get(obj) is None:
                 self.unproven.add(kind)
             return reduced
         reduced = super().reducer_override(obj)
-        if kind not in _PROVEN and (kind is not FunctionType or reduced is not NotImplemented):
+        if clearing is None and (kind is not FunctionType or reduced is not NotImplemented):
             self.unproven.add(kind)
         return reduced
 
 
-_PLAIN: set[type] = set()
-"""Classes whose objects load whatever they hold. One was loaded, and they need no reducer of ours."""
-_PROVEN: set[type] = set()
-"""Such classes whose objects a reducer of ours takes apart."""
-_CODED: set[type] = set()
-"""Classes that run code of their own, so that each pickle with an object of one is loaded."""
-_STEADY: set[type] = set()
+def _is_member(obj: Enum) -> bool:
+    """Whether the class finds the member by its value."""
+    return type(obj)._value2member_map_.get(obj._value_) is obj
+
+
+_PLAIN: Final = "plain"
+"""The objects of the class load whatever they hold, and need no reducer of ours."""
+_REDUCED: Final = "reduced"
+"""As plain, but a reducer of ours takes the objects apart."""
+_MEMBER: Final = "member"
+"""As plain, if the class, an enum, finds the object by its value."""
+_CODED: Final = "coded"
+"""The class runs code of its own, so that each pickle with an object of the class is loaded."""
+
+met: Final[dict[type, str | None]] = {}
+"""The classes whose objects this process pickled. None: each pickle with an object is loaded, as at first."""
+_STEADY: Final[set[type]] = set()
 """Classes with code of their own of which two pickles of one object were alike."""
 
 _MOST_KNOWN: Final = 10_000
-
-
-met: Final[set[type]] = set()
-"""The classes whose objects this process pickled."""
 
 
 def pickled(value: Any) -> tuple[bytes, list[memoryview], Check | None]:
@@ -194,9 +202,10 @@ def pickled(value: Any) -> tuple[bytes, list[memoryview], Check | None]:
     data, buffers, pickler = _steadily(partial(_pickled, Pickler), value)
     if not pickler.unproven:
         return data, buffers, None
-    if len(met) > _MOST_KNOWN:
+    if len(met) > _MOST_KNOWN:  # a program that makes classes all the time
         met.clear()
-    met.update(pickler.unproven)
+    for kind in pickler.unproven:
+        met.setdefault(kind, None)
     return data, buffers, Check(pickler.unproven, data, buffers)
 
 
@@ -267,12 +276,15 @@ def load_value(
     loader.names = names
     try:
         value = loaded(loader.load, tracer)
-        if not loader.evolving or not evolution.lacks_fields(value, loader.evolving):
+        if loader.by_name <= loader.given and not (
+            loader.evolving and evolution.lacks_fields(value, loader.evolving)
+        ):
             return value, loader.evolved
     except (evolution.UpgradeNeeded, AttributeError):
         pass  # it may have no attributes any more, but slots
-    except CannotLoad:
-        if not loader.evolving:  # else a key may have lacked the field that its hash needs
+    except Exception as error:
+        # A key may have lacked the field that its hash needs.
+        if isinstance(error, MemoryError) or not (loader.evolving or loader.by_name - loader.given):
             raise
     evolving = tracer()
     evolving.names = names
@@ -395,9 +407,22 @@ class Loader(Finder, pickle.Unpickler):
     evolved = False
     """Whether an object was made with the default of a field that it was not stored with."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.by_name: set[type] = set()
+        """The classes in the pickle whose new objects get their fields by name."""
+        self.given: set[type] = set()
+        """Those of which an object got fields so. Objects of others may have a state of an older class."""
+
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
+        if found is set_fields:
+            return self._set_fields
         return self._make if found is make else found
+
+    def _set_fields(self, obj: Any, fields: dict[str, Any]) -> Any:
+        self.given.add(type(obj))
+        return set_fields(obj, fields)
 
     def _make(self, kind: type, fields: dict[str, Any]) -> Any:
         self.evolved = self.evolved or len(fields) < len(field_names(kind) or ())
@@ -412,3 +437,5 @@ class Loader(Finder, pickle.Unpickler):
                 raise evolution.UpgradeNeeded(self.last_global, "the program upgrades its fields")
             if evolution.defaults(found):
                 self.evolving += (found,)
+            if is_by_name(found) and field_names(found) is None:
+                self.by_name.add(found)

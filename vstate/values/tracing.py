@@ -62,16 +62,15 @@ def _filling(load: Callable[[Any], None], parts: Callable[[Tracer], tuple[Any, S
 def _traced(
     load: Callable[[Any], None],
     called: Callable[[Any], Any],
-    before: Callable[[Tracer], None] | None,
+    before: Callable[[Tracer], bool | None] | None,
     after: Callable[[Tracer], None],
 ) -> Callable[[Tracer], None]:
     builds = after is Tracer.after_build
 
     def traced(tracer: Tracer) -> None:
         tracer.calling, tracer.about = _name(called(tracer)), tracer.stack[-2 if builds else -1]
-        if before is not None:
-            before(tracer)
-        load(tracer)
+        if before is None or not before(tracer):
+            load(tracer)
         after(tracer)
         tracer.calling = ""
 
