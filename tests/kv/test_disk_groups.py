@@ -64,7 +64,7 @@ def _together(
     with store._writer.lock:
         futures = [threads.submit(call) for call in calls]
         limit = time.monotonic() + 60
-        while len(store._waiting) < len(calls) and time.monotonic() < limit:
+        while len(store._waiting.all()) < len(calls) and time.monotonic() < limit:
             time.sleep(0.001)
     return futures
 
@@ -98,10 +98,10 @@ def test_a_thread_goes_on_while_the_next_group_is_synced(tmp_path: Path, threads
             """In the second commit, wait until every other thread has left its second transaction."""
             limit = time.monotonic() + 20
             if commits.count == 1:
-                first.append(len(store._waiting))
-            while commits.count == 2 and len(store._waiting) < 2 * THREADS - first[0]:
+                first.append(len(store._waiting.all()))
+            while commits.count == 2 and len(store._waiting.all()) < 2 * THREADS - first[0]:
                 if time.monotonic() > limit:
-                    missed.append(len(store._waiting))
+                    missed.append(len(store._waiting.all()))
                     break
                 time.sleep(0.001)
             connection.execute("COMMIT")
@@ -224,7 +224,7 @@ def test_a_thread_that_gives_up_knows_if_another_wrote_its_rows(
             monkeypatch.setattr(store, "_pause", give_up)
             future = threads.submit(store.transact, {"a": b"%d" % is_written}, {})
             assert (future.exception() is None) is is_written
-            assert len(store._waiting) == 0
+            assert len(store._waiting.all()) == 0
             assert threads.submit(store.transact, {"c": b"1"}, {}).result()
             assert store.get("a") == b"1"
         other.close()
@@ -237,11 +237,11 @@ def test_a_child_does_not_write_for_its_parent(tmp_path: Path) -> None:
     with Disk(tmp_path / "store") as store, ThreadPoolExecutor(1) as pool:
         with store._writer.lock:
             future = pool.submit(store.transact, {"key": b"parent"}, {"key": None})
-            while not len(store._waiting):
+            while not len(store._waiting.all()):
                 time.sleep(0.001)
             child = os.fork()
             if not child:
-                os._exit(len(store._waiting))
+                os._exit(len(store._waiting.all()))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert future.result()
 
@@ -258,7 +258,7 @@ def test_the_main_thread_writes_for_itself(tmp_path: Path) -> None:
                 limit = time.monotonic() + 0.2
                 while not sum(waiting) and time.monotonic() < limit:
                     time.sleep(0.001)
-                    waiting.append(len(store._waiting))
+                    waiting.append(len(store._waiting.all()))
 
         thread = threading.Thread(target=look)
         thread.start()
@@ -286,7 +286,7 @@ def test_nothing_lands_after_its_caller_has_gone(
             with store._writer.lock if beside else nullcontext():
                 if beside:
                     leading = threads.submit(store.transact, {"leader": b"%d" % line}, {})
-                    while not len(store._waiting):
+                    while not len(store._waiting.all()):
                         time.sleep(0.0001)
                 put = _put(store, f"key{line}", b"1", {f"key{line}": None})
                 call = threads.submit(raised_at, put, line, kind)
@@ -331,3 +331,29 @@ def test_an_exception_of_the_leader_is_known_to_all(
             if passed < line:
                 break
         assert line > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [_TimeLimit, MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("queues", [True, False])
+def test_an_exception_at_each_line_of_a_turn_ends_the_turn(
+    tmp_path: Path, kind: type[BaseException], queues: bool
+) -> None:
+    """Nobody waits for a turn that an exception ended, though somebody keeps the exception."""
+
+    def take() -> None:
+        with store.turn("a"):
+            store.get("key")
+
+    with Disk(tmp_path / "store") as store, Disk(tmp_path / "store") as other:
+        kept = list[Any]()
+        for line in count(1):
+            if queues:
+                store._turns._crowded.add("a")
+            passed, error = raised_at(take, line, kind)
+            kept.append(error)
+            with other.turn("a"):
+                assert "a" not in other._turns._crowded, line
+            if passed < line:
+                break
+        assert line > 10

@@ -97,13 +97,15 @@ def _keep_permissions(descriptor: int, path: Path) -> None:
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
-def may_write(path: str | os.PathLike[str]) -> bool:
-    """Whether this user may write to the file, or make files in the directory. True if it is missing, and on
-    Windows, which does not tell.
+def may_write(*paths: str) -> bool:
+    """Whether this user may write to the files, and make files in the directories. A missing one may be
+    written. On Windows, which does not tell, all may.
     """
-    if sys.platform == "win32" or not os.path.exists(path):
-        return True
-    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+    for path in () if sys.platform == "win32" else paths:
+        may = os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+        if not may and os.path.exists(path):
+            return False
+    return True
 
 
 def make_file(path: str) -> None:

@@ -37,20 +37,18 @@ def unpack(stored: bytes) -> str:
 
 
 def pack_writes(
-    writes: Mapping[str, bytes | None], *, longest: int, store: str, but: str | None = None
+    writes: Mapping[str, bytes | None], *, longest: int, store: str
 ) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[tuple[bytes, Revised]]]:
     """The rows to set, the stored keys to delete, and the rows to set that have an earlier version.
 
-    Without the row of the key `but`. InvalidInput for a value of more than `longest` bytes, which `store`
-    does not take.
+    Raises InvalidInput for a value of more than `longest` bytes, which `store` does not take.
     """
     sets: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []
     revised: list[tuple[bytes, Revised]] = []
     for key, value in writes.items():
         if type(value) is bytes and len(value) <= longest:  # mostly so
-            if but is None or key != but:
-                sets.append((pack(key), value))
+            sets.append((pack(key), value))
         elif value is None:
             deletes.append(pack(key))
         else:
@@ -60,7 +58,7 @@ def pack_writes(
                 raise InvalidInput(f"the value of {key!r} has {size}; {store} takes {most}: split it")
             if type(value) is Revised:
                 revised.append((pack(key), value))
-            elif but is None or key != but:
+            else:
                 sets.append((pack(key), value))
     return sets, deletes, revised
 

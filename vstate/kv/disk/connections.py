@@ -36,8 +36,8 @@ _STEP = 0.05
 class Handle:
     """One SQLite connection, opened when it is needed, and the lock under which it is used.
 
-    Its user may wait for another handle, but only if it `is_outer`. The work of a handle that `is_stoppable`
-    ends with SQLITE_INTERRUPT if the process forks.
+    The user of a handle for `writing` may wait for another handle, the others wait for none. The work of a
+    handle that `is_stoppable` ends with SQLITE_INTERRUPT if the process forks.
     """
 
     __slots__ = (
@@ -45,21 +45,24 @@ class Handle:
         "connection",
         "identity",
         "is_closed_for_fork",
-        "is_outer",
         "is_stoppable",
         "known",
         "lock",
         "path",
+        "unlocked",
+        "writing",
     )
 
-    def __init__(self, path: str, *, is_outer: bool = False, is_stoppable: bool = False) -> None:
+    def __init__(self, path: str, *, writing: bool = False, is_stoppable: bool = False) -> None:
         self.path = path
-        self.is_outer = is_outer
+        self.writing = writing
         self.is_stoppable = is_stoppable
         self.lock = new_lock()
         self.connection: sqlite3.Connection | None = None
         self.identity: tuple[int, int] | None = None
         """The device and inode of the file that is open."""
+        self.unlocked: tuple[object, ...] | None = None
+        """The files at the opening, if they are read without locks: see `Database.open`."""
         self.known: Known | None = None
         """Packed rows: see `deltas.py`. A user takes them, and gives them back unless it fails."""
         self.is_closed_for_fork = False
@@ -81,22 +84,21 @@ class Handle:
                 connection.interrupt()
 
 
-def identity(path: str) -> tuple[int, int] | None:
-    """The device and inode of the file that has the name now. None if there is none."""
+def usable_identity(path: str) -> tuple[int, int] | None:
+    """The identity of a file that SQLite may open. Raises StoreUnavailable if the parent was inside SQLite
+    with the file when it forked this process.
+    """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
-
-
-def require_usable(path: str) -> None:
-    """Raise StoreUnavailable if the parent was inside SQLite with this file when it forked this process."""
-    if _lost and identity(path) in _lost:
+    found = status.st_dev, status.st_ino
+    if found in _lost:
         raise StoreUnavailable(
             f"{os.path.dirname(path)} was in use by a thread of the parent when this process was forked, for "
             f"longer than {PATIENCE:g} s, so SQLite cannot use it here: open it in a process that is spawned"
         )
+    return found
 
 
 _handles: WeakValueDictionary[int, Handle] = WeakValueDictionary()
@@ -125,7 +127,7 @@ def _close_all() -> bool:
         _registering.acquire()
     handles = [handle for found in _handles.valuerefs() if (handle := found()) is not None]
     # Whoever has an inner handle waits for nobody. So we may wait for it while we hold the others.
-    in_use = [each for each in sorted(handles, key=lambda each: not each.is_outer) if not _close(each)]
+    in_use = [each for each in sorted(handles, key=lambda each: not each.writing) if not _close(each)]
     return not in_use
 
 
@@ -135,7 +137,9 @@ def _close(handle: Handle) -> bool:
         _fork.locked.append(handle)
         if not handle.lock.acquire(timeout=_STEP):
             handle.stop()
-            return False
+            # The user of a stopped handle ends, and gets no other one during the fork.
+            if not handle.is_stoppable or not handle.lock.acquire(timeout=_STEP):
+                return False
     _fork.closed.append(handle)
     handle.close()
     handle.is_closed_for_fork = True
@@ -172,8 +176,8 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     for handle in list(_handles.values()):
         if not handle.is_closed_for_fork:
-            # The second one, too: the handle may have been about to open that file.
-            _lost.update(found for found in (handle.identity, identity(handle.path)) if found is not None)
+            if handle.identity is not None:
+                _lost.add(handle.identity)
             if handle.connection is not None:
                 _never_closed.append(handle.connection)
                 handle.connection = handle.known = None

@@ -20,7 +20,7 @@ from vstate.errors import (
     VStateError,
 )
 from vstate.kv.disk import log
-from vstate.kv.disk.connections import Handle, identity
+from vstate.kv.disk.connections import Handle, usable_identity
 from vstate.kv.disk.deltas import LISTED
 from vstate.kv.files import NO_ROOM, has_room, make_directory, make_file, may_write, sync_directory
 
@@ -106,11 +106,10 @@ class Files(NamedTuple):
     log: tuple[int, ...] | None
     indexed: bool
 
-
-class Connection(sqlite3.Connection):
-    """A connection, and the files at its opening if it reads them without a lock; None if it takes locks."""
-
-    unlocked: Files | None = None
+    @property
+    def need_no_lock(self) -> bool:
+        """Whether a user who may not write has to read them without locks."""
+        return not (self.log and self.indexed)
 
 
 class Database:
@@ -131,21 +130,17 @@ class Database:
 
     def size(self) -> int:
         """The bytes of the file and its log."""
-        total = 0
-        for name in (self.file, self._log):
-            with suppress(FileNotFoundError):
-                total += os.stat(name).st_size
-        return total
+        return _bytes(self.file) + _bytes(self._log)
 
-    def find_or_make(self) -> None:
+    def find_or_make(self, handle: Handle) -> None:
         """Make sure that SQLite can open or make the file: it makes files, but no directories.
 
         Raises NotFound if it is missing and `create` is False, InvalidInput if something else is in its
         place, CorruptStore if the log of another file is beside it. Then all files stay as they are.
         """
-        files = self._files()
-        self._had_log = files.log is not None
-        if files.log is not None and not self._log_belongs(files):
+        with suppress(OSError):
+            self._had_log = os.stat(self._log).st_size > 0
+        if self._had_log and not self._log_belongs(handle):
             raise self._damaged("the log beside it belongs to another file")
         try:
             if not stat.S_ISREG(os.stat(self.file).st_mode):
@@ -183,37 +178,45 @@ class Database:
 
     # Opening
 
-    def connect(self, *, writing: bool) -> Connection:
-        """A new connection to the file, with the store's table in it.
+    def open(self, handle: Handle) -> sqlite3.Connection:
+        """Give the handle a new connection to the file, with the store's table in it.
 
         A reader that may not write makes no files, and takes no locks unless others have the store open.
         """
+        writing = handle.writing
         while True:
-            files = None if writing or self._may_write() else self._files()
+            files = None
             if writing and not may_write(self.file):
                 raise self._forbidden("its file is read-only for this user")
+            if not writing and not may_write(self.file, self.directory):
+                files = self._files()
+            # Before the connection: then a fork knows which file is being opened.
+            handle.identity = usable_identity(self.file)
             connection = self._connect(files)
             try:
                 self._check_or_make_format(connection)
-                if self.durability == "power":
+                if self.durability == "power" and (writing or os.path.exists(self._note)):
                     self._sync(connection, writing=writing)
                 if writing:
                     self._prepare_to_write(connection)
                 # The rows hold no text, but a damaged page can claim to. The reader of the row notices.
                 connection.text_factory = lambda text: text.decode("utf-8", "replace")
                 connection.execute("SELECT 1 FROM kv LIMIT 0")  # makes SQLite read the schema
+                handle.unlocked = files if files is not None and files.need_no_lock else None
+                handle.connection = connection
                 return connection
             except BaseException as error:
+                handle.connection = None
                 connection.close()
                 if isinstance(error, UnicodeDecodeError):  # in SQLite's message, which quotes damaged bytes
                     raise self._damaged("its schema is no text") from error
                 if not isinstance(error, sqlite3.Error) or files in (None, self._files()):
                     raise
 
-    def _uri(self, files: Files | None) -> str:
-        """The file for SQLite, for a user who may write if `files` is None.
+    def _connect(self, files: Files | None) -> sqlite3.Connection:
+        """A connection for a user who may write, or with `files` for one who may not.
 
-        For others SQLite's locks need the index of the log, which only a user who may write can make. So
+        For the latter SQLite's locks need the index of the log, which only a user who may write can make. So
         without an index the file and the log are read without locks, and `is_outdated` has to be asked.
         """
         if files is None:
@@ -226,39 +229,28 @@ class Database:
             options = "mode=ro&vfs=unix-none"
         # These three characters mean something in a URI.
         path = self.file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        return f"file://{path}?{options}"
+        connection = sqlite3.connect(
+            f"file://{path}?{options}", timeout=0, isolation_level=None, check_same_thread=False, uri=True
+        )
+        if files is not None and files.need_no_lock:
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # the index of the log is in memory
+        return connection
 
-    def _log_belongs(self, files: Files) -> bool:
+    def _log_belongs(self, handle: Handle) -> bool:
         """Whether the file and its log make a whole database. Looks at all of it on a suspicion only."""
-        if files.file is None:
-            return False  # SQLite would make an empty file and remove the log
+        size = _bytes(self.file)
+        if not size:
+            return False  # SQLite would make an empty file, and remove the log
         try:
-            if log.fits(self._log, os.stat(self.file).st_size):
+            if log.fits(self._log, size):
                 return True
-            with closing(self._connect(files)) as connection:
+            handle.identity = usable_identity(self.file)
+            with closing(self._connect(self._files())) as connection:
                 return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
         except OSError:
             return True
         except sqlite3.Error as error:
             return result_code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-    def _connect(self, files: Files | None) -> Connection:
-        """A connection for a user who may write, or with `files` for one who may not."""
-        connection = sqlite3.connect(
-            self._uri(files),
-            timeout=0,
-            isolation_level=None,
-            check_same_thread=False,
-            uri=True,
-            factory=Connection,
-        )
-        if files is not None and not (files.log and files.indexed):
-            connection.unlocked = files
-            connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # the index of the log is in memory
-        return connection
-
-    def _may_write(self) -> bool:
-        return may_write(self.file) and may_write(self.directory)
 
     def _files(self) -> Files:
         return Files(_seen(self.file), _seen(self._log), os.path.exists(f"{self.file}-shm"))
@@ -268,15 +260,10 @@ class Database:
 
         Rows that it has read since its opening, and errors, may be wrong.
         """
-        connection = handle.connection
-        if connection is None or getattr(connection, "unlocked", None) in (None, self._files()):
+        if handle.connection is None or handle.unlocked in (None, self._files()):
             return False
         handle.close()
         return True
-
-    def identity(self) -> tuple[int, int] | None:
-        """The device and inode of the file that has the name now. None if there is none."""
-        return identity(self.file)
 
     def _check_or_make_format(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -296,7 +283,7 @@ class Database:
             )
         if not self.create:
             raise NotFound(f"no store at {self.directory}: its file is empty", name=self.name)
-        if not self._may_write():
+        if not may_write(self.file, self.directory):
             raise self._forbidden("its file is empty, and read-only for this user")
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # it has to come before all else
         _use_log(connection)
@@ -394,8 +381,8 @@ class Database:
 
     # Errors
 
-    def meaning(self, error: sqlite3.Error, handle: Handle) -> VStateError:
-        """The error that `error` stands for. Its transaction is undone, and an unusable handle is closed."""
+    def meaning(self, error: sqlite3.Error) -> VStateError:
+        """The error that `error` stands for. Its transaction is undone."""
         code = result_code(error)
         # Without room for its shared memory or a new file, SQLite reports one of these two.
         unsure = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
@@ -415,12 +402,7 @@ class Database:
             return InvalidInput(f"too big for a row of SQLite: {error}")
         if code == sqlite3.SQLITE_IOERR:
             self.note_unsynced()
-        no_room = self.is_out_of_room(error)
-        if code == sqlite3.SQLITE_IOERR or code in _FORBIDDEN:
-            # The connection may have seen rows that are not there any more. The next use opens another.
-            with handle.lock:
-                handle.close()
-        if no_room:
+        if self.is_out_of_room(error):
             return StoreFull(
                 f"{self.directory} has reached a quota, or a limit on the size of files ({error}); nothing "
                 "was written: make room, or raise the limit, and retry"
@@ -455,6 +437,12 @@ class Database:
             return False
 
 
+def _bytes(name: str) -> int:
+    with suppress(OSError):
+        return os.stat(name).st_size
+    return 0
+
+
 def _seen(name: str) -> tuple[int, ...] | None:
     try:
         found = os.stat(name)
@@ -467,6 +455,12 @@ def result_code(error: sqlite3.Error) -> int | None:
     """SQLite's primary result code. None for an error of the Python module itself."""
     extended = getattr(error, "sqlite_errorcode", None)
     return None if extended is None else extended & 0xFF
+
+
+def makes_unusable(error: sqlite3.Error) -> bool:
+    """Whether the connection may have seen rows that are not there any more, so that another is opened."""
+    code = result_code(error)
+    return code == sqlite3.SQLITE_IOERR or code in _FORBIDDEN
 
 
 def _use_log(connection: sqlite3.Connection) -> None:

@@ -6,16 +6,15 @@ fair. Where a file lock is missing, or its holder is stuck, everybody goes on wi
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from io import FileIO
+from weakref import WeakSet
 
 from blake3 import blake3
 
 from vstate.backoff import Backoff
-from vstate.forks import renew_in_child
 from vstate.kv.files import open_shared
 
 if sys.platform != "win32":
@@ -33,6 +32,12 @@ POLITE_PAUSE = 0.001
 FILES = 16
 
 
+class _Lock(FileIO):
+    """The file of a lock: the end of a with block, and the end of the object, close it in a C function."""
+
+    __del__ = FileIO.close
+
+
 class Turns:
     """The turns in one directory: a file lock for each name. The holder of the lock has the turn."""
 
@@ -40,44 +45,41 @@ class Turns:
         self._directory = directory
         self._crowded: set[str] = set()
         """The names whose lock was refused at the last time."""
-        self._opened: set[int] = set()
-        renew_in_child(self, Turns._forget)
+        self._opened: WeakSet[_Lock] = WeakSet()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Close the files, in the child after a fork."""
         # A lock belongs to the open file, which the child shares: it would stay locked while the child lives.
-        while self._opened:
-            os.close(self._opened.pop())
+        for file in self._opened:
+            file.close()
 
-    @contextmanager
-    def turn(self, name: str) -> Iterator[None]:
-        """Wait for the turn, PATIENCE at most, and hold it in the with block."""
+    def turn(self, name: str) -> AbstractContextManager[None]:
+        """Wait for the turn, PATIENCE at most. The end of the with block ends it."""
+        if sys.platform == "win32":
+            return nullcontext()
         if name in self._crowded:
             self._crowded.discard(name)
             time.sleep(POLITE_PAUSE)
-        opened: list[int] = []
-        try:
-            if sys.platform != "win32":
-                with suppress(OSError):
-                    self._take(name, opened)
-            yield
-        finally:
-            for descriptor in opened:
-                if descriptor in self._opened:  # not in the child of a fork inside the with block
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child without Python's hooks may share it
-                    self._opened.discard(descriptor)
-                    os.close(descriptor)
-
-    def _take(self, name: str, opened: list[int]) -> None:
-        """Open the file of the name, append its descriptor to `opened`, and lock it."""
         # A fixed number of files: two names may share one, and then wait for each other in vain.
         path = f"{self._directory}/turn-{blake3(name.encode()).digest()[0] % FILES:x}.lock"
-        # Appended before it is locked: an exception at any line leaves no lock behind.
-        opened.append(open_shared(path, os.O_RDONLY))
-        self._opened.add(opened[0])
+        try:
+            file = _Lock(path, opener=open_shared)
+        except OSError:
+            return nullcontext()
+        try:
+            self._opened.add(file)
+            with suppress(OSError):
+                self._wait(file, name)
+            return file  # type: ignore[return-value]  # nobody uses the file
+        except BaseException:
+            file.close()
+            raise
+
+    def _wait(self, file: _Lock, name: str) -> None:
         backoff = None
         while True:
             try:
-                fcntl.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 # A refused lock and not the clock tells that others wait: opening the file may take as long.

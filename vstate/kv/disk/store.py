@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from vstate.arguments import check_count
@@ -14,9 +14,9 @@ from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreFull, S
 from vstate.forks import renew_in_child
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk import deltas
-from vstate.kv.disk.connections import Handle, require_usable
+from vstate.kv.disk.connections import Handle
 from vstate.kv.disk.queues import Turns
-from vstate.kv.disk.writes import MOST_ROWS, Rows, Swap, Waiting, Write
+from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ Four processes with 60 commits each take 0.7 s on two busy cores, with an fsync 
 pauses that is 0.7 s too, but one process waits until another is done. An order kept by a file lock: 3.5 s.
 """
 
-USUAL_PAGES = 1000
-"""A commit copies the log into the file if the log has this many pages: SQLite's own rule."""
-
 _GET = "SELECT value, base FROM kv WHERE key = ?"
 # The WHERE leaves the page of an unchanged value clean, so that a second write costs no I/O.
 _SET = (
@@ -49,23 +46,22 @@ _SET = (
     "ON CONFLICT (key) DO UPDATE SET value = excluded.value, base = NULL "
     "WHERE value IS NOT excluded.value OR base IS NOT NULL"
 )
-_SWAP = "UPDATE kv SET value = ? WHERE key = ? AND value = ? AND base IS NULL"
 _DELETE = "DELETE FROM kv WHERE key = ?"
 _RANGE = f"WHERE key >= ? AND key <= ? AND {deltas.LISTED} ORDER BY key LIMIT ?"
 _KEYS = f"SELECT key FROM kv {_RANGE}"
 _ITEMS = f"SELECT key, value, base FROM kv {_RANGE}"
 
 
-def _split(writes: Mapping[str, bytes | None], swapped: str | None = None) -> Rows:
-    """The rows to set but the swapped one, the keys to delete, and the objects to pack as deltas."""
-    sets, deletes, revised = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite", but=swapped)
+def _split(writes: Mapping[str, bytes | None]) -> Rows:
+    """The rows to set, the keys to delete, and the objects to pack as deltas."""
+    sets, deletes, revised = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
     packed = []
     for key, value in revised:
         if key.startswith(OBJECT_MARK) and len(value) <= deltas.LONGEST_VALUE:
             packed.append((key, value))
         else:
             sets.append((key, bytes(value)))
-    return Rows(sets, deletes, packed)
+    return sets, deletes, packed
 
 
 class Disk(TransactionalStore):
@@ -117,18 +113,16 @@ class Disk(TransactionalStore):
         self._waiting = Waiting()
         file = self._database.file
         self._reader = Handle(file)
-        self._writer = Handle(file, is_outer=True)
-        self._checker = Handle(file, is_stoppable=True)
-        self._copier = Handle(file, is_stoppable=True)
+        self._writer = Handle(file, writing=True)
+        self._aside: set[Handle] = set()
+        """The connections of long work beside reads and writes."""
         self._copying: threading.Thread | None = None
-        self._copies_later = False
-        renew_in_child(self._waiting, Waiting.clear)
-        require_usable(file)
         with self._reader.lock:  # it may have to read the file
-            self._database.find_or_make()
-        self._query("SELECT 1", ())
+            self._database.find_or_make(self._reader)
+        self._query("SELECT 1", (), immutable=True)
         # A file that is missing from now on was removed. An empty store in its place would hide that.
         self._database.create = False
+        renew_in_child(self, Disk._renew)
 
     # Reading
 
@@ -140,7 +134,7 @@ class Disk(TransactionalStore):
             try:
                 with reader.lock:
                     connection = reader.connection
-                    if connection is not None and getattr(connection, "unlocked", None) is None:
+                    if connection is not None and reader.unlocked is None:
                         for rowid, value, base in connection.execute(deltas.BY_KEY, (packed,)):
                             if base is None and type(value) is bytes:
                                 return value
@@ -204,25 +198,22 @@ class Disk(TransactionalStore):
     def release(self) -> None:
         """As promised by KVStore, from the end of the file, a mebibyte in each transaction."""
         self._query("SELECT 1", ())  # is it open, and still there?
-        with self._copier.lock:
-            try:
-                self._database.release(self._open(self._copier))
-            except sqlite3.Error as error:
-                if self._was_stopped(error, self._copier):  # by a fork, or by close(): the next one goes on
-                    return
-                failure = self._database.meaning(error, self._copier)
-                if not isinstance(failure, StoreFull):  # without room for the log nothing moves
-                    raise failure from error
-            finally:
-                self._copier.close()
+        try:
+            with self._long_work(writing=True) as (_, connection):
+                self._database.release(connection)
+        except sqlite3.Error as error:
+            if _was_stopped(error):  # by a fork, or by close(): the next one goes on
+                return
+            failure = self._database.meaning(error)
+            if not isinstance(failure, StoreFull):  # without room for the log nothing moves
+                raise failure from error
 
     def check(self) -> Iterator[str]:
         """The damage that SQLite finds in its file: damaged pages, pages used twice, free pages in use."""
+        backoff: Backoff | None = None
         while True:
             try:
-                # On a connection of its own, since it takes a while. Reads and writes go on beside it.
-                with self._checker.lock:
-                    connection = self._checker.connection or self._open(self._checker)
+                with self._long_work(writing=False) as (handle, connection):
                     try:
                         # Not quick_check, though that takes a third of the time (0.1 s against 0.4 for 170
                         # MB): it does not see a key that is in the table but not in its index, where no read
@@ -230,19 +221,16 @@ class Disk(TransactionalStore):
                         rows = connection.execute(f"PRAGMA integrity_check({MOST_FOUND})").fetchall()
                         found = [str(text) for (text,) in rows]
                     finally:
-                        if self._database.is_outdated(self._checker):
+                        if self._database.is_outdated(handle):
                             raise StoreUnavailable(
                                 f"{self.location} changed while it was checked; check it again"
                             )
-                        self._checker.close()
                 break
             except sqlite3.Error as error:
-                if self._was_stopped(error, self._checker):
-                    continue
-                if database.result_code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                    raise self._database.meaning(error, self._checker) from error
-                found = [str(error)]
-                break
+                if database.result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                    found = [str(error)]
+                    break
+                backoff = self._pause(error, backoff)
         return iter([] if found == ["ok"] else [f"{database.FILE_NAME}: {text}" for text in found])
 
     def _pages(
@@ -265,20 +253,21 @@ class Disk(TransactionalStore):
         self, sql: str, parameters: tuple[Any, ...] | list[bytes], *, immutable: bool = False
     ) -> list[tuple[Any, ...]]:
         backoff: Backoff | None = None
+        reader = self._reader
         while True:
             try:
-                with self._reader.lock:
-                    connection = self._reader.connection or self._open(self._reader)
+                with reader.lock:
+                    connection = reader.connection or self._open(reader)
                     rows = connection.execute(sql, parameters).fetchall()
-                    if self._database.is_outdated(self._reader):
+                    if reader.unlocked is not None and self._database.is_outdated(reader):
                         continue
                     # An object that is found is right, even in a store that has been removed.
                     if not (immutable and rows):
-                        self._check_identity(self._reader)
+                        self._check_identity(reader)
                     return rows
             except sqlite3.Error as error:
-                if not self._database.is_outdated(self._reader):
-                    backoff = self._pause(error, backoff, self._reader)
+                if reader.unlocked is None or not self._database.is_outdated(reader):
+                    backoff = self._pause(error, backoff, reader)
 
     def _opened(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[bytes, bytes]]:
         """The stored keys and the values of rows with a key, a value and a base."""
@@ -312,15 +301,8 @@ class Disk(TransactionalStore):
     # Writing
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        swap, swapped, others = None, None, []
-        for key, old in expected.items():
-            new = writes.get(key)
-            if swap is None and old is not None and type(new) is bytes and new != old:
-                swap, swapped = Swap(new, pack(key), old), key
-            else:
-                others.append((pack(key), old))
-        rows = _split(writes, swapped)
-        return self._write(Write(lambda: rows, rows, others, swap))
+        rows = _split(writes)
+        return self._write(Write(lambda: rows, rows, [(pack(key), old) for key, old in expected.items()]))
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, under the write lock."""
@@ -359,7 +341,7 @@ class Disk(TransactionalStore):
             if write.done is None:
                 with self._writer.lock:  # a thread that has taken the rows ends its transaction
                     pass
-            self._waiting.leave(write)
+            self._waiting.clean()
         if write.is_long:
             self._copy_log()
         return write.done
@@ -373,9 +355,6 @@ class Disk(TransactionalStore):
         try:
             if connection.in_transaction:
                 connection.rollback()  # an interruption kept the last call from undoing it
-            if self._copies_later:
-                connection.execute(f"PRAGMA wal_autocheckpoint={USUAL_PAGES}")
-                self._copies_later = False
             connection.execute("BEGIN IMMEDIATE")
             known, self._writer.known = self._writer.known, None
             packer = deltas.Packer(connection, known)
@@ -389,7 +368,6 @@ class Disk(TransactionalStore):
                 some = [] if is_full else [write for write in self._waiting.all() if write not in group]
             if any(group.values()):
                 if first.is_long:
-                    self._copies_later = True  # first: an interruption may come before the next line
                     connection.execute("PRAGMA wal_autocheckpoint=0")
                 for write, agreed in group.items():
                     write.committing = agreed
@@ -423,7 +401,10 @@ class Disk(TransactionalStore):
             for write in group:
                 write.shared = False
         finally:
-            self._waiting.remove(group)
+            if first.is_long:
+                self._writer.close()  # later commits copy the log again
+            if len(group) > 1:
+                self._waiting.wake(list(group))
         if first.done is None:
             self._transaction(first)
 
@@ -432,12 +413,6 @@ class Disk(TransactionalStore):
         for key, value in write.expected:
             if not packer.holds(key, value):
                 return False
-        swap = write.swap
-        # The last condition: nothing is written before all of them hold.
-        if swap is not None and not connection.execute(_SWAP, swap).rowcount:
-            if not packer.holds(swap.key, swap.old):
-                return False
-            connection.execute(_SET, (swap.key, swap.new))
         sets, deletes, revised = write.plan()
         if self._writer.connection is not connection:
             raise StoreUnavailable(
@@ -462,17 +437,20 @@ class Disk(TransactionalStore):
             outcome_unknown=True,
         )
 
-    def _pause(self, error: sqlite3.Error, backoff: Backoff | None, handle: Handle) -> Backoff:
+    def _pause(self, error: sqlite3.Error, backoff: Backoff | None, handle: Handle | None = None) -> Backoff:
         """Sleep while another process has the lock. Any other error is raised.
 
         SQLite's own busy handler looks again at fixed times, and so can starve a writer (433 ms seen).
         """
-        if not self._was_stopped(error, handle) and database.result_code(error) not in (
+        if not _was_stopped(error) and database.result_code(error) not in (
             sqlite3.SQLITE_BUSY,
             sqlite3.SQLITE_LOCKED,
             sqlite3.SQLITE_PROTOCOL,
         ):
-            raise self._database.meaning(error, handle) from error
+            if handle is not None and database.makes_unusable(error):
+                with handle.lock:
+                    handle.close()
+            raise self._database.meaning(error) from error
         backoff = backoff or Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=self._timeout, growth=1.5)
         if not backoff.pause():
             raise StoreUnavailable(
@@ -480,13 +458,19 @@ class Disk(TransactionalStore):
             ) from error
         return backoff
 
-    def _was_stopped(self, error: sqlite3.Error, handle: Handle) -> bool:
-        """Whether a fork stopped the call, or closed its connection, so that it has to begin anew."""
-        if isinstance(error, sqlite3.ProgrammingError):  # "Cannot operate on a closed database."
-            return handle.connection is None
-        return handle.is_stoppable and database.result_code(error) == sqlite3.SQLITE_INTERRUPT
+    # Long work
 
-    # The log of a long transaction
+    @contextmanager
+    def _long_work(self, *, writing: bool) -> Iterator[tuple[Handle, sqlite3.Connection]]:
+        """A connection of its own for work beside reads and writes, which a fork or close() stops."""
+        handle = Handle(self._database.file, writing=writing, is_stoppable=True)
+        self._aside.add(handle)
+        with handle.lock:
+            try:
+                yield handle, self._open(handle)
+            finally:
+                handle.close()
+                self._aside.discard(handle)
 
     def _copy_log(self) -> None:
         """Copy the log into the file, in a thread of its own, unless one does.
@@ -503,33 +487,30 @@ class Disk(TransactionalStore):
 
     def _copy(self) -> None:
         # After an error, or a fork, the log keeps its rows, and another checkpoint copies them.
-        with suppress(sqlite3.Error, VStateError, OSError), self._copier.lock:
-            try:
-                self._open(self._copier).execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            finally:
-                self._copier.close()
+        with suppress(sqlite3.Error, VStateError, OSError), self._long_work(writing=True) as (_, connection):
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     # Opening and closing
 
     def _open(self, handle: Handle) -> sqlite3.Connection:
         if self._closed:
             raise InvalidInput(f"{self!r} is closed; open it again")
-        if handle is self._writer:
+        if handle.writing:
             # The reader comes first, so that it knows where the log ended should the next fsync fail. A
             # reader that comes later would take the failed commit for one that happened.
             with self._reader.lock:
                 if self._reader.connection is None:
                     self._open(self._reader)
-        require_usable(handle.path)
-        connection = self._database.connect(writing=handle in (self._writer, self._copier))
-        handle.identity = self._database.identity()
-        handle.connection = connection
-        return connection
+        return self._database.open(handle)
 
     def _check_identity(self, handle: Handle) -> None:
         # SQLite goes on reading and writing a file that was removed, and loses it all at the end.
-        identity = self._database.identity()
-        if identity is None or identity != handle.identity:
+        try:
+            found = os.stat(handle.path)
+            is_same = (found.st_dev, found.st_ino) == handle.identity
+        except OSError:
+            is_same = False
+        if not is_same:
             handle.close()
             raise StoreUnavailable(
                 f"{self.location} was removed or replaced while it was open; restore it, or open another"
@@ -538,15 +519,21 @@ class Disk(TransactionalStore):
     def close(self) -> None:
         self._closed = True
         # One after the other, so that no order of locks is needed: a closed store opens no connection.
-        for handle in (self._checker, self._copier, self._writer, self._reader):
+        for handle in (*self._aside, self._writer, self._reader):
             handle.stop()
             with handle.lock:
                 handle.close()
 
     def __del__(self) -> None:
-        if "_copying" in self.__dict__:  # wrong arguments keep __init__ from making it
-            for handle in (self._checker, self._copier, self._writer, self._reader):
-                handle.close()
+        if "_writer" in self.__dict__:  # wrong arguments keep __init__ from making it
+            for handle in (self._writer, self._reader):
+                if handle.connection is not None:
+                    with handle.lock:  # a fork waits meanwhile
+                        handle.close()
+
+    def _renew(self) -> None:
+        self._waiting.clear()  # those threads are in the parent
+        self._turns.forget()
 
     # Identity
 
@@ -560,6 +547,14 @@ class Disk(TransactionalStore):
     def __reduce__(self) -> tuple[object, ...]:
         file = self._database
         return _reopen, (file.directory, file.size_limit, file.durability, self._timeout)
+
+
+def _was_stopped(error: sqlite3.Error) -> bool:
+    """Whether a fork or close() stopped the call, or closed its connection: "Cannot operate on a closed
+    database."
+    """
+    is_interrupt = database.result_code(error) == sqlite3.SQLITE_INTERRUPT
+    return is_interrupt or isinstance(error, sqlite3.ProgrammingError)
 
 
 def _reopen(directory: str, size_limit: int | None, durability: Durability, timeout: float) -> Disk:
