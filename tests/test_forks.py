@@ -706,7 +706,7 @@ def test_a_thread_is_importing(tmp_path: Path) -> None:
     [
         pickling._undisturbed,
         lambda: definitions._registering,
-        lambda: definitions.by_value._DYNAMIC_CLASS_TRACKER_LOCK,
+        lambda: definitions.cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK,
     ],
     ids=["the switch interval", "ids of classes", "cloudpickle"],
 )

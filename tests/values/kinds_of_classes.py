@@ -155,6 +155,20 @@ class Described(enum.Enum):
 class Level(Described): LOW = "low"
 == Level.LOW || (v.text, v.value, type(v).__mro__[1].__name__)
 
+class Pairs(tuple, enum.Enum): A, B = (1, 2), ((3,),)
+class Day(datetime.date, enum.Enum): A = 2020, 1, 2
+class Wait(datetime.timedelta, enum.Enum): SHORT = 1
+class Price(decimal.Decimal, enum.Enum): LOW = "1.5"
+class Hex(int, enum.Enum): A = "ff", 16
+class Spot(namedtuple("Place", "x y"), enum.Enum):
+    A = 1, 2
+    def sum(self): return self.x + self.y
+@dataclass
+class Body: mass: int
+class Star(Body, enum.Enum): SUN = 3
+== [Pairs.A, Pairs.B, Day.A, Wait.SHORT, Price.LOW, Hex.A, Spot.A, Star.SUN]
+|| (v, v[2].year, v[3] * 2, v[4] + 1, v[5] + 1, v[6].sum(), v[7].mass, type(v[7])(v[7].value) is v[7])
+
 class Right(enum.Flag):
     READ = 1
     WRITE = 2
@@ -254,6 +268,30 @@ class Numbers(RootModel[list[int]]): pass
 || (v, type(v[0])(a="-3"), v[0]._hidden, v[0].model_dump_json(),
 type(v[1]).model_validate({"pet": {"kind": "cat"}}), type(v[2])(x="5"), type(v[4])(["2"]))
 
+from pydantic import BaseModel
+class Item(BaseModel):
+    x: int
+    kid: "Item | None" = None
+Item.model_rebuild()
+Numbered = Item
+class Item(BaseModel):
+    x: str
+    kid: "Item | None" = None
+Item.model_rebuild()
+def make(kind):
+    class Local(BaseModel):
+        x: kind
+        kid: Optional["Local"] = None
+    Local.model_rebuild(_types_namespace={"Local": Local})
+    return Local
+class Order(BaseModel):
+    a: Numbered
+    b: Item
+    c: make(int)
+    d: make(str)
+== Order(a=Numbered(x=1), b=Item(x="q"), c={"x": 1}, d={"x": "t"})
+|| type(v).model_validate({k: {"x": w, "kid": {"x": w}} for k, w in zip("abcd", (1, "t", 2, "u"))})
+
 import pydantic.dataclasses
 @pydantic.dataclasses.dataclass
 class Checked: a: int
@@ -261,10 +299,10 @@ class Checked: a: int
 """
 
 PRELUDE = """
-import abc, enum
+import abc, datetime, decimal, enum
 from collections import namedtuple
 from dataclasses import InitVar, dataclass, field, fields
-from typing import ClassVar, Generic, Literal, NamedTuple, NewType, Protocol, TypedDict, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, NewType, Optional, Protocol, TypedDict, TypeVar
 from typing import runtime_checkable
 T = TypeVar("T")
 """

@@ -30,7 +30,7 @@ from vstate.repo.objects import Objects
 from vstate.values import guarded
 from vstate.values.allow import ALWAYS, Allow
 from vstate.values.entry import Entry, decode_value, encode_value
-from vstate.values.pickling import dumps, loads
+from vstate.values.pickling import dumps, load_value, loads
 
 NOTHING = Allow([])
 APP = Allow(["guestapp"])
@@ -308,14 +308,9 @@ def test_it_loads_as_without_a_list(name: str) -> None:
     shape = SHAPES[name]
     value = shape.make()
     data, buffers = dumps(value)
-    names = set()
-
-    class Listing(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            names.add(f"{module}.{name}")
-            return super().find_class(module, name)
-
-    Listing(io.BytesIO(data), buffers=[bytearray(buffer) for buffer in buffers]).load()
+    found: list[str] = []
+    load_value(data, [bytearray(buffer) for buffer in buffers], names=found)
+    names = set(found)
     if any(name.startswith(("cloudpickle.", "vstate.")) for name in names):
         names |= {"cloudpickle", "builtins", "types"}
     own = {"value_shapes", "numpy", "pandas"} if any("." in name for name in names) else set()

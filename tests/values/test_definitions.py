@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import pytest
@@ -271,6 +271,19 @@ def test_classes_of_one_process_stay_apart() -> None:
         assert type(loaded) is again is cls
 
 
+def test_a_reader_makes_a_class_once() -> None:
+    """If the class changed between two values, the reader has the definition of the first that it reads."""
+    local: Any = type("Local", (), {"__module__": "__main__", "limit": 5})
+    stored = []
+    for local.limit in (5, 9):
+        data, buffers = dumps(local())
+        stored.append((data, [bytearray(buffer) for buffer in buffers]))
+    for order, limit in ((stored, 5), (stored[::-1], 9)):
+        definitions._by_id.clear()
+        read = [loads(*value) for value in order]
+        assert [value.limit for value in read] == [limit, limit]
+
+
 def test_the_fields_without_the_class() -> None:
     """The data of an object is read without its class, and without its definition."""
     local = type("Local", (), {"__module__": "__main__"})
@@ -300,6 +313,15 @@ def _main(source: str) -> dict[str, Any]:
     return names
 
 
+_BAD = """
+class Bad:
+    def __init__(self, n): self.n = n
+    def __reduce__(self): return make_bad, (self.n,)
+def make_bad(n):
+    if n < 0: raise ValueError("negative")
+    return Bad(n)
+"""
+
 _USES = """
 class Agent:
     def __init__(self): self.x = 1
@@ -327,6 +349,10 @@ GO_ALONG = {
     "a cached function": "import functools; VALUE = functools.cache(len)",
     "a named text": "__vstate_globals__ = ('VALUE',); VALUE = 'text'",
     "a named container": "__vstate_globals__ = ('VALUE',); VALUE = {'a': [1]}",
+    "an imported method of an object": "from random import choice; VALUE = 1",
+    "an imported name of a special form": "from typing import Any as VALUE",
+    "a type of its name": "import typing; VALUE = typing.Callable[[int], typing.List[str]]",
+    "a number of Python's own class": "from fractions import Fraction; VALUE = Fraction(1, 3)",
     "one name without a tuple": "__vstate_globals__ = 'VALUE'; VALUE = [1]",
 }
 
@@ -338,6 +364,26 @@ STAY = {
     "a tuple": "VALUE = (1, 'sk-' + 'secret')",
     "an object": "Config = type('Config', (), {}); VALUE = Config(); VALUE.key = 'sk-' + 'secret'",
     "a partial function of a text": "from functools import partial; VALUE = partial(print, 'sk-' + 'secret')",
+    "an attribute of a partial function": "import functools; VALUE = functools.partial(pow, 2)\n"
+    "VALUE.key = 'sk-' + 'secret'",
+    "a number with attributes": "Number = __import__('test_definitions').Number; VALUE = Number(3)\n"
+    "VALUE.key = 'sk-' + 'secret'",
+    "an annotated type": "from typing import Annotated; VALUE = Annotated[int, {'key': 'sk-' + 'secret'}]",
+    "a literal": "from typing import Literal; VALUE = Literal['sk-' + 'secret']",
+    "the text of a type": "VALUE = list['sk-' + 'secret']",
+    "an optional text": "from typing import Optional; VALUE = Optional['sk_' + 'secret']",
+    "a text in a nested type": "VALUE = dict[str, list['sk-' + 'secret'] | None]",
+    "a variable with the text of a type": "from typing import TypeVar\n"
+    "VALUE = TypeVar('VALUE', bound='sk_' + 'secret')",
+    "a new type of a text": "from typing import NewType; VALUE = NewType('VALUE', list['sk-' + 'secret'])",
+    "an object of an object in sys.modules": "import sys, types\n"
+    "sys.modules['settings'] = types.SimpleNamespace(VALUE={}, key='sk-' + 'secret')\n"
+    "from settings import VALUE",
+    "an object of a module of another name": "import sys, types\n"
+    "sys.modules['settings'] = types.ModuleType('prod')\n"
+    "sys.modules['settings'].VALUE, sys.modules['settings'].key = {}, 'sk-' + 'secret'\n"
+    "from settings import VALUE",
+    "a module of another name": "import types; VALUE = types.ModuleType('x'); VALUE.key = 'sk-' + 'secret'",
     "a method of an object": "VALUE = ['sk-' + 'secret'].append",
     "a generator": "VALUE = (c for c in 'sk-' + 'secret')",
     "a pattern": "import re; VALUE = re.compile('sk-' + 'secret')",
@@ -353,11 +399,16 @@ STAY = {
 }
 
 
+class Number(int):
+    """A number that can have attributes."""
+
+
 def _stored(value: Any) -> tuple[bytes, Any]:
     """All bytes that are stored for a value, and the value as another process loads it."""
     data, buffers = dumps(value)
     copies = [bytearray(buffer) for buffer in buffers]
     definitions._by_id.clear()  # else a class of this process stands for the stored one
+    definitions._undefined.clear()
     return data + b"".join(copies), loads(data, copies)
 
 
@@ -393,13 +444,17 @@ def test_an_unknown_global_is_a_name_error() -> None:
         loaded()
 
 
-def test_a_named_global_that_cannot_be_pickled() -> None:
+@pytest.mark.parametrize("value", ["__import__('threading').Lock()", "Bad(-1)", "[Bad(1), Bad(-1)]"])
+def test_a_named_global_that_cannot_be_stored(value: str) -> None:
     """The program asks for it, so the commit is refused with the name."""
-    names = _main("import threading; __vstate_globals__ = ('VALUE',); VALUE = threading.Lock()" + _USES)
+    names = _main(f"{_BAD}__vstate_globals__ = ('VALUE',); VALUE = {value}" + _USES)
     state = Versioned()
-    for state["x"] in (names["Agent"](), names["use"]):
-        with pytest.raises(vstate.Unpicklable, match="the global VALUE, which __vstate_globals__ names"):
-            state.commit()
+    state["x"] = names["Agent"]()
+    with pytest.raises(vstate.Unpicklable, match="the global VALUE, which __vstate_globals__ names"):
+        state.commit()
+    state["x"] = names["use"]
+    with pytest.raises(vstate.Unpicklable, match=r"the global VALUE, which|make_bad: ValueError"):
+        state.commit()
     state.discard()
 
 
@@ -446,41 +501,108 @@ def test_a_rotated_key_is_not_in_the_store(tmp_path: Path) -> None:
     assert not [key for key in keys for row in rows if key.encode() in row]
 
 
-# Parts of classes
+# Classes without a definition
 
-_PARTS = """
-import contextvars, functools, threading
-def locked(function):
-    lock = threading.Lock()
-    @functools.wraps(function)
-    def call(*args):
-        with lock: return function(*args)
-    return call
-class Agent:
-    lock, local, names = threading.Lock(), threading.local(), {"a": [1]}
-    variable = contextvars.ContextVar("variable")
-    key = "text"
-    def __init__(self): self.x = 1
-    @locked
-    def safe(self): return self.x
-    @property
-    @locked
-    def guarded(self): return self.x
-    def default(self, lock=threading.Lock()): return lock
-    def run(self, limit=3): return self.x, limit, self.names, self.key
-"""
+UNDEFINED = {
+    "a lock": "class Agent:\n lock = threading.Lock()",
+    "a default that is a lock": "class Agent:\n def run(self, lock=threading.Lock()): pass",
+    "a lock of another class": "class Lock:\n lock = threading.Lock()\nclass Agent:\n def run(self): Lock()",
+    "a member that is a lock": "class Kind(enum.Enum): LOCK = threading.Lock()\nclass Agent: kind = Kind",
+    "a value that does not load": "class Agent: registry = {'bad': Bad(-1)}",
+    "an attribute of a helper": "def helper(): pass\nhelper.bad = Bad(-1)\n"
+    "class Agent:\n def run(self): return helper()",
+    "a value of a closure": "def make(bad):\n class Agent:\n  def run(self): return bad\n return Agent\n"
+    "Agent = make(Bad(-1))",
+    "an object that is a name": "class Name:\n def __reduce__(self): return 'NONE'\n"
+    "NONE = vars(sys.modules['__main__'])['NONE'] = Name()\nclass Agent: none = NONE",
+    "members that its own function makes": "class Kind(ipaddress.IPv4Address, enum.Enum): A = '1.2.3.4'\n"
+    "class Agent: kind = Kind",
+    "members with slots": "from dataclasses import dataclass\n@dataclass(slots=True)\nclass Body: mass: int\n"
+    "class Kind(Body, enum.Enum): A = 1\nclass Agent: kind = Kind",
+}
 
 
-def test_parts_that_cannot_be_pickled_are_left_out() -> None:
-    """A class with locks is stored; the object loads, and what was left out says so."""
-    names = _main(_PARTS)
-    stored, loaded = _stored(names["Agent"]())
-    assert loaded.run() == (1, 3, {"a": [1]}, "text")
-    for part in ("lock", "local", "variable", "safe", "guarded", "default"):
-        with pytest.raises(AttributeError, match=rf"Agent\.{part} cannot be pickled, so it was not stored"):
-            getattr(loaded, part)
-        assert not hasattr(type(loaded), part)
-    assert _stored(loaded)[0] == stored
+@pytest.fixture
+def main() -> Any:
+    """The names of `__main__`, without those that a test adds."""
+    names = vars(sys.modules["__main__"])
+    before = dict(names)
+    yield names
+    names.clear()
+    names.update(before)
+
+
+@pytest.mark.parametrize("source", UNDEFINED.values(), ids=UNDEFINED)
+def test_a_class_without_a_definition(source: str, main: Any) -> None:
+    """Its objects are of its class in its own process and in a program that has it, and data elsewhere."""
+    names = _main("import enum, ipaddress, sys, threading\n" + _BAD + source)
+    state, value = Versioned(), names["Agent"]()
+    state["x"], value.goal = [value], "go"
+    state.commit()
+    assert type(Versioned(state.store)["x"][0]) is names["Agent"]
+    assert state.inert("x")[0].fields == {"goal": "go"}
+    with pytest.raises(CannotLoad, match=r"Agent: it was stored without its definition"):
+        _stored([value])
+    main["Agent"] = names["Agent"]
+    assert ("locals" in names["Agent"].__qualname__) or type(_stored([value])[1][0]) is names["Agent"]
+
+
+def test_a_class_becomes_one_without_a_definition() -> None:
+    """An attribute that does not load counts for the next value, and its removal for the one after that."""
+    names = _main(_BAD + _USES.replace("VALUE", "make_bad.extra"))
+    changes = {"class": names["Agent"], "helper": names["make_bad"]}
+    for changed in changes.values():
+        assert _stored(names["Agent"]())[1].x == 1
+        changed.bad = names["Bad"](-1)
+        with pytest.raises(CannotLoad, match="without its definition"):
+            _stored(names["Agent"]())
+        del changed.bad
+    assert _stored(names["Agent"]())[1].x == 1
+
+
+def test_two_classes_of_one_name_without_a_definition() -> None:
+    """An object of either is refused, because nothing tells the classes apart."""
+    first, second = (_main("import threading\n" + UNDEFINED["a lock"])["Agent"] for _ in range(2))
+    state = Versioned()
+    state["first"] = first()
+    assert state.commit()
+    state["second"] = second()
+    with pytest.raises(vstate.Unpicklable, match="without its definition"):
+        state.commit()
+    state.discard()
+
+
+class Plugin:
+    """A base class that lists its subclasses."""
+
+    known: ClassVar[list[str]] = []
+
+    def __init_subclass__(cls, *, tag: str) -> None:
+        Plugin.known.append(tag)
+
+
+class Listing(type):
+    """A metaclass that lists its classes."""
+
+    known: ClassVar[list[str]] = []
+
+    def __init__(cls, name: str, *_: Any) -> None:
+        Listing.known.append(name)
+
+
+@pytest.mark.parametrize("options", ["Plugin, tag='t'", "metaclass=Listing"])
+def test_a_commit_leaves_no_trace(options: str) -> None:
+    """Bases and metaclasses of modules learn of a class once, and not of the one that a commit tries."""
+    names = _main(f"from test_definitions import Listing, Plugin\nclass Agent({options}): x = 1")
+    before = list(Plugin.known), list(Listing.known), Plugin.__subclasses__()
+    dumps(names["Agent"]())
+    assert (Plugin.known, Listing.known, Plugin.__subclasses__()) == before
+    _, loaded = _stored(names["Agent"]())
+    assert (loaded.x, type(loaded).__name__) == (1, "Agent")
+    assert (Plugin.known, Listing.known) == before[:2]
+
+
+# Functions
 
 
 def test_parts_of_a_stored_function_are_its_value() -> None:
@@ -496,13 +618,6 @@ def test_parts_of_a_stored_function_are_its_value() -> None:
     with pytest.raises(vstate.Unpicklable, match="lock"):
         state.commit()
     state.discard()
-
-
-def test_a_class_without_a_definition() -> None:
-    """A class that cannot be pickled at all is stored by its name; only its own program loads it."""
-    names = _main("import enum, threading\nclass Kind(enum.Enum): LOCK = threading.Lock()")
-    with pytest.raises(CannotLoad, match=r"__main__\.Kind: it was stored without its definition"):
-        _stored([names["Kind"]])
 
 
 def test_a_function_of_a_module_has_its_globals() -> None:

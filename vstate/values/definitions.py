@@ -16,8 +16,10 @@ from __future__ import annotations
 import abc
 import builtins
 import copyreg
+import gc
 import io
 import pickle
+import re
 import sys
 import threading
 import types
@@ -47,30 +49,31 @@ from types import (
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
-from cloudpickle import cloudpickle as by_value
+from cloudpickle import cloudpickle
 
 from vstate.errors import CannotLoad
 from vstate.forks import new_lock
 from vstate.values import evolution
 from vstate.values.exceptions import reduce_exception
 from vstate.values.fields import is_by_name, reduce_by_name
-from vstate.values.opcodes import frameless
+from vstate.values.opcodes import framed, frameless
 
 MAGIC: Final = MAGIC_NUMBER
 
 NAMED: Final = "__vstate_globals__"
 """The global in which a module names the globals whose values go along with its code."""
 
-MODULES: Final = frozenset({__name__, by_value.__name__})
+MODULES: Final = frozenset({__name__, cloudpickle.__name__})
 """The modules some of whose names in a pickle are replaced during a load: see `Builders.find`."""
 
 _MAINS: Final = ("__main__", "__mp_main__")  # the second is the first, in a process of multiprocessing
-_CLOUDPICKLES: Final[dict[type, Any]] = by_value.Pickler._dispatch_table
+_CLOUDPICKLES: Final[dict[type, Any]] = cloudpickle.Pickler._dispatch_table
 _SINGLE: Final = (NoneType, EllipsisType, NotImplementedType)
 _CONSTANTS, _FILE_NAME = 7, 10  # places among the fields of a code object
+_ADDRESS: Final = re.compile(rb":(\d{6,20})(?!\d)")
 _VARIABLES: Final = (TypeVar, typing.ParamSpec, typing.TypeVarTuple)
 _CACHED: Final = type(lru_cache(len))
-_MOST_PLACES: Final = 10_000
+_MOST_KNOWN: Final = 10_000
 _MADE_ANEW: Final = frozenset(
     (
         "__dict__",
@@ -89,10 +92,8 @@ _MADE_ANEW: Final = frozenset(
 """Attributes that are not stored with a class: making it gives them, or nobody needs them elsewhere."""
 _OF_MEMBERS: Final = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 _DESCRIPTORS: Final = (MemberDescriptorType, GetSetDescriptorType)
-_KINDS_OF_CODE: Final = (
-    (type, FunctionType, _CACHED, Enum, Logger, EllipsisType, NotImplementedType)
-    + (*_VARIABLES, typing.NewType, GenericAlias, UnionType, typing._BaseGenericAlias)  # type: ignore[attr-defined]
-)
+_KINDS_OF_CODE: Final = (type, FunctionType, _CACHED, Enum, Logger, EllipsisType, NotImplementedType)
+_ALIASES: Final = (GenericAlias, UnionType, typing._BaseGenericAlias)  # type: ignore[attr-defined]
 
 
 def python_of(magic: bytes) -> str:
@@ -115,28 +116,24 @@ def needs_definition(obj: Any) -> bool:
     """Whether this class or function is stored by value, because no other process can import it."""
     if getattr(obj, "__module__", None) == "__mp_main__":
         return True
-    return not by_value._should_pickle_by_reference(obj)
+    return not cloudpickle._should_pickle_by_reference(obj)
 
 
 def reduce_class(cls: type) -> Any:
     """How a value refers to a class, as `reducer_override` returns it."""
-    if cls in by_value._BUILTIN_TYPE_NAMES or cls in _SINGLE:
-        return by_value._class_reduce(cls)
+    if cls in cloudpickle._BUILTIN_TYPE_NAMES or cls in _SINGLE:
+        return cloudpickle._class_reduce(cls)
     if not needs_definition(cls):
         return NotImplemented
-    return stored_class, (MAGIC, _module(cls), cls.__qualname__, pickle.PickleBuffer(definition(cls)))
+    return stored_class, (MAGIC, _module_of(cls), cls.__qualname__, pickle.PickleBuffer(definition(cls)))
 
 
-def _module(obj: Any) -> str:
+def _module_of(obj: Any) -> str:
     return "__main__" if obj.__module__ in _MAINS else str(obj.__module__)
 
 
 class _NamedError(pickle.PicklingError):
     """The program names a global that cannot be pickled."""
-
-
-_NOT_OF_A_PART: Final = (_NamedError, MemoryError, RecursionError)
-"""Errors that no part of a class is left out for."""
 
 
 class Definition(bytes):
@@ -147,42 +144,63 @@ class Definition(bytes):
 
 
 def definition(cls: type) -> Definition:
-    """The definition of a class; empty if it cannot be pickled. Equal classes have equal definitions."""
+    """The definition of a class. Equal classes have equal definitions.
+
+    It is empty if it cannot be pickled, or would not load in another process.
+    """
+    pickler = ByValue()
+    for _ in range(2):  # an error that does not come again is not the class's: say, of a signal handler
+        with _failing():
+            return Definition(_proven(_dump(pickler := ByValue(), cls)))
+    for name, value in pickler.named.items():
+        with _failing():
+            _proven(_dump(ByValue(), value))
+            continue
+        raise _NamedError(f"the global {name}, which {NAMED} names, would not load again")
+    with _registering:
+        _undefined.add(cls)
+    return Definition()
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Code of a class or of its parts runs, which may raise anything."""
     try:
-        return Definition(_pickled(cls, tokens=True))
-    except _NOT_OF_A_PART:
+        yield
+    except (_NamedError, MemoryError, RecursionError):
         raise
-    except Exception:  # the code of the class and of its parts may raise anything
-        return Definition()
+    except Exception:
+        pass
 
 
-_in_part: WeakSet[type] = WeakSet()
-"""The classes with parts that cannot be pickled."""
+_undefined: WeakSet[type] = WeakSet()
+"""Classes of this process that are stored without a definition."""
+_loaded: set[str] = set()
+"""Hashes of definitions that a trial loaded."""
 
 
-def _pickled(cls: type, *, tokens: bool) -> bytes:
-    if cls not in _in_part:
-        try:
-            return _dump(ByValue(tokens=tokens), cls)
-        except _NOT_OF_A_PART:
-            raise
-        except Exception:  # as above
-            _in_part.add(cls)
-    return _dump(ByValue(tokens=tokens, in_part=True), cls)
+def _proven(data: bytes) -> bytes:
+    """The definition, after a new one was loaded once, as a process without its classes does that."""
+    digest = _hash(data)
+    if digest not in _loaded:
+        _try(data)
+        gc.collect(1)  # else the subclasses of a base are twice in its `__subclasses__()`
+        if len(_loaded) > _MOST_KNOWN:
+            _loaded.clear()
+        _loaded.add(digest)
+    return data
 
 
 def _dump(pickler: ByValue, obj: Any) -> bytes:
     pickle.Pickler.dump(pickler, obj)  # cloudpickle's own would hide a RecursionError
     data = frameless(pickler.file.getvalue())
-    for model in pickler.models:
-        address = str(id(model))
-        import hashlib  # late, for a quick `import vstate`: it loads OpenSSL
+    return _ADDRESS.sub(pickler.label, data) if pickler.has_models else data
 
-        number = int.from_bytes(hashlib.blake2b(model.__qualname__.encode()).digest(), "big")
-        # Of the same length, because the length of each text stands before the text.
-        label = str(number % 10 ** len(address)).zfill(len(address))
-        data = data.replace(f":{address}".encode(), f":{label}".encode())
-    return data
+
+def _hash(data: bytes) -> str:
+    import hashlib  # late, for a quick `import vstate`: it loads OpenSSL
+
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 _registering = new_lock()
@@ -199,9 +217,7 @@ def token(cls: type) -> str:
     known = _ids.get(cls)
     if known is not None:
         return known
-    import hashlib
-
-    base = made = hashlib.blake2b(_pickled(cls, tokens=False), digest_size=16).hexdigest()
+    base = made = _hash(_dump(ByValue(tokens=False), cls))
     number = 1
     with _registering:
         while _by_id.get(made) is not None:
@@ -223,7 +239,7 @@ def _track(made: Any, identity: str | None) -> Any:
 
 def reduce_code(code: CodeType) -> tuple[Any, ...]:
     """A code object, with the magic number of the Python that can run it, and without its file."""
-    _, fields = by_value._code_reduce(code)
+    _, fields = cloudpickle._code_reduce(code)
     fields = list(fields)
     fields[_CONSTANTS] = tuple(map(_ordered, code.co_consts))
     fields[_FILE_NAME] = code.co_filename if _is_of_attrs(code) else "<stored>"
@@ -269,7 +285,8 @@ def _reduce_alias(alias: Any) -> Any:
 def _is_importable(obj: Any) -> bool:
     """Whether other processes find this under the name that it has in its module."""
     return (
-        obj.__module__ not in _MAINS and by_value._lookup_module_and_qualname(obj, obj.__name__) is not None
+        obj.__module__ not in _MAINS
+        and cloudpickle._lookup_module_and_qualname(obj, obj.__name__) is not None
     )
 
 
@@ -319,6 +336,8 @@ REDUCERS: Final[Mapping[type, Any]] = ChainMap(
         CodeType: reduce_code,
         typing.NewType: _reduce_new_type,
         cached_property: _reduce_cached_property,
+        # Its text alone: its value may be the class that it is in.
+        typing.ForwardRef: lambda found: (typing.ForwardRef, (found.__forward_arg__,)),
         _CACHED: _reduce_lru_cache,
         **({typing.TypeAliasType: _reduce_alias} if hasattr(typing, "TypeAliasType") else {}),
     },
@@ -327,12 +346,13 @@ REDUCERS: Final[Mapping[type, Any]] = ChainMap(
 """How picklers reduce objects that have no class of their own to say so."""
 
 
-class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
     """cloudpickle's pickler, but exceptions load again, objects keep the names of their fields, and functions
     leave values of globals out.
     """
 
     dispatch_table = REDUCERS
+    named: dict[str, Any] | None = None
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -346,8 +366,8 @@ class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
         beside = None
         if plain or missing:
             beside = pickle.PickleBuffer(Definition(_dump(ByValue(), (plain, missing))))
-        cells = map(by_value._get_cell_contents, function.__closure__ or ())
-        modules = by_value._find_imported_submodules(function.__code__, [*code.values(), *cells])
+        cells = map(cloudpickle._get_cell_contents, function.__closure__ or ())
+        modules = cloudpickle._find_imported_submodules(function.__code__, [*code.values(), *cells])
         attributes = {
             "__annotations__": function.__annotations__,
             "__defaults__": function.__defaults__,
@@ -356,7 +376,7 @@ class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
             "__name__": "".join(function.__name__),  # a copy: pickles differ in the texts that they share
         }
         own = {"".join(name): value for name, value in function.__dict__.items()}
-        names = _module(function), "".join(function.__qualname__)
+        names = _module_of(function), "".join(function.__qualname__)
         args = MAGIC, *names, _pickled_code(function.__code__), home or self._shared(function), beside
         state = attributes, own, function.__closure__ or (), code, modules
         return stored_function, args, state, None, None, set_function
@@ -375,7 +395,7 @@ class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
         names, named = function.__globals__, function.__globals__.get(NAMED, ())
         absent: Iterable[str] = getattr(names.get("__builtins__"), "missing", ())
         code, plain, missing = {}, {}, []
-        for used in by_value._extract_code_globals(function.__code__):
+        for used in cloudpickle._extract_code_globals(function.__code__):
             name = "".join(used)
             if name not in names:
                 missing += [name] if name in absent else []
@@ -384,6 +404,8 @@ class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
             is_named = name == named or (name in named and not isinstance(named, str))
             if is_named and _obstacle(value):
                 raise _NamedError(f"the global {name}, which {NAMED} names, cannot be pickled")
+            if is_named and self.named is not None:
+                self.named[name] = value
             if _is_number(value) or (is_named and not _obstacle(value, _Plain)):
                 plain[name] = value
             elif is_named or _is_of_attrs(function.__code__) or (_is_code(value) and not _obstacle(value)):
@@ -401,7 +423,7 @@ def _home(function: FunctionType) -> ModuleType | None:
     found = sys.modules.get(name) if isinstance(name, str) and name not in _MAINS else None
     if not isinstance(found, ModuleType) or vars(found) is not function.__globals__:
         return None
-    return found if by_value._should_pickle_by_reference(found) else None
+    return found if cloudpickle._should_pickle_by_reference(found) else None
 
 
 def _is_of_attrs(code: CodeType) -> bool:
@@ -413,20 +435,31 @@ def _is_number(value: Any) -> bool:
     kind = type(value)
     if kind in (NoneType, bool, int, float):
         return True
-    return issubclass(kind, Number) and not issubclass(kind, Enum) and not needs_definition(kind)
+    known = _is_of_python(kind) or kind.__module__ == "numpy"
+    return (
+        known and issubclass(kind, Number) and not issubclass(kind, Enum) and not hasattr(value, "__dict__")
+    )
 
 
 def _is_code(value: Any) -> bool:
     """Whether a global is a module, a definition or a name, so that it goes along with code."""
     kind = type(value)  # isinstance() would run the code of a proxy
+    parts: Iterable[Any] = ()
     if issubclass(kind, ModuleType):
-        return bool(by_value._should_pickle_by_reference(value))
-    if kind is partial:
-        parts = (value.func, *value.args, *value.keywords.values())
-        return all(_is_number(part) or _is_code(part) for part in parts)
+        return bool(cloudpickle._should_pickle_by_reference(value))
     if kind is BuiltinFunctionType:
         return value.__self__ is None or isinstance(value.__self__, ModuleType | type)
-    return issubclass(kind, _KINDS_OF_CODE)
+    if kind is partial:
+        parts = value.func, *value.args, *value.keywords.values(), *vars(value).values()
+    elif kind in _VARIABLES:
+        parts = getattr(value, "__bound__", None), *getattr(value, "__constraints__", ())
+    elif kind is typing.NewType:
+        parts = (value.__supertype__,)
+    elif issubclass(kind, _ALIASES):
+        parts = *getattr(value, "__args__", ()), *getattr(value, "__metadata__", ())
+    elif not issubclass(kind, _KINDS_OF_CODE):
+        return False
+    return all(_is_number(part) or _is_code(part) for part in parts)
 
 
 class _Imported(NamedTuple):
@@ -441,38 +474,41 @@ class _Imported(NamedTuple):
 
 def _imported(name: str, value: Any) -> _Imported | None:
     """Where a global was imported from; None for text, and for a value that no module has under this name."""
-    if isinstance(value, str | bytes):
-        return None  # equal texts may be one object
-    place = _place(name, id(value), len(sys.modules))
-    if place is None or getattr(sys.modules.get(place), name, None) is not value:
+    if type(value) in (str, bytes):  # equal texts may be one object
         return None
-    return _Imported(sys.modules[place], name)
+    found = _place(name, id(value), len(sys.modules))
+    return found if found is not None and vars(found.module).get(name) is value else None
 
 
-@lru_cache(_MOST_PLACES)  # each commit asks for the same
-def _place(name: str, identity: int, _: int) -> str | None:
-    """The outermost module that has this object under this name."""
-    found = [
-        label
+@lru_cache(_MOST_KNOWN)  # each commit asks for the same
+def _place(name: str, identity: int, _: int) -> _Imported | None:
+    """This object as a name of the outermost module that other processes can import, and that has it."""
+    modules = [
+        module
         for label, module in list(sys.modules.items())
-        if label not in _MAINS and id(getattr(module, "__dict__", {}).get(name)) == identity
+        if type(module) is ModuleType and module.__name__ == label and label not in _MAINS
+        if id(vars(module).get(name)) == identity and cloudpickle._should_pickle_by_reference(module)
     ]
-    return min(found, key=lambda label: (label.count("."), label), default=None)
+    found = min(modules, key=lambda module: (module.__name__.count("."), module.__name__), default=None)
+    return _Imported(found, name) if found is not None else None
 
 
 class ByValue(Pickler):
     """Pickles classes and functions with their definitions. Equal definitions give equal bytes.
 
-    Each class has the id `token`, or none. `in_part` leaves out parts of classes that cannot be pickled.
+    Each class has the id `token`, or none.
     """
 
-    def __init__(self, *, tokens: bool = True, in_part: bool = False) -> None:
+    def __init__(self, *, tokens: bool = True) -> None:
         self.file = io.BytesIO()
         super().__init__(self.file, protocol=5)
         self._tokens = tokens
-        self._in_part = in_part
-        self.models: set[type] = set()
-        """Models of pydantic in it: labels in their schemas end in the addresses of classes."""
+        self.named: dict[str, Any] = {}
+        """The values that the program named."""
+        self.has_models = False
+        """Whether it holds models of pydantic: labels in their schemas end in the addresses of classes."""
+        self._classes: dict[int, type] = {}
+        self._labels: dict[int, int] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         if is_class(obj):
@@ -480,19 +516,30 @@ class ByValue(Pickler):
         return super().reducer_override(obj)
 
     def _reduce_class(self, cls: type) -> Any:
-        if "__pydantic_core_schema__" in cls.__dict__:
-            self.models.add(cls)
-        if cls in by_value._BUILTIN_TYPE_NAMES or cls in _SINGLE:
-            return by_value._class_reduce(cls)
-        return self.by_value(cls) if needs_definition(cls) else NotImplemented
+        self._classes[id(cls)] = cls
+        self.has_models = self.has_models or "__pydantic_core_schema__" in cls.__dict__
+        if cls in cloudpickle._BUILTIN_TYPE_NAMES or cls in _SINGLE:
+            return cloudpickle._class_reduce(cls)
+        return self.reduce_whole(cls) if needs_definition(cls) else NotImplemented
 
-    def by_value(self, cls: type) -> Any:
+    def label(self, found: re.Match[bytes]) -> bytes:
+        """The number that stands for the address of a class, with as many digits: a text has its length."""
+        digits, address = len(found[1]), int(found[1])
+        cls = self._classes.get(address)
+        if cls is None:
+            return found[0]
+        if not self._tokens:  # in the order of their appearance
+            number = self._labels.setdefault(address, len(self._labels))
+        else:
+            name = token(cls) if needs_definition(cls) else f"{cls.__module__}.{cls.__qualname__}"
+            number = int(_hash(name.encode()), 16) % 10**digits
+        return b":%0*d" % (digits, number)
+
+    def reduce_whole(self, cls: type) -> Any:
         """How a class is pickled with all its parts."""
         identity = token(cls) if self._tokens else _ids.get(cls)
         attributes = _attributes(cls)
-        if self._in_part:
-            attributes = dict(_without_obstacles(cls, attributes))
-        names: dict[str, Any] = {"__module__": _module(cls), "__qualname__": "".join(cls.__qualname__)}
+        names: dict[str, Any] = {"__module__": _module_of(cls), "__qualname__": "".join(cls.__qualname__)}
         if "__orig_bases__" in attributes:
             names["__orig_bases__"] = attributes["__orig_bases__"]
         base = type(cls), cls.__name__, _bases(cls), names, identity
@@ -503,7 +550,7 @@ class ByValue(Pickler):
             values = [(name, member._value_, _arguments(member)) for name, member in members.items()]
             make = (make_enum, (*base, values))
         elif type(cls).__module__ == "msgspec._core":
-            make = (make_struct, (*base, *_fields(cls)))
+            make = (make_struct, (*base, *_struct_fields(cls)))
         else:
             if "__slots__" in attributes:
                 names["__slots__"] = tuple(_slots(cls))
@@ -511,10 +558,10 @@ class ByValue(Pickler):
         return *make, (attributes, own), None, None, set_class
 
 
-class _Trial(ByValue):
+class _Sketch(ByValue):
     """Finds out whether a part of a definition can be pickled, without the definitions that it needs."""
 
-    def by_value(self, cls: type) -> Any:
+    def reduce_whole(self, cls: type) -> Any:
         """A stand-in for the class."""
         return tuple, ()
 
@@ -523,23 +570,23 @@ class _Trial(ByValue):
         return {}, {}, ()
 
 
-class _Plain(_Trial):
+class _Plain(_Sketch):
     """Finds out whether a value can be pickled and needs no definitions."""
 
-    def by_value(self, cls: type) -> Any:
+    def reduce_whole(self, cls: type) -> Any:
         """Refused."""
         raise pickle.PicklingError(f"{cls.__qualname__} needs a definition")
 
     def _dynamic_function_reduce(self, function: FunctionType) -> Any:
-        return self.by_value(type(function))
+        return self.reduce_whole(type(function))
 
 
-def _obstacle(value: Any, make: Callable[[], ByValue] = _Trial) -> bool:
+def _obstacle(value: Any, make: Callable[[], ByValue] = _Sketch) -> bool:
     """Whether a part of a definition cannot be pickled."""
     kind = type(value)
     if kind in (NoneType, bool, int, float, str, bytes, ModuleType):
         return False
-    if kind is FunctionType and make is _Trial:
+    if kind is FunctionType and make is _Sketch:
         parts = value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__
         if not any(parts):  # mostly so
             return False
@@ -550,20 +597,9 @@ def _obstacle(value: Any, make: Callable[[], ByValue] = _Trial) -> bool:
     return True
 
 
-def _without_obstacles(cls: type, attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    library = type(cls).__module__.partition(".")[0]
-    for name, value in attributes.items():
-        if not _obstacle(value):
-            yield name, value
-        elif library not in sys.stdlib_module_names and type(value).__module__.partition(".")[0] == library:
-            raise pickle.PicklingError(f"{library} keeps {cls.__qualname__}.{name}, which cannot be pickled")
-        elif not name.startswith("__"):
-            yield name, LeftOut(cls.__qualname__, name)
-
-
 def _attributes(cls: type) -> dict[str, Any]:
     """The attributes of a class that making it anew does not give."""
-    found: dict[str, Any] = by_value._extract_class_dict(cls)
+    found: dict[str, Any] = cloudpickle._extract_class_dict(cls)
     for name in _MADE_ANEW.union(getattr(cls, "__members__", ()) if isinstance(cls, EnumType) else ()):
         found.pop(name, None)
     if isinstance(cls, abc.ABCMeta):
@@ -595,18 +631,15 @@ def _own_attributes(member: Enum) -> dict[str, Any]:
 
 
 def _arguments(member: Enum) -> tuple[Any, ...]:
-    """The arguments that make the text, or the number, that a member of an enumeration is."""
-    kind: Any = type(member)._member_type_  # type: ignore[attr-defined]
-    if kind is object:
-        return ()
-    make = getattr(kind, "__getnewargs__", None)
-    value = member._value_
-    if make:
-        return tuple(make(member))
-    return value if isinstance(value, tuple) else (value,)
+    """The arguments that make the text, or the date, that a member of an enumeration is."""
+    reduced: Any = object.__reduce_ex__(member, 2)
+    if hasattr(type(member), "__setstate__") or not isinstance((*reduced, None)[2], dict | None):
+        raise pickle.PicklingError(f"{member!r} has a state besides its attributes")
+    is_first_the_class = reduced[0] is copyreg.__newobj__  # type: ignore[attr-defined]
+    return tuple(reduced[1][is_first_the_class:])
 
 
-def _fields(cls: Any) -> tuple[Any, ...]:
+def _struct_fields(cls: Any) -> tuple[Any, ...]:
     """The fields that a class of msgspec adds to its bases, and its options."""
     import msgspec  # late: the program has it, and vstate does not require it
 
@@ -626,9 +659,9 @@ def _fields(cls: Any) -> tuple[Any, ...]:
 # Reading
 
 
-def stored_class(magic: bytes, module: str, name: str, definition: Any) -> Any:
-    """The class that a pickle refers to, for a program that reads the pickle without vstate's loader."""
-    return Builders(pickle.loads, lambda found: None).stored_class(magic, module, name, definition)
+def stored_class(*_: object) -> NoReturn:
+    """The class that a pickle refers to: see `Builders`."""
+    raise CannotLoad("its code", "only vstate loads classes and functions that are stored by value")
 
 
 def stored_code(magic: bytes, *args: Any) -> CodeType:
@@ -639,13 +672,9 @@ def stored_code(magic: bytes, *args: Any) -> CodeType:
     return CodeType(*args)
 
 
-def stored_function(
-    magic: bytes, module: str, name: str, code: bytes, scope: Any, beside: Any
-) -> FunctionType:
-    """The function that a pickle holds, with no more than its code and plain globals; see `set_function`."""
-    return Builders(pickle.loads, lambda found: None).stored_function(
-        magic, module, name, code, scope, beside
-    )
+def stored_function(*_: object) -> NoReturn:
+    """The function that a pickle holds, without what `set_function` gives it: see `Builders`."""
+    stored_class()
 
 
 class _Builtins(dict[str, Any]):
@@ -685,18 +714,25 @@ _unfinished: WeakSet[type] = WeakSet()
 def make_class(kind: Any, name: str, bases: Any, names: dict[str, Any], identity: str | None) -> type:
     """The class of this id, without its attributes if it is new. No code of the stored classes runs."""
     resolved = types.resolve_bases(bases)
-    library = next(cls for cls in kind.__mro__ if not needs_definition(cls))
 
     def make() -> type:
+        library = _library(kind)
         body = library.__prepare__(name, resolved)
         body.update(names)
-        if library is kind:
-            return type(kind).__call__(kind, name, resolved, body)  # type: ignore[no-any-return]
         made: type = library.__new__(kind, name, resolved, body)
         library.__init__(made, name, resolved, body)
         return made
 
-    return _made(make, resolved, identity)
+    return _one(make, resolved, identity)
+
+
+def _is_of_python(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in sys.stdlib_module_names
+
+
+def _library(kind: type) -> Any:
+    """The nearest of Python's own metaclasses. Others ran for the definition, and may list their classes."""
+    return next(filter(_is_of_python, kind.__mro__))
 
 
 def make_struct(
@@ -706,7 +742,7 @@ def make_struct(
     import msgspec  # late: it is not one of vstate's requirements
 
     given = [(field, Any, msgspec.field(name=encoded, **default)) for field, encoded, default in fields]
-    return _made(
+    return _one(
         lambda: msgspec.defstruct(name, given, bases=bases, namespace=dict(names), **options), bases, identity
     )
 
@@ -716,17 +752,19 @@ def make_enum(
 ) -> type:
     """As `make_class`, for an enumeration with its members."""
 
-    def new(cls: Any, index: int) -> Any:
-        _, value, args = members[index]
+    following = iter(members)
+
+    def new(cls: Any, *_: Any) -> Any:
+        _, value, args = next(following)
         made = (cls._member_type_.__new__)(cls, *args)
         made._value_ = value
         return made
 
     def make() -> type:
-        library = next(cls for cls in kind.__mro__ if not needs_definition(cls))
+        library = _library(kind)
         body = library.__prepare__(name, bases)
         body.update(names)  # an EnumDict would take each other way for a member
-        body["__new__"], body["__init__"] = new, lambda member, index: None
+        body["__new__"], body["__init__"] = new, lambda *_: None
         for index, (member, *_) in enumerate(members):
             body[member] = index
         made: type = library.__new__(kind, name, bases, body)
@@ -734,10 +772,10 @@ def make_enum(
             type.__delattr__(made, temporary)
         return made
 
-    return _made(make, bases, identity)
+    return _one(make, bases, identity)
 
 
-def _made(make: Callable[[], type], bases: Iterable[type], identity: str | None) -> type:
+def _one(make: Callable[[], type], bases: Iterable[type], identity: str | None) -> type:
     with _registering:
         known: type | None = _by_id.get(identity) if identity else None
         if known is None:
@@ -750,10 +788,10 @@ def _made(make: Callable[[], type], bases: Iterable[type], identity: str | None)
 
 @contextmanager
 def _quiet(bases: Iterable[type]) -> Iterator[None]:
-    """Keep a stored class from the `__init_subclass__` of a stored base: it ran for the definition."""
+    """Keep a stored class from the `__init_subclass__` of a base: it ran for the definition."""
     owners = (owner for base in bases for owner in base.__mro__ if "__init_subclass__" in vars(owner))
     owner = next(owners, object)
-    if not needs_definition(owner):
+    if _is_of_python(owner):
         yield
         return
     original, thread = vars(owner)["__init_subclass__"], threading.get_ident()
@@ -787,28 +825,12 @@ def set_class(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, Any]]])
     _unfinished.discard(cls)
 
 
-class LeftOut:
-    """Stands in a class for an attribute that was not stored with it."""
-
-    def __init__(self, owner: str, name: str) -> None:
-        self.owner, self.name = owner, name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LeftOut, ("".join(self.owner), "".join(self.name))
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        raise AttributeError(
-            f"{self.owner}.{self.name} cannot be pickled, so it was not stored with its class. Define "
-            f"{self.owner} in this program"
-        )
-
-
-def make_variable(kind: Any, name: str, limits: Any, options: dict[str, Any], identity: str) -> Any:
+def make_variable(kind: Any, name: str, limits: Any, options: dict[str, Any], identity: str | None) -> Any:
     """The type variable of this id."""
     return _track(kind(name, *limits, **options), identity)
 
 
-def own(name: str) -> Any:
+def own_definition(name: str) -> Any:
     """The running program's own class or function of this qualified name in `__main__`; None without one."""
     found: Any = sys.modules.get("__main__")
     for part in name.split("."):
@@ -836,8 +858,8 @@ class Builders:
             return _refuse if name in _OLD else None
         if name in _MAKERS:
             return partial(self._make, _MAKERS[name])
-        own = self.stored_class, self.stored_function, self.set_function
-        return next((function for function in own if function.__name__ == name), None)
+        methods = self.stored_class, self.stored_function, self.set_function
+        return next((method for method in methods if method.__name__ == name), None)
 
     def stored_class(self, magic: bytes, module: str, name: str, definition: Any) -> Any:
         """The program's own class of this name, or the stored one if this Python can run it."""
@@ -846,6 +868,11 @@ class Builders:
             return found
         if magic == MAGIC and len(definition):
             return self._load(bytes(definition))
+        with _registering:
+            undefined = [cls for cls in _undefined if (_module_of(cls), cls.__qualname__) == (module, name)]
+        if len(undefined) == 1 and not len(definition):
+            self._note(undefined[0])
+            return undefined[0]
         raise CannotLoad(f"{module}.{name}", _reason(magic) if magic != MAGIC else _NO_DEFINITION)
 
     def stored_function(
@@ -889,13 +916,43 @@ class Builders:
         if new is not None:
             found = evolution.find(new, full)
         else:
-            found = own(name) if module == "__main__" else None
+            found = own_definition(name) if module == "__main__" else None
         if found is not None:
             self._note(found)
         return found
 
 
 _MAKERS: Final = {make.__name__: make for make in (make_class, make_enum, make_struct)}
+
+
+class _Alone(Builders):
+    """Those of a process that has none of the classes, and keeps none."""
+
+    def find(self, module: str, name: str) -> Callable[..., Any] | None:
+        """See `Builders`."""
+        return partial(self._make, make_variable) if name == "make_variable" else super().find(module, name)
+
+    def _make(self, make: Callable[..., type], *args: Any) -> type:
+        return make(*args[:4], None, *args[5:])
+
+    def _own(self, module: str, name: str) -> None:
+        return None
+
+
+class _Trial(pickle.Unpickler):
+    """Loads a definition without the classes of `__main__`."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in _MAINS:
+            raise CannotLoad(f"{module}.{name}", "no other program has it")
+        builder = _Alone(_try, lambda found: None).find(module, name) if module in MODULES else None
+        return builder or super().find_class(module, name)
+
+
+def _try(data: bytes) -> Any:
+    return _Trial(io.BytesIO(framed(data))).load()
+
+
 _OLD: Final = frozenset({"_make_function", "_make_skeleton_class", "_make_skeleton_enum"})
 
 
@@ -905,8 +962,8 @@ def _refuse(*_: object) -> NoReturn:
 
 
 _NO_DEFINITION: Final = (
-    "it was stored without its definition, which cannot be pickled. Define it in this program, or tell "
-    "`vstate.renamed` where it is now, or read the data alone with `state.inert(key)`"
+    "it was stored without its definition, which cannot be pickled or would not load. Define it in this "
+    "program, or tell `vstate.renamed` where it is now, or read the data alone with `state.inert(key)`"
 )
 
 
