@@ -852,8 +852,9 @@ def test_the_locks_of_living_objects(tmp_path: Path) -> None:
     kept = [kind(Gated()) for kind in KINDS.values()]
     for call in kept:
         call(nothing)
-    known, found = set(map(id, forks._locks)), 0
-    for thing in gc.get_objects():
+    objects = gc.get_objects()
+    known, found = set(map(id, forks._locks)), 0  # after the objects: other threads make some meanwhile
+    for thing in objects:
         if not str(type(thing).__module__).startswith("vstate."):
             continue
         names = {name for base in type(thing).__mro__ for name in getattr(base, "__slots__", ())}

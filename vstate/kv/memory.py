@@ -27,6 +27,13 @@ class Memory(Uncopied, TransactionalStore):
                 self._carry_out()
             return self._values.get(key)
 
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """The values of those keys that are present, all of one moment."""
+        asked = [check_key(key) for key in keys]
+        with self._lock:
+            self._carry_out()
+            return {key: self._values[key] for key in asked if key in self._values}
+
     def keys(self, prefix: str = "") -> Iterator[str]:
         check_key(prefix)
         with self._lock:
