@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -429,10 +429,30 @@ class Deep(Counts):
         self.stats["reads"] += 1
 
 
-READ: dict[str, type[Any]] = {
+class Named(NamedTuple):
+    """It is stored by the names of its fields, as a struct of msgspec is."""
+
+    words: list[str]
+    hits: list[int]
+
+    def read(self) -> None:
+        self.hits.append(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """As `Named`, with slots."""
+
+    words: list[str]
+    hits: list[int]
+    read = Named.read
+
+
+READ: dict[str, Callable[[], Any]] = {
     kind.__name__: kind for kind in (Hits, SubHits, Cached, Filled, Reified, Slotted, Tuples, Entries, Deep)
 }
-for kind in (Hits, Slotted, Entries):
+READ["Named"], READ["Narrow"] = lambda: Named(["a"], []), lambda: Narrow(["a"], [])
+for kind in (Hits, Slotted, Entries, Named, Narrow):
     vstate.compare(kind, without=["hits"])
 vstate.compare(f"{__name__}.Cached", without=["_cache"])
 vstate.compare(Filled, without=["lock", "upper"])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copyreg
 import io
 import signal
-from collections import OrderedDict
+from collections import OrderedDict, UserString
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
+from http import HTTPStatus
+from importlib.util import find_spec
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -233,6 +235,27 @@ def _in_own_set() -> Frozen:
     return _filled(Frozen("a"), lambda made: made.among.append({made}))
 
 
+def _unknown_status() -> HTTPStatus:
+    made = int.__new__(HTTPStatus, 799)
+    made._value_, made._name_ = 799, "OTHER"
+    return made
+
+
+def _unknown_member() -> Known:
+    made = object.__new__(Known)
+    made._value_, made._name_ = 7, "SEVEN"
+    return made
+
+
+class Known(Enum):
+    ONE = 1
+
+
+def _in_its_own_set(made: Any) -> Any:
+    made.among = {made}
+    return made
+
+
 LATER: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "a dict whose __setitem__ needs its attributes": (
         Entries,
@@ -251,6 +274,12 @@ LATER: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "__reduce__ of an exception": (lambda: Refuses(1), lambda: Refuses(-1)),
     "__getnewargs__": (lambda: Number(1), lambda: Number(-1)),
     "a member of an enum": (lambda: Odd.ONE, lambda: Odd.OTHER),
+    "a status that its enum does not know": (lambda: HTTPStatus.OK, _unknown_status),
+    "a member that its enum does not know": (lambda: Known.ONE, _unknown_member),
+    "of the standard library, in a set of its cycle": (
+        lambda: UserString("a"),
+        lambda: _in_its_own_set(UserString("a")),
+    ),
     "in a set of its cycle": (lambda: Node("a"), _child),
     "as a key of its cycle": (
         lambda: Node("a"),
@@ -258,6 +287,19 @@ LATER: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     ),
     "frozen, in a set of its cycle": (lambda: Frozen("a"), _in_own_set),
 }
+
+
+if find_spec("msgspec"):
+    import msgspec  # late: it may not be installed
+
+    class Strict(type(msgspec.Struct)):  # type: ignore[misc]
+        def __call__(cls, n: int) -> Any:
+            return super().__call__(checked(n))
+
+    class Struct(msgspec.Struct, metaclass=Strict):
+        n: int
+
+    LATER["a metaclass"] = lambda: Struct(1), lambda: _filled(Struct(1), lambda it: setattr(it, "n", -1))
 
 
 @pytest.mark.parametrize("name", LATER)
@@ -320,12 +362,30 @@ class Plain:
 def test_plain_objects_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects that pickle makes without their classes are loaded once for all of a class."""
     state = Versioned()
+    local = _local_classes()
     state["v"] = held = [Plain(1, [{"a": (1, {2})}, datetime(2026, 1, 2), Decimal(1)]), KeyError("k")]
+    held += [make(1) for make in local]
     state.commit()
     monkeypatch.setattr("vstate.values.pickling.loads", None)
     held[0].parts.append(Plain(2))
-    state["w"] = Plain(3, [held])
+    state["w"] = Plain(3, [held, [make(2) for make in local]])
     assert state.commit() is not None
+
+
+def _local_classes() -> list[Callable[[int], Any]]:
+    """Classes that are stored by value."""
+
+    class Pair(NamedTuple):
+        a: int
+
+    class Error(Exception):
+        pass
+
+    class Colour(Enum):
+        RED = 1
+        BLUE = 2
+
+    return [Pair, Error, Colour]
 
 
 PARTS = st.one_of(

@@ -47,8 +47,12 @@ def runs_code(kind: type) -> bool:
     reducer = copyreg.dispatch_table.get(kind)
     if reducer is not None and _root(reducer.__module__) not in _LIBRARIES:
         return True
+    pickled: Any = kind.__reduce_ex__, kind.__reduce__
+    is_built = pickled == (object.__reduce_ex__, object.__reduce__)
     if _root(kind.__module__) in _LIBRARIES and not (kind.__flags__ & _HEAP_TYPE and needs_definition(kind)):
-        return False
+        # A UserString may be in a set that it holds itself.
+        is_hashed = kind.__dictoffset__ != 0 and isinstance(kind.__hash__, FunctionType)
+        return is_built and is_hashed and _root(kind.__module__) in sys.stdlib_module_names
     if issubclass(kind, Enum):
         plain = all(type(member._value_) in _PLAIN_VALUES for member in kind.__members__.values())
         return not plain or _packages(kind, _ENUM) - _BUILTINS != {"enum"}
@@ -64,8 +68,7 @@ def runs_code(kind: type) -> bool:
             else {_root(type(kind).__module__)}
         )
         return hasattr(kind, "__post_init__") or bool((called | _packages(kind, _LOOKING)) - _MSGSPEC)
-    pickled: Any = kind.__reduce_ex__, kind.__reduce__
-    if pickled != (object.__reduce_ex__, object.__reduce__) or _packages(kind, _ALLOCATING) - _BUILTINS:
+    if not is_built or _packages(kind, _ALLOCATING) - _BUILTINS:
         return True
     if issubclass(kind, dict | list) and _packages(kind, _FILLING) - _BUILTINS:
         return True
