@@ -421,6 +421,16 @@ def test_upgrades_to_another_kind(kinds: tuple[str, str], old: ModuleType) -> No
         assert (found.x, found.y) == (11, 2)
 
 
+def test_an_upgrade_of_a_class_that_is_stored_by_value(old: ModuleType) -> None:
+    """A class that no process can import has upgrades too, as a model of pydantic made of a generic one."""
+    kind_of("generic", "x: int", "y: int = 2")
+    generic = vars(sys.modules["evolving"])["G"]
+    store = stored(v=generic[str](x=1), w=type("Made", (), {})())
+    upgrade(generic, lambda fields: {**fields, "x": fields["x"] + 10})
+    upgrade(f"{__name__}.Made", lambda fields: {"x": 5})
+    assert (Versioned(store)["v"].x, Versioned(store)["w"].x) == (11, 5)
+
+
 @pytest.mark.parametrize("base", ["Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"])
 def test_members_of_an_enum(base: str, old: ModuleType) -> None:
     """An upgrade gets the value of a member, and returns the present one; without it an old value is told."""

@@ -63,8 +63,10 @@ def is_by_name(kind: type) -> bool:
 
 
 @by_class
-def _names(kind: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
+def _names_in_slots(kind: type) -> list[str] | None:
+    """The fields of a dataclass with the state of one with slots; None for any other class."""
+    is_one = dataclasses.is_dataclass(kind) and _module(kind, "__getstate__") == "dataclasses"
+    return [field.name for field in dataclasses.fields(kind)] if is_one else None
 
 
 def reduce_by_name(obj: Any) -> tuple[Any, ...]:
@@ -72,10 +74,11 @@ def reduce_by_name(obj: Any) -> tuple[Any, ...]:
     kind = type(obj)
     names, more = field_names(kind), getattr(obj, "__dict__", None)
     if names is None:
-        if dataclasses.is_dataclass(kind) and _module(kind, "__getstate__") == "dataclasses":
-            fields = {name: getattr(obj, name) for name in _names(kind) if hasattr(obj, name)}
-        else:
+        inside = _names_in_slots(kind)
+        if inside is None:
             fields = obj.__getstate__()
+        else:
+            fields = {name: getattr(obj, name) for name in inside if hasattr(obj, name)}
         fields = {**fields, **more} if more else fields
         return copyreg.__newobj__, (kind,), fields, None, None, set_fields  # type: ignore[attr-defined]
     if not issubclass(kind, tuple):

@@ -383,7 +383,7 @@ class Finder:
         self.record(module, name)
         if module in definitions.MODULES:
             if self.builders is None:
-                self.builders = definitions.Builders(loads, self.note)
+                self.builders = definitions.Builders(self._load_definition, self.note)
             builder = self.builders.find(module, name)
             if builder is not None:
                 return builder
@@ -393,6 +393,12 @@ class Finder:
         else:
             found = evolution.find(new, self.last_global)
         self.note(found)
+        return found
+
+    def _load_definition(self, data: bytes) -> Any:
+        found = loads(data)
+        if isinstance(found, type) and evolution.has_upgrade(found):
+            self.note(found)
         return found
 
     def note(self, found: Any) -> None:
