@@ -35,7 +35,7 @@ from vstate.patterns import Journal
 from vstate.patterns.fields import Fields
 from vstate.patterns.journal import Journals
 from vstate.sessions import StateService, VersionedSession
-from vstate.values import definitions, pickling
+from vstate.values import builders, definitions, pickling
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -705,7 +705,7 @@ def test_a_thread_is_importing(tmp_path: Path) -> None:
     "held",
     [
         pickling._undisturbed,
-        lambda: definitions._registering,
+        lambda: builders.registering,
         lambda: definitions.cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK,
     ],
     ids=["the switch interval", "ids of classes", "cloudpickle"],

@@ -24,7 +24,7 @@ from vstate.objects.segment import Segment, encode_segment
 from vstate.objects.stream import split
 from vstate.repo import Repository
 from vstate.repo.objects import Objects
-from vstate.values.definitions import MAGIC
+from vstate.values.builders import MAGIC
 from vstate.values.entry import encode_value
 from vstate.values.pickling import dumps, loads
 

@@ -387,7 +387,7 @@ DANGEROUS = [
         for name in ["subimport", "_make_function", "_builtin_type", "_make_skeleton_class"]
     ),
     *(
-        "vstate.values.definitions." + name
+        "vstate.values.builders." + name
         for name in ["stored_code", "stored_function", "set_function", "make_class", "set_class"]
     ),
 ]

@@ -15,7 +15,7 @@ from pythons import installed
 
 import vstate
 from vstate import CannotLoad, Disk, Versioned
-from vstate.values import definitions
+from vstate.values import builders
 from vstate.values.entry import encode_value
 from vstate.values.inert import Instance, read
 from vstate.values.pickling import dumps, loads
@@ -135,7 +135,7 @@ def test_code_of_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no other Python is installed, a magic number stands for it: the loader names the writer."""
     local = type("Local", (), {"__module__": "__main__", "x": 1})
     for value in (local(), local, lambda: 1, [{"f": lambda: 1}]):
-        monkeypatch.setattr(definitions, "MAGIC", NEXT)
+        monkeypatch.setattr(builders, "MAGIC", NEXT)
         data, buffers = dumps(value)
         monkeypatch.undo()
         with pytest.raises(CannotLoad, match=WROTE):
@@ -148,7 +148,7 @@ def test_a_code_object() -> None:
     data, _ = dumps([code])
     assert eval(loads(data)[0], {"f": abs}) == 3
     with pytest.raises(CannotLoad, match=r"__main__\.<module>.*" + WROTE):
-        loads(data.replace(definitions.MAGIC, NEXT))
+        loads(data.replace(builders.MAGIC, NEXT))
 
 
 _SAME = """
@@ -279,7 +279,7 @@ def test_a_reader_makes_a_class_once() -> None:
         data, buffers = dumps(local())
         stored.append((data, [bytearray(buffer) for buffer in buffers]))
     for order, limit in ((stored, 5), (stored[::-1], 9)):
-        definitions._by_id.clear()
+        builders.by_id.clear()
         read = [loads(*value) for value in order]
         assert [value.limit for value in read] == [limit, limit]
 
@@ -407,8 +407,8 @@ def _stored(value: Any) -> tuple[bytes, Any]:
     """All bytes that are stored for a value, and the value as another process loads it."""
     data, buffers = dumps(value)
     copies = [bytearray(buffer) for buffer in buffers]
-    definitions._by_id.clear()  # else a class of this process stands for the stored one
-    definitions._undefined.clear()
+    builders.by_id.clear()  # else a class of this process stands for the stored one
+    builders.undefined_classes.clear()
     return data + b"".join(copies), loads(data, copies)
 
 

@@ -4,37 +4,31 @@ A value refers to such a class by its name, and the definition lies beside the v
 definitions are stored once, and a program that has the class does not read the definition.
 
 Code takes along the modules, definitions and numbers that it uses. Other values of globals stay in their
-program: they may be secret, long, or locks. Parts of a class that cannot be pickled stay there too.
+program: they may be secret, long, or locks. A definition is whole, and loads in a process that lacks the
+class: or there is none, and the objects of the class are data elsewhere.
 
-Code is bytecode, and only the minor version of Python that compiled it can run it: another one crashes. So
-each code object is stored with `MAGIC`, the magic number of its Python. The names of the functions below
-"Reading" are in stored pickles.
+`builders.py` makes the classes and functions again.
 """
 
 from __future__ import annotations
 
 import abc
-import builtins
 import copyreg
 import gc
 import io
 import pickle
 import re
 import sys
-import threading
-import types
 import typing
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum, EnumType
 from functools import cached_property, lru_cache, partial
-from importlib.util import MAGIC_NUMBER
 from logging import Logger
 from numbers import Number
 from types import (
     BuiltinFunctionType,
-    CellType,
     CodeType,
     EllipsisType,
     FunctionType,
@@ -46,27 +40,18 @@ from types import (
     NotImplementedType,
     UnionType,
 )
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from cloudpickle import cloudpickle
 
 from vstate.errors import CannotLoad
-from vstate.forks import new_lock
-from vstate.values import evolution
+from vstate.values import builders
+from vstate.values.builders import MAINS, NAMED, is_of_python, module_of
 from vstate.values.exceptions import reduce_exception
 from vstate.values.fields import is_by_name, reduce_by_name
 from vstate.values.opcodes import framed, frameless
 
-MAGIC: Final = MAGIC_NUMBER
-
-NAMED: Final = "__vstate_globals__"
-"""The global in which a module names the globals whose values go along with its code."""
-
-MODULES: Final = frozenset({__name__, cloudpickle.__name__})
-"""The modules some of whose names in a pickle are replaced during a load: see `Builders.find`."""
-
-_MAINS: Final = ("__main__", "__mp_main__")  # the second is the first, in a process of multiprocessing
 _CLOUDPICKLES: Final[dict[type, Any]] = cloudpickle.Pickler._dispatch_table
 _SINGLE: Final = (NoneType, EllipsisType, NotImplementedType)
 _CONSTANTS, _FILE_NAME = 7, 10  # places among the fields of a code object
@@ -96,17 +81,6 @@ _KINDS_OF_CODE: Final = (type, FunctionType, _CACHED, Enum, Logger, EllipsisType
 _ALIASES: Final = (GenericAlias, UnionType, typing._BaseGenericAlias)  # type: ignore[attr-defined]
 
 
-def python_of(magic: bytes) -> str:
-    """The version of Python that has this magic number, for people: `Python 3.12`."""
-    number = int.from_bytes(magic[:2], "little")
-    if 3450 <= number < 4000:  # each minor version begins a new fifty
-        return f"Python 3.{11 + (number - 3450) // 50}"
-    return f"a Python with the magic number {number}"
-
-
-# Writing
-
-
 def is_class(obj: Any) -> bool:
     """Whether `obj` is a class, of any metaclass."""
     return issubclass(type(obj), type)
@@ -125,11 +99,8 @@ def reduce_class(cls: type) -> Any:
         return cloudpickle._class_reduce(cls)
     if not needs_definition(cls):
         return NotImplemented
-    return stored_class, (MAGIC, _module_of(cls), cls.__qualname__, pickle.PickleBuffer(definition(cls)))
-
-
-def _module_of(obj: Any) -> str:
-    return "__main__" if obj.__module__ in _MAINS else str(obj.__module__)
+    name = module_of(cls), cls.__qualname__
+    return builders.stored_class, (builders.MAGIC, *name, pickle.PickleBuffer(definition(cls)))
 
 
 class _NamedError(pickle.PicklingError):
@@ -157,8 +128,8 @@ def definition(cls: type) -> Definition:
             _proven(_dump(ByValue(), value))
             continue
         raise _NamedError(f"the global {name}, which {NAMED} names, would not load again")
-    with _registering:
-        _undefined.add(cls)
+    with builders.registering:
+        builders.undefined_classes.add(cls)
     return Definition()
 
 
@@ -173,8 +144,6 @@ def _failing() -> Iterator[None]:
         pass
 
 
-_undefined: WeakSet[type] = WeakSet()
-"""Classes of this process that are stored without a definition."""
 _loaded: set[str] = set()
 """Hashes of definitions that a trial loaded."""
 
@@ -191,6 +160,21 @@ def _proven(data: bytes) -> bytes:
     return data
 
 
+class _Trial(pickle.Unpickler):
+    """Loads a definition without the classes of `__main__`."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in MAINS:
+            raise CannotLoad(f"{module}.{name}", "no other program has it")
+        if module in builders.MODULES and (found := builders.Alone(_try).find(module, name)):
+            return found
+        return super().find_class(module, name)
+
+
+def _try(data: bytes) -> Any:
+    return _Trial(io.BytesIO(framed(data))).load()
+
+
 def _dump(pickler: ByValue, obj: Any) -> bytes:
     pickle.Pickler.dump(pickler, obj)  # cloudpickle's own would hide a RecursionError
     data = frameless(pickler.file.getvalue())
@@ -203,37 +187,21 @@ def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-_registering = new_lock()
-_ids: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-_by_id: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""The classes and type variables that were stored or loaded by value."""
-
-
 def token(cls: type) -> str:
     """The id of a class among equal ones: a hash of its definition. Two classes of a process never share one.
 
     A class that was loaded keeps the id that it was stored with.
     """
-    known = _ids.get(cls)
+    known = builders.ids.get(cls)
     if known is not None:
         return known
     base = made = _hash(_dump(ByValue(tokens=False), cls))
     number = 1
-    with _registering:
-        while _by_id.get(made) is not None:
+    with builders.registering:
+        while builders.by_id.get(made) is not None:
             number += 1
             made = f"{base}-{number}"
-        _track(cls, made)
-    return made
-
-
-def _track(made: Any, identity: str | None) -> Any:
-    """The class or variable of this id: `made`, or an earlier one."""
-    if identity is None:
-        return made
-    with _registering:
-        made = _by_id.setdefault(identity, made)
-        _ids[made] = identity
+        builders.track(cls, made)
     return made
 
 
@@ -243,7 +211,7 @@ def reduce_code(code: CodeType) -> tuple[Any, ...]:
     fields = list(fields)
     fields[_CONSTANTS] = tuple(map(_ordered, code.co_consts))
     fields[_FILE_NAME] = code.co_filename if _is_of_attrs(code) else "<stored>"
-    return stored_code, (MAGIC, *fields)
+    return builders.stored_code, (builders.MAGIC, *fields)
 
 
 _codes: WeakKeyDictionary[CodeType, bytes] = WeakKeyDictionary()
@@ -268,7 +236,7 @@ def _reduce_variable(variable: Any) -> Any:
     limits = getattr(variable, "__constraints__", ())
     # Equal variables of a module are one variable.
     identity = f"{variable.__module__}.{variable}: {options.get('bound')} {limits}"
-    return make_variable, (type(variable), variable.__name__, limits, options, identity)
+    return builders.make_variable, (type(variable), variable.__name__, limits, options, identity)
 
 
 def _reduce_new_type(made: Any) -> Any:
@@ -285,8 +253,7 @@ def _reduce_alias(alias: Any) -> Any:
 def _is_importable(obj: Any) -> bool:
     """Whether other processes find this under the name that it has in its module."""
     return (
-        obj.__module__ not in _MAINS
-        and cloudpickle._lookup_module_and_qualname(obj, obj.__name__) is not None
+        obj.__module__ not in MAINS and cloudpickle._lookup_module_and_qualname(obj, obj.__name__) is not None
     )
 
 
@@ -295,37 +262,27 @@ def _reduce_cached_property(found: cached_property[Any]) -> Any:
     return cached_property, (found.func,), {"attrname": found.attrname}
 
 
-class _LruCache:
-    """The decorator that `functools.lru_cache` returns for these parameters, and its pickle."""
-
-    def __init__(self, parameters: dict[str, Any]) -> None:
-        self._parameters = parameters
-
-    def __call__(self, function: Callable[..., Any]) -> Any:
-        return lru_cache(**self._parameters)(function)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return lru_cache, tuple(self._parameters.values())
-
-
 def _reduce_lru_cache(found: Any) -> Any:
     if _is_importable(found):
         return found.__reduce__()
-    return _LruCache(found.cache_parameters()), (found.__wrapped__,)
+    return builders.make_cached, (found.cache_parameters(), found.__wrapped__)
 
 
-class _Ordered:
-    """A frozenset whose pickle does not depend on the hashes of this process."""
+class _Call(NamedTuple):
+    """Stands for the result of a call in a pickle."""
 
-    def __init__(self, members: frozenset[Any]) -> None:
-        self._members = members
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return frozenset, (sorted(self._members, key=repr),)
+        return tuple(self)
 
 
 def _ordered(value: Any) -> Any:
-    return _Ordered(value) if type(value) is frozenset and len(value) > 1 else value
+    """The value, or a frozenset so that its pickle does not depend on the hashes of this process."""
+    if type(value) is not frozenset or len(value) < 2:
+        return value
+    return _Call(frozenset, (sorted(value, key=repr),))
 
 
 REDUCERS: Final[Mapping[type, Any]] = ChainMap(
@@ -376,16 +333,22 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotatio
             "__name__": "".join(function.__name__),  # a copy: pickles differ in the texts that they share
         }
         own = {"".join(name): value for name, value in function.__dict__.items()}
-        names = _module_of(function), "".join(function.__qualname__)
-        args = MAGIC, *names, _pickled_code(function.__code__), home or self._shared(function), beside
+        names = module_of(function), "".join(function.__qualname__)
+        args = (
+            builders.MAGIC,
+            *names,
+            _pickled_code(function.__code__),
+            home or self._shared(function),
+            beside,
+        )
         state = attributes, own, function.__closure__ or (), code, modules
-        return stored_function, args, state, None, None, set_function
+        return builders.stored_function, args, state, None, None, builders.set_function
 
     def _shared(self, function: FunctionType) -> dict[str, Any]:
         """The globals that functions of one program share again when they are loaded."""
         names = function.__globals__
         kept = {name: names[name] for name in ("__name__", "__package__", "__path__") if name in names}
-        if kept.get("__name__") in _MAINS:
+        if kept.get("__name__") in MAINS:
             kept["__name__"] = "__main__"
         shared: dict[str, Any] = self.globals_ref.setdefault(id(names), kept)
         return shared
@@ -420,7 +383,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotatio
 def _home(function: FunctionType) -> ModuleType | None:
     """The module whose globals the function has, if other processes can import it."""
     name = function.__globals__.get("__name__")
-    found = sys.modules.get(name) if isinstance(name, str) and name not in _MAINS else None
+    found = sys.modules.get(name) if isinstance(name, str) and name not in MAINS else None
     if not isinstance(found, ModuleType) or vars(found) is not function.__globals__:
         return None
     return found if cloudpickle._should_pickle_by_reference(found) else None
@@ -435,7 +398,7 @@ def _is_number(value: Any) -> bool:
     kind = type(value)
     if kind in (NoneType, bool, int, float):
         return True
-    known = _is_of_python(kind) or kind.__module__ == "numpy"
+    known = is_of_python(kind) or kind.__module__ == "numpy"
     return (
         known and issubclass(kind, Number) and not issubclass(kind, Enum) and not hasattr(value, "__dict__")
     )
@@ -462,35 +425,24 @@ def _is_code(value: Any) -> bool:
     return all(_is_number(part) or _is_code(part) for part in parts)
 
 
-class _Imported(NamedTuple):
-    """Something that a module holds under a name; it is pickled as that name."""
-
-    module: ModuleType
-    name: str
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, tuple(self)
-
-
-def _imported(name: str, value: Any) -> _Imported | None:
+def _imported(name: str, value: Any) -> _Call | None:
     """Where a global was imported from; None for text, and for a value that no module has under this name."""
     if type(value) in (str, bytes):  # equal texts may be one object
         return None
     found = _place(name, id(value), len(sys.modules))
-    return found if found is not None and vars(found.module).get(name) is value else None
+    return _Call(getattr, (found, name)) if found and vars(found).get(name) is value else None
 
 
 @lru_cache(_MOST_KNOWN)  # each commit asks for the same
-def _place(name: str, identity: int, _: int) -> _Imported | None:
-    """This object as a name of the outermost module that other processes can import, and that has it."""
+def _place(name: str, identity: int, _: int) -> ModuleType | None:
+    """The outermost module that has this object under this name, and that other processes can import."""
     modules = [
         module
         for label, module in list(sys.modules.items())
-        if type(module) is ModuleType and module.__name__ == label and label not in _MAINS
+        if type(module) is ModuleType and module.__name__ == label and label not in MAINS
         if id(vars(module).get(name)) == identity and cloudpickle._should_pickle_by_reference(module)
     ]
-    found = min(modules, key=lambda module: (module.__name__.count("."), module.__name__), default=None)
-    return _Imported(found, name) if found is not None else None
+    return min(modules, key=lambda module: (module.__name__.count("."), module.__name__), default=None)
 
 
 class ByValue(Pickler):
@@ -537,9 +489,12 @@ class ByValue(Pickler):
 
     def reduce_whole(self, cls: type) -> Any:
         """How a class is pickled with all its parts."""
-        identity = token(cls) if self._tokens else _ids.get(cls)
+        identity = token(cls) if self._tokens else builders.ids.get(cls)
         attributes = _attributes(cls)
-        names: dict[str, Any] = {"__module__": _module_of(cls), "__qualname__": "".join(cls.__qualname__)}
+        names: dict[str, Any] = {
+            "__module__": module_of(cls),
+            "__qualname__": "".join(cls.__qualname__),
+        }
         if "__orig_bases__" in attributes:
             names["__orig_bases__"] = attributes["__orig_bases__"]
         base = type(cls), cls.__name__, _bases(cls), names, identity
@@ -548,14 +503,14 @@ class ByValue(Pickler):
         make: Any
         if members:
             values = [(name, member._value_, _arguments(member)) for name, member in members.items()]
-            make = (make_enum, (*base, values))
+            make = (builders.make_enum, (*base, values))
         elif type(cls).__module__ == "msgspec._core":
-            make = (make_struct, (*base, *_struct_fields(cls)))
+            make = (builders.make_struct, (*base, *_struct_fields(cls)))
         else:
             if "__slots__" in attributes:
                 names["__slots__"] = tuple(_slots(cls))
-            make = (make_class, base)
-        return *make, (attributes, own), None, None, set_class
+            make = (builders.make_class, base)
+        return *make, (attributes, own), None, None, builders.set_class
 
 
 class _Sketch(ByValue):
@@ -654,321 +609,3 @@ def _struct_fields(cls: Any) -> tuple[Any, ...]:
     options = {name: getattr(config, name) for name in sorted(dir(config)) if not name.startswith("_")}
     options["kw_only"] = not {name for name, *_ in fields} <= set(cls.__match_args__)
     return fields, options
-
-
-# Reading
-
-
-def stored_class(*_: object) -> NoReturn:
-    """The class that a pickle refers to: see `Builders`."""
-    raise CannotLoad("its code", "only vstate loads classes and functions that are stored by value")
-
-
-def stored_code(magic: bytes, *args: Any) -> CodeType:
-    """The code object with these fields; CannotLoad for code of another Python."""
-    if magic != MAGIC:
-        names = [value for value in args if type(value) is str]
-        raise CannotLoad(f"__main__.{names[-1]}" if names else "a function", _reason(magic))
-    return CodeType(*args)
-
-
-def stored_function(*_: object) -> NoReturn:
-    """The function that a pickle holds, without what `set_function` gives it: see `Builders`."""
-    stored_class()
-
-
-class _Builtins(dict[str, Any]):
-    """The builtins of functions that miss globals: they say where these are."""
-
-    def __init__(self) -> None:
-        super().__init__(vars(builtins))
-        self.missing: set[str] = set()
-
-    def __missing__(self, name: str) -> Any:
-        if name not in self.missing:
-            raise KeyError(name)
-        raise NameError(
-            f"the global {name!r} stayed in the program that stored this code: values of globals do not go "
-            f"along. Define the class or function in this program, or name the global where it is stored: "
-            f"{NAMED} = ({name!r},)",
-            name=name,
-        )
-
-
-def set_function(function: FunctionType, state: tuple[Any, ...]) -> None:
-    """Give a function that was made just now the rest of its parts."""
-    attributes, own, cells, code, _ = state
-    for name, value in attributes.items():
-        setattr(function, name, value)
-    function.__dict__.update(own)
-    for cell, stored in zip(function.__closure__ or (), cells, strict=True):
-        with suppress(ValueError):  # the stored cell is empty
-            cell.cell_contents = stored.cell_contents
-    function.__globals__.update(code)
-
-
-_unfinished: WeakSet[type] = WeakSet()
-"""Classes that were made, and have no attributes yet."""
-
-
-def make_class(kind: Any, name: str, bases: Any, names: dict[str, Any], identity: str | None) -> type:
-    """The class of this id, without its attributes if it is new. No code of the stored classes runs."""
-    resolved = types.resolve_bases(bases)
-
-    def make() -> type:
-        library = _library(kind)
-        body = library.__prepare__(name, resolved)
-        body.update(names)
-        made: type = library.__new__(kind, name, resolved, body)
-        library.__init__(made, name, resolved, body)
-        return made
-
-    return _one(make, resolved, identity)
-
-
-def _is_of_python(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] in sys.stdlib_module_names
-
-
-def _library(kind: type) -> Any:
-    """The nearest of Python's own metaclasses. Others ran for the definition, and may list their classes."""
-    return next(filter(_is_of_python, kind.__mro__))
-
-
-def make_struct(
-    kind: Any, name: str, bases: Any, names: dict[str, Any], identity: str | None, fields: Any, options: Any
-) -> type:
-    """As `make_class`, for a class of msgspec, which has the fields that it was made with."""
-    import msgspec  # late: it is not one of vstate's requirements
-
-    given = [(field, Any, msgspec.field(name=encoded, **default)) for field, encoded, default in fields]
-    return _one(
-        lambda: msgspec.defstruct(name, given, bases=bases, namespace=dict(names), **options), bases, identity
-    )
-
-
-def make_enum(
-    kind: Any, name: str, bases: Any, names: dict[str, Any], identity: str | None, members: Any
-) -> type:
-    """As `make_class`, for an enumeration with its members."""
-
-    following = iter(members)
-
-    def new(cls: Any, *_: Any) -> Any:
-        _, value, args = next(following)
-        made = (cls._member_type_.__new__)(cls, *args)
-        made._value_ = value
-        return made
-
-    def make() -> type:
-        library = _library(kind)
-        body = library.__prepare__(name, bases)
-        body.update(names)  # an EnumDict would take each other way for a member
-        body["__new__"], body["__init__"] = new, lambda *_: None
-        for index, (member, *_) in enumerate(members):
-            body[member] = index
-        made: type = library.__new__(kind, name, bases, body)
-        for temporary in ("__init__", "__new_member__"):
-            type.__delattr__(made, temporary)
-        return made
-
-    return _one(make, bases, identity)
-
-
-def _one(make: Callable[[], type], bases: Iterable[type], identity: str | None) -> type:
-    with _registering:
-        known: type | None = _by_id.get(identity) if identity else None
-        if known is None:
-            with _quiet(bases):
-                made = make()
-            _unfinished.add(made)
-            known = _track(made, identity)
-        return known
-
-
-@contextmanager
-def _quiet(bases: Iterable[type]) -> Iterator[None]:
-    """Keep a stored class from the `__init_subclass__` of a base: it ran for the definition."""
-    owners = (owner for base in bases for owner in base.__mro__ if "__init_subclass__" in vars(owner))
-    owner = next(owners, object)
-    if _is_of_python(owner):
-        yield
-        return
-    original, thread = vars(owner)["__init_subclass__"], threading.get_ident()
-
-    def init_subclass(cls: type, /, **options: Any) -> None:
-        if threading.get_ident() != thread:
-            original.__get__(None, cls)(**options)
-
-    type.__setattr__(owner, "__init_subclass__", classmethod(init_subclass))
-    try:
-        yield
-    finally:
-        type.__setattr__(owner, "__init_subclass__", original)
-
-
-def set_class(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, Any]]]) -> None:
-    """Give a class that was made just now its attributes."""
-    if cls not in _unfinished:
-        return
-    attributes, members = state
-    for name, value in attributes.items():
-        if name == "_abc_impl":
-            for subclass in value:
-                cls.register(subclass)
-        else:
-            type.__setattr__(cls, name, value)
-    if "__firstlineno__" in attributes:  # setting another attribute may remove it
-        type.__setattr__(cls, "__firstlineno__", attributes["__firstlineno__"])
-    for name, own in members.items():
-        vars(cls.__members__[name]).update(own)
-    _unfinished.discard(cls)
-
-
-def make_variable(kind: Any, name: str, limits: Any, options: dict[str, Any], identity: str | None) -> Any:
-    """The type variable of this id."""
-    return _track(kind(name, *limits, **options), identity)
-
-
-def own_definition(name: str) -> Any:
-    """The running program's own class or function of this qualified name in `__main__`; None without one."""
-    found: Any = sys.modules.get("__main__")
-    for part in name.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
-    if not isinstance(found, type | FunctionType) or found.__module__ not in _MAINS:
-        return None
-    return found if found.__qualname__ == name else None
-
-
-class Builders:
-    """The functions that a pickle calls to make classes and functions, during one load.
-
-    `load` unpickles a definition, and `note` learns of each class that the program has itself.
-    """
-
-    def __init__(self, load: Callable[[bytes], Any], note: Callable[[Any], None]) -> None:
-        self._load = load
-        self._note = note
-        self._own_things: list[Any] = []
-        """The program's own classes and functions, which stand for stored ones, and stay as they are."""
-
-    def find(self, module: str, name: str) -> Callable[..., Any] | None:
-        """The function to use for this name in a pickle; None for the one that the name says."""
-        if module != __name__:
-            return _refuse if name in _OLD else None
-        if name in _MAKERS:
-            return partial(self._make, _MAKERS[name])
-        methods = self.stored_class, self.stored_function, self.set_function
-        return next((method for method in methods if method.__name__ == name), None)
-
-    def stored_class(self, magic: bytes, module: str, name: str, definition: Any) -> Any:
-        """The program's own class of this name, or the stored one if this Python can run it."""
-        found = self._own(module, name)
-        if isinstance(found, type):
-            return found
-        if magic == MAGIC and len(definition):
-            return self._load(bytes(definition))
-        with _registering:
-            undefined = [cls for cls in _undefined if (_module_of(cls), cls.__qualname__) == (module, name)]
-        if len(undefined) == 1 and not len(definition):
-            self._note(undefined[0])
-            return undefined[0]
-        raise CannotLoad(f"{module}.{name}", _reason(magic) if magic != MAGIC else _NO_DEFINITION)
-
-    def stored_function(
-        self, magic: bytes, module: str, name: str, code: bytes, scope: Any, beside: Any
-    ) -> FunctionType:
-        """The stored function if this Python can run it, or the program's own function of this name."""
-        if magic != MAGIC:
-            found = self._own(module, name)
-            if isinstance(found, FunctionType):
-                self._own_things.append(found)
-                return found
-            raise CannotLoad(f"{module}.{name}", _reason(magic))
-        made, names = self._load(code), vars(scope) if isinstance(scope, ModuleType) else scope
-        if names is scope:
-            plain, missing = self._load(bytes(beside)) if beside is not None else ({}, ())
-            names.update(plain)
-            if missing and not isinstance(names.get("__builtins__"), _Builtins):
-                names["__builtins__"] = _Builtins()
-            if missing:
-                names["__builtins__"].missing.update(missing)
-            names.setdefault("__builtins__", vars(builtins))
-        cells = tuple(CellType() for _ in made.co_freevars)
-        function = FunctionType(made, names, None, None, cells or None)
-        function.__module__, function.__qualname__ = module, name
-        return function
-
-    def set_function(self, function: FunctionType, state: Any) -> None:
-        """See the function of this name."""
-        if not any(function is found for found in self._own_things):
-            set_function(function, state)
-
-    def _make(self, make: Callable[..., type], *args: Any) -> type:
-        names = args[3]
-        found = self._own(names["__module__"], names["__qualname__"])
-        return found if isinstance(found, type) else make(*args)
-
-    def _own(self, module: str, name: str) -> Any:
-        """The program's class, or function, that has or replaces this name; None without one."""
-        full = f"{module}.{name}"
-        new = evolution.present(full)
-        if new is not None:
-            found = evolution.find(new, full)
-        else:
-            found = own_definition(name) if module == "__main__" else None
-        if found is not None:
-            self._note(found)
-        return found
-
-
-_MAKERS: Final = {make.__name__: make for make in (make_class, make_enum, make_struct)}
-
-
-class _Alone(Builders):
-    """Those of a process that has none of the classes, and keeps none."""
-
-    def find(self, module: str, name: str) -> Callable[..., Any] | None:
-        """See `Builders`."""
-        return partial(self._make, make_variable) if name == "make_variable" else super().find(module, name)
-
-    def _make(self, make: Callable[..., type], *args: Any) -> type:
-        return make(*args[:4], None, *args[5:])
-
-    def _own(self, module: str, name: str) -> None:
-        return None
-
-
-class _Trial(pickle.Unpickler):
-    """Loads a definition without the classes of `__main__`."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in _MAINS:
-            raise CannotLoad(f"{module}.{name}", "no other program has it")
-        builder = _Alone(_try, lambda found: None).find(module, name) if module in MODULES else None
-        return builder or super().find_class(module, name)
-
-
-def _try(data: bytes) -> Any:
-    return _Trial(io.BytesIO(framed(data))).load()
-
-
-_OLD: Final = frozenset({"_make_function", "_make_skeleton_class", "_make_skeleton_enum"})
-
-
-def _refuse(*_: object) -> NoReturn:
-    reason = "an earlier version stored this code: export with the older version, import with this one"
-    raise CannotLoad("its code", reason)
-
-
-_NO_DEFINITION: Final = (
-    "it was stored without its definition, which cannot be pickled or would not load. Define it in this "
-    "program, or tell `vstate.renamed` where it is now, or read the data alone with `state.inert(key)`"
-)
-
-
-def _reason(magic: bytes) -> str:
-    return (
-        f"{python_of(magic)} wrote its bytecode, which {python_of(MAGIC)} cannot run. Define it in this "
-        "program, or tell `vstate.renamed` where it is now, or read the data alone with `state.inert(key)`"
-    )

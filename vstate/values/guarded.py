@@ -18,8 +18,9 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar, NoReturn
 
 from vstate.errors import CannotLoad
-from vstate.values import definitions, evolution
+from vstate.values import builders, evolution
 from vstate.values.allow import CODE, Allow
+from vstate.values.builders import Builders
 from vstate.values.exceptions import restore_exception
 from vstate.values.fields import set_fields
 from vstate.values.opcodes import framed
@@ -68,18 +69,18 @@ def _extensions() -> bool:
     return bool(getattr(copyreg, "_extension_cache", None) or getattr(copyreg, "_inverted_registry", None))
 
 
-def _builders(allow: Allow) -> definitions.Builders:
-    return definitions.Builders(lambda data: loads_allowed(data, (), allow)[0], allow.require)
+def _builders(allow: Allow) -> Builders:
+    return Builders(lambda data: loads_allowed(data, (), allow)[0], allow.require)
 
 
-def _find(allow: Allow, builders: definitions.Builders, module: str, name: str) -> Any:
+def _find(allow: Allow, own: Builders, module: str, name: str) -> Any:
     if (module, name) == ("builtins", "getattr") and not allow.names("builtins.getattr"):
         return allow.attribute
-    if module == definitions.__name__:
+    if module == builders.__name__:
         # `stored_class` asks for the name of the class itself.
         if name != "stored_class" and not allow.names(CODE):
             raise CannotLoad(CODE, "the pickle holds code, and `allow` does not name it")
-        return builders.find(module, name) or getattr(definitions, name)
+        return own.find(module, name) or getattr(builders, name)
     old = f"{module}.{name}"
     new = evolution.present(old)
     if new is not None:

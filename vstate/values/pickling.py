@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from vstate.errors import CannotLoad
 from vstate.forks import is_mine, new_lock, renew_in_child
-from vstate.values import definitions, evolution
+from vstate.values import builders, definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.code import runs_code
 from vstate.values.fields import field_names, is_by_name, make, set_fields
@@ -166,7 +166,7 @@ class Pickler(definitions.Pickler):
             return NotImplemented
         if issubclass(kind, type):
             reduced = definitions.reduce_class(obj)
-            if type(reduced) is tuple and reduced[0] is definitions.stored_class and met.get(obj) is None:
+            if type(reduced) is tuple and reduced[0] is builders.stored_class and met.get(obj) is None:
                 self.unproven.add(kind)
             return reduced
         reduced = super().reducer_override(obj)
@@ -371,7 +371,7 @@ class Finder:
     names: list[str] | None = None
     """Gets each name that the pickle finds."""
     last_global = ""
-    builders: definitions.Builders | None = None
+    builders: builders.Builders | None = None
     """Made at the first name that needs one: most pickles have none."""
 
     def record(self, module: str, name: str) -> None:
@@ -381,9 +381,9 @@ class Finder:
 
     def find_class(self, module: str, name: str) -> Any:
         self.record(module, name)
-        if module in definitions.MODULES:
+        if module in builders.MODULES:
             if self.builders is None:
-                self.builders = definitions.Builders(self._load_definition, self.note)
+                self.builders = builders.Builders(self._load_definition, self.note)
             builder = self.builders.find(module, name)
             if builder is not None:
                 return builder

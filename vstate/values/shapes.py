@@ -491,7 +491,7 @@ def _block_array(args: tuple[object, ...], budget: Budget) -> object:
 # --- classes and functions that are stored by value
 
 
-@_shape("vstate.values.definitions.stored_class")
+@_shape("vstate.values.builders.stored_class")
 def _stored_class(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (bytes(magic), str(module), str(name), bytes() | bytearray() | memoryview()):
@@ -501,7 +501,7 @@ def _stored_class(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-@_shape("vstate.values.definitions.stored_function")
+@_shape("vstate.values.builders.stored_function")
 def _stored_function(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (bytes(magic), str(module), str(name), bytes(code), *_):
@@ -512,7 +512,7 @@ def _stored_function(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-@_shape("vstate.values.definitions.set_function")
+@_shape("vstate.values.builders.set_function")
 def _set_function(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global() as function, (dict(attributes), dict(own), cells, dict(names), _)):
@@ -522,7 +522,7 @@ def _set_function(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-@_shape("vstate.values.definitions.stored_code")
+@_shape("vstate.values.builders.stored_code")
 def _stored_code(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (bytes(), *code):

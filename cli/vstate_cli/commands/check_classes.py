@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from vstate.repo.search.classes import Named
-from vstate.values.definitions import python_of
+from vstate.values.builders import python_of
 from vstate_cli import commits
 from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.progress import ProgressBar
