@@ -334,7 +334,7 @@ def kind_of(kind: str, *fields: str) -> Any:
 
 
 @pytest.mark.parametrize("allow", [None, ["evolving"]], ids=["any", "allowed"])
-@pytest.mark.parametrize("kind", KINDS.keys() - {"slots, dict", "generic"})
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("slots, dict", "generic")])
 def test_fields_that_changed(kind: str, allow: Any, old: ModuleType) -> None:
     """Reordered fields keep their values, a new one has its default, and one that is gone is kept, or told.
 

@@ -40,7 +40,7 @@ from vstate.values.entry import (
     is_stored_plain,
     read_parts,
 )
-from vstate.values.likeness import definitions_in, is_alike_in_parts, may_count_partly
+from vstate.values.likeness import is_alike_in_parts, may_count_partly
 from vstate.values.opcodes import may_hold
 from vstate.values.pickling import NAMES
 
@@ -265,7 +265,7 @@ def _compare(repo: Repository, key: str, slot: Slot, base: Base, encoded: Encode
     if same or slot.dirty:
         return same, base
     # The program did not set the value. So a class that changed, or a result that was cached, is no edit.
-    if _defined_anew(base, entry, value):
+    if _defined_anew(base, entry, encoded.definitions):
         return True, base
     if may_count_partly() and _is_alike_in_parts(repo, key, value, base):
         return True, base.replaced(alternates=base.alternates | {encoded.entry})
@@ -313,7 +313,7 @@ def _compare_copies(
     return False, base
 
 
-def _defined_anew(base: Base, entry: Entry, value: object) -> bool:
+def _defined_anew(base: Base, entry: Entry, definitions: frozenset[int]) -> bool:
     """Whether only the definitions of classes, which the entry has beside the value, differ."""
     if len(entry.parts) < 2:  # mostly so
         return False
@@ -321,7 +321,7 @@ def _defined_anew(base: Base, entry: Entry, value: object) -> bool:
         places = range(len(entry.parts))
         if (known.type, known.parts[:1], len(known.parts)) == (entry.type, entry.parts[:1], len(places)):
             differing = {i for i in places if known.parts[i] != entry.parts[i]}
-            if differing <= definitions_in(value):
+            if differing <= definitions:
                 return True
     return False
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
@@ -20,6 +20,7 @@ from vstate.objects.ids import BLOB, ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow
 from vstate.values.culprits import own_error
+from vstate.values.definitions import Definition
 from vstate.values.opcodes import frameless, may_hold
 from vstate.values.pickling import EMPTY_SET, FROZENSET, Check, load_value, pickled
 
@@ -55,7 +56,8 @@ class Reader(Protocol):
 class Encoded(NamedTuple):
     """A value as an entry, its objects, the chunks of its parts (None for short ones), its size in bytes.
 
-    `check` must load before the entry is stored; None if the value surely loads.
+    `check` must load before the entry is stored; None if the value surely loads. `definitions` are the places
+    of definitions of classes among the parts.
     """
 
     entry: bytes
@@ -63,6 +65,7 @@ class Encoded(NamedTuple):
     chunks: tuple[Chunks | None, ...]
     size: int
     check: Check | None = None
+    definitions: frozenset[int] = frozenset()
 
     def checked(self) -> Encoded:
         """The same once the value was loaded; CannotLoad."""
@@ -232,9 +235,12 @@ def encode_unchecked(
     return _encode_pickle(value, previous, dump)
 
 
+_NONE: Final[frozenset[int]] = frozenset()
+
+
 def _atom(value: Any) -> Encoded:
     entry = encode([ATOM, value])
-    return tuple.__new__(Encoded, (entry, {}, (), len(entry), None))  # as in `Entry.decode`
+    return tuple.__new__(Encoded, (entry, {}, (), len(entry), None, _NONE))  # as in `Entry.decode`
 
 
 def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump | None) -> Encoded:
@@ -254,6 +260,9 @@ def _encode_parts(
     chunks: list[Chunks | None] = []
     size = 0
     together = _together(parts) if len(parts) > 2 else {}
+    definitions = len(parts) > 1 and frozenset(
+        i for i, part in enumerate(parts) if type(part) is memoryview and isinstance(part.obj, Definition)
+    )
     for i, part in enumerate(parts):
         length = len(part) if type(part) is bytes else memoryview(part).nbytes
         size += length
@@ -271,7 +280,8 @@ def _encode_parts(
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
-    return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size, check))  # as in `Entry.decode`
+    # As in `Entry.decode`.
+    return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size, check, definitions or _NONE))
 
 
 def _together(parts: Sequence[bytes | memoryview]) -> dict[int, int]:

@@ -68,12 +68,6 @@ def _look(value: Any, load: Callable[[], Any]) -> bool:
         return False
 
 
-def definitions_in(value: Any) -> frozenset[int]:
-    """The places, among the parts of the value's entry, of the definitions of classes."""
-    _, held = dumps_unproven(value)
-    return frozenset(i for i, buffer in enumerate(held, 1) if isinstance(buffer.obj, definitions.Definition))
-
-
 # Parts that count
 
 
@@ -159,15 +153,19 @@ def is_alike_in_parts(value: Any, load: Callable[[], Any]) -> bool:
     A result of a cached property is an edit, unless the copy has an equal one or computes an equal one.
     """
     pickled = _counted(value)
-    return any(found.leaves for found in pickled.found) and _are_alike(pickled, _counted(load()))
+    return any(found.leaves for found in pickled.found) and _is_like(pickled, value, load())
 
 
 class _Found(NamedTuple):
-    """An object with a rule, its results, and whether the pickle of all that counts leaves out any part."""
+    """An object with a rule, and its results. `leaves`: the pickle of all that counts leaves out some part.
+
+    `asks`: a function makes the parts that count.
+    """
 
     obj: Any
     results: dict[str, Any]
     leaves: bool
+    asks: bool = False
 
 
 class _Pickled(NamedTuple):
@@ -178,9 +176,17 @@ class _Pickled(NamedTuple):
     found: list[_Found]
 
 
-def _counted(value: Any) -> _Pickled:
+def _counted(value: Any, *, asking: bool = False) -> _Pickled:
     found: list[_Found] = []
-    return _Pickled(*dumps_unproven(value, partial(_Counting, found)), found)
+    return _Pickled(*dumps_unproven(value, partial(_Counting, found, asking)), found)
+
+
+def _is_like(pickled: _Pickled, value: Any, copy: Any) -> bool:
+    """Whether the value is like the copy. Functions for parts are called last: they may draw a picture."""
+    asks = any(found.asks for found in pickled.found)
+    return _are_alike(pickled, _counted(copy)) and (
+        not asks or _are_alike(_counted(value, asking=True), _counted(copy, asking=True))
+    )
 
 
 def _are_alike(one: _Pickled, other: _Pickled) -> bool:
@@ -190,16 +196,19 @@ def _are_alike(one: _Pickled, other: _Pickled) -> bool:
         return False
     return all(
         _is_read(name, now, before, untouched)
-        for (_, now, _), (untouched, before, _) in zip(one.found, other.found, strict=True)
+        for (_, now, *_), (untouched, before, *_) in zip(one.found, other.found, strict=True)
         for name in now | before
     )
 
 
 def _is_read(name: str, now: dict[str, Any], before: dict[str, Any], untouched: Any) -> bool:
     """Whether the result is as before, or as reading the untouched object gives it."""
-    if name not in now or before.get(name) is not None:
-        return (name in now or before[name] is None) and _have_one_pickle(now[name], lambda: before[name])
-    return _have_one_pickle(now[name], partial(getattr, untouched, name))
+    if name not in now:
+        return before[name] is None
+    stored = before.get(name)
+    return _have_one_pickle(
+        now[name], partial(getattr, untouched, name) if stored is None else lambda: stored
+    )
 
 
 def _have_one_pickle(result: Any, make: Callable[[], Any]) -> bool:
@@ -207,8 +216,10 @@ def _have_one_pickle(result: Any, make: Callable[[], Any]) -> bool:
     one = _counted_if_possible(result)
     if one is None and type(result) not in _CONTAINERS:
         return True  # `make` may open a connection
-    other = _counted_if_possible(make())
-    return one is other if one is None or other is None else _are_alike(one, other)
+    made = make()
+    if one is None:
+        return _counted_if_possible(made) is None
+    return _is_like(one, result, made)
 
 
 def _counted_if_possible(value: Any) -> _Pickled | None:
@@ -259,8 +270,9 @@ class _Counted:
 class _Counting(definitions.Pickler):
     """Pickles the parts that count."""
 
-    def __init__(self, found: list[_Found], *args: Any, **options: Any) -> None:
+    def __init__(self, found: list[_Found], asking: bool, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._asking = asking
         self._found = found
         self._dtype: Any = getattr(sys.modules.get("numpy"), "dtype", ())
 
@@ -276,8 +288,8 @@ class _Counting(definitions.Pickler):
         if rule is None:
             return super().reducer_override(obj)
         if rule.parts is not None:
-            self._found.append(_Found(obj, {}, True))
-            return _Counted, (_full_name(kind),), rule.parts(obj)
+            self._found.append(_Found(obj, {}, True, True))
+            return _Counted, (_full_name(kind),), rule.parts(obj) if self._asking else None
         reduced = super().reducer_override(obj)
         if reduced is NotImplemented:
             reduce = self.dispatch_table.get(kind)
