@@ -44,24 +44,45 @@ def late(adapter: Adapter, write: Callable[[], None]) -> None:
     assert type(refused.value).__name__ in adapter.refuses
 
 
+def evicted(adapter: Adapter, handle: Any) -> Any:
+    """The handle, which has no journal of the id in memory any more."""
+    if isinstance(handle, Opened | AsyncOpened) and hasattr(handle, "_journals"):
+        handle._journals._most = 1
+        adapter.write(handle, "bob", ["other"], 0)
+    return handle
+
+
+def copied(adapter: Adapter, handle: Any) -> Any:
+    """A deep copy of the handle."""
+    if isinstance(handle, Opened | AsyncOpened):
+        return copy.deepcopy(handle)
+    return adapter.same(copy.deepcopy(handle("ann")))
+
+
 @pytest.mark.parametrize("forget", [False, True], ids=["kept", "forgotten"])
-@pytest.mark.parametrize("deletes", ["another", "the same"])
+@pytest.mark.parametrize("case", ["another", "the same", "evicted", "copied", "trimmed"])
 @pytest.mark.parametrize("again", [False, True], ids=["absent", "begun anew"])
 def test_a_late_write_brings_no_deleted_text_back(
-    adapter: Adapter, deletes: str, again: bool, forget: bool
+    adapter: Adapter, case: str, again: bool, forget: bool
 ) -> None:
-    """A run that knows a deleted text writes on: the text stays deleted, also if the id begins anew first."""
+    """A run that knows a deleted text writes on: the text stays deleted, also if the id begins anew first.
+
+    The same or another handle deletes it. The run may have lost its cache, be a copy, or find no reflog.
+    """
     store = Memory()
     first, second = adapter.open(store), adapter.open(store)
-    handle = second if deletes == "another" else first
+    handle = first if case == "the same" else second
     adapter.write(first, "ann", ["pin 1234"], 0)
     adapter.write(first, "ann", ["pin 1234", "two"], 1)
     assert "pin 1234" in str(adapter.read(second, "ann"))
+    first = {"evicted": evicted, "copied": copied}.get(case, lambda adapter, same: same)(adapter, first)
     adapter.delete(handle, "ann", forget)
     if again:
         assert not adapter.read(handle, "ann")
         adapter.write(handle, "ann", ["new"], 0)
-    if not again or deletes == "another" or adapter.follows:
+    if case == "trimmed":
+        Repository(store).gc(keep_reflog="0s", grace="0s")
+    if not again or case != "the same" or adapter.follows:
         late(adapter, lambda: adapter.write(first, "ann", ["pin 1234", "two", "late"], 2))
     for each in (first, second):
         found = str(adapter.read(each, "ann"))
@@ -70,6 +91,47 @@ def test_a_late_write_brings_no_deleted_text_back(
     if not again:
         adapter.write(first, "ann", ["new"], 0)
         assert "new" in str(adapter.read(second, "ann"))
+
+
+@pytest.mark.parametrize("squashes", [False, True], ids=["trimmed", "squashed"])
+def test_a_write_is_taken_where_nothing_was_deleted(adapter: Adapter, squashes: bool) -> None:
+    """Another program writes, squashes the history and drops the reflog: the run goes on."""
+    if squashes and "StaleSessionError" in adapter.refuses:
+        pytest.skip("a squash is a change of another writer there")
+    store = Memory()
+    first, second = adapter.open(store), adapter.open(store)
+    adapter.write(first, "ann", ["one"], 0)
+    assert "one" in str(adapter.read(second, "ann"))
+    adapter.write(second, "ann", ["one", "two"], 1)
+    repo = Repository(store)
+    for branch in repo.branch_names() if squashes else ():
+        repo.squash(branch)
+    repo.gc(keep_reflog="0s", grace="0s")
+    adapter.write(first, "ann", ["one", "two", "three"], 2)
+    assert "three" in str(adapter.read(second, "ann"))
+
+
+def test_a_branch_that_is_back_by_the_reflog_is_listed_again(adapter: Adapter) -> None:
+    """It has lost its labels, and the next write of a program that reads it sets them again.
+
+    A run that knew the branch before goes on, too.
+    """
+    if {*adapter.refuses} & {"ConversationConflict", "StaleSessionError"}:
+        pytest.skip("each write names the state of its branch")
+    id, store = "x" * 300, Memory()
+    first, repo = adapter.open(store), Repository(store)
+    adapter.write(first, id, ["one"], 0)
+    (branch,) = repo.branch_names()
+    adapter.delete(adapter.open(store), id, False)
+    if branch in repo.branch_names():
+        pytest.skip("it deletes a part of a branch")
+    repo.create_branch(branch, f"{branch}@{{1}}")
+    new = adapter.open(store)
+    assert "one" in str(adapter.read(new, id))
+    for number, handle in enumerate((new, first), 1):
+        adapter.write(handle, id, ["one", "two", "three"][: number + 1], number)
+        listed = adapter.ids(handle)
+        assert listed is None or {*listed} == {id}
 
 
 def test_what_a_deletion_leaves_and_for_how_long(adapter: Adapter) -> None:
@@ -178,19 +240,26 @@ def test_a_killed_process_loses_no_acknowledged_text(adapter: Adapter, lines: in
     assert Repository(Disk(tmp_path)).fsck().ok
 
 
-@pytest.mark.parametrize(
-    "copied",
-    [copy.deepcopy, copy.copy, lambda handle: pickle.loads(pickle.dumps(handle))],
-    ids=["deepcopy", "copy", "pickle"],
-)
-def test_a_copy_opens_the_store_again(adapter: Adapter, copied: Callable[[Any], Any], tmp_path: Path) -> None:
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda handle: pickle.loads(pickle.dumps(handle)),
+    "model_copy": lambda handle: handle.model_copy(deep=True),
+    "model_dump": lambda handle: type(handle).model_validate(handle.model_dump()),
+    "model_dump_json": lambda handle: type(handle).model_validate_json(handle.model_dump_json()),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_a_copy_opens_the_store_again(adapter: Adapter, way: str, tmp_path: Path) -> None:
     """A copy of an adapter on a path reads what is there, and goes on with it."""
     handle = adapter.open(tmp_path / "s")
     adapter.write(handle, "ann", ["one"], 0)
-    if isinstance(handle, Opened | AsyncOpened):
-        again = copied(handle)
-    else:
-        again = adapter.same(copied(handle("ann")))
+    one = handle if isinstance(handle, Opened | AsyncOpened) else handle("ann")
+    if "model" in way and not hasattr(one, way):
+        pytest.skip("it is no model of pydantic")
+    copied = COPIES[way]
+    again = copied(handle) if one is handle else adapter.same(copied(one))
     assert "one" in str(adapter.read(again, "ann"))
     if not adapter.follows:
         adapter.write(again, "ann", ["one", "two"], 1)

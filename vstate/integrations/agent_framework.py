@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
-from vstate.integrations.opening import AsyncOpened, Changes, Opening, StoreLike, begins, summary
+from vstate.integrations.opening import AsyncOpened, Changes, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
-from vstate.patterns.journal import Journal, Journals
 from vstate.patterns.paths import join_path, split_path
 from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
@@ -38,7 +37,6 @@ _ABOUT: Final = "about"
 _STATE: Final = "state"
 _APART: Final = ("messages", "pending_request_info_events")
 """The fields that have keys of their own, beside the state: those that can be long."""
-_MOST_HAD: Final = 10_000
 
 
 class VstateCheckpointStorage(AsyncOpened):
@@ -60,7 +58,6 @@ class VstateCheckpointStorage(AsyncOpened):
     def __init__(self, store: StoreLike = None, *, allowed_checkpoint_types: Iterable[str] = ()) -> None:
         self._opening = Opening(store)
         self._allowed = frozenset(allowed_checkpoint_types)
-        self._had: dict[str, None] = {}  # the ids of the last checkpoints that were saved or loaded
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Store a copy of the checkpoint, in place of one with its id, and return the id.
@@ -135,7 +132,7 @@ class VstateCheckpointStorage(AsyncOpened):
         before = encoded.get("previous_checkpoint_id")
 
         def changes(head: Commit | None) -> Changes:
-            if before in self._had and not self._keys(head, before):
+            if before and self._opening.knows(before) and not self._keys(head, before):
                 raise WorkflowCheckpointException(
                     f"Checkpoint {id} is not saved: the checkpoint {before} before it was deleted"
                 )
@@ -143,7 +140,7 @@ class VstateCheckpointStorage(AsyncOpened):
 
         message = summary(f"checkpoint {id} of superstep {encoded['iteration_count']}")
         self._opening.commit(_workflow(encoded["workflow_name"]), changes, message=message)
-        self._note(id)
+        self._opening.know(id)
 
     def _delete(self, id: str) -> bool:
         found: list[str] = []
@@ -157,11 +154,6 @@ class VstateCheckpointStorage(AsyncOpened):
             for branch, head in self._branches()
             if self._keys(head, id)
         )
-
-    def _note(self, id: str) -> None:
-        self._had[id] = None
-        if len(self._had) > _MOST_HAD:
-            self._had.pop(next(iter(self._had)), None)
 
     def _branches(self) -> Iterable[tuple[str, Commit]]:
         return self.repo.branches(branches_below(self.repo, *_WORKFLOWS)).items()
@@ -189,7 +181,7 @@ class VstateCheckpointStorage(AsyncOpened):
 
     def _decoded(self, parts: Mapping[str, Any]) -> WorkflowCheckpoint:
         about = parts[_ABOUT]
-        self._note(about["checkpoint_id"])
+        self._opening.know(about["checkpoint_id"])
         encoded = {**about, **{field: parts[field] for field in _APART}}
         encoded[_STATE] = {key: parts[_STATE][key] for key in about[_STATE]}
         return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed))
@@ -243,9 +235,7 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         self._opening = Opening(store)
         super().__init__(source_id, **flags)
         self.skip_excluded = skip_excluded
-        self._journals = Journals(
-            lambda branch: Journal(self.repo, branch, _Messages, name="messages", labels=begins)
-        )
+        self._journals = self._opening.journals(_Messages, "messages")
 
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
@@ -289,7 +279,7 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
             message = summary(*(f"{message.role}: {message.text.strip()}" for message in given))
             with journal.lock:
                 journal.append(new, message=message, fresh=True)
-                self._opening.seen(journal.branch, journal.head)
+                self._opening.wrote(journal.branch, journal.head)
 
         await in_thread(save)
 

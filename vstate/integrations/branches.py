@@ -49,7 +49,9 @@ def branch_below(prefix: str, text: str) -> BranchName:
     name = percent_encoded(*_checked([text]))
     if len(prefix) + len(name) <= LONGEST_NAME:
         return BranchName(check_ref_name(prefix + name))
-    return _shortened(prefix + _hashed(name, text), [text])
+    branch = _shortened(prefix + _hashed(name, text), [text])
+    branch.labels = {IDS: [text], "": True}  # which rules no filter out, see `Repository.possible_branches`
+    return branch
 
 
 def parts_of(branch: str) -> tuple[str, ...]:
@@ -120,6 +122,12 @@ def _hashed(name: str, text: str) -> str:
 
 
 def _shortened(name: str, parts: Iterable[str]) -> BranchName:
+    if len(name) > LONGEST_NAME:
+        raise InvalidInput(
+            f"the ids {', '.join(f'{part[:20]!r}…' for part in parts if len(part) > 20)} are too long "
+            f"together: their branch would have {len(name)} characters in its name, and {LONGEST_NAME} are "
+            "the most"
+        )
     branch = BranchName(check_ref_name(name))
     branch.labels = {IDS: list(parts)}
     return branch

@@ -22,7 +22,6 @@ from vstate.integrations.opening import (
     Opened,
     Opening,
     StoreLike,
-    first_labels,
     required_path,
     summary,
 )
@@ -176,7 +175,9 @@ class VstateProvider(Opened, JsonProvider):
     _fields: Fields = PrivateAttr()
     __copy__ = JsonProvider.__copy__
 
-    def __init__(self, store: StoreLike = None, /, *, path: str | None = None) -> None:
+    def __init__(
+        self, store: StoreLike = None, /, *, path: str | None = None, provider_type: str = "json"
+    ) -> None:
         opening = Opening(path if store is None else store)
         super().__init__()
         self.path = opening.path
@@ -224,7 +225,7 @@ class VstateProvider(Opened, JsonProvider):
                 delete=gone,
                 expect="anywhere" if base else head,
                 base=base,
-                labels=first_labels(name, head),
+                labels=self._opening.labels(name, head),
                 message=summary(f"checkpoint {step['number']}: {trigger}"),
             )
             try:
@@ -232,7 +233,7 @@ class VstateProvider(Opened, JsonProvider):
             except RefMoved:
                 continue
             assert commit is not None  # the number is new
-            self._opening.seen(name, commit)
+            self._opening.wrote(name, commit)
             fields.landed(name, commit, packed)
             return f"{name}#{commit.id}"
 

@@ -15,8 +15,6 @@ from vstate.integrations.opening import (
     Opened,
     Opening,
     StoreLike,
-    begins,
-    first_labels,
     required_path,
     summary,
 )
@@ -61,13 +59,14 @@ class VstateChatStore(Opened, BaseChatStore):
     _journals: Journals[Records] = PrivateAttr()
     __copy__ = BaseChatStore.__copy__
 
-    def __init__(self, store: StoreLike = None, *, path: str | None = None) -> None:
+    def __init__(
+        self, store: StoreLike = None, *, path: str | None = None, class_name: str = "VstateChatStore"
+    ) -> None:
+        # The class and the path are the fields of a dump, which makes the object again.
         opening = Opening(path if store is None else store)
         super().__init__(path=opening.path)
         self._opening = opening
-        self._journals = Journals(
-            lambda branch: Journal(self.repo, branch, Records, name=_MESSAGES, labels=begins)
-        )
+        self._journals = opening.journals(Records, _MESSAGES)
 
     def _arguments(self, store: StoreLike) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (store,), {}
@@ -117,7 +116,7 @@ class VstateChatStore(Opened, BaseChatStore):
 
         with journal.lock:
             journal.rewrite(replaced, message=summary(*map(str, messages)) or "no messages")
-            self._opening.seen(journal.branch, journal.head)
+            self._opening.wrote(journal.branch, journal.head)
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return message `idx`, counted from 0, or from the end if negative; None if absent."""
@@ -279,10 +278,11 @@ class _Session:
                 storage.branch,
                 set=_stored(record),
                 expect=self._seen,
-                labels=first_labels(storage.branch, self._seen),
+                labels=storage._opening.labels(storage.branch, self._seen),
                 message="save the state",
             )
-            self._seen = storage._opening.seen(storage.branch, commit or self._seen)
+            self._seen = commit or self._seen
+            storage._opening.wrote(storage.branch, self._seen)
 
         await in_thread(save)
 

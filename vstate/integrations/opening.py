@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Final, Self
+from secrets import token_hex
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from vstate.arguments import storable
 from vstate.errors import NotFound, RefMoved
@@ -19,9 +20,9 @@ from vstate.kv.disk import Disk
 from vstate.kv.url import location_of, open_store
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.patterns.journal import Journal
-from vstate.repo.names.refs import HEADS
+from vstate.patterns.journal import I, Journal, Journals
 from vstate.repo.repository import Repository
+from vstate.repo.rules.labels import Label
 from vstate.repo.rules.security import Security
 from vstate.repo.writing import BranchChanges
 from vstate.sessions.shielding import in_thread
@@ -32,8 +33,24 @@ StoreLike = KVStore | str | PathLike[str] | None
 Changes = tuple[Mapping[str, Any], Iterable[str]]
 """The keys that a commit sets, with their values, and the keys that it deletes."""
 
-_MOST_KNOWN: Final = 100_000  # branches
+BEGUN: Final = "vstate.begun"
+"""The label by which a branch differs from another one of its name, before or after a deletion."""
+
+_MOST_KNOWN: Final = 100_000  # branches, and parts of branches
 _LINE: Final = 80  # characters
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class _Seen(NamedTuple):
+    """The newest commit of a branch that an adapter has seen, and the label of the branch's beginning.
+
+    Without a commit, the adapter has deleted the branch, and has not read it since.
+    """
+
+    head: ObjectId | None
+    begun: Label
 
 
 class Opening:
@@ -41,8 +58,9 @@ class Opening:
 
     - `path` is the directory of the store, by which a copy of the adapter opens it again; None for another
       store, and for a URL, which may hold a password. `lent` is a store that the program opened.
-    - A branch that was deleted stays deleted. A write on top of a commit that this adapter has seen raises
-      NotFound, until the adapter has read that the commit is gone.
+    - A branch that was deleted stays deleted. A write to a branch that this adapter has seen raises NotFound
+      if the branch is gone or begun anew, until the adapter has read that. The label `vstate.begun`, which a
+      branch gets with its first commit, tells one beginning from another.
     """
 
     def __init__(self, store: StoreLike, *, allow: Iterable[str] = ()) -> None:
@@ -52,7 +70,8 @@ class Opening:
         self.path = _path_of(store)
         self.lent = opened if opened is store else None
         self._store = opened
-        self._known: dict[str, ObjectId] = {}
+        self._known: dict[str, _Seen] = {}
+        self._parts: dict[tuple[str, ...], None] = {}
         self._lock = new_lock()
 
     def close(self) -> None:
@@ -71,14 +90,27 @@ class Opening:
         return self.seen(branch, self.repo.newest(branch))
 
     def seen(self, branch: str, head: Commit | None) -> Commit | None:
-        """Note that the adapter has read or written a branch as it is at this commit. Returns the commit."""
-        with self._lock:
+        """Note that the adapter has read a branch as it is at this commit. Returns the commit."""
+        known = self._known.get(branch)
+        if head is None:
             self._known.pop(branch, None)
-            if head is not None:
-                self._known[branch] = head.oid
-                if len(self._known) > _MOST_KNOWN:
-                    del self._known[next(iter(self._known))]
+        elif known is None or known.head != head.oid:
+            begun = self._begun(branch)
+            if known is None or known.begun != begun:
+                # The label is read after the commit: another branch of this name may have begun meanwhile.
+                newest = self.repo.newest(branch)
+                if newest is None or not self.repo.is_behind(head.oid, newest.oid):
+                    begun = ""  # no branch has it
+            self._note(self._known, branch, _Seen(head.oid, begun))
         return head
+
+    def wrote(self, branch: str, head: Commit | None) -> None:
+        """The same for a commit of this adapter: the branch began as it knows, or with this commit."""
+        known = self._known.get(branch)
+        if known is None or head is None:
+            self.seen(branch, head)
+        else:
+            self._note(self._known, branch, _Seen(head.oid, known.begun))
 
     def require_standing(self, branch: str, head: Commit | None) -> None:
         """Raise NotFound for a write beside a deletion: it would bring the deleted data back.
@@ -86,19 +118,60 @@ class Opening:
         The branch at this commit must be the one that was seen, and not one that began after a deletion.
         """
         known = self._known.get(branch)
-        if known is None or (head is not None and head.oid == known):
+        if known is None or (head is not None and head.oid == known.head):
             return
-        if head is not None:
-            moves = (move.new for move in self.repo.refs.reflog(HEADS + branch))
-            if next((new for new in moves if new in (known, None)), None) is not None:
-                return
-        elif self.repo.newest(branch) is not None:
-            return  # another thread has just begun it
-        raise NotFound(
-            f"branch {branch!r} was deleted since this program read it, so nothing is written: read it "
-            "again, and begin anew",
-            name=branch,
+        if head is None:
+            stands = self.repo.newest(branch) is not None  # another thread has just begun it
+        else:
+            # A branch that is back by the reflog has lost its labels, or has new ones.
+            stands = self._begun(branch) == known.begun or (
+                known.head is not None and self.repo.is_behind(known.head, head.oid)
+            )
+        if not stands:
+            raise NotFound(
+                f"branch {branch!r} was deleted since this program read it, so nothing is written: read it "
+                "again, and begin anew",
+                name=branch,
+            )
+
+    def labels(self, branch: str, head: Commit | None) -> Mapping[str, Label] | None:
+        """The labels for a commit on top of this one: those that a branch begins with, if it has none."""
+        known = self._known.get(branch)
+        if head is not None and (known is None or known.begun is not None):
+            return None
+        kept = {} if head is None else self.repo.labels_at(branch) or {}
+        return {**kept, **(first_labels(branch, None) or {}), BEGUN: token_hex(8)}
+
+    def journals(self, make_index: Callable[[], I], name: str) -> Journals[I]:
+        """The journals of this name on all branches."""
+        return Journals(
+            lambda branch: Journal(
+                self.repo, branch, make_index, name=name, labels=lambda own, _: self.labels(branch, own.head)
+            )
         )
+
+    def know(self, *names: str) -> None:
+        """Note that the adapter has read or written a part of a branch, such as a checkpoint."""
+        self._note(self._parts, names, None)
+
+    def knows(self, *names: str) -> bool:
+        """Whether it has. So a write that follows the part is late if the part is not there."""
+        return names in self._parts
+
+    def remember(self, other: Opening) -> None:
+        """Know what another opening of the store knows."""
+        self._known.update(other._known.copy())
+        self._parts.update(other._parts.copy())
+
+    def _note(self, known: dict[_K, _V], key: _K, value: _V) -> None:
+        with self._lock:
+            known.pop(key, None)
+            known[key] = value
+            if len(known) > _MOST_KNOWN:
+                del known[next(iter(known))]
+
+    def _begun(self, branch: str) -> Label:
+        return (self.repo.labels_at(branch) or {}).get(BEGUN)
 
     def commit(
         self, branch: str, changes: Callable[[Commit | None], Changes | None], *, message: str
@@ -119,12 +192,12 @@ class Opening:
                     set=made[0],
                     delete=made[1],
                     expect=head,
-                    labels=first_labels(branch, head),
+                    labels=self.labels(branch, head),
                     message=message,
                 )
             except RefMoved:
                 continue
-            self.seen(branch, commit or head)
+            self.wrote(branch, commit or head)
             return commit
 
     def copy(self, source: str, head: Commit, branch: str) -> None:
@@ -148,11 +221,14 @@ class Opening:
         """
         while True:
             try:
-                return self.repo.delete_branch(branch, forget=forget)
+                last = self.repo.delete_branch(branch, forget=forget)
             except NotFound:
                 return None
             except RefMoved:
                 continue
+            if branch in self._known:
+                self._note(self._known, branch, self._known[branch]._replace(head=None))
+            return last
 
 
 def first_labels(branch: str, head: Commit | None) -> Mapping[str, Any] | None:
@@ -209,9 +285,10 @@ class _Adapter:
         vars(copied).update(vars(self))
         return copied
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         args, options = self._arguments(self._opening.path or self.repo.store)
         made = type(self)(*args, **options)
+        made._opening.remember(self._opening)
         vars(made).update(self._position())
         return made
 

@@ -18,7 +18,6 @@ from vstate.integrations.opening import (
     Opened,
     Opening,
     StoreLike,
-    first_labels,
     summary,
 )
 from vstate.kv.memory import Memory
@@ -86,7 +85,7 @@ class VstateSessionRepository(Opened, SessionRepository):
                 branch,
                 set={_SESSION: about},
                 expect=None,
-                labels=first_labels(branch, None),
+                labels=self._opening.labels(branch, None),
                 message="session created",
             )
         except RefMoved as error:

@@ -90,13 +90,11 @@ class Journal(Generic[I]):
         name: Id = "journal",
         guard: Guard | None = None,
         labels: LabelsOf[I] | None = None,
-        lost: Callable[[I], None] = lambda index: None,
     ) -> None:
         """The journal under the keys `name/…` of a branch, which need not exist yet. Reads nothing.
 
         `make_index` makes an empty index. With a lease as `guard`, writes raise LeaseLost once it is lost.
-        `labels` gives the labels of the branch for each commit. `lost` is called with the old index when
-        records in it are gone.
+        `labels` gives the labels of the branch for each commit.
         """
         self.repo = repo
         self.branch = branch
@@ -111,7 +109,6 @@ class Journal(Generic[I]):
         """The index as the last call left it."""
         self._segments: tuple[_Segment, ...] = ()
         self._labels_of = labels
-        self._lost = lost
         self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
 
     @property
@@ -375,7 +372,6 @@ class Journal(Generic[I]):
         if _are_same(after[: len(before)], before):
             index, new = self.index, after[len(before) :]
         else:
-            self._lost(self.index)
             index, new = self._make_index(), [record for segment in segments for record in segment.records]
         # Until the last line, an exception leaves an index that the next call makes anew.
         self.index, self._segments, self.head = self._make_index(), (), None

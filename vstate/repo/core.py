@@ -671,10 +671,10 @@ class Core(Uncopied):
         there = self._ids(names) if names is not None else self.refs.names(HEADS)
         return {name: row.labels for name, row in self._labels.read(there).items()}
 
-    def labels_at(self, branch: str, head: ObjectId) -> dict[str, Label] | None:
-        """The labels that this very commit set as it became the branch's head; None for any others."""
+    def labels_at(self, branch: str, head: ObjectId | None = None) -> dict[str, Label] | None:
+        """The labels of a branch; with `head`, only those that this very commit set as it became the head."""
         row = self._labels.read([branch]).get(branch)
-        return row.labels if row is not None and row.at == head else None
+        return row.labels if row is not None and head in (None, row.at) else None
 
     def possible_branches(self, labels: Mapping[str, str], prefix: str = "") -> list[str]:
         """The names of the branches that begin with `prefix`, without those that lack one of the labels.

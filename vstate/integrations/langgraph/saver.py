@@ -43,7 +43,6 @@ from vstate.sessions.shielding import awaited, in_thread
 
 _T = TypeVar("_T")
 
-_MOST_GONE: Final = 100_000
 _BATCH: Final = 64  # checkpoints that `alist` loads without a look at the event loop
 
 
@@ -91,18 +90,10 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         self.forget = forget
         self._described: dict[int, Mapping[str, Any]] = {}
         """The metadata that `put` is storing, by the identity of the pairs: loading one takes longer."""
-        self._gone: dict[tuple[str, str, str], None] = {}
-        """The branches, namespaces and ids of the last checkpoints that are gone."""
         self._journals = Journals(self._open, most=256)
 
     def _open(self, branch: str) -> Journal[_Thread]:
-        def lost(thread: _Thread) -> None:
-            for saved in thread.all():
-                self._gone[branch, saved.ns, saved.id] = None
-            while len(self._gone) > _MOST_GONE:
-                self._gone.pop(next(iter(self._gone)), None)
-
-        return Journal(self.repo, branch, _Thread, guard=self.lease, labels=self._labels, lost=lost)
+        return Journal(self.repo, branch, _Thread, guard=self.lease, labels=self._labels)
 
     def branch(self, thread_id: object) -> BranchName:
         """The branch of a thread, for `vstate log`, `diff` and `show`. InvalidInput if the id is None."""
@@ -143,9 +134,10 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         message = summary(f"{about.get('source', 'checkpoint')} {about.get('step')}")
         self._described[id(described)] = about
         try:
-            self._opening.seen(journal.branch, journal.append(plan, message=message))
+            journal.append(plan, message=message)
         finally:
             del self._described[id(described)]
+        self._opening.know(journal.branch, ns, checkpoint["id"])
         return _config(thread_id, ns, checkpoint["id"])
 
     def put_writes(
@@ -176,16 +168,14 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
     def _require(self, journal: Journal[_Thread], thread: Thread, ns: str, id: str | None) -> None:
         """Raise NotFound for a checkpoint that this saver knew, and that was deleted."""
-        if id is None or thread.find(ns, id) is not None:
+        if id is None:
             return
-        if (journal.branch, ns, id) in self._gone:
+        if thread.find(ns, id) is None and self._opening.knows(journal.branch, ns, id):
             raise NotFound(
                 f"checkpoint {id!r} of branch {journal.branch!r} was deleted, so nothing that follows it is "
                 "written: run the thread anew",
                 name=id,
             )
-        if journal.head is None:
-            self._opening.require_standing(journal.branch, None)
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete the branch of a thread, with all its checkpoints and writes.
@@ -286,7 +276,6 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         journal = self._journal(thread_id)
         with journal.lock:
             thread = journal.refresh()
-            self._opening.seen(journal.branch, journal.head)
             saved = thread.find(ns, id)
             return None if saved is None else self._tuple(thread_id, thread, saved)
 
@@ -358,6 +347,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         return f"{int(current.split('.')[0]) + 1:032}.{random.random():016}"
 
     def _tuple(self, thread_id: str, thread: _Thread, saved: Saved) -> CheckpointTuple:
+        self._opening.know(self.branch(thread_id), saved.ns, saved.id)
         # Only the outcome of LangGraph's own serializer is known to depend on the bytes alone.
         again = type(self.serde) is JsonPlusSerializer and thread.find(saved.ns, None) is saved
         values: dict[str, Any] = {}
@@ -433,20 +423,18 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
         Labels are not encrypted. So they are set only where the metadata are not either.
         """
+        own = journal.branch.labels if isinstance(journal.branch, BranchName) else None
         if type(self.serde) is not JsonPlusSerializer:
-            return first_labels(journal.branch, journal.head)
+            return own
         labels = NO_FACTS if journal.head is None else journal.labels
         metadata = [fields["metadata"] for kind, fields, *_ in records if kind == CHECKPOINT]
         if labels is None:  # something else has moved the branch
             labels = NO_FACTS
             metadata += [saved.metadata for saved in journal.index.all()]
-        facts = labels
-        if IDS in labels:
-            facts = {name: label for name, label in labels.items() if name != IDS}
+        facts: Mapping[str, Label] = {name: label for name, label in labels.items() if name != IDS}
         for pair in metadata:
             facts = with_metadata(facts, self._described.get(id(pair)) or self.serde.loads_typed(pair))
-        own = journal.branch.labels if isinstance(journal.branch, BranchName) else None
-        return {**facts, **(own or {})}
+        return facts if own is None else {**facts, IDS: own[IDS]}
 
     def _thread_ids(self, filter: Mapping[str, Any] | None = None) -> Iterable[str]:
         """The ids of all threads, or of those that may have checkpoints with this in their metadata."""
