@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -434,6 +435,15 @@ def test_a_global_that_stays(source: str) -> None:
         with pytest.raises(NameError, match=r"global 'VALUE' .* __vstate_globals__ = \('VALUE',\)"):
             loaded()
     assert _stored(names["Agent"]())[1].x == 1
+    sys.modules.pop("settings", None)
+
+
+@pytest.mark.parametrize("module", [types.ModuleType("other"), types.SimpleNamespace()])
+def test_a_submodule_that_nobody_can_import(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `sys.modules` has under the name of a submodule goes along only if it is this module."""
+    module.key = "sk-secret"
+    monkeypatch.setitem(sys.modules, "json.hidden", module)
+    assert b"sk-secret" not in _stored(_main("import json\ndef use(): return json.hidden")["use"])[0]
 
 
 def test_an_unknown_global_is_a_name_error() -> None:

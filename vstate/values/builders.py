@@ -136,7 +136,7 @@ def make_class(kind: Any, name: str, bases: Any, names: dict[str, Any], identity
 
 def is_of_python(cls: type) -> bool:
     """Whether the class is of the standard library."""
-    return cls.__module__.partition(".")[0] in sys.stdlib_module_names
+    return str(cls.__module__).partition(".")[0] in sys.stdlib_module_names
 
 
 def _library(kind: type) -> Any:

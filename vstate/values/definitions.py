@@ -324,7 +324,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotatio
         if plain or missing:
             beside = pickle.PickleBuffer(Definition(_dump(ByValue(), (plain, missing))))
         cells = map(cloudpickle._get_cell_contents, function.__closure__ or ())
-        modules = cloudpickle._find_imported_submodules(function.__code__, [*code.values(), *cells])
+        submodules = cloudpickle._find_imported_submodules(function.__code__, [*code.values(), *cells])
+        modules = list(filter(_is_code, submodules))
         attributes = {
             "__annotations__": function.__annotations__,
             "__defaults__": function.__defaults__,
@@ -398,10 +399,9 @@ def _is_number(value: Any) -> bool:
     kind = type(value)
     if kind in (NoneType, bool, int, float):
         return True
-    known = is_of_python(kind) or kind.__module__ == "numpy"
-    return (
-        known and issubclass(kind, Number) and not issubclass(kind, Enum) and not hasattr(value, "__dict__")
-    )
+    if issubclass(kind, Enum) or not (is_of_python(kind) or kind.__module__ == "numpy"):
+        return False
+    return issubclass(kind, Number) and not hasattr(value, "__dict__")
 
 
 def _is_code(value: Any) -> bool:
