@@ -399,15 +399,17 @@ def _is_number(value: Any) -> bool:
     kind = type(value)
     if kind in (NoneType, bool, int, float):
         return True
-    if issubclass(kind, Enum) or not (is_of_python(kind) or kind.__module__ == "numpy"):
+    if not issubclass(kind, Number) or issubclass(kind, Enum):
         return False
-    return issubclass(kind, Number) and not hasattr(value, "__dict__")
+    return (is_of_python(kind) or kind.__module__ == "numpy") and not hasattr(value, "__dict__")
 
 
 def _is_code(value: Any) -> bool:
     """Whether a global is a module, a definition or a name, so that it goes along with code."""
     kind = type(value)  # isinstance() would run the code of a proxy
-    parts: Iterable[Any] = ()
+    parts: Iterable[Any]
+    if issubclass(kind, _KINDS_OF_CODE):
+        return True
     if issubclass(kind, ModuleType):
         return bool(cloudpickle._should_pickle_by_reference(value))
     if kind is BuiltinFunctionType:
@@ -420,7 +422,7 @@ def _is_code(value: Any) -> bool:
         parts = (value.__supertype__,)
     elif issubclass(kind, _ALIASES):
         parts = *getattr(value, "__args__", ()), *getattr(value, "__metadata__", ())
-    elif not issubclass(kind, _KINDS_OF_CODE):
+    else:
         return False
     return all(_is_number(part) or _is_code(part) for part in parts)
 
@@ -460,7 +462,6 @@ class ByValue(Pickler):
         self.has_models = False
         """Whether it holds models of pydantic: labels in their schemas end in the addresses of classes."""
         self._classes: dict[int, type] = {}
-        self._labels: dict[int, int] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         if is_class(obj):
@@ -481,7 +482,7 @@ class ByValue(Pickler):
         if cls is None:
             return found[0]
         if not self._tokens:  # in the order of their appearance
-            number = self._labels.setdefault(address, len(self._labels))
+            number = list(self._classes).index(address)
         else:
             name = token(cls) if needs_definition(cls) else f"{cls.__module__}.{cls.__qualname__}"
             number = int(_hash(name.encode()), 16) % 10**digits
