@@ -645,7 +645,7 @@ def test_the_database_of_another_program(directory: Path) -> None:
     assert (directory / "vstate.db").read_bytes() == before
 
 
-@pytest.mark.parametrize(("form", "advice"), [(1, "export it"), (2, "export it"), (99, "upgrade")])
+@pytest.mark.parametrize(("form", "advice"), [(1, "export it"), (3, "export it"), (99, "upgrade")])
 def test_another_format_is_refused(directory: Path, form: int, advice: str) -> None:
     """A file of a later version asks for an upgrade, one of an earlier version for an export."""
     Disk(directory).close()

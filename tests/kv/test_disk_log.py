@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,6 @@ import pytest
 
 from vstate import Disk, Versioned
 from vstate.errors import CorruptStore
-from vstate.kv.disk.log import fits
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +27,14 @@ for i in range(int(sys.argv[2])):
     state[f"k{i % 50}"] = os.urandom(3000)
     state.commit(str(state["n"]))
 os._exit(0) if sys.argv[3] == "killed" else state.store.close()
+"""
+
+BUSY = """
+import os, sys
+from vstate import Disk
+with Disk(sys.argv[1]) as disk:
+    while True:
+        disk.set_many({f"{sys.argv[2]}/{i}": os.urandom(3000) for i in range(50)})
 """
 
 
@@ -121,10 +129,110 @@ def test_the_log_of_a_killed_program_is_its_own(tmp_path: Path, commits: int, ho
         (store / "vstate.db-shm").unlink()
     elif how == "with an old index":
         (store / "vstate.db-shm").write_bytes(os.urandom(32768))
-    assert fits(str(store / "vstate.db-wal"), os.stat(store / "vstate.db").st_size)
     with Disk(store) as disk:
         assert Versioned(disk)["n"] == 30 + commits
         assert list(disk.check()) == []
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [20, 60, 200])
+@pytest.mark.parametrize("put", [shutil.copy, os.replace])
+def test_a_backup_of_before_the_last_session(
+    tmp_path: Path, size: int, commits: int, put: Callable[[Path, Path], object]
+) -> None:
+    """A copy of about the same size is refused too, however few commits are in between and in the log."""
+    store, backup = tmp_path / "store", tmp_path / "backup"
+    write(store, size, killed=False)
+    shutil.copy(store / "vstate.db", backup)
+    write(store, commits, killed=False)
+    write(store, 1, killed=True)
+    put(backup, store / "vstate.db")
+    before = contents(store)
+    with pytest.raises(CorruptStore, match=r"belongs to another file.*remove vstate\.db-wal"):
+        Disk(store)
+    assert {**contents(store), "vstate.db-shm": b""} == {**before, "vstate.db-shm": b""}
+
+
+def test_a_bigger_file(store: Path) -> None:
+    """A log beside the bigger file of another store, or of the same one before a gc, is refused."""
+    shutil.copy(store / "vstate.db", store.parent / "own")
+    write(store.parent / "other", 400, killed=False)
+    with Disk(store) as disk:
+        Versioned(disk).repo.gc(branch="main", keep_last=1, keep_reflog="0s", grace="0s")
+    write(store, 1, killed=True)
+    for bigger in (store.parent / "own", store.parent / "other" / "vstate.db"):
+        assert bigger.stat().st_size > (store / "vstate.db").stat().st_size
+        shutil.copy(store / "vstate.db", store.parent / "right")
+        shutil.copy(bigger, store / "vstate.db")
+        with pytest.raises(CorruptStore, match="belongs to another file"):
+            Disk(store)
+        shutil.copy(store.parent / "right", store / "vstate.db")
+    with Disk(store) as disk:
+        assert Versioned(disk)["n"] == 181
+
+
+def test_a_backup_of_just_before_the_log_goes_on_with_it(tmp_path: Path) -> None:
+    """The file as it was when the log began is the file of the log."""
+    write(tmp_path / "store", 30, killed=False)
+    shutil.copy(tmp_path / "store" / "vstate.db", tmp_path)
+    write(tmp_path / "store", 5, killed=True)
+    shutil.copy(tmp_path / "vstate.db", tmp_path / "store")
+    with Disk(tmp_path / "store") as disk:
+        assert Versioned(disk)["n"] == 35
+        assert list(disk.check()) == []
+
+
+def test_a_log_that_began_anew_in_the_middle_of_a_session(tmp_path: Path) -> None:
+    """Whoever copied the log into the file, the next commit gives the file a new name in the new log."""
+    with Disk(tmp_path / "store") as disk:
+        file = tmp_path / "store" / "vstate.db"
+        disk.set("a", b"1")
+        for mode in ("PASSIVE", "RESTART", "TRUNCATE"):
+            shutil.copy(file, tmp_path / "before")
+            sqlite3.connect(file).execute(f"PRAGMA wal_checkpoint({mode})")
+            disk.set("b", mode.encode())
+            copy = Path(shutil.copytree(file.parent, tmp_path / mode))
+            with Disk(copy) as copied:
+                assert copied.get("b") == mode.encode()
+            copy = Path(shutil.copytree(file.parent, tmp_path / f"{mode}-spliced"))
+            shutil.copy(tmp_path / "before", copy / "vstate.db")
+            with pytest.raises(CorruptStore, match="belongs to another file"):
+                Disk(copy)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_killed_writers_among_others(tmp_path: Path, processes: int) -> None:
+    """A store opens while others write it and copy its log, and after all of them were killed."""
+    write(tmp_path / "store", 1, killed=False)
+    writers = [
+        subprocess.Popen([sys.executable, "-W", "ignore", "-c", BUSY, tmp_path / "store", str(number)])
+        for number in range(processes)
+    ]
+    try:
+        for _ in range(60):
+            with Disk(tmp_path / "store") as disk:
+                disk.set("other", b"1")
+                sqlite3.connect(tmp_path / "store" / "vstate.db").execute("PRAGMA wal_checkpoint")
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    for _ in range(2):
+        with Disk(tmp_path / "store") as disk:
+            assert list(disk.check()) == []
+
+
+def test_names_that_were_never_committed(tmp_path: Path) -> None:
+    """After a power cut the end of a log may hold anything: if it gives no name, it fits its file."""
+    write(tmp_path / "store", 30, killed=False)
+    write(tmp_path / "store", 1, killed=True)
+    log = tmp_path / "store" / "vstate.db-wal"
+    frames = bytearray(log.read_bytes())
+    for start in range(32, len(frames), 24 + 4096):
+        frames[start + 24 : start + 24 + 4096] = bytes(4096)
+    log.write_bytes(frames)
+    with Disk(tmp_path / "store") as disk:
+        assert Versioned(disk)["n"] == 30
 
 
 def test_damage_beside_a_log_names_the_log(store: Path) -> None:

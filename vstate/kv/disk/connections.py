@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from contextlib import suppress
+from io import FileIO
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -48,7 +49,9 @@ class Handle:
         "is_stoppable",
         "known",
         "lock",
+        "log",
         "path",
+        "salt",
         "unlocked",
         "writing",
     )
@@ -65,12 +68,18 @@ class Handle:
         """The files at the opening, if they are read without locks: see `Database.open`."""
         self.known: Known | None = None
         """Packed rows: see `deltas.py`. A user takes them, and gives them back unless it fails."""
+        self.log: FileIO | None = None
+        self.salt: bytes | None = None
+        """The log, and its salt at the last commit of the connection: see `Database.commit`."""
         self.is_closed_for_fork = False
         with _registering:
             _handles[id(self)] = self
 
     def close(self) -> None:
-        self.known = None
+        self.known = self.salt = None
+        log, self.log = self.log, None
+        if log is not None:
+            log.close()
         connection, self.connection = self.connection, None
         if connection is not None:
             with suppress(Exception):  # a connection that SQLite cannot close is of no more use
@@ -180,7 +189,8 @@ def _after_in_child() -> None:
                 _lost.add(handle.identity)
             if handle.connection is not None:
                 _never_closed.append(handle.connection)
-                handle.connection = handle.known = None
+                handle.connection = None
+                handle.close()
     _after_in_parent()
 
 

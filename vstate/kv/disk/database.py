@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 from contextlib import closing, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -30,7 +31,7 @@ FILE_NAME = "vstate.db"
 
 _INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
-FORMAT = 3
+FORMAT = 4
 RELEASED_PAGES = 256
 """Pages that move in one transaction, for which others wait some 10 ms."""
 RELEASE_SECONDS = 30.0
@@ -56,6 +57,7 @@ _RELEASE = f"""
 # `deltas.py` describes the column. If a row is deleted or replaced while others are based on it, its value
 # stays under a longer key, until no row is based on it. A row that is deleted stays where it was.
 _CREATE = (
+    *log.CREATE,
     _TABLE,
     "CREATE INDEX kv_base ON kv (base) WHERE base > 0",
     f"""CREATE TRIGGER kv_deleted AFTER DELETE ON kv WHEN old.base IS NOT NULL BEGIN
@@ -242,15 +244,36 @@ class Database:
         if not size:
             return False  # SQLite would make an empty file, and remove the log
         try:
-            if log.fits(self._log, size):
-                return True
             handle.identity = usable_identity(self.file)
+            while True:
+                files = self._files()
+                with FileIO(self._log) as opened:
+                    salt = log.salt(opened)
+                page, name = self._name(files._replace(log=None))
+                found = log.read(self._log, page)
+                if found.salt in (salt, b""):  # otherwise the log began anew meanwhile
+                    break
+            # After a power cut the names in the log may be those of a transaction that was never committed.
+            if not found.knows(name) and name != self._name(files)[1]:
+                return False
+            if found.fits(size):
+                return True
             with closing(self._connect(self._files())) as connection:
-                return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+                is_whole = connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+            return is_whole and self._name(self._files()) != (0, b"")
         except OSError:
             return True
         except sqlite3.Error as error:
             return result_code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+    def _name(self, files: Files) -> tuple[int, bytes]:
+        """The page with the names of the file, and its name. Zero and nothing if they cannot be read."""
+        try:
+            with closing(self._connect(files)) as connection:
+                ((page, names),) = connection.execute(log.NAMES).fetchall()
+                return page, bytes(names)[: log.NAME_BYTES]
+        except (sqlite3.Error, ValueError, TypeError):
+            return 0, b""
 
     def _files(self) -> Files:
         return Files(_seen(self.file), _seen(self._log), os.path.exists(f"{self.file}-shm"))
@@ -309,6 +332,23 @@ class Database:
         if self.size_limit is not None:
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             connection.execute(f"PRAGMA max_page_count={max(1, self.size_limit // page_bytes) + spare}")
+
+    def commit(self, handle: Handle, connection: sqlite3.Connection) -> None:
+        """Commit, and see that each log gives the file a new name: see `log.py`.
+
+        The first transaction of a connection does so itself. A later one may turn out to have begun the log
+        anew, and then another one follows it. If that fails, the next commit tries again.
+        """
+        if handle.salt is None:
+            connection.execute(log.RENAME)
+        connection.execute("COMMIT")
+        with suppress(OSError, sqlite3.Error):
+            # SQLite keeps the file of the log while a connection is open.
+            handle.log = handle.log or FileIO(self._log)
+            salt = log.salt(handle.log)
+            if handle.salt not in (None, salt):
+                connection.execute(log.RENAME)
+            handle.salt = salt
 
     def release(self, connection: sqlite3.Connection) -> None:
         """Move the pages at the end of the file to free places, and cut the file, for RELEASE_SECONDS at the
@@ -369,11 +409,11 @@ class Database:
         # Only the holder of the write lock appends to the log, or begins it anew.
         connection.execute("BEGIN IMMEDIATE")
         try:
-            with suppress(FileNotFoundError), open(self._log, "r+b", buffering=0) as log:
-                while piece := log.read(_PIECE):
-                    log.seek(-len(piece), os.SEEK_CUR)
-                    log.write(piece)
-                os.fsync(log.fileno())
+            with suppress(FileNotFoundError), open(self._log, "r+b", buffering=0) as opened:
+                while piece := opened.read(_PIECE):
+                    opened.seek(-len(piece), os.SEEK_CUR)
+                    opened.write(piece)
+                os.fsync(opened.fileno())
             with suppress(FileNotFoundError):
                 os.unlink(self._note)
         finally:

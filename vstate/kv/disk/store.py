@@ -372,7 +372,7 @@ class Disk(TransactionalStore):
                 for write, agreed in group.items():
                     write.committing = agreed
                 committing = True
-                connection.execute("COMMIT")
+                self._database.commit(self._writer, connection)
                 self._writer.known = packer.known
             else:
                 connection.execute("ROLLBACK")
