@@ -302,6 +302,9 @@ def test_an_earlier_form_is_refused() -> None:
     for value in (local(), lambda: 1):
         with pytest.raises(CannotLoad, match="export with the older version, import with this one"):
             loads(cloudpickle.dumps(value, 5))
+    data, buffers = dumps([local()])
+    with pytest.raises(CannotLoad, match="export with the older version, import with this one"):
+        loads(data.replace(b"\x16vstate.values.builders", b"\x19vstate.values.definitions"), buffers)
 
 
 # Globals

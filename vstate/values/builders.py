@@ -29,7 +29,8 @@ MAGIC: Final = MAGIC_NUMBER
 NAMED: Final = "__vstate_globals__"
 """The global in which a module names the globals whose values go along with its code."""
 
-MODULES: Final = frozenset({__name__, "cloudpickle.cloudpickle"})
+_FORMER: Final = "vstate.values.definitions"  # where the functions were
+MODULES: Final = frozenset({__name__, _FORMER, "cloudpickle.cloudpickle"})
 """The modules some of whose names in a pickle are replaced during a load: see `Builders.find`."""
 
 MAINS: Final = ("__main__", "__mp_main__")
@@ -266,7 +267,7 @@ class Builders:
     def find(self, module: str, name: str) -> Callable[..., Any] | None:
         """The function to use for this name in a pickle; None for the one that the name says."""
         if module != __name__:
-            return _refuse if name in _OLD else None
+            return _refuse if module == _FORMER or name in _OLD else None
         if name in _MAKERS:
             return partial(self._make, _MAKERS[name])
         return getattr(self, name) if name in ("stored_class", "stored_function") else None
