@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -304,6 +305,12 @@ VALUES: dict[str, Callable[[], Any]] = {
     "nan": lambda: float("nan"),
     "big": lambda: 2**70,
     "surrogates": lambda: "\ud83d\ude00",
+    "counter": lambda: Counter("aab"),
+    "default": lambda: defaultdict(list, a=[1]),
+    "ordered": lambda: OrderedDict(b=1, a=2),
+    "bytearray": lambda: bytearray(b"abc"),
+    "view": lambda: memoryview(b"abc"),
+    "deque": lambda: deque([1]),
     "numpy": lambda: numpy.arange(3),
     "object": lambda: Fraction(1, 3),
     "cycle": cycle,

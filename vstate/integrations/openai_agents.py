@@ -21,6 +21,7 @@ from vstate.forks import new_lock, renew_in_child
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
 from vstate.integrations.opening import Opened, Opening, StoreLike, begins, first_labels, summary
+from vstate.patterns.fields import path_to
 from vstate.patterns.journal import Journal
 from vstate.sessions.shielding import in_thread, shielded
 
@@ -525,7 +526,8 @@ def _copied(value: _T) -> _T:
     try:
         return pickle.loads(pickle.dumps(value, 5))  # type: ignore[no-any-return]
     except Exception as error:  # pickling an object of the program may raise anything
-        raise InvalidInput(f"an item of a session is plain data: {error}") from error
+        where = path_to(value, lambda part: pickle.dumps(part, 5))
+        raise InvalidInput(f"an item of a session is plain data: items{where}: {error}") from error
 
 
 def _is_user(item: Item) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -79,7 +80,7 @@ class VstateSessionRepository(Opened, SessionRepository):
 
     def create_session(self, session: Session, **kwargs: Any) -> Session:
         """Store a new session; SessionException if there is one with its id."""
-        branch, about = self.branch(session.session_id), exact(session.to_dict(), _SESSION)
+        branch, about = self.branch(session.session_id), _plain(session, _SESSION)
         try:
             made = self.repo.commit(
                 branch,
@@ -111,7 +112,8 @@ class VstateSessionRepository(Opened, SessionRepository):
     def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         """Store a new agent of a session; SessionException if the session has one with its id."""
         id = session_agent.agent_id
-        self._create(session_id, _agent_key(id), session_agent.to_dict(), f"agent {id}")
+        key = _agent_key(id)
+        self._create(session_id, key, _plain(session_agent, key), f"agent {id}")
 
     def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
         """The agent, None if the session or the agent is absent."""
@@ -130,10 +132,11 @@ class VstateSessionRepository(Opened, SessionRepository):
     ) -> None:
         """Append a message; SessionException if its agent is absent, or has a message of this number."""
         number, role = session_message.message_id, session_message.message["role"]
+        key = _message_key(agent_id, number)
         self._create(
             session_id,
-            _message_key(agent_id, number),
-            session_message.to_dict(),
+            key,
+            _plain(session_message, key),
             f"{role}: message {number} of {agent_id}",
             needs=_agent_key(agent_id),
         )
@@ -173,8 +176,8 @@ class VstateSessionRepository(Opened, SessionRepository):
 
     def create_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Store the state of a new multi-agent; SessionException if the session has one with its id."""
-        state = multi_agent.serialize_state()
         key = join_path(_MULTI_AGENTS, multi_agent.id)
+        state = exact(multi_agent.serialize_state(), key)
         self._create(session_id, key, state, f"multi-agent {multi_agent.id}")
 
     def read_multi_agent(self, session_id: str, multi_agent_id: str, **kwargs: Any) -> dict[str, Any] | None:
@@ -185,7 +188,7 @@ class VstateSessionRepository(Opened, SessionRepository):
     def update_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Replace the state of a multi-agent; SessionException if it is absent."""
         key = join_path(_MULTI_AGENTS, multi_agent.id)
-        state: dict[str, Any] = multi_agent.serialize_state()
+        state: dict[str, Any] = exact(multi_agent.serialize_state(), key)
 
         def replaced(stored: Snapshot) -> dict[str, Any]:
             if key not in stored:
@@ -222,7 +225,7 @@ class VstateSessionRepository(Opened, SessionRepository):
             if old is None:
                 raise SessionException(f"{key} in session {session_id} does not exist")
             new.created_at = old["created_at"]
-            return dict(new.to_dict())
+            return _plain(new, key)
 
         self._commit(session_id, key, replaced, message)
 
@@ -234,7 +237,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         def changes(head: Commit | None) -> Changes:
             if head is None:
                 raise _absent(session_id)
-            return {key: exact(value(Snapshot(self.repo, head)), key)}, ()
+            return {key: value(Snapshot(self.repo, head))}, ()
 
         try:
             self._opening.commit(self.branch(session_id), changes, message=summary(message))
@@ -337,6 +340,11 @@ def _message_key(agent_id: str, message_id: int) -> str:
 
 def _absent(session_id: str) -> SessionException:
     return SessionException(f"Session {session_id} does not exist")
+
+
+def _plain(record: Session | SessionAgent | SessionMessage, key: str) -> dict[str, Any]:
+    """A record as plain data. `to_dict` copies a value by its own class, so its fields are plain before."""
+    return dict(dataclasses.replace(record, **exact(vars(record), key)).to_dict())
 
 
 async def _stored(call: Callable[[], _T]) -> _T:

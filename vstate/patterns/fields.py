@@ -30,7 +30,7 @@ Form = Callable[[Any], Any]
 _INT, _TUPLE, _PICKLE = range(3)
 _SETS: Final = {set: 3, frozenset: 4}
 _PLAIN: Final = frozenset({int, float, bytes, dict, list})
-_WHOLE: Final = frozenset({date, datetime, time, timedelta, timezone, Decimal, UUID, complex, bytearray})
+_WHOLE: Final = frozenset({date, datetime, time, timedelta, timezone, Decimal, UUID, complex})
 
 
 class Packed(NamedTuple):
