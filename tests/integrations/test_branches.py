@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from vstate.errors import InvalidInput
 from vstate.integrations.branches import branch_of, parts_of
 from vstate.integrations.opening import Opening
 from vstate.kv import Memory
@@ -30,6 +31,14 @@ def test_the_names_stay_as_they_are_stored() -> None:
     assert branch_of("x" * 140, "y" * 59) == f"{'x' * 140}/{'y' * 59}"
     with pytest.raises(TypeError, match="an id is a str, not int"):
         branch_of("chats", 7)  # type: ignore[arg-type]  # refused
+
+
+def test_long_ids_without_room_in_a_name_are_refused() -> None:
+    """The error speaks of the ids, which the program knows, and not of a branch."""
+    assert len(branch_of("chats", *["x" * 250] * 2)) <= 200
+    for ids in (["x" * 250] * 4, ["é" * 120] * 4, ["chats", *["/" * 60] * 4]):
+        with pytest.raises(InvalidInput, match=r"the ids .* are too long together"):
+            branch_of("chats", *ids)
 
 
 def test_a_branch_that_moves_while_it_is_deleted_goes_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -555,9 +555,10 @@ def test_a_filtered_list_is_never_behind(tmp_path: Path) -> None:
             dice.choice(others)(thread)  # type: ignore[no-untyped-call]
         check()
     put(plain, "last")
-    step(sealed, next(numbers), {}, named("last"), user="mallory")
-    assert not any(b"mallory" in row for _, row in store.items("r/"))
-    assert plain.branch("last") in plain.repo.possible_branches({"user": "mallory"})
+    for thread in ("last", "x" * 300):
+        step(sealed, next(numbers), {}, named(thread), user="mallory")
+        assert not any(b"mallory" in row for _, row in store.items("r/"))
+        assert plain.branch(thread) in plain.repo.possible_branches({"user": "mallory"})
     assert len(plain.repo.possible_branches({"user": "nobody"})) < len(plain.repo.branch_names())
 
 

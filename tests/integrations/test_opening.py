@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from vstate import Disk
-from vstate.errors import InvalidInput
+from vstate import Disk, Memory
+from vstate.errors import InvalidInput, NotFound
 from vstate.integrations.opening import AsyncOpened, Opened, Opening, StoreLike
+from vstate.objects.commit import Commit
+from vstate.testing import Faulty
 
 
 class Plain(Opened):
@@ -53,3 +55,45 @@ def test_an_event_loop_does_not_wait_for_the_store_to_close(
     asyncio.run(use())
     assert len(closed) == 1
     assert closed[0] is not threading.main_thread()
+
+
+def write(opening: Opening, value: int) -> Commit | None:
+    return opening.commit("chat", lambda head: ({"n": value}, ()), message=f"write {value}")
+
+
+def test_a_write_beside_another_program_costs_the_same_on_a_long_branch() -> None:
+    """Two programs write by turns: the number of calls of the store does not grow with the branch."""
+    store = Faulty(Memory())
+    turns = [Opening(store), Opening(store)]
+    costs = []
+    for value in range(200):
+        before = len(store.calls)
+        write(turns[value % 2], value)
+        costs.append(store.calls[before:])
+    assert costs[10] == costs[198]
+    assert len(store.calls[before:]) <= 6
+
+
+def test_a_branch_that_begins_anew_while_it_is_read_is_not_taken_for_the_one_that_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the read of the commit and of the label another program deletes the branch and begins it."""
+    store = Memory()
+    opening, other = Opening(store), Opening(store)
+    write(other, 1)
+    labels_at = opening.repo.labels_at
+    late = iter([2])
+
+    def slow(branch: str) -> object:
+        for value in late:
+            other.delete("chat")
+            other.newest("chat")
+            write(other, value)
+        return labels_at(branch)
+
+    monkeypatch.setattr(opening.repo, "labels_at", slow)
+    assert opening.newest("chat")
+    with pytest.raises(NotFound):
+        write(opening, 3)
+    opening.newest("chat")
+    assert write(opening, 3)
