@@ -97,3 +97,19 @@ def test_a_branch_that_begins_anew_while_it_is_read_is_not_taken_for_the_one_tha
         write(opening, 3)
     opening.newest("chat")
     assert write(opening, 3)
+
+
+def test_a_label_is_set_once() -> None:
+    """A branch begins with it. One that is back by the reflog gets another one, which then stays."""
+    opening = Opening(Memory())
+    write(opening, 0)
+    for _ in range(2):
+        labels = opening.repo.labels()
+        for value in (1, 2):
+            write(opening, value)
+            assert opening.repo.labels() == labels
+        opening.delete("chat")
+        opening.repo.create_branch("chat", "chat@{1}")
+        assert opening.newest("chat")
+        assert opening.repo.labels() == {}
+        write(opening, 3)

@@ -279,7 +279,7 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
             message = summary(*(f"{message.role}: {message.text.strip()}" for message in given))
             with journal.lock:
                 journal.append(new, message=message, fresh=True)
-                self._opening.wrote(journal.branch, journal.head)
+                self._opening.wrote(journal.branch, journal.head, journal.labels)
 
         await in_thread(save)
 

@@ -219,13 +219,14 @@ class VstateProvider(Opened, JsonProvider):
                 "fields": packed.names,
             }
             new, gone = fields.changes(name, head or base, packed)
+            labels = self._opening.labels(name, head)
             changes = BranchChanges(
                 name,
                 set={_STEP: step, **new},
                 delete=gone,
                 expect="anywhere" if base else head,
                 base=base,
-                labels=self._opening.labels(name, head),
+                labels=labels,
                 message=summary(f"checkpoint {step['number']}: {trigger}"),
             )
             try:
@@ -233,7 +234,7 @@ class VstateProvider(Opened, JsonProvider):
             except RefMoved:
                 continue
             assert commit is not None  # the number is new
-            self._opening.wrote(name, commit)
+            self._opening.wrote(name, commit, labels)
             fields.landed(name, commit, packed)
             return f"{name}#{commit.id}"
 

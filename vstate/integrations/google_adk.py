@@ -11,9 +11,8 @@ from uuid import uuid4
 from vstate.errors import AlreadyExists, RefMoved
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
-from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, begins, summary
+from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
-from vstate.patterns.journal import Journal, Journals
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.repository import Repository
 from vstate.repo.writing import BranchChanges
@@ -75,9 +74,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
         self._opening = Opening(store)
         self._forget = forget
-        self._journals = Journals(
-            lambda branch: Journal(self.repo, branch, _Events, name=_EVENTS, labels=begins)
-        )
+        self._journals = self._opening.journals(_Events, _EVENTS)
 
     # The calls of ADK
 

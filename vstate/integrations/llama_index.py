@@ -116,7 +116,7 @@ class VstateChatStore(Opened, BaseChatStore):
 
         with journal.lock:
             journal.rewrite(replaced, message=summary(*map(str, messages)) or "no messages")
-            self._opening.wrote(journal.branch, journal.head)
+            self._opening.wrote(journal.branch, journal.head, journal.labels)
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return message `idx`, counted from 0, or from the end if negative; None if absent."""
@@ -274,15 +274,16 @@ class _Session:
         def save() -> None:
             if self._seen == "anywhere":
                 return storage._save(record, "save the state")
+            labels = storage._opening.labels(storage.branch, self._seen)
             commit = storage.repo.commit(
                 storage.branch,
                 set=_stored(record),
                 expect=self._seen,
-                labels=storage._opening.labels(storage.branch, self._seen),
+                labels=labels,
                 message="save the state",
             )
             self._seen = commit or self._seen
-            storage._opening.wrote(storage.branch, self._seen)
+            storage._opening.wrote(storage.branch, self._seen, labels)
 
         await in_thread(save)
 

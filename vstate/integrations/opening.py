@@ -104,13 +104,15 @@ class Opening:
             self._note(self._known, branch, _Seen(head.oid, begun))
         return head
 
-    def wrote(self, branch: str, head: Commit | None) -> None:
-        """The same for a commit of this adapter: the branch began as it knows, or with this commit."""
+    def wrote(self, branch: str, head: Commit | None, labels: Mapping[str, Label] | None = None) -> None:
+        """The same for a commit of this adapter: the branch began as the labels say, or as it knows."""
         known = self._known.get(branch)
-        if known is None or head is None:
-            self.seen(branch, head)
+        if head is not None and labels and BEGUN in labels:
+            self._note(self._known, branch, _Seen(head.oid, labels[BEGUN]))
+        elif head is not None and known is not None:
+            self._note(self._known, branch, known._replace(head=head.oid))
         else:
-            self._note(self._known, branch, _Seen(head.oid, known.begun))
+            self.seen(branch, head)
 
     def require_standing(self, branch: str, head: Commit | None) -> None:
         """Raise NotFound for a write beside a deletion: it would bring the deleted data back.
@@ -186,18 +188,19 @@ class Opening:
             made = changes(head)
             if made is None:
                 return None
+            labels = self.labels(branch, head)
             try:
                 commit = self.repo.commit(
                     branch,
                     set=made[0],
                     delete=made[1],
                     expect=head,
-                    labels=self.labels(branch, head),
+                    labels=labels,
                     message=message,
                 )
             except RefMoved:
                 continue
-            self.wrote(branch, commit or head)
+            self.wrote(branch, commit or head, labels)
             return commit
 
     def copy(self, source: str, head: Commit, branch: str) -> None:
