@@ -24,7 +24,7 @@ from vstate import Disk, Versioned
 state = Versioned(Disk(sys.argv[1]))
 for i in range(int(sys.argv[2])):
     state["n"] = state.get("n", 0) + 1
-    state[f"k{i % 50}"] = os.urandom(3000)
+    state[f"k{i % 50}"] = os.urandom(int(sys.argv[4]))
     state.commit(str(state["n"]))
 os._exit(0) if sys.argv[3] == "killed" else state.store.close()
 """
@@ -38,9 +38,9 @@ with Disk(sys.argv[1]) as disk:
 """
 
 
-def write(path: Path, commits: int, *, killed: bool) -> None:
-    end = "killed" if killed else "closed"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", WRITER, path, str(commits), end], check=True)
+def write(path: Path, commits: int, *, killed: bool, size: int = 3000) -> None:
+    words = [path, str(commits), "killed" if killed else "closed", str(size)]
+    subprocess.run([sys.executable, "-W", "ignore", "-c", WRITER, *words], check=True)
 
 
 @pytest.fixture
@@ -135,22 +135,22 @@ def test_the_log_of_a_killed_program_is_its_own(tmp_path: Path, commits: int, ho
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3, 5])
-@pytest.mark.parametrize("size", [20, 60, 200])
+@pytest.mark.parametrize("before", [20, 60, 200])
 @pytest.mark.parametrize("put", [shutil.copy, os.replace])
 def test_a_backup_of_before_the_last_session(
-    tmp_path: Path, size: int, commits: int, put: Callable[[Path, Path], object]
+    tmp_path: Path, before: int, commits: int, put: Callable[[Path, Path], object]
 ) -> None:
     """A copy of about the same size is refused too, however few commits are in between and in the log."""
     store, backup = tmp_path / "store", tmp_path / "backup"
-    write(store, size, killed=False)
+    write(store, before, killed=False, size=3)
     shutil.copy(store / "vstate.db", backup)
-    write(store, commits, killed=False)
-    write(store, 1, killed=True)
+    write(store, commits, killed=False, size=3)
+    write(store, 1, killed=True, size=3)
     put(backup, store / "vstate.db")
-    before = contents(store)
+    files = contents(store)
     with pytest.raises(CorruptStore, match=r"belongs to another file.*remove vstate\.db-wal"):
         Disk(store)
-    assert {**contents(store), "vstate.db-shm": b""} == {**before, "vstate.db-shm": b""}
+    assert {**contents(store), "vstate.db-shm": b""} == {**files, "vstate.db-shm": b""}
 
 
 def test_a_bigger_file(store: Path) -> None:
