@@ -256,7 +256,7 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "stores.md").read_text("utf-8")
     text = page.partition("## Back up and restore a Disk")[2].partition("\n## ")[0]
     commands = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
-    assert len(commands) == 6
+    assert len(commands) == 5
 
     def run(command: str) -> None:
         words = command.replace("vstate ", f"{sys.executable} -m vstate_cli ", 1)
@@ -268,15 +268,14 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
             return int(Versioned(disk)["n"])
 
     write(tmp_path / "agent", 30, killed=False)
-    run(commands[0])
     write(tmp_path / "agent", 5, killed=True)
-    run(commands[1])
+    run(commands[0])
     write(tmp_path / "agent", 150, killed=True)
+    run(commands[1])
     run(commands[2])
-    run(commands[3])
     assert count() == 35
     shutil.copytree(tmp_path / "agent", tmp_path / "copy")
     write(tmp_path / "agent", 150, killed=True)
+    run(commands[3])
     run(commands[4])
-    run(commands[5])
     assert count() == 35

@@ -150,6 +150,15 @@ def test_any_clocks(clocks: list[timedelta]) -> None:
         assert repo.resolve(f"main@{{{n}}}") == made[-1 - n]
 
 
+def test_nothing_is_kept_without_days(history: Memory, at: At) -> None:
+    """`gc --keep-reflog 0` drops the lines behind a clock that was ahead, too."""
+    at(timedelta(hours=3))
+    repo = Repository(history)
+    Versioned(history).reset("HEAD~1")
+    assert repo.gc(keep_reflog="0", grace="0").removed
+    assert list(repo.refs.reflog("heads/main")) == []
+
+
 @pytest.mark.parametrize("behind", [1, 2])
 def test_newest_commits_by_a_clock_that_is_behind(behind: int, at: At) -> None:
     """Neither gc nor a revision by date takes yesterday's work for old because the last commits are."""

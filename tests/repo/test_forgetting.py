@@ -649,3 +649,18 @@ def test_a_branch_that_is_forgotten_after_the_look_is_read_again(read: Callable[
     store.delete("o/" + made(damaged).id)
     with pytest.raises(CorruptObject):
         read(state)
+
+
+def test_no_byte_of_it_is_left_in_the_files(tmp_path: Path) -> None:
+    """A branch that was forgotten is in neither the file nor its log, while the store stays open."""
+    mark = random.Random(7).randbytes(64)
+    with Disk(tmp_path / "s") as store:
+        state = Versioned(store)
+        state["kept"] = 1
+        state.commit()
+        with state.fork("secret") as secret:
+            secret["mark"] = mark
+            secret.commit()
+        state.repo.delete_branch("secret", forget=True)
+        assert not [file for file in (tmp_path / "s").iterdir() if mark in file.read_bytes()]
+        assert state["kept"] == 1

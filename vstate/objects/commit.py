@@ -19,7 +19,7 @@ _SIGNATURE_LENGTH = 1 + (2 + SIGNER_BYTES) + (2 + SIGNATURE_BYTES)  # as encoded
 
 LATEST: Final = 1_640_995_200_000_000 * 10  # microseconds: some day of the year 2490
 """A commit that comes from elsewhere is not dated later, so that there is room for commits after it."""
-_LAST: Final = (2**64 - 1) // 1000  # so that reflog lines, in nanoseconds, have 16 hex digits
+LAST_ORDER: Final = (2**64 - 1) // 1000  # so that reflog lines, in nanoseconds, have 16 hex digits
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -205,7 +205,7 @@ class Commit:
         try:
             root, parents, order, message, info, events, *rest = decode(body)
             clock = order
-            if order > _LAST:
+            if order > LAST_ORDER:
                 raise ValueError(f"time out of range: {order}")
             if rest and type(rest[0]) is int and (clock := rest.pop(0)) >= order:
                 raise ValueError("a clock that is not behind the order is left out")

@@ -350,6 +350,7 @@ class Versioned(State):
     def lease(self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None) -> Lease:
         """A lease, to be entered by `with`: nobody else holds one of that name in this store meanwhile.
 
+        The state stays at its commit: call `refresh` first thing, to see what the holder before committed.
         A thread renews it. If this process stops for longer than `ttl`, or dies, another holder may take it
         over; `lease.commit` then raises LeaseLost and commits nothing. `lease.fence` is a fencing token: a
         number that grows with each holder. Entering waits `wait` seconds for another holder, None for ever, 0

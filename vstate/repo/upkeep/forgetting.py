@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, StorageError
 from vstate.kv.base import OBJECT_PREFIX, batches
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ObjectId
@@ -36,6 +37,8 @@ def forget(repo: Core, name: str) -> Commit:
     if not done:
         work.remove_in_steps()
     work.note()
+    with suppress(StorageError):  # what was deleted is gone; its bytes go from the files later then
+        repo.store.release()
     return head
 
 

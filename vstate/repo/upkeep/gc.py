@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
-from vstate.objects.commit import Commit, dated, microseconds
+from vstate.objects.commit import LAST_ORDER, Commit, dated, microseconds
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
@@ -118,7 +118,9 @@ def collect(
     swept: list[Collector] = []  # each attempt removes something, and the last one the rest
 
     def attempt() -> tuple[Collector, dict[str, bytes]]:
-        collector = Collector(repo, microseconds(now - parse_age(keep_reflog)), progress)
+        age = parse_age(keep_reflog)
+        # No age keeps nothing, not even a line that a clock a year ahead dated.
+        collector = Collector(repo, microseconds(now - age) if age else LAST_ORDER, progress)
         collector.end_branches(dry_run=dry_run)
         shallow = {} if cut is None else collector.cut(cut, now)
         collector.mark()
