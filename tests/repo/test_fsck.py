@@ -115,6 +115,11 @@ def test_each_object_is_read_once() -> None:
             reads[key] += 1
             return super().get(key)
 
+        def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+            keys = list(keys)
+            reads.update(keys)
+            return super().get_many(keys)
+
     reads: Counter[str] = Counter()
     store = Counting()
     state = Versioned(store)

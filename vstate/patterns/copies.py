@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Iterable
 from enum import Enum
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 from vstate.errors import Unpicklable
 from vstate.state.tracking import IMMUTABLE
 from vstate.values.culprits import culprit, own_error
-from vstate.values.pickling import dumps
+from vstate.values.pickling import dumps, loads
 
 _TEXT = frozenset({str})
 
@@ -92,7 +91,7 @@ class Frozen:
         if self._buffers is None:
             return self._data
         # This process made the pickle a moment ago. An array works on its buffer, and must be writable.
-        return pickle.loads(self._data, buffers=[bytearray(buffer) for buffer in self._buffers])
+        return loads(self._data, [bytearray(buffer) for buffer in self._buffers])
 
 
 def _are_immutable(values: Iterable[Any]) -> bool:
