@@ -310,7 +310,7 @@ def vstate_writer(directory: Path, times: Queue[tuple[float, float]], start: Bar
         start.wait()
         began = time.time()
         for _ in range(INCREMENTS):
-            state.update(increment)
+            state.apply(increment)
         times.put((began, time.time()))
 
 

@@ -190,7 +190,7 @@ async def test_transactions_of_tasks_follow_one_another() -> None:
                 await state.set("n", value + 1)
 
         async def update() -> None:
-            await state.update(lambda now: now.__setitem__("n", now["n"] + 1))
+            await state.apply(lambda now: now.__setitem__("n", now["n"] + 1))
 
         await asyncio.gather(*(add() for _ in range(20)), *(update() for _ in range(20)))
         assert await state["n"] == 40
@@ -202,7 +202,7 @@ async def test_update_runs_again_on_the_fresh_state(tmp_path: Path) -> None:
 
     async def count(handle: aio.Versioned) -> None:
         for _ in range(25):
-            await handle.update(lambda now: now.__setitem__("n", now.get("n", 0) + 1))
+            await handle.apply(lambda now: now.__setitem__("n", now.get("n", 0) + 1))
 
     handles = [aio.Versioned(Disk(tmp_path), branch="main") for _ in range(4)]
     await asyncio.gather(*map(count, handles))
@@ -277,13 +277,13 @@ async def test_what_is_called_in_a_transaction_is_a_part_of_it() -> None:
     """
     async with aio.Versioned(Memory()) as state:
         async with asyncio.timeout(100), state.transaction("outer"):
-            assert await state.update(lambda inner: inner.__setitem__("n", 1)) is None
+            assert await state.apply(lambda inner: inner.__setitem__("n", 1)) is None
             async with state.transaction("inner"):
-                await state.update(lambda inner: inner.__setitem__("n", inner["n"] + 1))
+                await state.apply(lambda inner: inner.__setitem__("n", inner["n"] + 1))
             assert await state["n"] == 2
         with pytest.raises(ZeroDivisionError):
             async with asyncio.timeout(100), state.transaction():
-                await state.update(lambda inner: inner.__setitem__("n", 3))
+                await state.apply(lambda inner: inner.__setitem__("n", 3))
                 1 / 0
         assert await state["n"] == 2
         assert [commit.message async for commit in state.log()] == ["outer"]
@@ -449,7 +449,7 @@ async def test_many_tasks_cancelled_at_any_moment() -> None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.002 * (number % 40)):
                     if number % 4 == 0:
-                        await state.update(lambda now: now.__setitem__("n", now["n"] + 1))
+                        await state.apply(lambda now: now.__setitem__("n", now["n"] + 1))
                     elif number % 4 == 1:
                         async with state.transaction():
                             await state.set("n", await state["n"] + 1)
@@ -622,11 +622,11 @@ async def test_a_mapping_with_the_names_of_options() -> None:
         await state.update({"a": 1}, message="m", attempts=2)
         assert [item async for item in state.items()] == [("a", 1), ("attempts", 2), ("message", "m")]
         await state.commit()
-        await state.update(lambda now: now.update(b=1), message="said", attempts=1)
+        await state.apply(lambda now: now.update(b=1), message="said", attempts=1)
         assert state.head is not None
         assert state.head.message == "said"
         with pytest.raises(InvalidInput):
-            await state.update(lambda now: None, attempts=0)
+            await state.apply(lambda now: None, attempts=0)
 
 
 @in_a_loop

@@ -134,7 +134,7 @@ class Doing:
 
 def update(store: Gated) -> Call:
     state = Versioned(store, branch="main")
-    return lambda inside: state.update(lambda found: counted(found, inside))
+    return lambda inside: state.apply(lambda found: counted(found, inside))
 
 
 def commit(store: Gated) -> Call:
@@ -188,7 +188,7 @@ def snapshot(store: Gated) -> Call:
 
 def live(store: Gated) -> Call:
     state = Live()
-    return lambda inside: state.update(lambda found: counted(found, inside))
+    return lambda inside: state.apply(lambda found: counted(found, inside))
 
 
 def journal(store: Gated) -> Call:
@@ -246,7 +246,7 @@ def watch(store: Gated) -> Call:
     changes = state.watch("n")
 
     def call(inside: Inside) -> None:
-        other.update(counted)
+        other.apply(counted)
         inside()
         assert next(changes)[0] == "n"
 
@@ -259,7 +259,7 @@ def subscription(store: Gated) -> Call:
     def call(inside: Inside) -> None:
         heard = threading.Event()
         with state.subscribe("n", lambda *change: (inside(), heard.set())):
-            other.update(counted)
+            other.apply(counted)
             assert heard.wait(SECONDS)
 
     return call
@@ -267,14 +267,14 @@ def subscription(store: Gated) -> Call:
 
 def aio_update(store: Gated) -> Call:
     state = aio.Versioned(store, branch="main")
-    return lambda inside: asyncio.run(state.update(lambda found: counted(found, inside)))  # type: ignore[arg-type]
+    return lambda inside: asyncio.run(state.apply(lambda found: counted(found, inside)))  # type: ignore[arg-type]
 
 
 def aio_together(store: Gated) -> Call:
     state = aio.Versioned(store, branch="main")
 
     async def both(inside: Inside) -> None:
-        await asyncio.gather(*(state.update(lambda found: counted(found, inside)) for _ in range(3)))
+        await asyncio.gather(*(state.apply(lambda found: counted(found, inside)) for _ in range(3)))
 
     return lambda inside: asyncio.run(both(inside))
 
@@ -541,7 +541,7 @@ def test_the_half_of_another_thread_is_undone() -> None:
 
         def look(state: Any = state) -> None:
             assert dict(state) == {"k": 1}
-            state.update(lambda found: found.update(k=5))
+            state.apply(lambda found: found.update(k=5))
 
         thread = threading.Thread(target=work)
         thread.start()
@@ -560,13 +560,13 @@ def test_a_subscription_is_the_parents_alone() -> None:
     subscription, watch = state.subscribe("n", lambda *change: heard.append(change)), state.watch("n")
 
     def work() -> None:
-        state.update(counted)
+        state.apply(counted)
         assert next(watch)[0] == "n"
         assert (subscription.active, heard) == (False, [])
         state.close()
 
     assert in_child(work) == 0
-    state.update(counted)
+    state.apply(counted)
     assert next(watch)[0] == "n"
     while not heard:
         pass
@@ -637,13 +637,13 @@ def test_multiprocessing_and_a_preforking_server(tmp_path: Path) -> None:
     """Workers that were forked from an idle parent count on one Disk with the handles of the parent."""
     store = vstate.Disk(tmp_path / "s")
     sync, awaited = Versioned(store, branch="main"), aio.Versioned(store, branch="main")
-    sync.update(counted)
-    asyncio.run(awaited.update(counted))  # type: ignore[arg-type]
+    sync.apply(counted)
+    asyncio.run(awaited.apply(counted))  # type: ignore[arg-type]
 
     def serve() -> None:
         for _ in range(5):
-            sync.update(counted)
-            asyncio.run(awaited.update(counted))  # type: ignore[arg-type]
+            sync.apply(counted)
+            asyncio.run(awaited.apply(counted))  # type: ignore[arg-type]
 
     workers = [multiprocessing.get_context("fork").Process(target=serve) for _ in range(3)]
     for worker in workers:
@@ -663,9 +663,9 @@ def test_a_fork_beside_tasks_of_a_running_loop() -> None:
 
     async def parent() -> None:
         store.writing.closed = True
-        tasks = [asyncio.create_task(state.update(counted)) for _ in range(5)]  # type: ignore[arg-type]
+        tasks = [asyncio.create_task(state.apply(counted)) for _ in range(5)]  # type: ignore[arg-type]
         await asyncio.to_thread(store.writing.reached.wait, SECONDS)
-        status = in_child(lambda: asyncio.run(state.update(counted)))  # type: ignore[arg-type]
+        status = in_child(lambda: asyncio.run(state.apply(counted)))  # type: ignore[arg-type]
         store.writing.leave.set()
         await asyncio.gather(*tasks)
         assert status == 0

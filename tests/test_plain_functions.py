@@ -44,13 +44,13 @@ class Note(BaseModel):
 
 
 def update_a_live_state(function: Any) -> object:
-    return Live().update(function)
+    return Live().apply(function)
 
 
 def update_in_a_transaction(function: Any) -> object:
     state = Versioned()
     with state.transaction():
-        return state.update(function)
+        return state.apply(function)
 
 
 def bisect(function: Any) -> object:
@@ -205,7 +205,7 @@ async def test_awaited_states_call_what_they_are_given_too() -> None:
         part = "notes"
 
     async with aio.Versioned() as state, Notes() as notes:
-        for call in (state.read, state.update, notes.read, lambda function: notes.change(function, "")):
+        for call in (state.read, state.apply, notes.read, lambda function: notes.change(function, "")):
             assert callable(call)
             with pytest.raises(TypeError, match="plain def"):
                 assert not inspect.iscoroutine(await call(coroutine))

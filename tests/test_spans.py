@@ -122,7 +122,7 @@ def test_a_commit_names_its_trace(exported: Any) -> None:
 
     async def add(state: aio.Versioned, key: str) -> tuple[str, Commit]:
         with tracer.start_as_current_span("request") as span:
-            commit = await state.update(lambda state: state.update({key: 1}))
+            commit = await state.apply(lambda state: state.update({key: 1}))
             assert commit is not None
             return f"{span.get_span_context().trace_id:032x}", commit
 

@@ -62,10 +62,10 @@ async def group(
     """Tasks whose updates wait together, until the gate is opened."""
     store = state.sync.store
     assert isinstance(store, Gate)
-    first = asyncio.create_task(state.update(lambda now: now.__setitem__("n", 0), message="first"))
+    first = asyncio.create_task(state.apply(lambda now: now.__setitem__("n", 0), message="first"))
     await asyncio.to_thread(store.began.wait)
     tasks = [
-        asyncio.create_task(state.update(function, message=f"task {number}", **options))
+        asyncio.create_task(state.apply(function, message=f"task {number}", **options))
         for number, function in enumerate(functions)
     ]
     while len(state._together._waiting) < len(tasks):
@@ -88,7 +88,7 @@ def gated(test: Callable[[aio.Versioned, Gate], Coroutine[Any, Any, None]]) -> C
             assert dict(stored) == dict(state.sync)
             assert (state.head, state.sync.has_uncommitted) == (stored.head, False)
             assert stored.repo.fsck().ok
-            await state.update(lambda now: now.__setitem__("later", 1))
+            await state.apply(lambda now: now.__setitem__("later", 1))
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return in_a_loop(run)
@@ -281,7 +281,7 @@ async def test_a_nested_update_in_a_group(state: aio.Versioned, store: Gate) -> 
     """An update inside the function of another is a part of it, also in a group."""
 
     def outer(now: Any) -> None:
-        now.update(count)
+        now.apply(count)
         with now.transaction():
             count(now)
 
@@ -328,7 +328,7 @@ async def test_a_group_keeps_nothing_once_it_is_done(state: aio.Versioned, store
         gc.enable()
 
 
-@pytest.mark.parametrize("call", [aio.Versioned.update, aio.Versioned.read])
+@pytest.mark.parametrize("call", [aio.Versioned.apply, aio.Versioned.read])
 @in_a_loop
 async def test_an_exception_keeps_nothing_once_it_is_handled(call: Callable[..., Any]) -> None:
     """The frames in its traceback are freed at once, with all that the function had."""
@@ -355,7 +355,7 @@ async def test_a_leader_that_is_gone_is_replaced(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(together, "_LOOK_AGAIN_SECONDS", 0.01)
     async with aio.Versioned(Memory()) as state:
         state._together._leader = together._Call(updates.Update(lambda: None, lambda commit: None))
-        await state.update(lambda now: now.__setitem__("n", 0))
+        await state.apply(lambda now: now.__setitem__("n", 0))
         assert state._together._leader is None
         assert await state["n"] == 0
 
@@ -371,12 +371,12 @@ async def test_tasks_of_two_loops_and_another_process_lose_no_update(tmp_path: P
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(20):
-                    tasks.create_task(state.update(count, attempts=1000))
+                    tasks.create_task(state.apply(count, attempts=1000))
 
         def beside() -> None:
             with vstate.Versioned(tmp_path, branch="main") as other:
                 for _ in range(10):
-                    other.update(count, attempts=1000)
+                    other.apply(count, attempts=1000)
 
         await asyncio.gather(
             work(), asyncio.to_thread(lambda: asyncio.run(work())), asyncio.to_thread(beside)

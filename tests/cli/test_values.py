@@ -37,7 +37,7 @@ def frame() -> pandas.DataFrame:
 
 def commit(store: Path, **found: object) -> None:
     with Versioned(Disk(store)) as state:
-        state.update(lambda now: now.update(found), message="values")
+        state.apply(lambda now: now.update(found), message="values")
 
 
 def test_a_frame_is_a_table(vstate, store, frame):

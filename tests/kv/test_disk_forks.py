@@ -273,7 +273,7 @@ def test_a_child_keeps_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         first.join()
         began = time.monotonic()
         for place in (store, Disk(tmp_path)):
-            Versioned(place, branch="main").update(lambda now: now.update(n=now["n"] + 1))
+            Versioned(place, branch="main").apply(lambda now: now.update(n=now["n"] + 1))
         assert time.monotonic() - began < 30
         state.refresh()
         assert state["n"] == 3

@@ -114,7 +114,7 @@ def test_a_state_over_it(tmp_path: Path) -> None:
             assert (state.status().added, state.status().modified) == (["more"], ["list"])
             state.discard()
             with pytest.raises(ReadOnly):
-                state.update(lambda working: working.pop("list"))
+                state.apply(lambda working: working.pop("list"))
             assert state["list"] == [1, 2, 3, 4]
         assert dict(disk.items()) == before
 

@@ -105,14 +105,14 @@ def increment(now):
     global runs
     runs += 1
     now["n"] += 1
-state.update(lambda now: now["n"])
+state.apply(lambda now: now["n"])
 print("ready", flush=True)
 sys.stdin.readline()
 times = []
 for _ in range(int(sys.argv[2])):
     while True:
         try:
-            state.update(increment, attempts=10)
+            state.apply(increment, attempts=10)
             break
         except Conflict:
             failed += 1
@@ -395,7 +395,7 @@ def test_a_server_that_is_restarted(start_postgres: Start, patience: Patience) -
         state = Versioned(store, branch="main")
         state["n"] = 0
         state.commit()
-        assert state.update(lambda now: now.update(n=now["n"] + 1)) is not None
+        assert state.apply(lambda now: now.update(n=now["n"] + 1)) is not None
         # Later turns begin after PAUSE_AFTER_FAILURE.
         for each in (store, other):
             vars(each)["_queues"]._next_try = 0.0

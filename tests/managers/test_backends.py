@@ -432,7 +432,7 @@ with FileBackend(sys.argv[1]) as store, Versioned(store, branch="main") as state
         state[f"by/{sys.argv[2]}"] = list(range(state["count"]))
 
     for n in range(15):
-        state.update(count, attempts=1000)
+        state.apply(count, attempts=1000)
 """
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state["count"] = 0

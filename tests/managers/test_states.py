@@ -571,7 +571,7 @@ async def test_rollback_of_all_keys_leaves_other_managers_alone(agent_store: Age
         def somebody_else(state: Any) -> None:
             state["elsewhere/x"] = 1
 
-        await manager.state.update(somebody_else)
+        await manager.state.apply(somebody_else)
         await manager.rollback(rev=before)
         assert await manager.list_keys() == ["a", "b"]
         await manager.rollback()  # further back, not to the state before the rollback

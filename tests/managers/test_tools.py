@@ -491,7 +491,7 @@ async def test_a_retry_that_is_completed_without_another_start(agent_store: Agen
 async def test_a_record_that_is_not_valid() -> None:
     """It raises; it does not read as an absent execution."""
     async with ToolStateManager() as manager:
-        await manager.state.update(lambda state: state.__setitem__("tools/executions/a", {"tool_name": 5}))
+        await manager.state.apply(lambda state: state.__setitem__("tools/executions/a", {"tool_name": 5}))
         with pytest.raises(InvalidRecord, match="execution_id"):
             await manager.get_execution("a")
 

@@ -33,7 +33,7 @@ def test_the_oldest_go(agent_store: AgentStore) -> None:
     log.append("d")
     state.commit()
     assert log == state["log"] == ["b", "c", "d"]
-    state.update(lambda inner: inner["log"].extend("ef"))
+    state.apply(lambda inner: inner["log"].extend("ef"))
     with state.transaction():
         state["log"].append("g")
     assert dict(Versioned(agent_store(), branch="main")) == {"log": ["e", "f", "g"]}
@@ -176,7 +176,7 @@ def test_sequences_and_streams(agent_store: AgentStore) -> None:
         [9] * 3,
     )
     assert list(tokens_of) == ["two three", "four five"]
-    state.update(lambda _: log.append(10))
+    state.apply(lambda _: log.append(10))
     assert list(log) == [8, 9, 10]
     assert stream.fold(lambda so_far, event: so_far + event, 0) == 17
 
@@ -203,7 +203,7 @@ def test_in_live() -> None:
     state["log"] = [1, 2, 3]
     state.commit()
     assert state["log"] == [2, 3]
-    state.update(lambda inner: inner.update({"log": [1, 2, 3, 4]}))
+    state.apply(lambda inner: inner.update({"log": [1, 2, 3, 4]}))
     assert state["log"] == [3, 4]
     with state.transaction():
         with state.transaction():
@@ -224,7 +224,7 @@ def test_in_aio() -> None:
             bound(state, "log", limit=2)
         async with state:
             bound(state, "log", limit=2)
-            await state.update(lambda inner: inner.update({"log": [1, 2, 3]}))
+            await state.apply(lambda inner: inner.update({"log": [1, 2, 3]}))
             assert await state["log"] == [2, 3]
             bound(state.namespace("inner"), "log", limit=1)
             async with state.transaction():
@@ -257,7 +257,7 @@ def test_a_hook_that_raises_stops_the_commit(agent_store: AgentStore) -> None:
     assert state["log"] == [2, 3]
     down[0] = True
     with pytest.raises(ConnectionError):
-        state.update(lambda inner: inner["log"].append(4))
+        state.apply(lambda inner: inner["log"].append(4))
     assert state["log"] == [2, 3]
     assert not state.has_uncommitted
     with pytest.raises(ConnectionError), state.transaction():
@@ -309,7 +309,7 @@ def test_racing_updates_stay_within_the_limit(shared_store: AgentStore) -> None:
                 Sequence(inner, "items").append((worker, number))
                 inner[f"mine-{worker}"] = number
 
-            state.update(append, attempts=200)
+            state.apply(append, attempts=200)
             assert len(state["log"]) <= 5
 
     threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
@@ -348,7 +348,7 @@ def test_a_bound_adds_no_reads_to_other_updates() -> None:
             one.commit()
         inner["x"] = len(runs)
 
-    other.update(change)
+    other.apply(change)
     assert len(runs) == 1
     assert len(Sequence(other, "items")) == 11
 
@@ -406,7 +406,7 @@ def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
         state["a"] = 2
         with state.transaction():
             state["a"] = 3
-    state.update(lambda inner: inner.update({"a": 4}))
+    state.apply(lambda inner: inner.update({"a": 4}))
     assert len(calls) == 4
     end()
     end()
@@ -414,7 +414,7 @@ def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
     with pytest.raises(InvalidInput, match="cannot commit"):
         state.commit()
     end()
-    state.before_commit(lambda: state.update(lambda inner: inner.update({"stamp": inner["a"]})))
+    state.before_commit(lambda: state.apply(lambda inner: inner.update({"stamp": inner["a"]})))
     state["a"] = 5
     state.commit()
     assert not state.has_uncommitted
@@ -435,7 +435,7 @@ def test_a_hook_does_not_move_the_branch() -> None:
     ]  # fmt: skip
     for move in moves:
         end = state.before_commit(move)
-        for operation in (lambda: state.update(lambda inner: inner.update({"a": 3})), state.commit):
+        for operation in (lambda: state.apply(lambda inner: inner.update({"a": 3})), state.commit):
             with pytest.raises(InvalidInput, match="cannot commit, nor move the branch"):
                 operation()
         end()
@@ -446,7 +446,7 @@ def test_a_hook_does_not_move_the_branch() -> None:
 def test_an_update_depends_on_the_reads_of_its_hooks() -> None:
     """If others change the key that the hook reads, the update runs again."""
     one = Versioned(branch="main")
-    one.update(lambda inner: inner.update({"a": 1}))
+    one.apply(lambda inner: inner.update({"a": 1}))
     other = Versioned(one.store, branch="main")
     other.before_commit(lambda: other.update({"copy": other["a"]}))
     runs: list[int] = []
@@ -454,10 +454,10 @@ def test_an_update_depends_on_the_reads_of_its_hooks() -> None:
     def change(inner: Any) -> None:
         runs.append(1)
         if len(runs) == 1:
-            one.update(lambda theirs: theirs.update({"a": 2}))
+            one.apply(lambda theirs: theirs.update({"a": 2}))
         inner["x"] = 1
 
-    other.update(change)
+    other.apply(change)
     assert (len(runs), other["copy"]) == (2, 2)
 
 

@@ -79,7 +79,7 @@ def test_a_fold_leaves_nothing_to_commit(agent_store: AgentStore) -> None:
     assert initial == []
     assert stream.fold(spoil, initial, every=10) == list(range(25))
     assert not state.has_uncommitted
-    state.update(lambda inner: inner.update({"other": 1}))
+    state.apply(lambda inner: inner.update({"other": 1}))
     kept = stream.fold(spoil, initial, every=10)
     kept.append(7)
     assert stream.fold(spoil, initial, every=10) == list(range(25))
@@ -94,7 +94,7 @@ def test_only_the_tail_is_folded_again(agent_store: AgentStore) -> None:
     counting = Counting()
     assert counting.fold(stream) == (sum(range(1000)), 1000)
     assert counting.fold(stream) == (sum(range(1000)), 0)
-    state.update(lambda inner: EventStream(inner, "log").append(1000))
+    state.apply(lambda inner: EventStream(inner, "log").append(1000))
     other: EventStream[int] = EventStream(Versioned(agent_store(), branch="main"), "log")
     assert counting.fold(other) == (sum(range(1001)), 1)
     assert counting.fold(other) == (sum(range(1001)), 1)

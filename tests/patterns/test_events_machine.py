@@ -51,7 +51,7 @@ class Stream(RuleBasedStateMachine):
             return
         other = Versioned(self.store, branch=name)
         for _ in range(count):
-            other.update(lambda inner: EventStream(inner, "log").append(self.event))
+            other.apply(lambda inner: EventStream(inner, "log").append(self.event))
             self.event += 1
         EventStream[int](other, "log").fold(in_order, [], every=3)
 

@@ -27,7 +27,7 @@ def test_records(tmp_path: Path) -> None:
     tasks = Records(state.namespace("tasks"), Task, key="id")
     tasks.put(Task(id="t1", title="Write the report"))
     state.commit("first task")
-    state.update(lambda _: tasks.change("t1", done=True), message="done")
+    state.apply(lambda _: tasks.change("t1", done=True), message="done")
     with pytest.raises(InvalidRecord):
         tasks.change("t1", title=None)
     assert [commit.message for commit in state.log(key="tasks/t1")] == ["done", "first task"]
@@ -62,9 +62,9 @@ def test_an_event_stream(tmp_path: Path) -> None:
     def balance(so_far: int, event: dict[str, int]) -> int:
         return so_far + event["amount"]
 
-    state.update(lambda _: account.extend([{"amount": 100}, {"amount": -30}]), message="opened")
+    state.apply(lambda _: account.extend([{"amount": 100}, {"amount": -30}]), message="opened")
     assert account.fold(balance, 0) == 70
-    state.update(lambda _: account.append({"amount": -1000}), message="by mistake")
+    state.apply(lambda _: account.append({"amount": -1000}), message="by mistake")
     state.rollback(steps=1)
     assert account.fold(balance, 0) == 70
 

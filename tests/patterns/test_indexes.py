@@ -470,7 +470,7 @@ def test_records_are_changed_during_the_iteration(state: Any) -> None:
 def test_two_that_take_the_first(local_store: AgentStore) -> None:
     """In updates, no two handles get the same record."""
     handles = [Versioned(local_store(), branch="main") for _ in range(2)]
-    handles[0].update(lambda state: [jobs_in(state).put(Job(id=str(n), rank=n)) for n in range(6)])
+    handles[0].apply(lambda state: [jobs_in(state).put(Job(id=str(n), rank=n)) for n in range(6)])
     taken: list[str] = []
 
     def take(state: Any) -> None:
@@ -481,7 +481,7 @@ def test_two_that_take_the_first(local_store: AgentStore) -> None:
 
     for number in range(6):
         found: list[str] = []
-        handles[number % 2].update(take)
+        handles[number % 2].apply(take)
         taken.append(found[-1])
     assert taken == list("012345")
     handles[0].refresh()

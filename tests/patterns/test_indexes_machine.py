@@ -136,7 +136,7 @@ class Indexed(RuleBasedStateMachine):
         state = self.handles[name]
         state.commit()
         if state.head is not None:
-            Versioned(self.store, branch=name).update(lambda inner: items_in(inner).put(item))
+            Versioned(self.store, branch=name).apply(lambda inner: items_in(inner).put(item))
             state.refresh()
             self.models[name][item.id] = item
 

@@ -37,7 +37,7 @@ def updated(state: Versioned) -> None:
         add(inner)
         inner["texts"].append("c")
 
-    state.update(function)
+    state.apply(function)
 
 
 def contents(state: Versioned) -> tuple[list[int], list[int], list[str], int | None]:

@@ -35,7 +35,7 @@ def test_tiered(tmp_path: Path) -> None:
         EventStream(state, "log").extend(range(150))
         state.commit()
         assert EventStream[int](state, "log").fold(operator.add, 0) == sum(range(150))
-        state.update(lambda inner: EventStream(inner, "log").append(1))
+        state.apply(lambda inner: EventStream(inner, "log").append(1))
     with Disk(tmp_path) as disk:
         state = Versioned(disk, branch="main")
         assert Records(scope(state, "tasks"), Task, key="id")["a/b"] == Task(id="a/b")
@@ -48,7 +48,7 @@ def test_a_lease_on_a_record(agent_store: AgentStore) -> None:
     one = Versioned(agent_store(), branch="main")
     other = Versioned(agent_store(), branch="main")
     tasks = Records(scope(one, "tasks"), Task, key="id")
-    one.update(lambda inner: tasks.put(Task(id="a")))
+    one.apply(lambda inner: tasks.put(Task(id="a")))
     other.refresh()
     with one.lease("tasks/a", ttl=60) as lease:
         with pytest.raises(LeaseHeld), other.lease("tasks/a", ttl=60, wait=0):
@@ -127,7 +127,7 @@ def test_rollback_undo_and_branches(agent_store: AgentStore) -> None:
             Sequence(inner, "recent").append(number)
             inner["last"] = number
 
-        state.update(step)
+        state.apply(step)
     JOB.fire(state, ("tasks", "3"), "take", field="status")
     tasks = Records(scope(state, "tasks"), Task, key="id")
     stream: EventStream[int] = EventStream(state, "log")

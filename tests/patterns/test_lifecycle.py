@@ -250,7 +250,7 @@ def test_records_that_two_handles_have_both_read() -> None:
     one = Versioned(branch="main")
     other = Versioned(one.store, branch="main")
     records = [Records(scope(state, "jobs"), Job, key="id") for state in (one, other)]
-    one.update(lambda _: records[0].put(Job(id="a", status=Status.RUNNING)))
+    one.apply(lambda _: records[0].put(Job(id="a", status=Status.RUNNING)))
     raced: list[Status] = []
 
     class Racing(Lifecycle[Status]):

@@ -85,7 +85,7 @@ FULL = Thing(
 def test_records_are_read_as_written(agent_store: AgentStore) -> None:
     """Enums, times, sets, bytes, nested models, extra fields: equal in another handle, plain in the store."""
     state = Versioned(agent_store(), branch="main")
-    state.update(lambda inner: Records(inner, Thing, key="id").put(FULL))
+    state.apply(lambda inner: Records(inner, Thing, key="id").put(FULL))
     again = Versioned(agent_store(), branch="main")
     records = Records(again, Thing, key="id")
     assert records["a/b"] == FULL
@@ -358,7 +358,7 @@ def test_a_migration_that_raises() -> None:
 def test_a_wrong_state_or_version_is_refused() -> None:
     """A state of vstate.aio, whose methods are awaited, is refused at once."""
     with pytest.raises(
-        TypeError, match=r"vstate.aio.versioned.Versioned is not a state: .*await state.update"
+        TypeError, match=r"vstate.aio.versioned.Versioned is not a state: .*await state.apply"
     ):
         Records(aio.Versioned(), Part, key="name")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="version is a number from 1 on, not 0"):
@@ -401,8 +401,8 @@ class Part(BaseModel):
 state = Versioned(sys.argv[1], branch="main")
 records = Records(state, Part, key="name")
 if sys.argv[2] == "write":
-    state.update(lambda inner: Records(inner, Part, key="name").put(Part(name="a", color=7)))
-    state.update(lambda inner: Records(inner, Part, key="name").put(Part(name="b", color=8)))
+    state.apply(lambda inner: Records(inner, Part, key="name").put(Part(name="a", color=7)))
+    state.apply(lambda inner: Records(inner, Part, key="name").put(Part(name="b", color=8)))
 else:
     assert records["b"].color == 8
     for use in (lambda: records["a"], lambda: records.put(Part(name="a"))):
@@ -419,7 +419,7 @@ def test_old_and_new_code_beside_each_other(shared_store: AgentStore, run_python
     assert shared_store.url is not None
     run_python(OLD, shared_store.url, "write")
     state = Versioned(shared_store(), branch="main")
-    state.update(
+    state.apply(
         lambda inner: Records(inner, PartTwo, key="title", version=3, migrate=MIGRATE_ON).change(
             "a", colors=["x", "y"]
         )

@@ -183,7 +183,7 @@ def test_racing_updates_number_their_items_without_a_gap(
         state = Versioned(shared_store(), branch="main")
         for number in range(10):
             item = worker, number
-            state.update(lambda inner, item=item: Sequence(inner, "log").append(item), attempts=200)
+            state.apply(lambda inner, item=item: Sequence(inner, "log").append(item), attempts=200)
 
     threads = [threading.Thread(target=append, args=(worker,)) for worker in range(3)]
     for thread in threads:
@@ -202,7 +202,7 @@ from vstate import Versioned
 from vstate.patterns import Sequence
 state = Versioned(sys.argv[1], branch="main")
 for number in range(20):
-    state.update(lambda inner: Sequence(inner, "log").append([sys.argv[2], number]), attempts=200)
+    state.apply(lambda inner: Sequence(inner, "log").append([sys.argv[2], number]), attempts=200)
 """
 
 
@@ -274,7 +274,7 @@ def test_the_end_is_found_again_after_any_change() -> None:
     state.discard()
     sequence.append("h")
     with pytest.raises(UncommittedChanges):
-        state.update(lambda inner: None)
+        state.apply(lambda inner: None)
 
 
 @pytest.mark.slow
@@ -364,16 +364,16 @@ def test_an_update_depends_on_the_last_item() -> None:
     """It holds for a handle that knows the end from its last commit too: if others append, it runs again."""
     one = Versioned(branch="main")
     other = Versioned(one.store, branch="main")
-    one.update(lambda inner: Sequence(inner, "log").append("first"))
+    one.apply(lambda inner: Sequence(inner, "log").append("first"))
     runs: list[int] = []
 
     def append(inner: Any) -> None:
         runs.append(1)
         Sequence(inner, "log").append("mine")
         if len(runs) == 1:
-            other.update(lambda theirs: Sequence(theirs, "log").append("theirs"))
+            other.apply(lambda theirs: Sequence(theirs, "log").append("theirs"))
 
-    one.update(append)
+    one.apply(append)
     log: Sequence[str] = Sequence(one, "log")
     assert (len(runs), list(log), numbers(log)) == (2, ["first", "theirs", "mine"], [0, 1, 2])
 

@@ -79,7 +79,7 @@ class Writer:
             self.states.append(values)
 
     def count(self) -> None:
-        self.main.update(increment, attempts=1000)
+        self.main.apply(increment, attempts=1000)
 
     def reset(self) -> None:
         if len(self.states) > 1:

@@ -26,7 +26,7 @@ def count(place: str, name: int, commits: int) -> None:
     """Increment the counter `commits` times, each time in a commit."""
     with Versioned(place, branch="main") as state:
         for _ in range(commits):
-            state.update(increment, attempts=1000, writer=name)
+            state.apply(increment, attempts=1000, writer=name)
 
 
 def smallest_share(writers: list[int], processes: int, window: int) -> float:

@@ -149,7 +149,7 @@ def update(work: Work) -> None:
     number = number_of(state.head)
     while True:
         number += 1
-        state.update(lambda fresh, number=number: tell(fresh, number), message=str(number))
+        state.apply(lambda fresh, number=number: tell(fresh, number), message=str(number))
         work.acknowledge(number)
         numbers = number + 1, number + 2
         together(

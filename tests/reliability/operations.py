@@ -115,7 +115,7 @@ def update(state: Versioned) -> None:
         if 2 not in fresh["list"]:
             fresh["list"].append(2)
 
-    state.update(change, message="two")
+    state.apply(change, message="two")
 
 
 def together(state: Versioned, *updates: Update) -> None:

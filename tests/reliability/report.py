@@ -164,7 +164,7 @@ ROWS = [
         ),
     ),
     Row(
-        "Processes that count in one key with `update`",
+        "Processes that count in one key with `apply`",
         "test_many_writers.py::test_processes_that_count",
         lambda o: (
             f"{o.sum('counter')} increments, 0 lost, in {o.sum('seconds')} s; the smallest share of a "

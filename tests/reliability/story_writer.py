@@ -53,7 +53,7 @@ def write(directory: Path, durability: str, acknowledge: Callable[[int, Disk], N
                 if number % 13 == 0:
                     with suppress(NotFound):  # left by a writer that was killed
                         state.delete_branch("junk")
-                    state.fork("junk").update(lambda junk: junk.pop(next(iter(junk))))
+                    state.fork("junk").apply(lambda junk: junk.pop(next(iter(junk))))
                     state.delete_branch("junk")
                     state.repo.gc(keep_reflog="0s")
                 acknowledge(number, disk)

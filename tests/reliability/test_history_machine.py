@@ -151,12 +151,12 @@ class HistoryMachine(RuleBasedStateMachine):
 
         if not self.clean:
             with pytest.raises(UncommittedChanges):
-                self.state.update(change)
+                self.state.apply(change)
         elif fails:
             with pytest.raises(LookupError):
-                self.state.update(change)
+                self.state.apply(change)
         else:
-            commit = self.state.update(change)
+            commit = self.state.apply(change)
             self.now[key] += 1
             self.model.branches[self.branch].move(self.committed_as(commit))
 

@@ -121,7 +121,7 @@ def test_a_sliding_time_begins_anew_with_each_move(store: KVStore, time: Time) -
         lambda: Repository(store).rollback("session", "session~1"),
         lambda: Versioned(store, branch="session").reset("session~1"),
         lambda: Versioned(store, branch="session").undo(),
-        lambda: session(store).update(lambda now: now.__setitem__("n", 5)),
+        lambda: session(store).apply(lambda now: now.__setitem__("n", 5)),
         lambda: Repository(store).rename_branch("session", "other"),
         lambda: Repository(store).rename_branch("other", "session"),
     ]

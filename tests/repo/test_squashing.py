@@ -111,7 +111,7 @@ def test_a_stale_writer_brings_nothing_back(rewrite: str) -> None:
     with stale.lease("turn") as lease, pytest.raises(RefMoved):
         lease.commit()
     if rewrite != "forget":
-        updating.update(lambda now: now.update(mine=1))  # begins from the newest state
+        updating.apply(lambda now: now.update(mine=1))  # begins from the newest state
         assert updating["mine"] == 1
         assert not old & {commit.id for commit in repo.log("thread")}
         assert ("k3" in updating) == rewrite.startswith("squash")
@@ -168,7 +168,7 @@ def test_writers_beside_squashes(tmp_path: Path) -> None:
     def count() -> None:
         state = Versioned(store)
         for _ in range(30):
-            state.update(lambda now: now.update(k0=now["k0"] + 1), attempts=1000)
+            state.apply(lambda now: now.update(k0=now["k0"] + 1), attempts=1000)
         done.append(1)
 
     threads = [Thread(target=count) for _ in range(2)]

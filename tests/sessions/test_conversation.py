@@ -128,9 +128,9 @@ def test_a_conversation_on_every_store(agent_store: AgentStore) -> None:
     ours, theirs = (Versioned(agent_store(), branch="main") for _ in range(2))
     for n in range(6):
         state = (ours, theirs)[n % 2]
-        state.update(lambda state, n=n: Conversation(state, "chat").append(say(str(n))))
-    ours.update(lambda state: Conversation(state, "chat").prune(last=2, summarise=lambda m: say(f"{len(m)}")))
-    theirs.update(lambda state: Conversation(state, "chat").append(say("6")))
+        state.apply(lambda state, n=n: Conversation(state, "chat").append(say(str(n))))
+    ours.apply(lambda state: Conversation(state, "chat").prune(last=2, summarise=lambda m: say(f"{len(m)}")))
+    theirs.apply(lambda state: Conversation(state, "chat").append(say("6")))
     again = Versioned(agent_store(), branch="main")
     assert words(Conversation(again, "chat").window()) == ["4", "4", "5", "6"]
     assert words(list(Conversation(again.checkout("main~2"), "chat"))) == list("012345")

@@ -99,7 +99,7 @@ def failing_update(state: Versioned) -> None:
         raise RuntimeError
 
     try:
-        state.update(function)
+        state.apply(function)
     except RuntimeError:
         pass
 
@@ -172,7 +172,7 @@ OPERATIONS = {
         lambda state: state.commit("two"), edit_beside_another, staged=True, repeats=True
     ),
     "commit under a lease": Operation(commit_under_a_lease, edit, staged=True, repeats=True, in_a_block=True),
-    "update": Operation(lambda state: state.update(count)),
+    "update": Operation(lambda state: state.apply(count)),
     "updates together": Operation(updates_together),
     "failing update": Operation(failing_update, repeats=True),
     "transaction": Operation(in_a_transaction, in_a_block=True),
@@ -200,7 +200,7 @@ OPERATIONS = {
     "switch": Operation(lambda state: state.switch("side"), repeats=True),
     "switch to a new branch": Operation(lambda state: state.switch("made", create=True), repeats=True),
     "commit of expiries": Operation(lambda state: state.commit("two"), expiries, staged=True, repeats=True),
-    "update of expiries": Operation(lambda state: state.update(expiries)),
+    "update of expiries": Operation(lambda state: state.apply(expiries)),
     "discard of expiries": Operation(lambda state: state.discard(), expiries, repeats=True),
     "expire": Operation(lambda state: state.expire("list", 3600), lambda state: state["list"], repeats=True),
     "expire no more": Operation(

@@ -367,7 +367,7 @@ def test_a_state_that_is_dropped_goes_without_the_collector(tmp_path: Path) -> N
         with state.fork("side") as side:
             side["b"] = 1
             side.commit()
-        state.update(lambda now: now.update(c=1))
+        state.apply(lambda now: now.update(c=1))
         state.merge("side")
         assert next(iter(state.log())) == state.checkout("HEAD~0").commit
         assert state.diff("HEAD~1", "HEAD")

@@ -97,7 +97,7 @@ def test_an_exception_in_another_thread(name: str, raised: type[BaseException], 
         state, other = Versioned(store, branch="main"), Versioned(store, branch="other")
         state["n"] = other["n"] = 0
         state.commit()
-        run: Callable[[], object] = partial(state.update, _count) if name == "update" else state.commit
+        run: Callable[[], object] = partial(state.apply, _count) if name == "update" else state.commit
 
         def prepare() -> int:
             if name == "commit":
@@ -192,7 +192,7 @@ PROGRAM = """if True:
         if kind == "Disk":
             with Disk(directory, durability="process", timeout=20) as other:
                 other.set("another process", b"writes")
-        for name, change in (("update", lambda: state.update(step)), ("transaction", transact)):
+        for name, change in (("update", lambda: state.apply(step)), ("transaction", transact)):
             before = seen
             hit = interrupted(change, hold=name == "update")
             if hit and name == "transaction" and state.has_uncommitted:

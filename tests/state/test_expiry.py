@@ -504,14 +504,14 @@ def test_discard_and_update(store: KVStore, time: Time) -> None:
             other["k"].append(2)
             other.commit()
 
-    assert state.update(touch) is not None
+    assert state.apply(touch) is not None
     assert runs == [[1], [1, 2]]
     assert state.expires("k") == time.after(5)
     time.pass_(5)
-    assert state.update(lambda now: now.__setitem__("seen", "k" in now)) is not None
+    assert state.apply(lambda now: now.__setitem__("seen", "k" in now)) is not None
     assert state["seen"] is False
     with pytest.raises(KeyNotFound):
-        state.update(lambda now: now.expire("k", 1))
+        state.apply(lambda now: now.expire("k", 1))
 
 
 def is_gone_after(state: Versioned, time: Time, seconds: float) -> None:
@@ -546,7 +546,7 @@ def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, val
         state.discard(*(["k"] if undo == "discard the key" else []))
     elif undo == "update":
         with pytest.raises(RuntimeError):
-            state.update(set_and_fail)
+            state.apply(set_and_fail)
     else:
         with pytest.raises(RuntimeError), state.transaction():
             set_and_fail(state)

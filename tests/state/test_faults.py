@@ -175,7 +175,7 @@ def test_an_update_that_lands_late_is_a_commit_of_somebody_else() -> None:
 
     late.holds = True
     with pytest.raises(StoreUnavailable) as raised:
-        state.update(step)
+        state.apply(step)
     assert raised.value.outcome_unknown
     assert (state["n"], state["list"]) == (0, [0])
     late.carry_out()
@@ -200,7 +200,7 @@ class Late(Faulty):
 
 def test_a_failing_update_keeps_its_error_and_is_undone_once_the_store_is_back() -> None:
     """The store is away when an update and a transaction fail: their half is undone by the next call."""
-    for run in (lambda state, function: state.update(function), in_a_transaction):
+    for run in (lambda state, function: state.apply(function), in_a_transaction):
         faulty = Faulty(Memory())
         state = Versioned(faulty)
         state["n"], state["list"] = 0, [0]

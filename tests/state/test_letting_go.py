@@ -204,7 +204,7 @@ def test_edits_in_a_transaction_that_is_undone(looking: Callable[[Versioned], Ve
             state[key].append("x")
         raise ZeroDivisionError
     assert [*state.values()] == [[i] for i in sorted(range(50), key=lambda i: f"k{i}")]
-    state.update(lambda now: [now[key].append("y") for key in now])
+    state.apply(lambda now: [now[key].append("y") for key in now])
     assert all(value[-1] == "y" for value in Versioned(first.store).values())
 
 

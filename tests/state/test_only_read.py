@@ -115,7 +115,7 @@ def test_updates_and_transactions_that_only_read() -> None:
     def read(now: Any) -> None:
         assert [now[key] for key in now]
 
-    assert state.update(read) is None
+    assert state.apply(read) is None
     with state.transaction():
         held = dict(state)
     assert state.commit() is None

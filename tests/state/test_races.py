@@ -152,7 +152,7 @@ def test_an_update_and_a_merge_of_a_stale_handle_begin_at_the_branch(
     stales = [Versioned(store) for _ in range(2)]
     rewrite(state)
     before = list(state.log())
-    stales[0].update(lambda now: now.update(mine=1))
+    stales[0].apply(lambda now: now.update(mine=1))
     stales[1].cherry_pick(picked)
     assert list(Versioned(store).log())[2:] == before
     assert stales[1]["side"] == stales[1]["mine"] == 1
@@ -492,7 +492,7 @@ def test_a_rerun_leaves_other_threads_edits_alone() -> None:
             other["n"] = 10
             other.commit()
 
-    state.update(function)
+    state.apply(function)
     assert len(runs) == 2
     assert state["mine"] is mine
     state.commit()
@@ -529,7 +529,7 @@ def test_a_merge_stays_on_its_branch() -> None:
     moved.commit()
     moved.repo.checkout("dev")
     state.merge("feature")
-    state.update(lambda now: now.__setitem__("u", 1))
+    state.apply(lambda now: now.__setitem__("u", 1))
     assert state.branch == "main"
     assert dict(Versioned(store, branch="main")).keys() == {"f", "k", "m", "u"}
     assert dict(Versioned(store, branch="dev")).keys() == {"k"}
@@ -562,8 +562,8 @@ def test_a_merge_without_the_history_in_between_is_refused() -> None:
 def test_a_commit_inside_an_update_is_refused() -> None:
     state = history(1)
     with pytest.raises(InvalidInput, match="commits by itself"):
-        state.update(lambda now: now.commit())
-    assert state.update(lambda now: now.__setitem__("a", 1)) is not None
+        state.apply(lambda now: now.commit())
+    assert state.apply(lambda now: now.__setitem__("a", 1)) is not None
 
 
 def test_a_coroutine_function_is_refused() -> None:
@@ -573,7 +573,7 @@ def test_a_coroutine_function_is_refused() -> None:
         now["a"] = 1
 
     with pytest.raises(TypeError, match="plain def"):
-        state.update(function)
+        state.apply(function)
 
 
 def test_events_of_a_failed_update_are_gone() -> None:
@@ -584,7 +584,7 @@ def test_events_of_a_failed_update_are_gone() -> None:
         raise KeyError("stop")
 
     with pytest.raises(KeyError):
-        state.update(function)
+        state.apply(function)
     assert not state.has_uncommitted
 
 
@@ -598,11 +598,11 @@ def test_an_update_may_wait_for_its_own_threads() -> None:
         thread.join(60)
         assert not thread.is_alive()
 
-    state.update(function)
+    state.apply(function)
     assert state["from thread"] == state["k"]
 
     async def main() -> None:
-        await asyncio.to_thread(state.update, lambda now: now.__setitem__("async", 1))
+        await asyncio.to_thread(state.apply, lambda now: now.__setitem__("async", 1))
 
     asyncio.run(main())
     assert Versioned(state.store)["async"] == 1
@@ -618,7 +618,7 @@ def test_a_conflict_of_another_state_is_not_retried() -> None:
         raise Conflict("elsewhere")
 
     with pytest.raises(Conflict, match="elsewhere"):
-        state.update(function)
+        state.apply(function)
     assert len(runs) == 1
 
 

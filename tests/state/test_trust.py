@@ -145,7 +145,7 @@ def test_nothing_of_a_stranger_is_unpickled_or_built_upon(
         "revert": lambda: state.revert("evil"),
         "fork": lambda: state.fork("mine", at="evil"),
         "commit": state.commit,
-        "update": lambda: state.update(lambda now: now.__setitem__("x", 1)),
+        "update": lambda: state.apply(lambda now: now.__setitem__("x", 1)),
     }
     with pytest.raises(UntrustedCommit) as raised:
         operations[operation]()

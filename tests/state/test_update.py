@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from vstate import Conflict, InvalidInput, Live, Memory, MergeConflict, UncommittedChanges, Versioned
+from vstate import (
+    Commit,
+    Conflict,
+    InvalidInput,
+    Live,
+    Memory,
+    MergeConflict,
+    UncommittedChanges,
+    Versioned,
+    aio,
+)
 
 
 def start(**values: Any) -> tuple[Versioned, Versioned]:
@@ -38,10 +49,10 @@ def test_update_commits_what_the_function_changed() -> None:
     def double(now: Versioned) -> None:
         now["n"] *= 2
 
-    made = state.update(double, message="doubled", by="test")
+    made = state.apply(double, message="doubled", by="test")
     assert made is not None
     assert (state["n"], made.message, made.info, len(made.parent_ids)) == (10, "doubled", {"by": "test"}, 1)
-    assert state.update(lambda now: now["n"]) is None
+    assert state.apply(lambda now: now["n"]) is None
 
 
 @pytest.mark.parametrize(
@@ -83,7 +94,7 @@ def test_it_runs_again_when_what_it_saw_has_changed(how: str) -> None:
                 other["seen"] = 5
             other.commit()
 
-    state.update(function)
+    state.apply(function)
     assert len(runs) == 2
     outcome = {
         "key": 11, "same value": 3, "read": 5, "contains": False, "missing": 7,
@@ -104,7 +115,7 @@ def test_what_it_did_not_look_at_is_merged() -> None:
         other["far"] = len(runs) + 1
         other.commit()
 
-    state.update(function)
+    state.apply(function)
     assert len(runs) == 1
     assert dict(state) == {"n": 2, "far": 2}
 
@@ -125,13 +136,13 @@ def test_attempts_end() -> None:
         other.commit()
 
     with pytest.raises(MergeConflict, match="nothing is staged: call it again, or with more attempts="):
-        state.update(function, attempts=3)
+        state.apply(function, attempts=3)
     assert len(runs) == 3
     assert not state.status()
     state.refresh()
     assert state["n"] == 103
     with pytest.raises(InvalidInput):
-        state.update(function, attempts=0)
+        state.apply(function, attempts=0)
 
 
 def test_what_the_function_raises_comes_out() -> None:
@@ -144,7 +155,7 @@ def test_what_the_function_raises_comes_out() -> None:
         raise KeyError("stop")
 
     with pytest.raises(KeyError, match="stop"):
-        state.update(function)
+        state.apply(function)
     assert dict(state) == {"n": 1, "log": [1]}
 
 
@@ -152,7 +163,7 @@ def test_uncommitted_changes_stay_out_of_it() -> None:
     state, _ = start(n=1)
     state["n"] = 2
     with pytest.raises(UncommittedChanges):
-        state.update(lambda now: None)
+        state.apply(lambda now: None)
     assert state["n"] == 2
 
 
@@ -160,7 +171,7 @@ def test_inside_a_transaction_it_runs_once() -> None:
     """The outer transaction commits it."""
     state, _ = start(n=1)
     with state.transaction("outer"):
-        assert state.update(lambda now: now.__setitem__("n", now["n"] + 1)) is None
+        assert state.apply(lambda now: now.__setitem__("n", now["n"] + 1)) is None
     assert state["n"] == 2
     assert [commit.message for commit in state.log()] == ["outer", ""]
 
@@ -169,11 +180,11 @@ def test_a_namespace_and_a_live_state_update_too() -> None:
     """The function gets the namespace itself."""
     state, _ = start(**{"agent/n": 1})
     agent = state.namespace("agent")
-    assert agent.update(lambda now: now.__setitem__("n", now["n"] + 1)) is not None
+    assert agent.apply(lambda now: now.__setitem__("n", now["n"] + 1)) is not None
     assert state["agent/n"] == 2
     live = Live()
     live["n"] = 1
-    assert live.update(lambda now: now.__setitem__("n", now["n"] + 1)) is None
+    assert live.apply(lambda now: now.__setitem__("n", now["n"] + 1)) is None
     assert live["n"] == 2
 
 
@@ -181,7 +192,7 @@ def test_objects_in_hand_stay_the_same() -> None:
     """An update of one key leaves the others' objects in the program's hand, edits of them included."""
     state, _ = start(n=1, log=[1])
     log = state["log"]
-    state.update(lambda now: now.__setitem__("n", 2))
+    state.apply(lambda now: now.__setitem__("n", 2))
     assert state["log"] is log
     log.append(2)
     state.commit()
@@ -195,7 +206,7 @@ def test_what_is_in_hand_is_not_copied() -> None:
     state.commit()
     in_hand = state._handle.at.hand.cache
     for _ in range(3):
-        state.update(lambda now: now.update(n=now.get("n", 0) + 1))
+        state.apply(lambda now: now.update(n=now.get("n", 0) + 1))
         assert state._handle.at.hand.cache is in_hand
     assert state["n"] == 3
     assert (in_hand["n"], in_hand["k99"]) == (3, 99)
@@ -210,7 +221,7 @@ def test_threads_with_handles_of_their_own_lose_nothing() -> None:
         handle = Versioned(state.store)
         try:
             for _ in range(25):
-                handle.update(lambda now: now.__setitem__("n", now["n"] + 1), attempts=1000)
+                handle.apply(lambda now: now.__setitem__("n", now["n"] + 1), attempts=1000)
         except Conflict as error:
             errors.append(error)
 
@@ -233,7 +244,7 @@ def test_a_generator_function_is_refused() -> None:
         yield
 
     with pytest.raises(TypeError, match="plain def"):
-        state.update(change)
+        state.apply(change)
     assert "a" not in state
 
 
@@ -245,18 +256,18 @@ def test_the_message_may_be_a_function_of_what_the_function_returned() -> None:
         task: str = state["tasks"].pop()
         return task
 
-    commit = state.update(take, message=lambda task: f"took {task}")
+    commit = state.apply(take, message=lambda task: f"took {task}")
     assert commit is not None
     assert commit.message == "took a"
     with pytest.raises(ZeroDivisionError):
-        state.update(take, message=lambda task: 1 / 0)
+        state.apply(take, message=lambda task: 1 / 0)
     assert state["tasks"] == ["b"]
     assert not state.status()
     part = state.namespace("part")
-    commit = part.update(lambda part: part.update({"n": 1}), message=lambda nothing: f"{nothing}")
+    commit = part.apply(lambda part: part.update({"n": 1}), message=lambda nothing: f"{nothing}")
     assert commit is not None
     assert commit.message == "None"
-    Live().update(lambda live: None, message=lambda nothing: 1 / 0)  # no commit, and no message
+    Live().apply(lambda live: None, message=lambda nothing: 1 / 0)  # no commit, and no message
 
 
 @pytest.mark.slow
@@ -288,7 +299,7 @@ def test_a_commit_of_another_thread_waits_for_an_update() -> None:
         inside.set()
         assert not done.wait(0.2)
 
-    state.update(step)
+    state.apply(step)
     thread.join(60)
     assert errors == []
     assert dict(Versioned(state.store)) == {"n": 1, "mine": 1}
@@ -305,7 +316,7 @@ def test_an_edit_right_after_an_update_is_the_next_commit() -> None:
         held.append(now["list"])
         now["list"].append(1)
 
-    state.update(function)
+    state.apply(function)
     held[0].append(2)
     assert state.commit() is not None
     assert Versioned(state.store)["list"] == [0, 1, 2]
@@ -334,7 +345,7 @@ def test_an_event_recorded_while_an_update_begins_stays() -> None:
 
     store.begins = True
     with pytest.raises(ZeroDivisionError):
-        state.update(function)
+        state.apply(function)
     assert [event.kind for event in state._handle.pending_events()] == ["theirs"]
 
 
@@ -361,6 +372,29 @@ def test_an_update_does_not_depend_on_the_keys_that_pickling_reads() -> None:
             other["seen"] = 1
             other.commit()
 
-    state.update(step)
+    state.apply(step)
     assert runs == 1
     assert Versioned(state.store)["seen"] == 1
+
+
+@pytest.mark.parametrize("kind", [Versioned, Live])
+def test_update_with_a_function_works_for_one_release(kind: type[Versioned | Live]):
+    """The old name of `apply` commits too, and tells its new name at the line that calls it."""
+    state = kind()
+    with pytest.warns(DeprecationWarning, match=r"now state\.apply\(function\)") as told:
+        made = state.update(lambda now: now.update(n=1), message="old")  # type: ignore[func-returns-value]
+    assert (state["n"], told[0].filename) == (1, __file__)
+    assert kind is Live or made.message == "old"
+
+
+async def awaited_update() -> Commit | None:
+    async with aio.Versioned() as state:
+        return await state.update(lambda now: now.update(n=1), message="old")  # type: ignore[func-returns-value]
+
+
+def test_update_with_a_function_awaited_works_for_one_release():
+    """An awaited state warns as the state does."""
+    with pytest.warns(DeprecationWarning, match=r"now state\.apply\(function\)"):
+        made = asyncio.run(awaited_update())
+    assert made is not None
+    assert made.message == "old"

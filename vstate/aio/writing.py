@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
+from warnings import warn
 
 from vstate import state as sync
 from vstate.aio.reading import Reading, awaited
@@ -15,7 +16,7 @@ from vstate.arguments import called
 from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change
 from vstate.repo.repository import Revision
-from vstate.state.base import Message, State, handle_of
+from vstate.state.base import FUNCTION_TO_UPDATE, Message, State, handle_of
 from vstate.state.committing import OnRace
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
@@ -61,8 +62,7 @@ class Writing(Reading[_W]):
     expire = awaited(State.expire)
     expires = awaited(State.expires)
 
-    @overload
-    async def update(
+    async def apply(
         self,
         function: Callable[[Any], object],
         /,
@@ -70,27 +70,28 @@ class Writing(Reading[_W]):
         attempts: int = 10,
         message: Message = "",
         **info: Any,
-    ) -> Commit | None: ...
+    ) -> Commit | None:
+        """Call the function, in a worker thread, with the sync handle, and commit its changes. If somebody
+        else changed a key that it read or changed, call it again on the newest state.
+        """
+        return await self.update_and_report(
+            function, lambda commit: None, attempts=attempts, message=message, **info
+        )
 
-    @overload
-    async def update(
-        self, other: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **values: Any
-    ) -> None: ...
+    async def update(self, other: Any = (), /, **values: Any) -> None:
+        """Set the items of a mapping or of pairs, as a dict does.
 
-    async def update(self, other: Any = (), /, **values: Any) -> Commit | None:
-        """With a function: call it, in a worker thread, with the sync handle, and commit its changes. If
-        somebody else changed a key that it read or changed, call it again on the newest state. With a mapping
-        or pairs: set them.
+        For one release a function works as in `apply`, with a DeprecationWarning.
         """
         if callable(other) and not hasattr(other, "keys"):
-            return await self.update_and_report(other, lambda commit: None, **values)
+            warn(FUNCTION_TO_UPDATE, DeprecationWarning, stacklevel=2)
+            return await self.apply(other, **values)  # type: ignore[return-value]
         await self._run(lambda handle: handle.update(other, **values))
-        return None
 
     async def update_and_report(
         self, function: Callable[[Any], object], report: Callable[[Commit | None], object], /, **options: Any
     ) -> Commit | None:
-        """As `update` with a function. `report` gets the commit, in the thread, even if this is cancelled.
+        """As `apply`. `report` gets the commit, in the thread, even if this is cancelled.
 
         If `report` has not been called when this ends, nothing is committed.
         """
@@ -104,7 +105,7 @@ class Writing(Reading[_W]):
     async def read(self, function: Callable[[_W], _T]) -> _T:
         """Call the function, in a worker thread, with the sync handle at the newest commit, in its turn.
 
-        The commit is the newest of the branch that this state is on, as for `update`, wherever HEAD is.
+        The commit is the newest of the branch that this state is on, as for `apply`, wherever HEAD is.
         """
         handle = await self._opened()
         writer = _writer(handle)

@@ -2,7 +2,7 @@
 
 - The patterns store nothing themselves: all writes go to the mapping, and its commit keeps them. A `Journal`
   alone has no mapping: it commits to a branch.
-- Put each read-modify-write into `state.update(function)`, which runs it again if others were faster.
+- Put each read-modify-write into `state.apply(function)`, which runs it again if others were faster.
 - `join_path` makes keys of ids. Each tuple of texts has a key of its own.
 """
 

@@ -136,7 +136,7 @@ class Lifecycle(Generic[S]):
         it. With a state of `vstate.aio`, await the result. Inside a transaction or an update the move is part
         of it.
 
-        Raises IllegalTransition, KeyNotFound if there is no value with fields, and the errors of `update`:
+        Raises IllegalTransition, KeyNotFound if there is no value with fields, and the errors of `apply`:
         UncommittedChanges if earlier changes would be committed too.
         """
         if not isinstance(key, str):
@@ -157,10 +157,10 @@ class Lifecycle(Generic[S]):
         if isinstance(state, aio.Versioned | aio.Namespace):
             return _awaited(state, move, note, moved)
         if isinstance(state, State):
-            state.update(move, attempts=_ATTEMPTS, message=note)
+            state.apply(move, attempts=_ATTEMPTS, message=note)
         else:
             records = state
-            records.state.update(lambda _: move(records), attempts=_ATTEMPTS, message=note)
+            records.state.apply(lambda _: move(records), attempts=_ATTEMPTS, message=note)
         return moved[0]
 
     def _move(self, state: State | Records[Any], key: Id, event: str | Enum, field: str | None) -> S:
@@ -237,7 +237,7 @@ class Lifecycle(Generic[S]):
 
 
 async def _awaited(state: aio.Versioned | aio.Namespace, move: Any, message: str, moved: list[S]) -> S:
-    await state.update(move, attempts=_ATTEMPTS, message=message)
+    await state.apply(move, attempts=_ATTEMPTS, message=message)
     return moved[0]
 
 

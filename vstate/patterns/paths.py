@@ -113,7 +113,7 @@ def require_state(state: ReadableState) -> ReadableState:
         raise TypeError(
             f"a {type(state).__module__}.{type(state).__qualname__} is not a state: give a Versioned, "
             "a Live, a Namespace or a Snapshot; with vstate.aio, give the state that the function gets in "
-            "`await state.update(function)`"
+            "`await state.apply(function)`"
         )
     return state
 

@@ -41,7 +41,7 @@ class Records(Generic[M]):
       overwrites it. A new field needs a new version too, unless the model keeps extra fields: an older
       program would drop it with each record that it changes.
 
-    Several writers change records in `state.update(function)`.
+    Several writers change records in `state.apply(function)`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Records(Generic[M]):
         Only these records are read, each when the iteration reaches it. Texts are in order of key: a text
         that goes on with a space, "-" or "." comes before the one that ends there.
 
-        In `state.update(function)` every record is found that Records with this index wrote. A record may be
+        In `state.apply(function)` every record is found that Records with this index wrote. A record may be
         missing if a program without the index wrote it, if a migration moves it, or, after a merge of
         branches, if both sides changed it or it had expired. `put` and `reindex` bring it back.
 

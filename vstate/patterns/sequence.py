@@ -35,7 +35,7 @@ class Sequence(abc.Sequence[T]):
     - To append and commit an item costs the same after ten others and after a hundred thousand.
     - Items that two branches appended merge without a conflict. Items with the same number are in order of
       their random parts, which is the same order everywhere.
-    - In `state.update(function)` an append comes after all items that any process has committed.
+    - In `state.apply(function)` an append comes after all items that any process has committed.
     - Items go in and come out as copies: a change of one is stored by `sequence[3] = item`.
     - The position of an item is found in O(log n), by counting keys; no item is read.
 

@@ -336,7 +336,7 @@ class StateService:
             purged = len(gone)
 
         async with self._call() as state:
-            await state.update(remove, message="purge sessions that have expired", attempts=_ATTEMPTS)
+            await state.apply(remove, message="purge sessions that have expired", attempts=_ATTEMPTS)
             await state.purge()  # the keys of the sessions themselves
         return purged
 
@@ -413,7 +413,7 @@ async def _commit(
 ) -> None:
     info = {"user_id": user_id} if session_id is None else {"user_id": user_id, "session_id": session_id}
     message = f"{verb}: {'/'.join(info.values())}"
-    await state.update(function, message=message, attempts=_ATTEMPTS, **info)
+    await state.apply(function, message=message, attempts=_ATTEMPTS, **info)
 
 
 def _load(mapping: ReadableState, path: str, requested: int | None) -> dict[str, Any] | None:

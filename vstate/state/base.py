@@ -18,7 +18,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from warnings import warn
 from weakref import ref
 
 from vstate.arguments import called, check_text, require_plain
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 Message = str | Callable[[Any], str]
 """The message of an update's commit, or a function that makes it from the result of the update's function."""
+
+FUNCTION_TO_UPDATE: Final = "state.update(function) is now state.apply(function); update takes a mapping"
 
 _SHOWN = 20
 _COMPLETED = 10_000  # keys that a shell completes
@@ -308,7 +311,7 @@ class State(ReadableState, MutableMapping[str, Any]):
     def _update(
         self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> Commit | None:
-        """As `update` with a function promises, on the whole state."""
+        """As `apply` promises, on the whole state."""
 
     def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
         """Call the function at the beginning of each commit made through this handle, until the result is
@@ -322,8 +325,7 @@ class State(ReadableState, MutableMapping[str, Any]):
         """
         return self._handle.hooks.add(hook)
 
-    @overload  # type: ignore[override]  # a dict's update, and one more way to call it
-    def update(
+    def apply(
         self,
         function: Callable[[Any], object],
         /,
@@ -331,13 +333,8 @@ class State(ReadableState, MutableMapping[str, Any]):
         attempts: int = 10,
         message: Message = "",
         **info: Any,
-    ) -> Commit | None: ...
-
-    @overload
-    def update(self, other: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **values: Any) -> None: ...
-
-    def update(self, other: Any = (), /, **values: Any) -> Commit | None:
-        """With a function: call it with this state and commit its changes. With a mapping or pairs: set them.
+    ) -> Commit | None:
+        """Call the function with this state, and commit its changes.
 
         The function sees the newest commit, and runs again until nobody else has changed a key that it read
         or changed. It should do nothing but read and change the state. After `attempts` runs the last
@@ -347,10 +344,17 @@ class State(ReadableState, MutableMapping[str, Any]):
 
         `message` may be a function, which makes the message from the function's result.
         """
+        return self.root._update(partial(function, self), attempts=attempts, message=message, **info)
+
+    def update(self, other: Any = (), /, **values: Any) -> None:
+        """Set the items of a mapping or of pairs, as a dict does.
+
+        For one release a function works as in `apply`, with a DeprecationWarning.
+        """
         if callable(other) and not hasattr(other, "keys"):
-            return self.root._update(partial(other, self), **values)
+            warn(FUNCTION_TO_UPDATE, DeprecationWarning, stacklevel=2)
+            return self.root._update(partial(other, self), **values)  # type: ignore[return-value]
         super().update(other, **values)
-        return None
 
     def clear(self) -> None:
         """Delete every key."""

@@ -145,6 +145,10 @@ class Snapshot(ReadableState):
         """Raise ReadOnly."""
         self._refuse()
 
+    def apply(self, *args: Any, **options: Any) -> NoReturn:
+        """Raise ReadOnly."""
+        self._refuse()
+
     def pop(self, *args: Any) -> NoReturn:
         """Raise ReadOnly."""
         self._refuse()

@@ -41,7 +41,7 @@ def run_update(
     message: Message = "",
     **info: Any,
 ) -> Commit | None:
-    """Call the function and commit its changes, as `State.update` promises.
+    """Call the function and commit its changes, as `State.apply` promises.
 
     `in_turn` says that the caller has the turn.
     """
