@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Real
 from operator import index
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -15,6 +15,23 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 MAX_KEY_BYTES: Final = 4096
+_NO_INFO: Final = frozenset(
+    (
+        "attempts",
+        "base",
+        "branch",
+        "delete",
+        "events",
+        "expect",
+        "expire",
+        "info",
+        "keys",
+        "labels",
+        "message",
+    )
+    + ("on_race", "parent", "parents", "set")
+)
+"""Names that are arguments of calls that commit, here or in git: as info they would look like arguments."""
 _MOST_SECONDS: Final = 1e10  # three hundred years: clocks do not accept much more
 _NOT_PLAIN: Final = CoroutineType, GeneratorType, AsyncGeneratorType
 
@@ -45,6 +62,16 @@ def check_new_key(key: object) -> str:
     if size > MAX_KEY_BYTES:
         raise InvalidInput(f"a key of {size} bytes is too long: the limit is {MAX_KEY_BYTES}")
     return key
+
+
+def check_info(info: Mapping[str, object]) -> None:
+    """Raise InvalidInput for a name of info that is an argument elsewhere."""
+    for name in info:
+        if name in _NO_INFO:
+            raise InvalidInput(
+                f"{name!r} is an argument of other calls that commit, and not of this one: "
+                f"name the info otherwise, such as info_{name}"
+            )
 
 
 def check_count(name: str, value: object, least: int, *, none: str = "") -> None:

@@ -135,6 +135,40 @@ class VersionedMachine(RuleBasedStateMachine):
             if made is not None:
                 self.commits.append((made.id, copy.deepcopy(self.now)))
 
+    def _commit_keys(self, keys: list[str]) -> None:
+        """Commit the keys that exist, in the state and in the model."""
+        keys = [key for key in keys if key in self.now or key in self.committed]
+        chosen = {key: self.now[key] for key in keys if key in self.now}
+        after = {key: value for key, value in self.committed.items() if key not in keys} | chosen
+        made = self.state.commit(self._name(), keys=keys)
+        assert (made is not None) == (after != self.committed)
+        if made is not None:
+            self.commits.append((made.id, copy.deepcopy(after)))
+
+    @rule(keys=st.lists(KEYS))
+    def commit_keys(self, keys: list[str]) -> None:
+        self._commit_keys(keys)
+
+    @rule(keys=st.lists(KEYS), put=KEYS, value=VALUES, again=KEYS)
+    def transaction_that_commits_keys_and_fails(
+        self, keys: list[str], put: str, value: Any, again: str
+    ) -> None:
+        before = copy.deepcopy(self.now)
+        with pytest.raises(Failed):
+            with self.state.transaction():
+                self.put(put, value)
+                earlier = copy.deepcopy(self.committed)
+                self._commit_keys(keys)
+                self.put(again, "later")
+                raise Failed
+        for key in {*earlier, *self.committed}:  # a commit stays, and the rest goes back
+            if earlier.get(key, self) != self.committed.get(key, self):
+                before.pop(key, None)
+                if key in self.committed:
+                    before[key] = copy.deepcopy(self.committed[key])
+        self.now = before
+        self._moved()
+
     @rule(keys=st.none() | st.sets(KEYS, min_size=1))
     def discard(self, keys: set[str] | None) -> None:
         self.state.discard(*(keys or ()))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vstate.aio.workers import settled
@@ -47,11 +49,17 @@ class Lease:
         """Raise LeaseLost unless the store says that the lease is held."""
         await self._state._workers.run(self._lease.check)
 
-    async def commit(self, message: str = "", *, on_race: OnRace = "merge", **info: Any) -> Commit | None:
+    async def commit(
+        self,
+        message: str = "",
+        *,
+        keys: Iterable[str] | None = None,
+        on_race: OnRace = "merge",
+        **info: Any,
+    ) -> Commit | None:
         """Commit the state. If the lease is lost, raise LeaseLost and commit nothing."""
-        return await self._state._in_turn(
-            self._state.sync, lambda outermost: self._lease.commit(message, on_race=on_race, **info)
-        )
+        commit = partial(self._lease.commit, message, keys=keys, on_race=on_race, **info)
+        return await self._state._in_turn(self._state.sync, lambda outermost: commit())
 
     def __repr__(self) -> str:
         return repr(self._lease)

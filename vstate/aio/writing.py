@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -116,10 +116,20 @@ class Writing(Reading[_W]):
 
         return await self._in_turn(handle, call)
 
-    async def commit(self, message: str = "", *, on_race: OnRace = "merge", **info: Any) -> Commit | None:
-        """Commit the changes, in place or by key; None without any. Cancelled, it is done or not done."""
+    async def commit(
+        self,
+        message: str = "",
+        *,
+        keys: Iterable[str] | None = None,
+        on_race: OnRace = "merge",
+        **info: Any,
+    ) -> Commit | None:
+        """Commit the changes, in place or by key, or those of some keys; None without any. Cancelled, it is
+        done or not done.
+        """
         handle = await self._opened()
-        return await self._in_turn(handle, lambda outermost: handle.commit(message, on_race=on_race, **info))
+        commit = partial(handle.commit, message, keys=keys, on_race=on_race, **info)
+        return await self._in_turn(handle, lambda outermost: commit())
 
     @asynccontextmanager
     async def transaction(self, message: str = "", **info: Any) -> AsyncIterator[Self]:

@@ -52,10 +52,10 @@ _INSTEAD: Final = (
 )
 
 
-def check_several(keys: Iterable[str]) -> Iterable[str]:
+def check_several(keys: Iterable[str], call: str = "get_many") -> Iterable[str]:
     """The keys. TypeError for a single key, whose characters would be taken for keys."""
     if isinstance(keys, str):
-        raise TypeError(f"get_many takes several keys, not a str: write [{keys!r}]")
+        raise TypeError(f"{call} takes several keys, not a str: write [{keys!r}]")
     return keys
 
 
@@ -276,8 +276,8 @@ class State(ReadableState, MutableMapping[str, Any]):
         return self
 
     @abstractmethod
-    def commit(self, message: str = "", **info: Any) -> Commit | None:
-        """Commit the changes; None if nothing changed, or the state keeps no history."""
+    def commit(self, message: str = "", *, keys: Iterable[str] | None = None, **info: Any) -> Commit | None:
+        """Commit the changes, or those of some keys; None if there are none, or the state has no history."""
 
     @abstractmethod
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Any]:

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, Literal
 from weakref import ref
 
+from vstate.arguments import check_info, check_key
 from vstate.errors import (
     CorruptObject,
     InvalidInput,
@@ -24,6 +25,7 @@ from vstate.repo.core import Advance, Guard
 from vstate.repo.names.refs import HEADS
 from vstate.repo.writing import reflog_action, told_of
 from vstate.spans import spanned
+from vstate.state.base import check_several, missing
 from vstate.state.handle import Handle
 from vstate.state.plan import Plan
 from vstate.state.position import NO_VALUES, SETTLED, Chain, Landing, Pending, Position, Unsettled, is_live
@@ -38,14 +40,19 @@ def commit(
     info: Mapping[str, Any],
     guard: Guard | None = None,
     on_race: OnRace = "merge",
+    keys: Iterable[str] | None = None,
 ) -> Commit | None:
     """As `Versioned.commit` promises; only while the guard allows it, if there is one."""
+    if info:
+        check_info(info)
+    if keys is not None:
+        keys = frozenset(map(check_key, check_several(keys, "commit")))
     if on_race not in ("merge", "raise"):
         raise InvalidInput(f"on_race is 'merge' or 'raise', not {on_race!r}")
     attempt = None if handle.at.rest is None else handle.at.rest.attempt
     if attempt is not None and attempt.notes.open and is_live(attempt.token) and handle.turns.nested:
         raise InvalidInput("an update commits by itself, once its function has returned; leave commit() out")
-    return handle.alone(commit_now, handle, message, info, guard, None, on_race)
+    return handle.alone(commit_now, handle, message, info, guard, None, on_race, keys)
 
 
 @spanned("commit", lambda commit, *_: told_of([commit]))
@@ -56,6 +63,7 @@ def commit_now(
     guard: Guard | None = None,
     depends_on: Callable[[str], bool] | None = None,
     on_race: OnRace = "merge",
+    keys: frozenset[str] | None = None,
 ) -> Commit | None:
     """Commit in the turn of the caller; the lock is held, and the handle is settled.
 
@@ -64,7 +72,7 @@ def commit_now(
     """
     branch, base = handle.own_branch(), handle.at.head
     try:
-        return _commit_to(branch, handle, message, info, guard, depends_on, on_race)
+        return _commit_to(branch, handle, message, info, guard, depends_on, on_race, keys)
     except (CorruptObject, NotFound):
         if base is handle.at.head:
             handle.require_base()
@@ -79,15 +87,19 @@ def _commit_to(
     guard: Guard | None,
     depends_on: Callable[[str], bool] | None,
     on_race: OnRace,
+    keys: frozenset[str] | None,
 ) -> Commit | None:
     handle.require_idle("committed")
     if handle.hooks.functions:
         handle.hooks.run()
     if handle.at.rest is not None and (attempt := handle.at.rest.attempt) is not None:
         attempt.notes.open = False
+    for key in keys or ():
+        if key not in handle.at.hand.slots and not handle.contains(key):
+            raise missing(key)
     while True:
         handle.at.hand.handed = set()
-        plan, at = handle.require_picklable(handle.plan()), handle.at
+        plan, at = handle.require_picklable(handle.plan(keys=keys)), handle.at
         before = None if at.head is None else at.head.root
         root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
         if root == before and not at.events:
@@ -98,7 +110,7 @@ def _commit_to(
         commit = handle.repo.build_commit(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
         )
-        landing, token = Landing(branch, commit, plan.steps, at.events), Lock()
+        landing, token = Landing(branch, commit, plan.steps, at.events, keys is None), Lock()
         for key in plan.expiring:
             at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
         if at.rest is not None and (chain := at.rest.chain) is not None:
@@ -216,7 +228,10 @@ def land(
             events = tuple(event for event in at.events if id(event) not in known)
         attempt = rest.attempt if late else None
         chain = None if rest.chain is None else rest.chain.with_commit(head, steps)
-        rest = Unsettled(steps, None, attempt, rest.open, rest.owed, chain)
+        saved = rest.open
+        if saved and not landing.whole:  # the other keys that were staged then are staged still
+            saved = tuple(each.without(steps) if each.epoch == at.epoch else each for each in saved)
+        rest = Unsettled(steps, None, attempt, saved, rest.owed, chain)
         hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
         return Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -67,7 +67,14 @@ class Lease(Uncopied):
             self._tenure.require_held()
             self._tenure.look()
 
-    def commit(self, message: str = "", *, on_race: OnRace = "merge", **info: Any) -> Commit | None:
+    def commit(
+        self,
+        message: str = "",
+        *,
+        keys: Iterable[str] | None = None,
+        on_race: OnRace = "merge",
+        **info: Any,
+    ) -> Commit | None:
         """Commit the state, as its own `commit` does. If the lease is lost, raise LeaseLost and commit
         nothing.
 
@@ -81,7 +88,7 @@ class Lease(Uncopied):
         with self._tenure.lock:
             self._tenure.require_held()
         info["lease"] = {"name": self.name, "fence": self.fence}
-        return commit(self._handle, message, info, guard=self, on_race=on_race)
+        return commit(self._handle, message, info, guard=self, on_race=on_race, keys=keys)
 
     @contextmanager
     def rows(self) -> Iterator[Mapping[str, bytes | None]]:

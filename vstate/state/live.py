@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NoReturn
 
-from vstate.arguments import called, check_key, check_new_key
+from vstate.arguments import called, check_info, check_key, check_new_key
 from vstate.errors import NotVersioned
 from vstate.forks import renew_in_child
 from vstate.objects import expiry
@@ -192,8 +192,9 @@ class Live(State):
         """Let go of expired keys."""
         self._handle.drop_expired()
 
-    def commit(self, message: str = "", **info: Any) -> None:
+    def commit(self, message: str = "", *, keys: Iterable[str] | None = None, **info: Any) -> None:
         """Call the functions of `before_commit`, and nothing else: there is no history to commit to."""
+        check_info(info)
         with self._handle.lock:
             self._handle.hooks.run()
 
@@ -203,6 +204,7 @@ class Live(State):
 
         A value that was edited in place stays edited: a value that cannot be pickled cannot be copied.
         """
+        check_info(info)
         handle, turn = self._handle, Turn()
         with turn.bell, turn.held:
             outermost = not handle.turns.nested
@@ -222,7 +224,7 @@ class Live(State):
         self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> None:
         """Run the function once, in a transaction: a Live has no other writer, and no commits."""
-        with self.transaction():
+        with self.transaction(message if isinstance(message, str) else "", **info):
             called("the function of an update", function)
 
     @property

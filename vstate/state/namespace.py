@@ -94,9 +94,11 @@ class Namespace(State):
     def namespace(self, name: str) -> Namespace:
         return Namespace(self, name)
 
-    def commit(self, message: str = "", **info: Any) -> Commit | None:
-        """Commit the whole state, as its own `commit` does."""
-        return self._root.commit(message, **info)
+    def commit(self, message: str = "", *, keys: Iterable[str] | None = None, **info: Any) -> Commit | None:
+        """Commit the whole state, or these keys of the namespace, as the state's own `commit` does."""
+        if keys is not None:
+            keys = [self.prefix + check_key(key) for key in check_several(keys, "commit")]
+        return self._root.commit(message, keys=keys, **info)
 
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Any]:
         """A transaction of the whole state."""

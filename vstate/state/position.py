@@ -50,12 +50,16 @@ def end(token: ReferenceType[Token]) -> None:
 
 
 class Landing(NamedTuple):
-    """A commit on its way to the branch, and the steps and events that it covers."""
+    """A commit on its way to the branch, and the steps and events that it covers.
+
+    It is `whole` unless only the changes of chosen keys are in it.
+    """
 
     branch: str
     commit: Commit
     steps: Steps
     events: tuple[Event, ...]
+    whole: bool = True
 
 
 class Pending(NamedTuple):
@@ -101,6 +105,11 @@ class Saved(NamedTuple):
     token: ReferenceType[Token]
     epoch: int
     staged: Mapping[str, tuple[Slot, Encoded | None]]
+
+    def without(self, keys: Iterable[str]) -> Saved:
+        """The savepoint after a commit of these keys alone."""
+        left = {key: found for key, found in self.staged.items() if key not in keys}
+        return self._replace(epoch=self.epoch + 1, staged=left)
 
 
 class Chain(NamedTuple):

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ContextDecorator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from vstate.arguments import check_info
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.savepoints import Savepoint
@@ -25,6 +26,7 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
     def __init__(
         self, handle: Handle, state: _S, message: str, info: Mapping[str, Any], *, in_turn: bool = False
     ) -> None:
+        check_info(info)
         self._handle = handle
         self._state = state
         self._message = message

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 from weakref import ref
 
-from vstate.arguments import called
+from vstate.arguments import called, check_info
 from vstate.errors import Conflict, InvalidInput, MergeConflict, VStateError
 from vstate.objects.commit import Commit
 from vstate.repo.unpublished import Rows
@@ -45,6 +45,8 @@ def run_update(
 
     `in_turn` says that the caller has the turn.
     """
+    if info:
+        check_info(info)
     if attempts < 1:
         raise InvalidInput(f"attempts is a number from 1 on, not {attempts}")
     if in_turn:
@@ -123,6 +125,8 @@ class Update:
         message: Message = "",
         **info: Any,
     ) -> None:
+        if info:
+            check_info(info)
         self.function = function
         self.attempts = attempts
         self.message = message

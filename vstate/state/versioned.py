@@ -274,21 +274,32 @@ class Versioned(State):
         """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
         self._handle.discard(keys)
 
-    def commit(self, message: str = "", *, on_race: OnRace = "merge", **info: Any) -> Commit | None:
+    def commit(
+        self,
+        message: str = "",
+        *,
+        keys: Iterable[str] | None = None,
+        on_race: OnRace = "merge",
+        **info: Any,
+    ) -> Commit | None:
         """Commit all changes, in place or by key, and the recorded events; None if there are none.
 
-        `info` is plain data kept with the commit. If another writer moved the branch and changed other keys,
-        or the same keys and the branch has a merge policy for them, both changes are kept: the result is then
-        a merge commit, whose second parent is this change alone. Read the keys that it merged again. With
-        `on_race="raise"` nothing is merged: if the branch has moved, RefMoved is raised.
+        With `keys`, commit the changes of these keys, and the events. The changes of other keys stay
+        uncommitted. KeyNotFound for a key that is neither here nor deleted here.
 
-        Raises MergeConflict if the other writer changed the same keys, RefMoved if `head` is no longer in the
-        history of the branch (`refresh` first), Unpicklable naming every value that cannot be stored,
-        DetachedHead, StorageError. If it raises, nothing was committed and everything is
-        still staged, unless a StorageError says `outcome_unknown`: then the next call finds out, and `head`
-        tells.
+        `info` is plain data kept with the commit; InvalidInput for a name that is an argument elsewhere.
+
+        If another writer moved the branch and changed other keys, or the same keys and the branch has a merge
+        policy for them, both changes are kept: the result is then a merge commit, whose second parent is this
+        change alone. Read the keys that it merged again. With `on_race="raise"` nothing is merged: if the
+        branch has moved, RefMoved is raised.
+
+        Raises MergeConflict if the other writer changed keys that are changed here too, RefMoved if `head` is
+        no longer in the history of the branch (`refresh` first), Unpicklable naming every value that cannot
+        be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything is still
+        staged, unless a StorageError says `outcome_unknown`: then the next call finds out, and `head` tells.
         """
-        return commit(self._handle, message, info, on_race=on_race)
+        return commit(self._handle, message, info, on_race=on_race, keys=keys)
 
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Self]:
         """Commit at the end of the with block; on an exception discard the changes made inside.

@@ -1,0 +1,196 @@
+"""commit(keys=): a commit of chosen keys, whose other changes stay; and names that no info may have."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from vstate import InvalidInput, KeyNotFound, Live, Memory, MergeConflict, Versioned, aio, task
+
+
+def started(**values: Any) -> Versioned:
+    """A state with these values committed."""
+    state = Versioned(Memory(), branch="main")
+    state.update(values)
+    state.commit("begin")
+    return state
+
+
+def committed(state: Versioned) -> dict[str, Any]:
+    """The values that the newest commit of the branch has."""
+    return dict(state.checkout("main"))
+
+
+def test_only_the_chosen_keys_are_committed():
+    """A key that was set, edited in place, deleted or left alone: each is committed only if it is chosen."""
+    state = started(edited=[1], gone=1, deleted=1, same=1)
+    state["set"], state["other"] = 1, 1
+    state["edited"].append(2)
+    del state["gone"], state["deleted"]
+    made = state.commit("some", keys=["set", "edited", "gone", "same"])
+    assert made is not None
+    assert made.info == {}
+    assert committed(state) == {"set": 1, "edited": [1, 2], "deleted": 1, "same": 1}
+    assert dict(state) == {"set": 1, "edited": [1, 2], "same": 1, "other": 1}
+    assert (state.status().added, state.status().removed) == (["other"], ["deleted"])
+    state.commit("the rest")
+    assert committed(state) == dict(state)
+
+
+@pytest.mark.parametrize("keys", [[], ["same"], iter(["same"])])
+def test_no_change_is_no_commit(keys: Any):
+    """Chosen keys without a change make no commit, and an event makes one that leaves the changes."""
+    state = started(same=1)
+    state["other"] = 1
+    assert state.commit("none", keys=keys) is None
+    state.record("seen")
+    made = state.commit("an event", keys=[])
+    assert made is not None
+    assert [event.kind for event in made.events] == ["seen"]
+    assert state.status().added == ["other"]
+
+
+def test_wrong_keys_are_refused():
+    """A key that is nowhere, a single text and a number: each error leaves everything staged."""
+    state = started()
+    state["a"] = 1
+    for keys, error in ((["b"], KeyNotFound), ("a", TypeError), ([1], TypeError)):
+        with pytest.raises(error):
+            state.commit("x", keys=keys)  # type: ignore[arg-type]  # wrong on purpose
+    assert state.status().added == ["a"]
+
+
+def test_a_namespace_names_its_own_keys():
+    """In a namespace the keys are those of the namespace."""
+    state = started()
+    part = state.namespace("part")
+    part["a"], part["b"], state["a"] = 1, 2, 3
+    part.commit("one", keys=["a"])
+    assert committed(state) == {"part/a": 1}
+    with pytest.raises(TypeError, match="commit takes several keys"):
+        part.commit("x", keys="a")
+
+
+def test_a_lost_race_keeps_the_other_changes():
+    """Others' keys are merged; one that is changed here and not chosen is a conflict, as in a refresh."""
+    state = started(a=1, b=[1], c=1)
+    other = Versioned(state.store, branch="main")
+    other["c"] = 2
+    other.commit("other")
+    state["a"] = 2
+    state["b"].append(2)
+    state.commit("mine", keys=["a"])
+    assert committed(state) == {"a": 2, "b": [1], "c": 2}
+    assert dict(state) == {"a": 2, "b": [1, 2], "c": 2}
+    other.refresh()
+    other["b"] = ["theirs"]
+    other.commit("other")
+    state["a"] = 3
+    with pytest.raises(MergeConflict) as conflict:
+        state.commit("mine", keys=["a"])
+    assert list(conflict.value.keys) == ["b"]
+    assert state.status().modified == ["a", "b"]
+
+
+def test_expiry_belongs_to_its_key():
+    """An expiry is committed with its key, and only then."""
+    state = started(a=1, b=1)
+    state.expire("a", 3600)
+    state.expire("b", 3600)
+    state.commit("one", keys=["a"])
+    again = Versioned(state.store, branch="main")
+    assert again.expires("a") is not None
+    assert again.expires("b") is None
+    assert state.status().modified == ["b"]
+    state.commit("both")
+    again.refresh()
+    assert again.expires("b") is not None
+
+
+def test_a_failing_transaction_keeps_its_commit():
+    """What was staged before the transaction is staged after it, without the keys that are committed."""
+    state = started()
+    state["a"], state["b"] = 1, [1]
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        state["b"].append(2)
+        state["c"] = 3
+        state.commit("a and c", keys=["a", "c"])
+        state["a"] = state["d"] = 4
+        _ = 1 / 0
+    assert committed(state) == {"a": 1, "c": 3}
+    assert dict(state) == {"a": 1, "b": [1], "c": 3}
+
+
+def test_a_task_commits_the_rest():
+    """Inside a task a commit of chosen keys is a commit of its own, and the task's has the rest."""
+
+    @task
+    def work(*, state: Versioned) -> None:
+        state["a"], state["b"] = 1, 2
+        state.commit("early", keys=["a"])
+
+    state = started()
+    work(state=state)
+    _, early, *_ = state.log()
+    assert dict(state.checkout(early)) == {"a": 1}
+    assert committed(state) == {"a": 1, "b": 2}
+
+
+async def awaited(store: Memory) -> None:
+    async with aio.Versioned(store, branch="main") as state:
+        part = state.namespace("part")
+        state["a"] = part["b"] = part["c"] = 1
+        await state.commit("a", keys=["a"])
+        await part.commit("b", keys=["b"])
+        async with state.lease("writer") as lease:
+            await lease.commit("c", keys=["part/c"])
+
+
+def test_awaited():
+    """An awaited state, its namespaces and its leases take keys as well."""
+    store = Memory()
+    asyncio.run(awaited(store))
+    state = Versioned(store, branch="main")
+    assert [(commit.message, len(state.checkout(commit))) for commit in state.log()] == [
+        ("c", 3),
+        ("b", 2),
+        ("a", 1),
+    ]
+
+
+NAMES = ["parent", "parents", "branch", "attempts", "set", "delete", "events", "info", "labels"]
+CALLS = {
+    "commit": lambda state, info: state.commit("x", **info),
+    "transaction": lambda state, info: state.transaction("x", **info).__enter__(),
+    "apply": lambda state, info: state.apply(lambda now: None, **info),
+    "namespace": lambda state, info: state.namespace("n").commit("x", **info),
+}
+
+
+@pytest.mark.parametrize("kind", [Versioned, Live])
+@pytest.mark.parametrize("call", CALLS)
+def test_info_has_no_name_of_an_argument(kind: type[Versioned | Live], call: str):
+    """A name that is an argument elsewhere is refused, before anything is done, and the error names it."""
+    state = kind()
+    state["a"] = 1
+    for name in NAMES if call != "apply" else [*NAMES[:3], "keys", "on_race"]:
+        with pytest.raises(InvalidInput, match=f"'{name}' is an argument of other calls"):
+            CALLS[call](state, {name: 1})
+    assert state["a"] == 1
+
+
+async def awaited_info() -> None:
+    async with aio.Versioned() as state:
+        for call in (state.commit("x", parent=1), state.apply(lambda now: None, keys=["a"])):
+            with pytest.raises(InvalidInput, match="is an argument of other calls"):
+                await call
+        with pytest.raises(InvalidInput, match="is an argument of other calls"):
+            async with state.transaction("x", keys=["a"]):
+                pass
+
+
+def test_info_of_awaited_calls():
+    """The awaited calls refuse the same names."""
+    asyncio.run(awaited_info())
