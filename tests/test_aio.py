@@ -853,6 +853,11 @@ def test_nothing_is_missing() -> None:
     assert names - other_ways - set(dir(aio.Versioned)) == set()
 
 
+def test_the_arguments_are_those_of_the_sync_state() -> None:
+    """`help` shows each option, with its default and its type, and both states have the same."""
+    assert inspect.signature(aio.Versioned) == inspect.signature(vstate.Versioned)
+
+
 @in_a_loop
 async def test_a_value_in_memory_is_read_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first read loads a value, in a thread. Later reads find it, and see each change and deletion."""

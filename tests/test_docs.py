@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import code
+import inspect
 import os
 import re
 import subprocess
@@ -164,6 +165,13 @@ def test_the_page_of_verbs_names_all_of_them() -> None:
     assert told["L"] == public(Live) - history
     assert told["N"] == public(Namespace)
     assert told["S"] == public(Snapshot) - writing - {"commit"}
+
+
+def test_the_page_of_verbs_has_every_option() -> None:
+    """docs/state.md has a row for each argument of `Versioned`, with its default."""
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", text_of("docs/state.md"), re.MULTILINE)
+    parameters = inspect.signature(Versioned).parameters.values()
+    assert rows == [(each.name, str(each.default)) for each in parameters]
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def commit(store: Gated) -> Call:
     state = Versioned(store, branch="main")
 
     def call(inside: Inside) -> None:
-        remove = state.before_commit(inside)
+        remove = state.before_commit(lambda state: inside())
         try:
             counted(state)
             state.commit()
@@ -619,7 +619,7 @@ def test_two_states_whose_hooks_read_each_other() -> None:
     gates = Gate(), Gate()
     for state, read, gate in ((one, other, gates[0]), (other, one, gates[1])):
         gate.closed = True
-        state.before_commit(lambda read=read, gate=gate: (gate(), len(read.branches())))  # type: ignore[misc]
+        state.before_commit(lambda state, read=read, gate=gate: (gate(), len(read.branches())))  # type: ignore[misc]
         state["k"] = 1
     threads = [threading.Thread(target=state.commit) for state in (one, other)]
     for thread in threads:

@@ -253,7 +253,7 @@ def test_a_failing_hook_undoes_the_task() -> None:
     """So does any other exception of the commit, in a task that awaits too."""
     state = Versioned()
 
-    def stop() -> None:
+    def stop(state: Versioned) -> None:
         if "new" in state:
             raise ZeroDivisionError
 

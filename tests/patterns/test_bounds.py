@@ -398,7 +398,7 @@ def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
     """The hook runs even without changes; a commit inside a hook raises a clear error."""
     state = Versioned()
     calls: list[str] = []
-    end = state.before_commit(lambda: calls.append("hook"))
+    end = state.before_commit(lambda state: calls.append("hook"))
     state["a"] = 1
     state.commit()
     state.commit()
@@ -410,15 +410,37 @@ def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
     assert len(calls) == 4
     end()
     end()
-    end = state.namespace("inner").before_commit(lambda: state.commit())
+    end = state.namespace("inner").before_commit(lambda state: state.commit())
     with pytest.raises(InvalidInput, match="cannot commit"):
         state.commit()
     end()
-    state.before_commit(lambda: state.apply(lambda inner: inner.update({"stamp": inner["a"]})))
+    state.before_commit(lambda state: state.apply(lambda inner: inner.update({"stamp": inner["a"]})))
     state["a"] = 5
     state.commit()
     assert not state.has_uncommitted
     assert dict(state) == {"a": 5, "stamp": 5}
+
+
+@pytest.mark.parametrize("kind", [Versioned, Live])
+def test_a_hook_gets_the_state(kind: Any) -> None:
+    """It is the state, or the namespace, whose `before_commit` was called."""
+    state = kind()
+    inner = state.namespace("inner")
+    given: list[Any] = []
+    state.before_commit(given.append)
+    inner.before_commit(given.append)
+    inner.commit()
+    assert given[0] is state
+    assert given[1] is inner
+
+
+def test_a_hook_without_an_argument_works_for_one_release() -> None:
+    """It is called as before, and the line that passes it is warned."""
+    state, calls = Versioned(), list[int]()
+    with pytest.warns(DeprecationWarning, match="give the function an argument") as told:
+        state.before_commit(lambda: calls.append(1))
+    state.commit()
+    assert (calls, told[0].filename) == ([1], __file__)
 
 
 def test_a_hook_does_not_move_the_branch() -> None:
@@ -434,7 +456,7 @@ def test_a_hook_does_not_move_the_branch() -> None:
         lambda: state.reset("HEAD~1"), lambda: state.switch("other"), lambda: state.cherry_pick("other"),
     ]  # fmt: skip
     for move in moves:
-        end = state.before_commit(move)
+        end = state.before_commit(lambda state, move=move: move())
         for operation in (lambda: state.apply(lambda inner: inner.update({"a": 3})), state.commit):
             with pytest.raises(InvalidInput, match="cannot commit, nor move the branch"):
                 operation()
@@ -448,7 +470,7 @@ def test_an_update_depends_on_the_reads_of_its_hooks() -> None:
     one = Versioned(branch="main")
     one.apply(lambda inner: inner.update({"a": 1}))
     other = Versioned(one.store, branch="main")
-    other.before_commit(lambda: other.update({"copy": other["a"]}))
+    other.before_commit(lambda state: other.update({"copy": other["a"]}))
     runs: list[int] = []
 
     def change(inner: Any) -> None:
@@ -480,7 +502,7 @@ def test_the_same_hook_twice(kind: Any) -> None:
     state = kind()
     calls: list[int] = []
 
-    def hook() -> None:
+    def hook(state: object) -> None:
         calls.append(1)
 
     first, second = state.before_commit(hook), state.before_commit(hook)

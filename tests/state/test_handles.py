@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vstate import Disk, Memory, Versioned
+from vstate import Disk, Live, Memory, Versioned
 from vstate.errors import MergeConflict, RefMoved
 from vstate.kv.front import Front
 from vstate.testing import Faulty
@@ -420,3 +420,38 @@ def test_two_processes_on_one_key(tmp_path: Path, run_python: Any) -> None:
         with pytest.raises(MergeConflict, match="'k'"):
             state.commit()
         assert state["k"] == [1, "mine"]
+
+
+def test_a_state_equals_a_mapping_of_its_items():
+    """Each of the four kinds compares with a dict from both sides, and with another state by identity."""
+    state, live = Versioned(Memory()), Live()
+    kinds = [state, live, state.namespace("part"), live.namespace("part")]
+    for each in kinds:
+        each.update(a=[1], b=2)
+    state.commit()
+    snapshot = state.checkout("HEAD")
+    for each in [*kinds, snapshot]:
+        same = dict(each)
+        assert each == same
+        assert same == each
+        for other in ({**same, "a": [2]}, {**same, "c": 1}, {"a": [1]}, {"a": [1], "x": 2}, [1], None):
+            assert each != other
+        assert [each is other for other in [*kinds, snapshot]] == [
+            each == other for other in [*kinds, snapshot]
+        ]
+        assert each in {each}
+    assert state.checkout("HEAD") != snapshot
+
+
+def test_comparing_reads_no_more_values_than_it_needs(monkeypatch: pytest.MonkeyPatch):
+    """Other keys are told apart without a value; other values, once one differs."""
+    state = Versioned(Memory())
+    state.update(a=1, b=2)
+    state.commit()
+    read: list[str] = []
+    get = Versioned.__getitem__
+    monkeypatch.setattr(Versioned, "__getitem__", lambda self, key: (read.append(key), get(self, key))[1])
+    assert state != {"a": 1}
+    assert state != {"a": 1, "c": 2}
+    assert state != {"a": 0, "b": 2}
+    assert read == ["a"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,22 +18,37 @@ from vstate.aio.together import Together
 from vstate.aio.workers import Workers
 from vstate.aio.writing import Writing
 from vstate.forks import new_lock
+from vstate.kv.base import KVStore
 from vstate.kv.url import location_of
 from vstate.objects.commit import Commit
 from vstate.repo.repository import Revision
+from vstate.repo.rules.signing import KeyToSign, KeyToTrust
 
 
 class Versioned(Writing[sync.Versioned]):
-    """A branch that a program with an event loop can write to, with the arguments of `vstate.Versioned`.
+    """A branch that a program with an event loop can write to. `vstate.Versioned` explains the arguments.
 
     `async with` opens and closes it. It also opens when it is first awaited: `state = await
     Versioned(store)`.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        branch: str | None = None,
+        sign: KeyToSign | None = None,
+        trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
+        allow: Iterable[str] | None = None,
+        ttl: float | timedelta | None = None,
+        sliding: bool = False,
+        autocommit: bool = False,
+    ) -> None:
         super().__init__(Together(Workers()), None)
-        self._open = partial(sync.Versioned, *args, **options)
-        self._place = args[0] if args else options.get("store")
+        options = {"branch": branch, "sign": sign, "trust": trust, "allow": allow, "ttl": ttl}
+        options |= {"sliding": sliding, "autocommit": autocommit}
+        self._open = partial(sync.Versioned, store, **options)  # type: ignore[arg-type]  # as above
+        self._place = store
         self._opening = new_lock()
         self._closed = False
 

@@ -83,7 +83,7 @@ class _Bound:
         self._entry: object = None  # of the value when it was last within the limit
         self._keys: list[tuple[str, object]] | None = None  # of the items when they were within it
 
-    def __call__(self) -> None:
+    def __call__(self, state: State) -> None:
         committed = self._committed()
         if self._key is not None:
             entry = self._entry_of(self._key, committed)

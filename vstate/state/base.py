@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from warnings import warn
 from weakref import ref
 
-from vstate.arguments import called, check_text, require_plain
+from vstate.arguments import called, check_text, require_plain, takes_one
 from vstate.errors import InvalidInput, KeyNotFound, NotVersioned, VStateError
 from vstate.forks import Uncopied, is_mine, new_lock
 from vstate.objects import expiry
@@ -41,6 +41,7 @@ Message = str | Callable[[Any], str]
 """The message of an update's commit, or a function that makes it from the result of the update's function."""
 
 FUNCTION_TO_UPDATE: Final = "state.update(function) is now state.apply(function); update takes a mapping"
+_WITHOUT_A_STATE: Final = "before_commit calls its function with the state: give the function an argument"
 
 _SHOWN = 20
 _COMPLETED = 10_000  # keys that a shell completes
@@ -72,10 +73,14 @@ class Hooks:
         self.functions: tuple[Callable[[], object], ...] = ()
         self._running = OVER
 
-    def add(self, function: Callable[[], object]) -> Callable[[], None]:
-        """Call the function from now on, until the returned one is called."""
+    def add(self, function: Callable[..., object], state: State) -> Callable[[], None]:
+        """Call the function with the state from now on, until the returned one is called."""
         require_plain("the function of before_commit", function)
-        once = partial(function)  # its own object, so that the same function can be given twice
+        # Its own object, so that the same function can be given twice.
+        once = partial(function, state)
+        if not takes_one(function):
+            warn(_WITHOUT_A_STATE, DeprecationWarning, stacklevel=3)
+            once = partial(function)
         self.functions = (*self.functions, once)
 
         def remove() -> None:
@@ -255,8 +260,12 @@ class ReadableState(Uncopied, Mapping[str, Any]):
             return []
 
     def __eq__(self, other: object) -> bool:
-        # Equality by content would read every value of a store; a handle is equal to itself alone.
-        return self is other
+        # A state is equal to itself alone, and so to no other state, because sets of states find it by that.
+        if isinstance(other, ReadableState) or not isinstance(other, Mapping):
+            return self is other
+        if len(self) != len(other) or any(key not in other for key in self):
+            return False
+        return all(value is other[key] or value == other[key] for key, value in self.items())
 
     def __hash__(self) -> int:
         return id(self)
@@ -313,17 +322,18 @@ class State(ReadableState, MutableMapping[str, Any]):
     ) -> Commit | None:
         """As `apply` promises, on the whole state."""
 
-    def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
-        """Call the function at the beginning of each commit made through this handle, until the result is
-        called.
+    def before_commit(self, hook: Callable[[Any], object]) -> Callable[[], None]:
+        """Call the function with this state at the beginning of each commit made through this handle, until
+        the result is called.
 
         It runs in the turn of the commit, before changes are looked for, and once a commit: again with each
         attempt of an update. It may read and change the state, and should do the same if it is called again
         after an interruption. Its exception stops the commit, and everything is still staged. It cannot
         commit nor move the branch. No other thread can write to the state meanwhile, so it should not wait
-        for one.
+        for one. For one release a function without
+        arguments works too, with a DeprecationWarning.
         """
-        return self._handle.hooks.add(hook)
+        return self._handle.hooks.add(hook, self)
 
     def apply(
         self,
