@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from running import dull_messages
 
 from vstate import Live, Namespace, Snapshot, Versioned, errors
 
@@ -70,6 +71,7 @@ def run_program(directory: Path, text: str) -> list[str]:
     printed = run(directory, "-W", "error", "program.py").splitlines()
     promised = [line.rstrip() for line in PRINTED.findall(text)]
     assert [line for line in printed if line in promised] == promised, printed
+    assert not dull_messages(directory, most=100)
     return printed
 
 
@@ -195,8 +197,9 @@ def test_the_programs_and_commands_of_the_tutorial(tmp_path: Path) -> None:
             line = f"{sys.executable} -m vstate_cli {command[0]}"
             session.append(f"subprocess.run({line!r}, shell=True, check=True)")
     printed = run(tmp_path, "-c", REPL, "\n".join(session))
-    assert "pay 50\nwork\n" in printed
+    assert "pay 50\nwork(step='break')\n" in printed
     assert "The first bad commit is" in printed
+    assert not dull_messages(tmp_path)
 
 
 @pytest.mark.slow
@@ -220,7 +223,7 @@ from vstate import Versioned
 
 with Versioned("store") as state:
     state["plan"] = Plan("greet")
-    state.commit()
+    state.commit("a plan")
 """
 EDIT_PLAN = """
 from vstate import Versioned
@@ -228,7 +231,7 @@ from vstate import Versioned
 state = Versioned("store")
 assert (state["plan"].goal, state["plan"].tags) == ("greet", [])
 state["plan"].tags.append("short")
-state.commit()
+state.commit("a tag")
 """
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import dull_messages
 
 from vstate import Disk, Versioned
 
@@ -70,6 +71,7 @@ def test_a_run_makes_one_commit_a_call(uninterrupted: tuple[Path, str]) -> None:
     """39 calls make 39 commits, and the state has the keys that the example names."""
     store, _ = uninterrupted
     assert len(commits(store)) == CALLS
+    assert not dull_messages(store)
     state = contents(store, "main")
     assert state["plan"]["calls"] == CALLS
     assert state["plan"]["finished"]

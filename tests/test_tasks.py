@@ -7,6 +7,7 @@ import contextvars
 import functools
 import itertools
 import threading
+from datetime import date
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from vstate import (
     task,
     view,
 )
+from vstate.state.base import State
 from vstate.testing import Faulty
 
 
@@ -72,7 +74,7 @@ def test_one_commit_a_call() -> None:
     state = Versioned()
     assert add("x", state=state) == 1
     assert add("y", state=state) == 2
-    assert messages(state) == ["add", "add"]
+    assert messages(state) == ["add(value='x')", "add(value='y')"]
     assert state.head is not None
     assert state.head.info["name"] == "add"
     assert state.head.info["outcome"] == "ok"
@@ -93,7 +95,10 @@ def test_async_is_one_commit_a_call() -> None:
 
     asyncio.run(main())
     assert sorted(state["list"]) == list(range(5))
-    assert messages(state) == ["add_async"] * 6
+    assert sorted(messages(state)) == [
+        "add_async(value='bad', fail=True)",
+        *(f"add_async(value={i})" for i in range(5)),
+    ]
     sizes = [len(state.checkout(c).get("list", [])) for c in state.log()][::-1]
     assert sizes == [1, 2, 3, 4, 5, 5]
 
@@ -102,7 +107,7 @@ def test_nested_tasks_add_to_the_outer_commit() -> None:
     """Nested tasks make no commit. A nested failure that is caught discards only its own changes."""
     state = Versioned()
     outer(state=state)
-    assert messages(state) == ["outer"]
+    assert messages(state) == ["outer()"]
     assert dict(state) == {"list": [1], "outer": True}
     assert kinds(state).count("task.start") == 3
     assert kinds(state).count("task.error") == 1
@@ -187,7 +192,7 @@ def test_what_was_uncommitted_is_committed_before() -> None:
     state["staged"] = [1]
     with pytest.raises(ValueError, match="no"):
         add(1, state=state, fail=True)
-    assert messages(state) == ["Before add", "add"]
+    assert messages(state) == ["Before add", "add(value=1, fail=True)"]
     assert dict(state.checkout("HEAD~1")) == {"staged": [1]}
     assert dict(state) == {"staged": [1]}
 
@@ -214,7 +219,7 @@ def test_a_result_that_cannot_be_stored(mode: Any) -> None:
     assert kinds(state) == ["task.start", "task.error"] * 2
     assert not state.has_uncommitted
     add("x", state=state)
-    assert messages(state) == ["Before lock", "lock", "lock", "add"]
+    assert messages(state) == ["Before lock", "lock()", "lock()", "add(value='x')"]
 
 
 def test_keep_keeps_what_cannot_be_stored() -> None:
@@ -330,7 +335,7 @@ def test_a_namespace_as_state() -> None:
     add("x", state=state.namespace("agent"))
     state.record("other")
     assert list(state) == ["agent/list"]
-    assert messages(state) == ["add"]
+    assert messages(state) == ["add(value='x')"]
     assert {event.namespace for event in events(state.namespace("agent"))} == {"agent"}
     assert kinds(state.namespace("agent")) == ["task.start", "added", "task.end"]
     assert kinds(state)[-1] == "other"
@@ -347,7 +352,7 @@ def test_methods_are_tasks() -> None:
 
     state = Versioned()
     assert Agent().run(state=state) == "done"
-    assert messages(state) == ["run"]
+    assert messages(state) == ["run()"]
 
 
 def test_threads_inside_a_task() -> None:
@@ -371,13 +376,14 @@ def test_threads_inside_a_task() -> None:
 
     parent(state=state)
     assert sorted(state["list"]) == [0, 1, 2, 3]
-    assert messages(state) == ["parent"]
+    assert messages(state) == ["parent()"]
     outside = [threading.Thread(target=add, args=(i,), kwargs={"state": state}) for i in range(4)]
     for thread in outside:
         thread.start()
     for thread in outside:
         thread.join()
-    assert messages(state) == ["parent", *["add"] * 4]
+    assert messages(state)[0] == "parent()"
+    assert sorted(messages(state)[1:]) == [f"add(value={i})" for i in range(4)]
 
 
 def test_work_left_behind_by_a_task_commits_for_itself() -> None:
@@ -401,7 +407,7 @@ def test_work_left_behind_by_a_task_commits_for_itself() -> None:
         await asyncio.gather(*left)
 
     asyncio.run(main())
-    assert messages(state) == ["starter", "add_async"]
+    assert messages(state) == ["starter()", "add_async(value='later')"]
     assert state.commit() is None
 
 
@@ -488,3 +494,96 @@ def test_view() -> None:
     assert view(Live()) == {}
     with pytest.raises(NotVersioned):
         view(Live(), "recent")
+
+
+class Secret(str):
+    pass
+
+
+TOLD = [
+    ((3,), {}, "turn(step=3)"),
+    ((), {"step": 3.5}, "turn(step=3.5)"),
+    (("a\nb", "c", True), {"other": None}, "turn(step='a\\nb', rest='c', True, other=None)"),
+    ((Secret("key"),), {}, "turn(step=<Secret>)"),
+    (([1, 2, 3, 4],), {"other": {"a": [Versioned]}}, "turn(step=[1, 2, 3, ...], other={'a': [<ABCMeta>]})"),
+    ((b"x",), {"on": date(2026, 1, 2)}, "turn(step=b'x', on=datetime.date(2026, 1, 2))"),
+    (("x" * 50,), {"other": "y" * 50}, f"turn(step='{'x' * 17}...{'x' * 18}', other='{'y' * 13}…"),
+    (("\ud800",), {"\ud800": 1}, "turn(step='\\ud800', \ufffd=1)"),
+    ((10**5000,), {}, None),
+]
+
+
+@pytest.mark.parametrize(("args", "options", "told"), TOLD)
+def test_the_message_has_the_call_in_one_line(args: Any, options: Any, told: str | None) -> None:
+    """Plain data is written as in Python, cut short, and of other objects the class alone."""
+
+    @task
+    def turn(step: object, rest: object = 0, *more: object, state: State, **others: object) -> None:
+        state["step"] = 1
+
+    state = Versioned()
+    turn(*args, **options, state=state)
+    [message] = messages(state)
+    assert told is None or message == told
+    assert message.startswith("turn(")
+    assert len(message) <= 72
+
+
+def test_the_arguments_are_those_of_the_begin() -> None:
+    """A call that changes its argument is told with the argument as it was given; `self` is left out."""
+
+    class Worker:
+        @task
+        def take(self, items: list[int], *, state: State) -> None:
+            state["taken"] = items.pop()
+
+    state = Versioned()
+    Worker().take([1, 2], state=state)
+    assert messages(state) == ["take(items=[1, 2])"]
+
+
+def test_a_message_of_ones_own() -> None:
+    """It is a text, or a function of the arguments and the result; a call that raises has no result."""
+
+    @task(message="a turn")
+    def text(*, state: State) -> None:
+        state["n"] = 1
+
+    @task(name="double", message=lambda n, result: f"{n} doubled is {result}")
+    def made(n: int, *, state: State) -> int:
+        state["n"] = 1 / (n - 1) + n
+        return 2 * n
+
+    @task(message=lambda n, result: f"awaited {n}, {result}")
+    async def awaited(n: int, *, state: State) -> int:
+        state["n"] = n
+        return n
+
+    state = Versioned()
+    text(state=state)
+    made(3, state=state)
+    made(n=4, state=state)
+    with pytest.raises(ZeroDivisionError):
+        made(1, state=state)
+    asyncio.run(awaited(7, state=state))
+    assert messages(state) == [
+        "a turn", "3 doubled is 6", "4 doubled is 8", "double(n=1)", "awaited 7, 7",
+    ]  # fmt: skip
+    assert state.head is not None
+    assert state.head.info["name"] == "awaited"
+
+
+def test_a_message_that_cannot_be_made() -> None:
+    """The caller gets the error of the function, and the changes of the call are undone."""
+
+    @task(message=lambda result: 1 / 0)
+    def work(*, state: State) -> None:
+        state["n"] = 1
+
+    state = Versioned()
+    with pytest.raises(ZeroDivisionError):
+        work(state=state)
+    assert dict(state) == {}
+    assert kinds(state) == ["task.start", "task.error"]
+    with pytest.raises(TypeError, match="the message of a task is a function, not int"):
+        task(message=3)  # type: ignore[call-overload]

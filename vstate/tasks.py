@@ -7,10 +7,16 @@ import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import date, timedelta
+from datetime import time as time_of_day
+from enum import Enum
+from pathlib import PurePath
+from reprlib import Repr
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast, overload
+from uuid import UUID
 
-from vstate.arguments import check_limit
+from vstate.arguments import called, check_limit, require_plain, storable
 from vstate.errors import CannotLoad, InvalidInput, VStateError, mark_undone
 from vstate.objects.commit import Event
 from vstate.repo.repository import Revision
@@ -26,6 +32,7 @@ OnError = Literal["discard", "commit", "keep"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _SHOWN = 200
+_LINE = 72
 
 
 @overload
@@ -33,18 +40,32 @@ def task(function: _F, /) -> _F: ...
 
 
 @overload
-def task(*, name: str | None = None, on_error: OnError = "discard") -> Callable[[_F], _F]: ...
+def task(
+    *,
+    name: str | None = None,
+    message: str | Callable[..., str] | None = None,
+    on_error: OnError = "discard",
+) -> Callable[[_F], _F]: ...
 
 
 def task(
-    function: _F | None = None, /, *, name: str | None = None, on_error: OnError = "discard"
+    function: _F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    message: str | Callable[..., str] | None = None,
+    on_error: OnError = "discard",
 ) -> _F | Callable[[_F], _F]:
     """Make each call of a function, `def` or `async def`, one commit of the `state` it is called with.
 
-    Without a `state` the call gets a fresh `Live`. The outermost task commits, with its name as the message
-    and `name`, `seconds` and `outcome` ("ok" or "error") as info. Tasks that it calls on the same state add
-    to that commit. Changes from before the call are committed first, on their own. Each task records the
-    events `task.start` and `task.end`, or `task.error`.
+    Without a `state` the call gets a fresh `Live`. The outermost task commits, with `name`, `seconds` and
+    `outcome` ("ok" or "error") as info. Tasks that it calls on the same state add to that commit. Changes
+    from before the call are committed first, on their own. Each task records the events `task.start` and
+    `task.end`, or `task.error`.
+
+    The commit's message has the name and the arguments of the call, such as `turn(step=3)`, cut to a line.
+    Give a `message` if an argument is a secret: a text, or a function. The function gets the arguments of the
+    call, without the state, and `result=`. A call that raises has no result: its message has the call.
 
     If the function raises, the exception goes on to the caller. The changes since the call began depend on
     `on_error`. "discard" undoes them, and a commit without changes keeps the events; "commit" commits them;
@@ -57,6 +78,8 @@ def task(
     """
     if on_error not in ("discard", "commit", "keep"):
         raise InvalidInput(f"on_error is 'discard', 'commit' or 'keep', not {on_error!r}")
+    if message is not None and not isinstance(message, str):
+        require_plain("the message of a task", message)
 
     def decorate(function: _F) -> _F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -71,14 +94,14 @@ def task(
             @functools.wraps(function)
             async def call_async(*args: Any, state: State | None = None, **options: Any) -> Any:
                 state = _checked(state, by_name=len(args) <= place, title=title)
-                run, turn = _Call(state, title, on_error), Turn()
+                run, turn = _Call(state, title, message, on_error), Turn()
                 with turn.bell, turn.held:
                     if not run.nested:
                         await handle_of(state).turns.take_async(turn)
-                    run.begin()
+                    run.begin(function, args, options)
                     try:
                         result = await cast(Awaitable[Any], function(*args, state=state, **options))
-                        run.end()
+                        run.end(result)
                     except BaseException as error:
                         run.fail(error)
                         raise
@@ -89,14 +112,14 @@ def task(
         @functools.wraps(function)
         def call(*args: Any, state: State | None = None, **options: Any) -> Any:
             state = _checked(state, by_name=len(args) <= place, title=title)
-            run, turn = _Call(state, title, on_error), Turn()
+            run, turn = _Call(state, title, message, on_error), Turn()
             with turn.bell, turn.held:
                 if not run.nested:
                     handle_of(state).turns.take(turn)
-                run.begin()
+                run.begin(function, args, options)
                 try:
                     result = _finished(function(*args, state=state, **options))
-                    run.end()
+                    run.end(result)
                 except BaseException as error:
                     run.fail(error)
                     raise
@@ -152,29 +175,41 @@ def _checked(state: object, *, by_name: bool, title: str) -> State:
 class _Call:
     """One call of a task on one state. If it is `nested` in another, the outer one commits."""
 
-    def __init__(self, state: State, name: str, on_error: OnError) -> None:
+    def __init__(
+        self, state: State, name: str, message: str | Callable[..., str] | None, on_error: OnError
+    ) -> None:
         self._state = state
         self._name = name
+        self._message = message
+        self._text = message if isinstance(message, str) else name
         self._on_error = on_error
         self.nested = handle_of(state).turns.nested
         self._savepoint: Undoable | None = None
         self._end: Event | None = None
         self._began = time.perf_counter()
 
-    def begin(self) -> None:
+    def begin(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Commit earlier changes, so that the next commit has those of the call alone."""
+        self._given = args, options
         if not self.nested:
             self._state.commit(f"Before {self._name}")
+            if not isinstance(self._message, str):  # now: the call may change its arguments
+                self._text = _told(self._name, function, args, options)
         if self._on_error != "keep":
             self._savepoint = handle_of(self._state).savepoint()
         self._state.record("task.start", name=self._name)
         self._began = time.perf_counter()
 
-    def end(self) -> None:
+    def end(self, result: object) -> None:
         """Commit the changes of the call."""
         self._end = self._state.record("task.end", name=self._name, seconds=self._seconds())
         if not self.nested:
-            self._commit("ok")
+            if callable(self._message):
+                args, options = self._given
+                text = called("the message of a task", self._message, *args, result=result, **options)
+                self._commit("ok", text)
+            else:
+                self._commit("ok", self._text)
         self._release()
 
     def fail(self, error: BaseException) -> None:
@@ -195,10 +230,10 @@ class _Call:
             message=_text(error),
         )
         if self._on_error != "keep" and not self.nested:
-            failure = _noting(error, lambda: self._commit("error"))
+            failure = _noting(error, lambda: self._commit("error", self._text))
             if failure is not None and self._savepoint is not None:  # on_error="commit"
                 self._undo(error)
-                _noting(error, lambda: self._commit("error"))
+                _noting(error, lambda: self._commit("error", self._text))
         self._release()
 
     def _undo(self, error: BaseException) -> None:
@@ -213,8 +248,44 @@ class _Call:
     def _seconds(self) -> float:
         return round(time.perf_counter() - self._began, 6)
 
-    def _commit(self, outcome: str) -> None:
-        self._state.commit(self._name, name=self._name, seconds=self._seconds(), outcome=outcome)
+    def _commit(self, outcome: str, message: str) -> None:
+        self._state.commit(message, name=self._name, seconds=self._seconds(), outcome=outcome)
+
+
+class _Short(Repr):
+    """Plain data as it is written in Python, cut short; of other objects the class alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 2, 40, 40, 40
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 3
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        is_plain = isinstance(
+            x, (bool, bytes, complex, date, float, time_of_day, timedelta, Enum, UUID, PurePath)
+        )
+        return super().repr_instance(x, level) if is_plain or x is None else f"<{type(x).__name__}>"
+
+
+def _told(name: str, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> str:
+    """A call in words: its name, and the arguments that it was given, by name."""
+    short = _Short().repr
+    try:
+        given: list[tuple[str, Any]] = []
+        signature = inspect.signature(function)
+        bound = signature.bind_partial(*args, **options).arguments
+        bound.pop("self", None)
+        for key, value in bound.items():
+            kind = signature.parameters[key].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                given += (("", each) for each in value)
+            else:
+                given += value.items() if kind is inspect.Parameter.VAR_KEYWORD else [(key, value)]
+        text = ", ".join(f"{key}={short(each)}" if key else short(each) for key, each in given)
+    except (TypeError, ValueError):  # the call raises the better error, or a builtin has no signature
+        text = "…"
+    told = storable(f"{name}({text})")
+    return told if len(told) <= _LINE else told[: _LINE - 1] + "…"
 
 
 def _noting(error: BaseException, action: Callable[[], None]) -> VStateError | None:

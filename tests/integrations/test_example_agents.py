@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from running import RunPython
+from running import RunPython, dull_messages
 from vstate_cli.app import cli
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -38,6 +38,7 @@ def test_the_agent_of_langgraph_is_killed_resumed_forked_and_looked_at(
     assert "input -1" in log
     assert "Coffee comes from two plants." in vstate(store, "diff", "threads/tea", "threads/coffee")
     assert "Coffee" not in vstate(store, "show", "threads/tea", "journal/000000000000")
+    assert not dull_messages(store)
     assert "loop" in vstate(store, "blame", "journal/000000000000", "--rev", "threads/tea")
 
 
@@ -66,6 +67,7 @@ def test_the_agent_of_openai_is_killed_resumed_forked_and_looked_at(
         "add function_call, function_call_output  ~1",
         "add user  ~1",
     ]
+    assert not dull_messages(store)
     diff = vstate(store, "diff", "openai/ann/main", "openai/ann/other")
     assert "+ [6].item: {'content': 'water', 'role': 'user'}" in diff
     assert "one plant" not in diff
