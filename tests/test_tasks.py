@@ -507,7 +507,7 @@ TOLD = [
     ((Secret("key"),), {}, "turn(step=<Secret>)"),
     (([1, 2, 3, 4],), {"other": {"a": [Versioned]}}, "turn(step=[1, 2, 3, ...], other={'a': [<ABCMeta>]})"),
     ((b"x",), {"on": date(2026, 1, 2)}, "turn(step=b'x', on=datetime.date(2026, 1, 2))"),
-    (("x" * 50,), {"other": "y" * 50}, f"turn(step='{'x' * 17}...{'x' * 18}', other='{'y' * 13}…"),
+    (("x" * 50,), {"other": "y" * 50}, f"turn(step='{'x' * 17}...{'x' * 18}', other='{'y' * 12}…"),
     (("\ud800",), {"\ud800": 1}, "turn(step='\\ud800', \ufffd=1)"),
     ((10**5000,), {}, None),
 ]

@@ -41,7 +41,7 @@ def take_sqlite(
     continues; one with other items stays as it is. The usage of turns is not moved. The file is opened for
     reading only.
     """
-    path = Path(file)
+    path = Path(file).expanduser()
     if not path.is_file():
         raise NotFound(f"no file {path}", name=str(path))
     found = written = sessions = 0

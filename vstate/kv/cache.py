@@ -403,7 +403,7 @@ class Cache(Copying):
     ) -> None:
         if max_bytes < 0 or directory_bytes < 0:
             raise InvalidInput("max_bytes and directory_bytes are numbers of bytes, 0 or more")
-        path = None if directory is None else os.path.abspath(directory)
+        path = None if directory is None else os.path.abspath(os.path.expanduser(directory))
         self._options = max_bytes, path, directory_bytes
         self._memory = Recent(max_bytes)
         self._tier = None if path is None else Helper(Directory(path, directory_bytes))

@@ -20,7 +20,7 @@ def read_secret(path: Path) -> bytes:
     NotFound if it is missing; InvalidInput if it cannot be a key file, or if others than its owner may read
     it.
     """
-    name = os.fspath(path)
+    name = os.path.expanduser(path)
     try:
         # Without O_NONBLOCK, opening a pipe would wait forever.
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -50,7 +50,7 @@ def read_secret(path: Path) -> bytes:
 
 def write_secret(path: Path, data: bytes) -> None:
     """Write a secret durably into a new file that only its owner may read. Raises AlreadyExists."""
-    name = os.fspath(path)
+    name = os.path.expanduser(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(name, flags, 0o600)

@@ -61,7 +61,7 @@ def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool =
     text = os.fspath(check_store(store))
     scheme = _scheme_of(text) if isinstance(store, str) else None
     if scheme is None:
-        return Disk(os.path.expanduser(text), create=create)
+        return Disk(text, create=create)
     known = _SCHEMES.get(scheme)
     if known is None:
         return _open_with_plugin(scheme, text, create)
@@ -255,7 +255,7 @@ def _open_memory(address: _Address, create: bool) -> KVStore:
 
 def _open_disk(address: _Address, create: bool) -> KVStore:
     # People who are used to URLs write "disk:///var/state".
-    return Disk(os.path.expanduser(address.rest.removeprefix("//")), create=create, **address.options)
+    return Disk(address.rest.removeprefix("//"), create=create, **address.options)
 
 
 def _open_redis(address: _Address, create: bool) -> KVStore:
@@ -280,15 +280,12 @@ def _open_s3(address: _Address, create: bool) -> KVStore:
 
 
 def _open_encrypted(address: _Address, create: bool) -> KVStore:
-    key_file = os.path.expanduser(_needed(address, "key_file", "PATH"))
+    key_file = _needed(address, "key_file", "PATH")
     return _over(address, create, lambda store: Encrypted(store, key_file))
 
 
 def _open_cache(address: _Address, create: bool) -> KVStore:
-    options = dict(address.options)
-    if "directory" in options:
-        options["directory"] = os.path.expanduser(options["directory"])
-    return _over(address, create, lambda store: Cache(store, **options))
+    return _over(address, create, lambda store: Cache(store, **address.options))
 
 
 def _open_prefixed(address: _Address, create: bool) -> KVStore:

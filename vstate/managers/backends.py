@@ -80,7 +80,7 @@ class FileBackend(Disk):
             raise InvalidInput(
                 f"{str(path)!r} is there, and no store of vstate wrote it: move it away, or name another file"
             )
-        super().__init__(os.path.expanduser(base_path))
+        super().__init__(base_path)
         self._how = (format, compression, path, part, branch)
         self._files = ReadableFiles(
             Path(self.location, FILES),

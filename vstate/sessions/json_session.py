@@ -49,7 +49,7 @@ class JSONSession(SessionBase):
             self.session_id = (
                 None if session_id is None else check_text("session_id", session_id, empty=False)
             )
-        self.save_dir = os.fspath("./" if save_dir is None else save_dir)
+        self.save_dir = os.path.expanduser("./" if save_dir is None else save_dir)
 
     def __repr__(self) -> str:
         which = "" if self.session_id is None else f"session_id={self.session_id!r}, "

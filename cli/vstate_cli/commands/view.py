@@ -107,7 +107,7 @@ def _export(session: Session, rev: str, file: str) -> None:
     with ProgressBar() as bar:
         page = export_html(session.repo, rev, progress=lambda number: bar("exporting commits", number))
     data = page.encode("utf-8", "replace")
-    Path(file).write_bytes(data)
+    Path(file).expanduser().write_bytes(data)
     if session.json:
         session.out.json({"file": file, "bytes": len(data)})
     else:

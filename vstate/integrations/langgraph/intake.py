@@ -80,7 +80,7 @@ def take_sqlite(
     intake that is called again continues. Each thread is read back and compared. No value is loaded: the
     bytes of LangGraph's serializer are moved as they are. The file is opened for reading only.
     """
-    path = Path(file)
+    path = Path(file).expanduser()
     if not path.is_file():
         raise NotFound(f"no file {path}", name=str(path))
     try:

@@ -58,7 +58,7 @@ def write_sqlite(
     found = written = threads = 0
     left_out: list[tuple[str, str]] = []
     try:
-        with closing(sqlite3.connect(os.fspath(file), isolation_level=None)) as connection:
+        with closing(sqlite3.connect(os.path.expanduser(file), isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")  # as the saver does
             for table in _TABLES:
                 connection.execute(table)

@@ -103,7 +103,7 @@ class Disk(TransactionalStore):
         if durability not in ("power", "process"):
             raise InvalidInput(f'durability is "power" or "process", not {durability!r}')
         check_count("size_limit", size_limit, 1, none="None for no limit")
-        name = os.fspath(directory)
+        name = os.path.expanduser(directory)
         if not name or "\0" in name:
             raise InvalidInput(f"{name!r} is not the name of a directory")
         self._closed = False

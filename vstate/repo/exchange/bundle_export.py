@@ -182,7 +182,9 @@ def _output(file: File) -> Iterator[BinaryIO]:
 
     A stream, a pipe or a device gets all bytes at the end.
     """
-    path = Path(os.path.realpath(file)) if isinstance(file, str | os.PathLike) else None
+    if isinstance(file, str | os.PathLike):
+        file = os.path.expanduser(file)
+    path = Path(os.path.realpath(file)) if isinstance(file, str) else None
     if path is not None and (path.is_file() or not path.exists()):
         with replacing(path) as output:
             yield output
@@ -190,6 +192,6 @@ def _output(file: File) -> Iterator[BinaryIO]:
     with tempfile.TemporaryFile() as spool:
         yield spool
         spool.seek(0)
-        with open(file, "wb") if isinstance(file, str | os.PathLike) else nullcontext(file) as output:
+        with open(file, "wb") if isinstance(file, str) else nullcontext(file) as output:
             shutil.copyfileobj(spool, output)
             output.flush()

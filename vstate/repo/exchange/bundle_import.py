@@ -52,7 +52,7 @@ def load(
 def _input(file: File) -> Iterator[tuple[BinaryIO, str]]:
     """A file that can be read at any place, and its name for messages."""
     if isinstance(file, str | os.PathLike):
-        name = os.fspath(file)
+        name = os.path.expanduser(file)
         if not os.path.exists(name):
             raise NotFound(f"no file {name}", name=name)
         with open(name, "rb") as source, _seekable(source) as read:

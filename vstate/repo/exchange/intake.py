@@ -137,7 +137,7 @@ def _read_back(core: Core, commit: Commit, batch: dict[str, Encoded]) -> None:
 
 def json_files(directory: str | os.PathLike[str]) -> Source:
     """The values of the files `*.json` in a directory and below: `a/b.json` has the key `a/b`."""
-    top = Path(directory)
+    top = Path(directory).expanduser()
     if not top.is_dir():
         raise NotFound(f"no directory {os.fspath(directory)}", name=os.fspath(directory))
     for path in sorted(top.rglob("*.json")):
@@ -156,7 +156,7 @@ def _parsed(path: Path) -> Encoded:
 
 def shelve_file(file: str | os.PathLike[str]) -> Source:
     """The values of a file that `shelve` wrote. Their classes need not be there, and are not imported."""
-    name = os.fspath(file)
+    name = os.path.expanduser(file)
     kind = dbm.whichdb(name)
     if not kind:
         problem = f"no shelve file {name}" if kind is None else f"{name} is no shelve file"

@@ -55,7 +55,7 @@ class PublicKey(bytes):
     @classmethod
     def load(cls, path: Path) -> Self:
         """The key in a text file; NotFound if there is no file, InvalidInput if it holds no public key."""
-        name = os.fspath(path)
+        name = os.path.expanduser(path)
         try:
             with open(name, "rb") as file:
                 text = file.read(MAX_BYTES).decode("ascii", "replace")
@@ -106,7 +106,7 @@ class SigningKey:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         data = read_secret(path)
-        name = os.fspath(path)
+        name = os.path.expanduser(path)
         try:
             key = load_pem_private_key(data, password.encode() if isinstance(password, str) else password)
         except TypeError:  # a password is missing, or there is one too many
