@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -33,3 +36,52 @@ def test_the_commands_of_each_section_are_run_by_a_test() -> None:
             headings.add(heading)
     tests = "".join(path.read_text("utf-8") for path in HERE.glob("test_*.py"))
     assert set(re.findall(r'\bcommands\("([^"]+)"\)', tests)) == headings
+
+
+DISTRIBUTIONS = {
+    "agent_framework": "agent-framework-core",
+    "agents": "openai-agents",
+    "agentscope": "agentscope",
+    "burr": "apache-burr",
+    "crewai": "crewai",
+    "google": "google-adk",
+    "langgraph": "langgraph",
+    "llama_index": "llama-index-core",
+    "openai": "openai-agents",
+    "pydantic_ai": "pydantic-ai-slim",
+    "strands": "strands-agents",
+    "workflows": "llama-index-workflows",
+}
+"""The distribution, or one that requires it, of each package that the page's programs import."""
+
+
+def imported_by(program: str) -> set[str]:
+    """The packages that a program imports and that neither Python nor vstate brings."""
+    modules: list[str] = []
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            modules.append(node.module)
+    return {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"vstate"}
+
+
+def test_each_extra_brings_what_its_programs_import() -> None:
+    """So does it for the whole agents that a section of the page leads to."""
+    extras = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    seen = 0
+    for section in PAGE.read_text("utf-8").split("\n## ")[1:]:
+        named = re.search(r"\[([a-z-]+)\]'", section)
+        if named is None:
+            continue
+        programs = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        programs += [
+            (PAGE.parent / path).read_text("utf-8") for path in re.findall(r"\((examples/\w+\.py)", section)
+        ]
+        packages = set().union(*map(imported_by, programs))
+        brought = {re.split(r"[<>=\[;]", requirement)[0] for requirement in extras[named[1]]}
+        assert {DISTRIBUTIONS[package] for package in packages} <= brought, named[1]
+        seen += bool(packages)
+    assert seen > 7

@@ -264,7 +264,7 @@ def test_a_child_keeps_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     with Disk(tmp_path) as store, Versioned(store, branch="main") as state:
         state["n"] = 0
         state.commit()
-        first = threading.Thread(target=lambda: Versioned(store, branch="main").update(plus))
+        first = threading.Thread(target=lambda: Versioned(store, branch="main").apply(plus))
         first.start()
         if where == "another thread":
             assert inside.wait(60)

@@ -52,7 +52,7 @@ HIGHER = keys_at(2, 5)
 
 
 def built(store: KVStore, keys: Iterable[str]) -> ObjectId:
-    root, objects, _ = tree.apply(lambda oid: None, None, dict.fromkeys(keys, ATOM))  # type: ignore[arg-type, return-value]
+    root, objects, _ = tree.update(lambda oid: None, None, dict.fromkeys(keys, ATOM))  # type: ignore[arg-type, return-value]
     for kind, body in objects.values():
         plant(store, kind, bytes(body))
     assert root is not None

@@ -13,6 +13,7 @@ import cloudpickle
 import pytest
 import zstandard
 from pythons import installed
+from running import RunPython
 
 import vstate
 from vstate import CannotLoad, Disk, Versioned
@@ -639,3 +640,51 @@ def test_a_function_of_a_module_has_its_globals() -> None:
     assert loaded() == (GO_ALONG, threading)
     assert loaded.__globals__ is globals()
     assert b"a named container" not in stored
+
+
+_CHAT = """
+import sys
+from dataclasses import dataclass
+from vstate import Versioned
+
+@dataclass
+class Plan:
+    goal: str
+    class Step:
+        pass
+
+if __name__ == "__main__":
+    with Versioned(sys.argv[1]) as state:
+        state.update(plan=Plan("greet"), step=Plan.Step(), again=Plan("again"))
+        state.commit("begin")
+"""
+_IMPORTER = """
+import sys, warnings
+import vstate
+if "chat" in sys.argv:
+    import chat
+if "renamed" in sys.argv:
+    vstate.renamed("__main__.Plan", "chat.Plan")
+with warnings.catch_warnings(record=True) as told, vstate.Versioned(sys.argv[1]) as state:
+    warnings.simplefilter("always")
+    values = [state[key] for key in ("plan", "step", "again")]
+print([type(value).__module__ for value in values], *(each.message for each in told), sep="|")
+"""
+
+
+def test_a_module_with_a_class_of_main_is_told(tmp_path: Path, run_python: RunPython) -> None:
+    """A program that imports the script whose values it loads gets a warning with the remedy, which works."""
+    (tmp_path / "chat.py").write_text(_CHAT)
+    (tmp_path / "importer.py").write_text(_IMPORTER)
+    run_python(tmp_path / "chat.py", tmp_path / "store")
+
+    def load(*options: str) -> list[str]:
+        return run_python(tmp_path / "importer.py", tmp_path / "store", *options).strip().split("|")
+
+    assert load() == ["['__main__', '__main__', '__main__']"]
+    assert load("chat", "renamed") == ["['chat', 'chat', 'chat']"]
+    kinds, *told = load("chat")
+    assert kinds == "['__main__', '__main__', '__main__']"
+    assert len(told) == 2
+    assert told[0].endswith("call vstate.renamed('__main__.Plan', 'chat.Plan') before the load")
+    assert "'chat.Plan.Step'" in told[1]

@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 from importlib.util import MAGIC_NUMBER
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn
+from warnings import warn
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from vstate.errors import CannotLoad
@@ -254,6 +255,37 @@ def own_definition(name: str) -> Any:
     return found if found.__qualname__ == name else None
 
 
+_looked: dict[str, int] = {}
+"""How many modules there were at the last look for a class of this name."""
+_told: set[str] = set()
+
+
+def _tell_of_modules(name: str) -> None:
+    """Warn if a module of the program has a class of this name, which another program had in `__main__`.
+
+    The stored class is none of the module's, and `isinstance` tells them apart.
+    """
+    if _looked.get(name) == len(sys.modules):
+        return
+    _looked[name] = len(sys.modules)
+    for module in list(sys.modules.values()):
+        found: Any = module
+        for part in name.split("."):
+            found = vars(found).get(part) if isinstance(found, ModuleType | type) else None
+        if not isinstance(found, type) or found.__module__ in MAINS or is_of_python(found):
+            continue
+        home, file = f"{found.__module__}.{name}", getattr(module, "__file__", None) or ""
+        is_installed = "-packages" in file or home.startswith("vstate.")
+        if found.__module__ == module.__name__ and not is_installed and home not in _told:
+            _told.add(home)
+            warn(
+                f"a stored value has the class __main__.{name}, of a program that was run; it loads as that "
+                f"class, and not as {home}. If they are the same class, call "
+                f"vstate.renamed('__main__.{name}', '{home}') before the load",
+                stacklevel=2,
+            )
+
+
 class Builders:
     """The functions that a pickle calls to make classes and functions, during one load.
 
@@ -325,6 +357,8 @@ class Builders:
             found = own_definition(name) if module == "__main__" else None
         if found is not None:
             self._note(found)
+        elif module == "__main__":
+            _tell_of_modules(name)
         return found
 
 
