@@ -131,7 +131,13 @@ class RefMoved(Conflict):
     """
 
     def __init__(
-        self, ref: str, *, expected: str | None, actual: str | None, rewritten: bool = False
+        self,
+        ref: str,
+        *,
+        expected: str | None,
+        actual: str | None,
+        rewritten: bool = False,
+        staged: bool = True,
     ) -> None:
         found = f"found {_short(actual)}; refresh() and try again"
         if rewritten and actual is not None:
@@ -139,11 +145,15 @@ class RefMoved(Conflict):
                 f"found {_short(actual)}, whose history no longer holds it; nothing was committed, and "
                 "everything is still staged: refresh(), which puts the uncommitted changes on the branch as "
                 "it is now, and commit() again"
+                if staged
+                else f"found {_short(actual)}, whose history no longer holds it; nothing was committed: "
+                "make the changes again on the branch as it is now"
             )
         if actual is None and expected is not None:
             found = (
-                "and it is gone: deleted, or expired; open the state again to begin a new one, or keep the "
-                "uncommitted changes on another branch, with switch(name, create=True)"
+                "and it is gone: deleted, or expired; open the state again to begin a new one"
+                + ", or keep the uncommitted changes on another branch, with switch(name, create=True)"
+                * staged
             )
         super().__init__(f"{ref} moved: expected {_short(expected)}, {found}")
         self.ref = ref
@@ -244,13 +254,23 @@ class MergeConflict(Conflict):
         super().__init__(message)
 
 
-def mark_undone(error: VStateError, who: str) -> None:
-    """Have the error of a commit say that its changes are undone, where it says that they stay staged."""
+def mark_lost(error: VStateError, operation: str) -> None:
+    """Have the error of a commit no longer say that its changes stay staged."""
     if isinstance(error, Unpicklable):
         Unpicklable.__init__(error, error.culprits, staged=False)
     elif isinstance(error, MergeConflict):
         conflicts, branch = error.conflicts, error.branch
-        MergeConflict.__init__(error, error.keys, branch=branch, conflicts=conflicts, operation="task")
+        MergeConflict.__init__(error, error.keys, branch=branch, conflicts=conflicts, operation=operation)
+    elif isinstance(error, RefMoved):
+        expected, actual, rewritten = error.expected, error.actual, error.rewritten
+        RefMoved.__init__(
+            error, error.ref, expected=expected, actual=actual, rewritten=rewritten, staged=False
+        )
+
+
+def mark_undone(error: VStateError, who: str) -> None:
+    """Have the error of a commit say that its changes are undone, where it says that they stay staged."""
+    mark_lost(error, "task")
     error.add_note(f"vstate: the commit of {who} failed, and its changes are undone")
 
 
@@ -391,7 +411,11 @@ class CannotLoad(VStateError):
         value = f"the value of {key!r}" if key is not None else "a value"
         happened, remedy = f"which needs {name}", "make that name importable, and allow it if you pass allow="
         if called:
-            happened, remedy = f"because {name} fails", "correct the code of that name"
+            happened = f"because {name} fails"
+            remedy = (
+                "correct the code of that name, or, if its fields or members have changed since, change the "
+                "stored ones with `vstate.upgrade`"
+            )
         super().__init__(
             f"cannot load {value}, {happened}: {reason}. The stored bytes are intact: {remedy}, or look at "
             "the value with `vstate show`"

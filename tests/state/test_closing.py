@@ -304,6 +304,50 @@ def test_each_way_in_which_a_program_ends(
     assert found == committed
 
 
+FAILS_AT_THE_END = """
+import sys
+from vstate import Versioned
+
+kind, path = sys.argv[1:]
+state = Versioned(path, branch="side", autocommit=True)
+state["k"] = 1
+state.commit("begin")
+state["k"] = (i for i in "generator") if kind == "pickle" else 2
+with Versioned(path, branch="side") as other:
+    if kind == "conflict":
+        other["k"] = "theirs"
+        other.commit("theirs")
+    if kind == "gone":
+        Versioned(path).delete_branch("side")
+    if kind == "rewritten":
+        other["k"] = 3
+        other.commit("one more")
+        state.discard()
+        state.refresh()
+        state["k"] = 4
+        other.reset("HEAD~1")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pickle", "conflict", "gone", "rewritten"])
+def test_a_failed_commit_at_the_end_says_one_thing(kind: str, tmp_path: Path) -> None:
+    """The warning says why, and that the changes are lost; no part of it says that they are still staged."""
+    ended = subprocess.run(
+        [sys.executable, "-c", FAILS_AT_THE_END, kind, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+    )
+    [told] = [line for line in ended.stderr.splitlines() if "UncommittedWarning" in line]
+    assert "could not commit when the program ended (" in told
+    assert told.endswith("with uncommitted changes, which are lost: 'k'")
+    assert "stay" not in told
+    assert "staged" not in told
+    assert "keep the uncommitted" not in told
+
+
 IN_THE_MIDDLE = """
 import sys, threading, time
 from vstate import Versioned
@@ -349,6 +393,7 @@ def test_the_end_of_the_program_in_the_middle_of_work(tmp_path: Path) -> None:
     told = {line.rsplit("'", 2)[-2]: line for line in ended.stderr.splitlines() if "are lost" in line}
     assert "was open when the program ended, with uncommitted changes" in told["half"]
     assert "could not commit when the program ended (" in told["late"]
+    assert "staged" not in told["late"]
     assert "was dropped with uncommitted changes" in told["busy"]
     assert Versioned(tmp_path / "half").head is None
     assert Versioned(tmp_path / "late")["late"] == "theirs"

@@ -651,11 +651,13 @@ from vstate import Versioned
 class Plan:
     goal: str
     class Step:
+        done = False
+    class Empty:
         pass
 
 if __name__ == "__main__":
     with Versioned(sys.argv[1]) as state:
-        state.update(plan=Plan("greet"), step=Plan.Step(), again=Plan("again"))
+        state.update(plan=Plan("greet"), step=Plan.Step(), empty=Plan.Empty(), again=Plan("again"))
         state.commit("begin")
 """
 _IMPORTER = """
@@ -663,11 +665,13 @@ import sys, warnings
 import vstate
 if "chat" in sys.argv:
     import chat
+if "other" in sys.argv:
+    import other
 if "renamed" in sys.argv:
     vstate.renamed("__main__.Plan", "chat.Plan")
 with warnings.catch_warnings(record=True) as told, vstate.Versioned(sys.argv[1]) as state:
     warnings.simplefilter("always")
-    values = [state[key] for key in ("plan", "step", "again")]
+    values = [state[key] for key in ("plan", "step", "empty", "again")]
 print([type(value).__module__ for value in values], *(each.message for each in told), sep="|")
 """
 
@@ -681,10 +685,24 @@ def test_a_module_with_a_class_of_main_is_told(tmp_path: Path, run_python: RunPy
     def load(*options: str) -> list[str]:
         return run_python(tmp_path / "importer.py", tmp_path / "store", *options).strip().split("|")
 
-    assert load() == ["['__main__', '__main__', '__main__']"]
-    assert load("chat", "renamed") == ["['chat', 'chat', 'chat']"]
+    assert load() == [f"{['__main__'] * 4}"]
+    assert load("chat", "renamed") == [f"{['chat'] * 4}"]
+    (tmp_path / "other.py").write_text("class Plan:\n    price = 1\n")
+    assert load("other") == [f"{['__main__'] * 4}"]
     kinds, *told = load("chat")
-    assert kinds == "['__main__', '__main__', '__main__']"
+    assert kinds == f"{['__main__'] * 4}"
     assert len(told) == 2
-    assert told[0].endswith("call vstate.renamed('__main__.Plan', 'chat.Plan') before the load")
-    assert "'chat.Plan.Step'" in told[1]
+    assert sum(each.endswith("renamed('__main__.Plan', 'chat.Plan') before the load") for each in told) == 1
+    assert sum("'chat.Plan.Step'" in each for each in told) == 1
+
+
+def test_a_named_global_that_is_not_there_is_refused() -> None:
+    """A typo in `__vstate_globals__` is told when the class is stored, and not where its code runs."""
+    main = types.ModuleType("__main__")
+    exec("LIMITS = [1]\nclass Bounded:\n    def limits(self): return LIMITS\n", main.__dict__)
+    for named in (("LIMIST",), "LIMIST"):
+        main.__vstate_globals__ = named  # type: ignore[attr-defined]
+        with pytest.raises(Exception, match="__vstate_globals__ names 'LIMIST', and the module has no such"):
+            dumps(main.Bounded())
+    main.__vstate_globals__ = ("LIMITS",)  # type: ignore[attr-defined]
+    dumps(main.Bounded())

@@ -252,7 +252,6 @@ def test_a_time_in_a_named_zone() -> None:
     )
 
 
-@pytest.mark.filterwarnings("ignore:a stored value has the class __main__.Plan")  # value_shapes has a Plan
 def test_by_value_classes_and_functions() -> None:
     """Classes and functions of `__main__`, stored by value, show under their own names."""
     main = types.ModuleType("__main__")

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from vstate.errors import UncommittedWarning, VStateError
+from vstate.errors import StoreUnavailable, UncommittedWarning, VStateError, mark_lost
 from vstate.state.handle import Handle
 from vstate.state.slots import Hand
 
@@ -81,13 +81,16 @@ class Leftovers:
             self.dropped()
             return
         self._handle.lock.release()
+        unknown = False
         event = "was open when the program ended,"
         if self.autocommit and not self._handle.turns.is_taken:  # a thread's open transaction is half done
             try:
                 self.commit()
             except VStateError as error:
+                mark_lost(error, "autocommit")
                 event = f"could not commit when the program ended ({error}), and ended"
-        self._warn(event, self._changed(), _NO_FRAME)
+                unknown = isinstance(error, StoreUnavailable) and error.outcome_unknown
+        self._warn(event, self._changed(), _NO_FRAME, unknown=unknown)
         self._told = True
 
     def dropped(self) -> None:
@@ -120,15 +123,16 @@ class Leftovers:
         hand = self._handle.at.hand
         return sorted(key for key in hand.dirty if key in hand.slots and hand.slots[key].dirty)
 
-    def _warn(self, event: str, keys: list[str], stacklevel: int) -> None:
+    def _warn(self, event: str, keys: list[str], stacklevel: int, *, unknown: bool = False) -> None:
         lost = [repr(key) for key in keys[:_SHOWN]]
         if len(keys) > _SHOWN:
             lost.append(f"{len(keys) - _SHOWN} more keys")
         if events := self._handle.at.events:
             lost.append(f"{len(events)} recorded event{'s' * (len(events) > 1)}")
         if lost and not self.in_memory:
+            gone = "may be lost" if unknown else "are lost"
             message = (
-                f"{self._handle.title()} {event} with uncommitted changes, which are lost: {', '.join(lost)}"
+                f"{self._handle.title()} {event} with uncommitted changes, which {gone}: {', '.join(lost)}"
             )
             if not self.autocommit:
                 message += "; call commit() before, discard() them, or open the state with autocommit=True"

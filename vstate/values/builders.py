@@ -12,7 +12,7 @@ import builtins
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from importlib.util import MAGIC_NUMBER
@@ -219,9 +219,11 @@ def _quiet(bases: Iterable[type]) -> Iterator[None]:
 
 def set_class(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, Any]]]) -> None:
     """Give a class that was made just now its attributes."""
+    attributes, members = state
+    if cls.__module__ == "__main__":
+        _tell_of_modules(cls.__qualname__, attributes)
     if cls not in _unfinished:
         return
-    attributes, members = state
     for name, value in attributes.items():
         if name == "_abc_impl":
             for subclass in value:
@@ -260,23 +262,32 @@ _looked: dict[str, int] = {}
 _told: set[str] = set()
 
 
-def _tell_of_modules(name: str) -> None:
-    """Warn if a module of the program has a class of this name, which another program had in `__main__`.
+def _parts(attributes: Mapping[str, Any]) -> set[str]:
+    """The names of a class's own methods, fields and class variables."""
+    fields = {*attributes.get("__annotations__", ()), *attributes.get("__dataclass_fields__", ())}
+    return fields | {name for name in attributes if not name.startswith("_")}
+
+
+def _tell_of_modules(name: str, attributes: Mapping[str, Any]) -> None:
+    """Warn if a module has a class of this name with the same parts, which a program had in `__main__`.
 
     The stored class is none of the module's, and `isinstance` tells them apart.
     """
-    if _looked.get(name) == len(sys.modules):
+    parts = _parts(attributes)
+    if not parts or _looked.get(name) == len(sys.modules):
         return
     _looked[name] = len(sys.modules)
     for module in list(sys.modules.values()):
         found: Any = module
         for part in name.split("."):
             found = vars(found).get(part) if isinstance(found, ModuleType | type) else None
-        if not isinstance(found, type) or found.__module__ in MAINS or is_of_python(found):
-            continue
-        home, file = f"{found.__module__}.{name}", getattr(module, "__file__", None) or ""
-        is_installed = "-packages" in file or home.startswith("vstate.")
-        if found.__module__ == module.__name__ and not is_installed and home not in _told:
+        home = f"{module.__name__}.{name}"
+        if (
+            isinstance(found, type)
+            and found.__module__ == module.__name__ not in MAINS
+            and parts == _parts(vars(found))
+            and home not in _told
+        ):
             _told.add(home)
             warn(
                 f"a stored value has the class __main__.{name}, of a program that was run; it loads as that "
@@ -357,8 +368,6 @@ class Builders:
             found = own_definition(name) if module == "__main__" else None
         if found is not None:
             self._note(found)
-        elif module == "__main__":
-            _tell_of_modules(name)
         return found
 
 

@@ -358,6 +358,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotatio
         """The globals that a function uses: code and imported things; plain values; names of the rest."""
         names, named = function.__globals__, function.__globals__.get(NAMED, ())
         absent: Iterable[str] = getattr(names.get("__builtins__"), "missing", ())
+        for name in [named] if isinstance(named, str) else named:
+            if name not in names:
+                raise _NamedError(
+                    f"{NAMED} names {name!r}, and the module has no such global: correct the name"
+                )
         code, plain, missing = {}, {}, []
         for used in cloudpickle._extract_code_globals(function.__code__):
             name = "".join(used)
