@@ -15,9 +15,10 @@ from click.shell_completion import CompletionItem
 
 from vstate.errors import DetachedHead, InvalidInput, NotFound, VStateError
 from vstate.objects.commit import Commit
+from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
-from vstate_cli.output import Output
+from vstate_cli.output import Output, safe
 from vstate_cli.store import open_repository
 from vstate_cli.suggestions import KEYS_FOLLOW, complete_key
 
@@ -29,16 +30,18 @@ STORE_HELP = "The store, as a path or URL. Default: the store here or in a paren
 class Session:
     """The store and the output of one run of a command."""
 
-    def __init__(self, store: str | None, *, json: bool, paged: bool = False) -> None:
+    def __init__(self, store: str | None, *, json: bool, paged: bool = False, is_shown: bool = False) -> None:
         self._store = store
         self._create = False
+        self._is_shown = is_shown
         self.json = json
         self.out = Output(paged=paged)
 
     @functools.cached_property
     def repo(self) -> Repository:
-        """The repository of the store, opened at the first use."""
-        return open_repository(self._store, create=self._create)
+        """The repository of the store, opened at the first use; readers show it to a command that reads."""
+        repo = open_repository(self._store, create=self._create)
+        return Shown(repo) if self._is_shown else repo
 
     def use(self, place: str) -> None:
         """Open the store at this path or URL, which an argument of the command names."""
@@ -52,6 +55,9 @@ class Session:
         """Close the store if it is open, and then wait for the pager."""
         try:
             if "repo" in self.__dict__:
+                if isinstance(self.repo, Shown):
+                    for name, reason in self.repo.unread.items():
+                        self.out.note(f"the reader {safe(name)!r} could not read a commit: {safe(reason)}")
                 self.repo.store.close()
         finally:
             self.out.close()
@@ -154,22 +160,26 @@ class Command(click.Command):
 
 
 def command(
-    name: str, *, examples: Sequence[str], json: str, paged: bool = False
+    name: str, *, examples: Sequence[str], json: str, paged: bool = False, reads: bool = False
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Make a command from a function of a Session. `json` describes the document that `--json` prints.
 
-    A terminal shows the output of a `paged` command through the pager.
+    A terminal shows the output of a `paged` command through the pager. The repository of one that `reads`
+    shows each branch as its reader does, unless `--raw` is given.
     """
     shown = "\n".join(f"  $ {line}" for line in examples)
     epilog = f"\b\nExamples:\n{shown}\n\nWith --json: {json}"
 
     def decorate(function: Callable[..., None]) -> click.Command:
         @functools.wraps(function)
-        def run(*, as_json: bool, store: str | None, **params: Any) -> None:
+        def run(*, as_json: bool, store: str | None, raw: bool = False, **params: Any) -> None:
             context = click.get_current_context()
             settings: Settings = context.obj
             session = Session(
-                store or settings.store, json=as_json, paged=paged and settings.paged and not as_json
+                store or settings.store,
+                json=as_json,
+                paged=paged and settings.paged and not as_json,
+                is_shown=reads and not raw,
             )
             try:
                 function(session, **params)
@@ -178,6 +188,10 @@ def command(
             finally:
                 session.close()
 
-        return click.command(name, cls=Command, epilog=epilog)(run)
+        made = click.command(name, cls=Command, epilog=epilog)(run)
+        if reads:
+            help = "Show the stored keys and messages, without a reader."
+            made.params.insert(-2, click.Option(["--raw"], is_flag=True, help=help))
+        return made
 
     return decorate

@@ -12,6 +12,7 @@ import click
 
 from vstate.errors import VStateError
 from vstate.plural import counted
+from vstate.readers.shown import Shown
 from vstate.repo.repository import Repository
 from vstate.repo.search.texts import find_text
 from vstate_cli import commits
@@ -38,6 +39,7 @@ class Tools:
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
+        self._shown = Shown(repo)
 
     @property
     def reading(self) -> list[Callable[..., str]]:
@@ -111,7 +113,7 @@ class Tools:
 
     def fork(self, name: str, at: str = "HEAD") -> str:
         """Make a new branch at a revision. Nothing else changes."""
-        return self._run("branch", name=name, at=at)
+        return self._run("branch", writes=True, name=name, at=at)
 
     def undo(self, branch: str = "", steps: int = 1) -> str:
         """Move a branch, by default HEAD's, back to its position before its last moves; nothing is lost."""
@@ -122,21 +124,21 @@ class Tools:
             session.out.line(safe(found.branch), " is at ", *commits.summary(commit))
             session.out.line(safe(found.action))
 
-        return self._call(undo)
+        return self._call(undo, writes=True)
 
-    def _run(self, name: str, /, **given: Any) -> str:
+    def _run(self, name: str, /, *, writes: bool = False, **given: Any) -> str:
         """The output of a command with these parameters, the others at their defaults."""
         command: click.Command = getattr(import_module(f"vstate_cli.commands.{name}"), name)
         # Not as words of a command line: there a word that begins with - would be an option.
         params = command.make_context(name, [], resilient_parsing=True).params
-        params = {each: value for each, value in params.items() if each not in ("as_json", "store")}
+        params = {each: value for each, value in params.items() if each not in ("as_json", "raw", "store")}
         function: Callable[..., None] = command.callback.__wrapped__  # type: ignore[union-attr]  # by `command`
-        return self._call(lambda session: function(session, **params | given))
+        return self._call(lambda session: function(session, **params | given), writes=writes)
 
-    def _call(self, function: Callable[[Session], None]) -> str:
+    def _call(self, function: Callable[[Session], None], *, writes: bool = False) -> str:
         stream = _Bounded()
         session = Session(None, json=False)
-        session.repo, session.out = self._repo, Output(stream=stream)
+        session.repo, session.out = self._repo if writes else self._shown, Output(stream=stream)
         try:
             function(session)
             if session.out.damage is not None:

@@ -375,7 +375,8 @@ def test_a_step_can_be_shown(saver: VstateSaver) -> None:
     commit = saver.repo.newest("threads/t")
     assert commit is not None
     assert commit.message == "loop 3"
-    ((key, entry),) = saver.repo.entries(commit.root)
+    ((key, entry), (mark, _)) = saver.repo.entries(commit.root)
+    assert mark == "vstate.reader"
     shown = repr(saver.repo.inspect(key, entry.raw))
     assert "('checkpoint', {'ns': '', 'id': '00000003'" in shown
     assert "langchain_core.messages.human.HumanMessage(content='what is a journal" in shown
@@ -567,7 +568,8 @@ def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     example("The checkpointer: threads")
     with VstateSaver("./threads") as saver:
         for number in (1, 2):
-            step(saver, number, {"m": ["hello"] * number}, named("session 17"))
-    log, diff, *_ = commands("The checkpointer: threads")
-    assert log.index("loop 2") < log.index("loop 1")
+            step(saver, number, {"messages": ["hello"] * number}, named("session 17"))
+    log, diff, shown, *_ = commands("The checkpointer: threads")
+    assert log.index("step 2") < log.index("step 1")
     assert "00000002" in diff
+    assert "['hello', 'hello']" in shown

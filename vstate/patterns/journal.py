@@ -90,11 +90,12 @@ class Journal(Generic[I]):
         name: Id = "journal",
         guard: Guard | None = None,
         labels: LabelsOf[I] | None = None,
+        marks: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """The journal under the keys `name/…` of a branch, which need not exist yet. Reads nothing.
 
         `make_index` makes an empty index. With a lease as `guard`, writes raise LeaseLost once it is lost.
-        `labels` gives the labels of the branch for each commit.
+        `labels` gives the labels of the branch for each commit, and `marks` are keys that the first one sets.
         """
         self.repo = repo
         self.branch = branch
@@ -109,6 +110,7 @@ class Journal(Generic[I]):
         """The index as the last call left it."""
         self._segments: tuple[_Segment, ...] = ()
         self._labels_of = labels
+        self._marks = marks
         self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
 
     @property
@@ -221,7 +223,7 @@ class Journal(Generic[I]):
         labels = None if self._labels_of is None else self._labels_of(self, records)
         own = BranchChanges(
             self.branch,
-            set={**beside, **made},
+            set={**beside, **made} if self.head else {**self._marks, **beside, **made},
             delete=gone,
             expect=self.head,
             message=message,

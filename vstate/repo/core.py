@@ -119,6 +119,7 @@ class Core(Uncopied):
     """
 
     _instead = "open another one, over a store at the same path or URL"
+    _objects_of: Callable[[KVStore], Objects] = Objects
 
     def __init__(
         self, store: KVStore, security: Security | None = None, *, stamp: bytes | None = None
@@ -131,7 +132,7 @@ class Core(Uncopied):
             )
         self.store = store
         self.security = security or Security()
-        self.objects = Objects(store)
+        self.objects = self._objects_of(store)
         self.refs = Refs(store)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
         self.history = History(self.objects, Trail(self.objects, self.refs) if store.remote else None)

@@ -116,6 +116,8 @@ class Machine:
     """Pickle's virtual machine: a stack with marks, a memo, and a position in the data."""
 
     handlers: ClassVar[Handlers]
+    shows_serialized: ClassVar[bool] = True
+    """Whether a pair with the data of another serializer is the value in the data."""
 
     def __init__(
         self, data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits
@@ -534,7 +536,7 @@ class Machine:
     def op_tuple2(self) -> None:
         self.budget.take_bytes(_LIST_BYTES)
         second, first = self.pop(), self.pop()
-        if type(first) is str and first in KINDS and type(second) is bytes:
+        if type(first) is str and first in KINDS and type(second) is bytes and self.shows_serialized:
             self.stack.append(read_serialized(first, second, self.budget))
             return
         self.stack.append((first, second))

@@ -144,6 +144,7 @@ def read(
 class _Reader(Machine):
     """Pickle's virtual machine, with Recipes in the place of objects."""
 
+    shows_serialized = False
     is_plain = True
     """Whether the pickle refers to no class or function."""
 

@@ -7,18 +7,45 @@ whose content is `[module, name, content, …]` stands for an object, and is sho
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgpack
 
-from vstate.values.budget import Budget, InertError
+from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Instance
 
-__all__ = ["KINDS", "read_serialized"]
+__all__ = ["KINDS", "Serialized", "read_serialized"]
 
 KINDS: Final = frozenset({"msgpack", "utf-8"})
 _BYTES_OF_ONE: Final = 64  # of memory that one byte of MessagePack can take: an empty dict
 _DEEPEST: Final = 20  # extensions inside each other
+
+_ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+_MAPS: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
+
+
+class Serialized(NamedTuple):
+    """Data of another serializer: the name of its form, and the data."""
+
+    kind: str
+    data: bytes
+
+    @property
+    def type(self) -> str:
+        """The type of the value, as entries name types."""
+        if self.kind == "msgpack" and self.data:
+            if self.data[0] in _ARRAYS or self.data[0] in _MAPS:
+                return "list" if self.data[0] in _ARRAYS else "dict"
+            value = self.value
+            return value.type if isinstance(value, Instance) else type(value).__name__
+        return {"utf-8": "str", "null": "NoneType"}.get(self.kind, self.kind)
+
+    @property
+    def value(self) -> object:
+        """The value as it is shown. Data of an unknown form, such as an encrypted one, is bytes."""
+        if self.kind == "null":
+            return None
+        return read_serialized(self.kind, self.data, Budget(Limits())) if self.kind in KINDS else self.data
 
 
 def read_serialized(kind: str, data: bytes, budget: Budget) -> object:

@@ -66,13 +66,14 @@ def application(
     """As `vstate.viewer.app` promises. Answers that go on for ever end once `ending` gives true."""
     repo = store if isinstance(store, Repository) else Repository(store if write else ReadOnlyStore(store))
     reading = Reading(repo, write=write)
+    shown = reading.shown
     changing = Changing(repo)
     changes = changing.changes if write else ()
     routes = [
         *(Route(API + path, _changing(changing, path), methods=["POST"]) for path in changes),
-        *(Route(API + path, _answering(function, repo)) for path, function in reading.answers.items()),
-        Route(API + "/commits/{rev:path}", _answering(lambda rev: reading.commit(rev), repo, "rev")),
-        Route(API + "/bytes", _picture(reading, repo)),
+        *(Route(API + path, _answering(function, shown)) for path, function in reading.answers.items()),
+        Route(API + "/commits/{rev:path}", _answering(lambda rev: reading.commit(rev), shown, "rev")),
+        Route(API + "/bytes", _picture(reading)),
         Route(API + "/events", _events(repo, ending)),
         *(Route(f"{API}/{name}", _job(function, repo, ending)) for name, function in JOBS.items()),
         Route(API + "/openapi.json", _openapi),
@@ -102,9 +103,9 @@ def _answering(function: Callable[..., Any], repo: Repository, name: str = "") -
     return endpoint
 
 
-def _picture(reading: Reading, repo: Repository) -> Callable[[Request], Any]:
+def _picture(reading: Reading) -> Callable[[Request], Any]:
     def endpoint(request: Request) -> Response:
-        media, data = reading.picture(Parameters(request.query_params, repo))
+        media, data = reading.picture(Parameters(request.query_params, reading.shown))
         return Response(
             data, media_type=media, headers={"Content-Security-Policy": "sandbox; default-src 'none'"}
         )

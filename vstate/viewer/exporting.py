@@ -82,8 +82,8 @@ class _Data:
     def __init__(
         self, repo: Repository, rev: str, limit: int, progress: Callable[[int], None] | None
     ) -> None:
-        self._repo = repo
         self._reading = Reading(repo)
+        self._repo = repo = self._reading.shown
         self._values = Values(repo)
         self._progress = progress or (lambda _: None)
         self._left = _MOST_CHARACTERS

@@ -11,6 +11,7 @@ from vstate.display.documents import change_document, commit_document, event_doc
 from vstate.errors import CorruptObject, InvalidInput, VStateError
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import OURS, THEIRS
@@ -40,10 +41,11 @@ class Reading:
     """The answers to GET. Each method takes the parameters of a request; threads may share it."""
 
     def __init__(self, repo: Repository, *, write: bool = False) -> None:
-        self._repo = repo
+        self.shown = self._repo = Shown(repo)
+        self._stored = repo
         self._write = write
-        self._listings = Listings(repo)
-        self.values = Values(repo)
+        self._listings = Listings(self._repo)
+        self.values = Values(self._repo)
 
     @property
     def answers(self) -> dict[str, Callable[[Parameters], Answer]]:
@@ -211,14 +213,14 @@ class Reading:
 
     def health(self, _: Parameters) -> Answer:
         """Where the bytes are, and who signed."""
-        return health(self._repo)
+        return health(self._stored)
 
     def merge(self, given: Parameters) -> Answer:
         """What a merge would do: nothing is changed."""
         choices = dict.fromkeys(given.texts("take_ours"), OURS) | dict.fromkeys(
             given.texts("take_theirs"), THEIRS
         )
-        return Changing(self._repo).try_merge(
+        return Changing(self._stored).try_merge(
             given.required("ours"), given.required("theirs"), given.text("policy"), choices
         )
 

@@ -23,6 +23,7 @@ _MOST_DETAILS = 10
 
 @command(
     "bisect",
+    reads=True,
     examples=[
         "vstate bisect plan \"value.goal != ''\" --good HEAD~100",
         "vstate bisect budget 'missing || value >= `0`' --good v1 --bad main@{yesterday}",

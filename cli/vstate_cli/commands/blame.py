@@ -29,6 +29,7 @@ _LONGEST_TEXT = 1_000_000
 @command(
     "blame",
     paged=True,
+    reads=True,
     examples=[
         "vstate blame messages",
         "vstate blame messages '[3].content'",

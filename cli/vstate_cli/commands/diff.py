@@ -26,6 +26,7 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
 @command(
     "diff",
     paged=True,
+    reads=True,
     examples=["vstate diff", "vstate diff HEAD~5 --stat", "vstate diff main what-if plan"],
     json="{old, new, changes: [{key, kind, old, new, details: [{path, kind, old, new, note}]}]}. The "
     "outer old and new are ids of commits, old null before the first commit; those of a change are {type, "

@@ -28,6 +28,7 @@ from vstate_cli.suggestions import complete_key, complete_revision
 @command(
     "log",
     paged=True,
+    reads=True,
     examples=[
         "vstate log -5",
         "vstate log --oneline --graph --all",

@@ -28,6 +28,7 @@ KeyEntry = tuple[str, Entry | None]
 @command(
     "ls",
     paged=True,
+    reads=True,
     examples=["vstate ls", "vstate ls -l", "vstate ls notes/", "vstate ls HEAD~10 notes/ -l"],
     json="a list of {key, type, size}, sorted by key. size is in bytes; type and size are null if the "
     "entry cannot be read. If the key expires, expires is the time; if the expiry slides, ttl is its "

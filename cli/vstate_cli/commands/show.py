@@ -33,6 +33,7 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
 @command(
     "show",
     paged=True,
+    reads=True,
     examples=[
         "vstate show",
         "vstate show v1 plan",

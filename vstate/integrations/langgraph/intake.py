@@ -16,9 +16,10 @@ import msgpack
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.integrations.branches import branch_below
-from vstate.integrations.langgraph.threads import Pair, Record, Thread, writes_record
 from vstate.integrations.opening import begins, summary
 from vstate.patterns.journal import Journal
+from vstate.readers.table import marks
+from vstate.readers.threads import Pair, Record, Thread, writes_record
 from vstate.repo.repository import Repository
 
 _FORM = "msgpack"
@@ -131,7 +132,7 @@ def _take(repo: Repository, source: _Source, prefix: str, progress: Progress) ->
         except InvalidInput as error:  # the id is too long for a name
             left_out.append((thread_id, str(error)))
             continue
-        journal = Journal(repo, branch, Thread, labels=begins)
+        journal = Journal(repo, branch, Thread, labels=begins, marks=marks("langgraph"))
         rows: list[tuple[_Row, bool]] = []
         for id, make in source.checkpoints(thread_id):
             try:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from vstate.integrations.langgraph.threads import Value
+from vstate.readers.threads import Value
 from vstate.state.tracking import IMMUTABLE
 
 _OWN: Final = "langchain_core.messages."

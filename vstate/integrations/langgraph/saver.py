@@ -26,7 +26,10 @@ from vstate.integrations.branches import IDS, BranchName, branch_below, texts_be
 from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
 from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
-from vstate.integrations.langgraph.threads import (
+from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
+from vstate.patterns.journal import Journal, Journals
+from vstate.readers.table import marks
+from vstate.readers.threads import (
     CHECKPOINT,
     Pair,
     Record,
@@ -35,14 +38,13 @@ from vstate.integrations.langgraph.threads import (
     Value,
     writes_record,
 )
-from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
-from vstate.patterns.journal import Journal, Journals
 from vstate.repo.core import Guard
 from vstate.repo.rules.labels import Label
 from vstate.sessions.shielding import awaited, in_thread
 
 _T = TypeVar("_T")
 
+_MARKS: Final = marks("langgraph")
 _BATCH: Final = 64  # checkpoints that `alist` loads without a look at the event loop
 
 
@@ -93,7 +95,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         self._journals = Journals(self._open, most=256)
 
     def _open(self, branch: str) -> Journal[_Thread]:
-        return Journal(self.repo, branch, _Thread, guard=self.lease, labels=self._labels)
+        return Journal(self.repo, branch, _Thread, guard=self.lease, labels=self._labels, marks=_MARKS)
 
     def branch(self, thread_id: object) -> BranchName:
         """The branch of a thread, for `vstate log`, `diff` and `show`. InvalidInput if the id is None."""

@@ -14,8 +14,8 @@ import msgpack
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.integrations.branches import ids_of, texts_below
 from vstate.integrations.langgraph.intake import Progress, ThreadsReport
-from vstate.integrations.langgraph.threads import Pair, Saved, Thread
 from vstate.patterns.journal import Journal
+from vstate.readers.threads import Pair, Saved, Thread
 from vstate.repo.names.refs import unquote_ref
 from vstate.repo.repository import Repository
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from vstate.patterns.growth import Grown, Heap, grow
+from vstate.values.growth import Grown, Heap, grow
 
 Pair = tuple[str, bytes]
 """A value as LangGraph's serializer gives it: the name of its form, and bytes."""
@@ -86,6 +86,15 @@ class Thread:
                     writes[key] = Write(fields["path"], fields["task"], place, channel, value)
 
     # Reading
+
+    @property
+    def namespaces(self) -> Iterable[str]:
+        """The namespaces with checkpoints."""
+        return self._saved
+
+    def ids_with_writes(self, ns: str) -> Iterable[str]:
+        """The checkpoints of a namespace with pending writes, whether they are here or not."""
+        return [id for name, id in self._writes if name == ns]
 
     def find(self, ns: str, id: str | None) -> Saved | None:
         """The checkpoint of this id, or the newest one: that with the greatest id."""

@@ -1,0 +1,117 @@
+"""Stored: the keys of a commit as they are stored, for a reader."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from vstate.errors import InvalidInput
+from vstate.forks import new_lock
+from vstate.objects import tree
+from vstate.objects.ids import ObjectId
+from vstate.repo.core import Core
+from vstate.values import recipes
+from vstate.values.budget import Limits
+from vstate.values.entry import PICKLE, read_parts
+from vstate.values.inspection import INSPECT_BYTES, inspect_value
+
+_KEPT_BYTES: Final = 32 * 2**20  # of the entries whose values stay in memory
+_LEAST: Final = 500  # bytes that an entry counts for
+
+
+class Kept(NamedTuple):
+    """A value that is shown as it is stored."""
+
+    data: bytes
+
+
+class Values:
+    """The values of entries as plain data. Those that were asked for last stay in memory."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[object, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = new_lock()
+
+    def read(self, core: Core, key: str, data: bytes) -> Any:
+        """The value of an entry, shared: it is not to be changed. InvalidInput, InertError."""
+        return self.made(core, key, data, _itself)
+
+    def made(self, core: Core, key: str, data: bytes, make: Callable[[Any], Any]) -> Any:
+        """What a function makes of the value of an entry."""
+        with self._lock:
+            found = self._kept.get((data, make))
+            if found is not None:
+                self._kept.move_to_end((data, make))
+                return found[0]
+        entry = core.parse_entry(key, data)
+        if make is not _itself:
+            value = make(self.read(core, key, data))
+        elif entry.codec != PICKLE:
+            value = inspect_value(entry, core.objects)
+        elif entry.size > INSPECT_BYTES:
+            raise InvalidInput(f"{key} has {entry.size:,} bytes, which is too long to show")
+        else:
+            (pickled, *buffers), _ = read_parts(entry, core.objects)
+            value, is_plain = recipes.read(bytes(pickled), buffers, Limits())
+            if not is_plain:
+                raise InvalidInput(f"{key} is no plain data")
+        size = max(entry.size, _LEAST)
+        with self._lock:
+            self._bytes += size - self._kept.pop((data, make), (None, 0))[1]
+            self._kept[data, make] = value, size
+            while self._bytes > _KEPT_BYTES and len(self._kept) > 1:
+                self._bytes -= self._kept.popitem(last=False)[1][1]
+        return value
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+class Stored:
+    """The keys of one commit."""
+
+    def __init__(self, core: Core, root: ObjectId | None, values: Values) -> None:
+        self._core = core
+        self._root = root
+        self._values = values
+
+    def entries(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """The keys that begin with `prefix`, sorted, and their entries."""
+        return tree.scan(self._core.objects.nodes, self._root, prefix)
+
+    def get(self, key: str) -> Any:
+        """The value of a key, None if it is absent."""
+        data = tree.lookup(self._core.objects.node, self._root, key)
+        return None if data is None else self.value(key, data)
+
+    def value(self, key: str, data: bytes) -> Any:
+        """The value of an entry as plain data. Raises InvalidInput, or InertError, for any other one."""
+        return self._values.read(self._core, key, data)
+
+    def cached(self, key: str, data: bytes, make: Callable[[Any], Any]) -> Any:
+        """What a function makes of the value of an entry. The last ones stay in memory, and are shared."""
+        return self._values.made(self._core, key, data, make)
+
+    def records(self, prefix: str) -> Iterator[Any]:
+        """The records of the journal below a prefix, oldest first."""
+        for key, data in self.entries(prefix):
+            yield from self.value(key, data)
+
+    def new_records(self, before: Stored | None, prefix: str) -> list[Any] | None:
+        """The records that the journal has more than it had before; None if it was rewritten."""
+        found: list[Any] = []
+        old = None if before is None else before._root
+        for change in tree.diff(self._core.objects.nodes, old, self._root):
+            if not change.key.startswith(prefix):
+                continue
+            if change.new is None:
+                return None
+            records = self.value(change.key, change.new)
+            seen = [] if change.old is None else self.value(change.key, change.old)
+            if seen != records[: len(seen)]:
+                return None
+            found += records[len(seen) :]
+        return found

@@ -1,0 +1,47 @@
+"""Words: values in a line, for the subjects of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from vstate.display.chats import MessageView, chat_view
+from vstate.plural import counted
+from vstate.values.inert import preview
+
+_LONGEST: Final = 60  # characters of a text or a value
+_MOST: Final = 8  # values
+
+
+def messages_in_words(value: object) -> str | None:
+    """A message, or a list of them: `2 messages · "I found it…"`, or None for another value."""
+    items = value if isinstance(value, list | tuple) else [value]
+    chat = chat_view(items, most=_LONGEST * 2, total=_LONGEST * 200)
+    if chat is None:
+        return None
+    said = next((text for message in reversed(chat.messages) if (text := _said(message))), "")
+    count = counted(len(items), "message")
+    return f"{count} · {said}" if said else count
+
+
+def value_in_words(name: str, value: object) -> str:
+    """A value beside its name: `budget=7`."""
+    text = messages_in_words(value)
+    shown = text if text is not None else f"={_cut(preview(value, width=None, max_depth=2, max_items=3))}"
+    return f"{name}: {shown}" if text is not None and name != "messages" else shown if text else name + shown
+
+
+def values_in_words(values: Iterable[tuple[str, Any]]) -> str:
+    """Values beside their names, the first ones."""
+    return ", ".join(value_in_words(name, value) for name, value in [*values][:_MOST])
+
+
+def _said(message: MessageView) -> str:
+    if message.text.strip():
+        return f"“{_cut(message.text.strip())}”"
+    return ", ".join(f"{call.name}({_cut(call.arguments)})" for call in message.calls)
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

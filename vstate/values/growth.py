@@ -1,0 +1,163 @@
+"""Growth: serialized values that grow or change in parts, each of whose bytes is kept once.
+
+A *heap* is all bytes that a journal has ever taken, one after another. A value is described by `Grown`: a few
+bytes of its own, and ranges of the heap. A list in MessagePack that got items at its end is its new head and
+one range, whatever its length. After a trim, an edit in the middle or a new first item, the items that stay
+are ranges of the heap too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgpack
+
+from vstate.errors import InvalidInput
+
+SHORT = 32
+"""A value up to this long is kept in its description: a range of the heap would take as many bytes."""
+
+MOST_RANGES = 256
+"""A value in more pieces is put on the heap anew, as a whole."""
+
+# The first byte of a MessagePack text, binary, array or map whose length follows, and the bytes of the head.
+_LONG_HEADS = {0xD9: 2, 0xDA: 3, 0xDB: 5, 0xC4: 2, 0xC5: 3, 0xC6: 5, 0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5}
+_ARRAYS_AND_MAPS = range(0x80, 0xA0)
+_ITEMS = frozenset({*_ARRAYS_AND_MAPS, 0xDC, 0xDD, 0xDE, 0xDF})
+
+
+class Grown(NamedTuple):
+    """A value: its first bytes, and the ranges of the heap with the others, each as start and end."""
+
+    head: bytes
+    ranges: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """The bytes of the value."""
+        return len(self.head) + sum(self.ranges[1::2]) - sum(self.ranges[::2])
+
+
+class Heap:
+    """The bytes of a journal in memory, as the parts that were added: no part is copied."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def add(self, data: bytes) -> None:
+        """Put bytes at the end of the heap."""
+        self._ends.append(len(self) + len(data))
+        self._parts.append(data)
+
+    def value(self, grown: Grown) -> bytes:
+        """The value of a description. Raises InvalidInput if the heap lacks a part of it."""
+        found = [grown.head]
+        starts, ends = grown.ranges[::2], grown.ranges[1::2]
+        if max(ends, default=0) > len(self):
+            raise InvalidInput(f"a value needs {max(ends)} bytes of a heap of {len(self)}")
+        for start, end in zip(starts, ends, strict=True):
+            if start < end:
+                first, last = bisect_right(self._ends, start), bisect_left(self._ends, end)
+                parts = self._parts[first : last + 1]
+                parts[-1] = parts[-1][: end - self._ends[last] or None]
+                # After the end: the first part may be the last one, too.
+                parts[0] = parts[0][start - (self._ends[first - 1] if first else 0) :]
+                found += parts
+        return b"".join(found)
+
+
+def grow(data: bytes, heap_size: int, before: tuple[Grown, bytes] | None = None) -> tuple[Grown, bytes]:
+    """The description of a value, and the bytes that it adds to a heap of this size.
+
+    `before` is an earlier version, with its description: parts of it that are still there are used again.
+    The data may be anything. The items of an array or a map in MessagePack are found one by one.
+    """
+    if len(data) <= SHORT:
+        return Grown(data, ()), b""
+    cut = _head_length(data)
+    if before is not None and len(before[0].ranges) // 2 < MOST_RANGES:
+        old, old_data = before
+        same = len(old_data) - len(old.head)
+        # Compared as a whole first: most values stay as they are, or grow at their end.
+        if same and data[cut : cut + same] == old_data[len(old.head) :]:
+            return _added(data[:cut], old.ranges, data[cut + same :], heap_size)
+        reused = _from_items(data, cut, old, old_data, heap_size)
+        if reused is not None:
+            return reused
+    return _added(data[:cut], (), data[cut:], heap_size)
+
+
+def _added(head: bytes, ranges: tuple[int, ...], new: bytes, heap_size: int) -> tuple[Grown, bytes]:
+    return Grown(head, _joined([*ranges, heap_size, heap_size + len(new)] if new else [*ranges])), new
+
+
+def _from_items(
+    data: bytes, cut: int, old: Grown, old_data: bytes, heap_size: int
+) -> tuple[Grown, bytes] | None:
+    """The value as items of its earlier version and new ones; None if it has no items."""
+    places = _borders(data)
+    old_places = _borders(old_data)
+    if not places or not old_places:
+        return None
+    # Where the items of the old version lie on the heap, by their bytes.
+    known: dict[bytes, tuple[int, int]] = {}
+    starts, ends = list(old.ranges[::2]), list(old.ranges[1::2])
+    place = len(old.head)
+    for i, j in pairwise(old_places):
+        while starts and i - place >= ends[0] - starts[0]:
+            place += ends.pop(0) - starts.pop(0)
+        if starts and i >= place and j - place <= ends[0] - starts[0]:
+            known[old_data[i:j]] = starts[0] + i - place, starts[0] + j - place
+    ranges: list[int] = []
+    new: list[bytes] = []
+    end = heap_size
+    for i, j in pairwise(places):
+        item = data[i:j]
+        found = known.get(item)
+        if found is None:
+            found = known[item] = end, end + len(item)
+            new.append(item)
+            end += len(item)
+        ranges += found
+    joined = _joined(ranges)
+    return None if len(joined) // 2 > MOST_RANGES else (Grown(data[:cut], joined), b"".join(new))
+
+
+def _joined(ranges: list[int]) -> tuple[int, ...]:
+    """The ranges, with neighbours joined."""
+    joined: list[int] = []
+    for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+        if joined and joined[-1] == start:
+            joined[-1] = end
+        else:
+            joined += start, end
+    return tuple(joined)
+
+
+def _head_length(data: bytes) -> int:
+    """The bytes of the head of a MessagePack text, binary, array or map; 0 for other data."""
+    return _LONG_HEADS.get(data[0], 1 if data[0] in _ARRAYS_AND_MAPS else 0)
+
+
+def _borders(data: bytes) -> list[int]:
+    """Where the items of an array or map in MessagePack begin, and where the last one ends; else nothing."""
+    if not data or data[0] not in _ITEMS:
+        return []
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data))
+    unpacker.feed(data)
+    try:
+        array = data[0] in range(0x90, 0xA0) or data[0] in (0xDC, 0xDD)
+        count = unpacker.read_array_header() if array else 2 * unpacker.read_map_header()
+        places = [unpacker.tell()]
+        for _ in range(count):
+            unpacker.skip()
+            places.append(unpacker.tell())
+    except (ValueError, msgpack.UnpackException):
+        return []
+    return places if places[-1] == len(data) else []
