@@ -5,6 +5,7 @@
     python docs/examples/langgraph_agent.py ./threads tea                   # goes on in that step
     python docs/examples/langgraph_agent.py ./threads coffee --fork tea     # another thread with tea's steps
     vstate -s ./threads log threads/tea --oneline
+    vstate -s ./threads show threads/tea notes
     vstate -s ./threads diff threads/tea threads/coffee
 
 The model is a function with fixed answers, so the example needs no network.

@@ -7,7 +7,7 @@
     python docs/examples/openai_agent.py ./chats water --branch other --fork 2    # another second turn
     vstate -s ./chats log openai/ann/main --oneline
     vstate -s ./chats diff openai/ann/main openai/ann/other
-    vstate -s ./chats blame items/000000000000 --rev openai/ann/main
+    vstate -s ./chats blame messages --rev openai/ann/main
 
 The model follows a script, so the example needs no network and no key.
 """

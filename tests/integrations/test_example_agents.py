@@ -34,12 +34,12 @@ def test_the_agent_of_langgraph_is_killed_resumed_forked_and_looked_at(
     assert forked[:3] == ["search: coffee", "write: coffee", "check: coffee"]
     assert forked[3] == "On coffee: Tea comes from one plant. checked Coffee comes from two plants."
     log = vstate(store, "log", "threads/tea", "--oneline")
-    assert "loop 3" in log
-    assert "input -1" in log
+    assert "step 3, end" in log
+    assert "step -1 (input)" in log
     assert "Coffee comes from two plants." in vstate(store, "diff", "threads/tea", "threads/coffee")
-    assert "Coffee" not in vstate(store, "show", "threads/tea", "journal/000000000000")
+    assert "Coffee" not in vstate(store, "show", "threads/tea", "notes")
     assert not dull_messages(store)
-    assert "loop" in vstate(store, "blame", "journal/000000000000", "--rev", "threads/tea")
+    assert "step 1" in vstate(store, "blame", "notes", "--rev", "threads/tea")
 
 
 @pytest.mark.slow
@@ -62,15 +62,15 @@ def test_the_agent_of_openai_is_killed_resumed_forked_and_looked_at(
     log = vstate(store, "log", "openai/ann/main", "--oneline").splitlines()
     assert len(log) == 10
     assert [line.split(maxsplit=1)[1] for line in log[1:5]] == [
-        "add assistant  ~1",
-        "add function_call, function_call_output  ~1",
-        "add function_call, function_call_output  ~1",
-        "add user  ~1",
+        "assistant: “Coffee comes from two plants.”  ~1",
+        'assistant: check({"topic": "coffee"})  ~1',
+        'assistant: search({"topic": "coffee"})  ~1',
+        "user: “coffee”  ~1",
     ]
     assert not dull_messages(store)
     diff = vstate(store, "diff", "openai/ann/main", "openai/ann/other")
-    assert "+ [6].item: {'content': 'water', 'role': 'user'}" in diff
+    assert "~ [6].content: 'coffee' -> 'water'" in diff
     assert "one plant" not in diff
-    blame = vstate(store, "blame", "items/000000000000", "[9].item.output", "--rev", "openai/ann/main")
+    blame = vstate(store, "blame", "messages", "[8].output", "--rev", "openai/ann/main")
     assert blame.startswith(log[3].split()[0])
     assert "Coffee comes" in blame

@@ -56,7 +56,7 @@ class VstateCheckpointStorage(AsyncOpened):
     """
 
     def __init__(self, store: StoreLike = None, *, allowed_checkpoint_types: Iterable[str] = ()) -> None:
-        self._opening = Opening(store)
+        self._opening = Opening(store, "agent_framework.workflow")
         self._allowed = frozenset(allowed_checkpoint_types)
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
@@ -232,7 +232,7 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         skip_excluded: bool = False,
         **flags: Any,
     ) -> None:
-        self._opening = Opening(store)
+        self._opening = Opening(store, "agent_framework.history")
         super().__init__(source_id, **flags)
         self.skip_excluded = skip_excluded
         self._journals = self._opening.journals(_Messages, "messages")

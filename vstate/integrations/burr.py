@@ -43,7 +43,7 @@ class VstatePersister(Opened, BaseStatePersister):
     """
 
     def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
-        self._opening = Opening(store)
+        self._opening = Opening(store, "burr")
         self._serde_kwargs = dict(serde_kwargs or {})
         self._fields = Fields(self.repo, _STATE)
 

@@ -83,7 +83,7 @@ class VstateFlowPersistence(Opened, FlowPersistence):
                     "the checkpoint of a flow names its VstateFlowPersistence only by a path, and this one "
                     "had no path; open the store as VstateFlowPersistence(PATH) before the checkpoint"
                 )
-        opening = Opening(store)
+        opening = Opening(store, "crewai.flow")
         super().__init__()
         self.path = opening.path
         self._opening = opening
@@ -178,7 +178,7 @@ class VstateProvider(Opened, JsonProvider):
     def __init__(
         self, store: StoreLike = None, /, *, path: str | None = None, provider_type: str = "json"
     ) -> None:
-        opening = Opening(path if store is None else store)
+        opening = Opening(path if store is None else store, "crewai.checkpoint")
         super().__init__()
         self.path = opening.path
         self._opening = opening
@@ -222,7 +222,7 @@ class VstateProvider(Opened, JsonProvider):
             labels = self._opening.labels(name, head)
             changes = BranchChanges(
                 name,
-                set={_STEP: step, **new},
+                set={_STEP: step, **new, **({} if head or base else self._opening.marks)},
                 delete=gone,
                 expect="anywhere" if base else head,
                 base=base,

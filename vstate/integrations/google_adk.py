@@ -72,7 +72,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     """
 
     def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
-        self._opening = Opening(store)
+        self._opening = Opening(store, "google_adk")
         self._forget = forget
         self._journals = self._opening.journals(_Events, _EVENTS)
 
@@ -208,7 +208,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         branch = branch_of(*_SESSIONS, app, user, session_id)
         created = BranchChanges(
             branch,
-            set={_ABOUT: about, **own},
+            set={_ABOUT: about, **own, **self._opening.marks},
             expect=None,
             labels={"app": app, "user": user, **(branch.labels or {})},
             message="session created",

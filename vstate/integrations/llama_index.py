@@ -63,7 +63,7 @@ class VstateChatStore(Opened, BaseChatStore):
         self, store: StoreLike = None, *, path: str | None = None, class_name: str = "VstateChatStore"
     ) -> None:
         # The class and the path are the fields of a dump, which makes the object again.
-        opening = Opening(path if store is None else store)
+        opening = Opening(path if store is None else store, "llama_index.chat")
         super().__init__(path=opening.path)
         self._opening = opening
         self._journals = opening.journals(Records, _MESSAGES)
@@ -199,7 +199,7 @@ class VstateStateStorage(Opened):
     """
 
     def __init__(self, run_id: str, store: StoreLike = None) -> None:
-        self._opening = Opening(store)
+        self._opening = Opening(store, "llama_index.run")
         self._run_id = run_id
         self.branch = _run(run_id)
         """The name of the run's branch."""
@@ -277,7 +277,7 @@ class _Session:
             labels = storage._opening.labels(storage.branch, self._seen)
             commit = storage.repo.commit(
                 storage.branch,
-                set=_stored(record),
+                set=_stored(record) if self._seen else {**_stored(record), **storage._opening.marks},
                 expect=self._seen,
                 labels=labels,
                 message="save the state",

@@ -142,7 +142,7 @@ class VstateSession(Opened):
     ) -> None:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
-        self._opening = Opening(store)
+        self._opening = Opening(store, "openai_agents")
         branch_of("openai", session_id)  # refuses an id that makes no name
         self._branch = _MAIN
         self._journals: dict[str, Journal[_History]] = {}
@@ -455,7 +455,12 @@ class VstateSession(Opened):
         with self._lock:
             if branch not in self._journals:
                 self._journals[branch] = Journal(
-                    self.repo, self._ref(branch), _History, name="items", labels=begins
+                    self.repo,
+                    self._ref(branch),
+                    _History,
+                    name="items",
+                    labels=begins,
+                    marks=self._opening.marks,
                 )
             return self._journals[branch]
 

@@ -21,6 +21,7 @@ from vstate.kv.url import location_of, open_store
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.journal import I, Journal, Journals
+from vstate.readers.table import marks
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.rules.security import Security
@@ -63,8 +64,11 @@ class Opening:
       branch gets with its first commit, tells one beginning from another.
     """
 
-    def __init__(self, store: StoreLike, *, allow: Iterable[str] = ()) -> None:
-        """Open a store. Its values load without classes, apart from those that `allow` names."""
+    def __init__(self, store: StoreLike, reader: str = "", *, allow: Iterable[str] = ()) -> None:
+        """Open a store. Its values load without classes, apart from those that `allow` names.
+
+        `reader` is the name of the reader of the adapter's branches.
+        """
         opened = open_store(store)
         self.repo = Repository(opened, Security(allow=allow))
         self.path = _path_of(store)
@@ -73,6 +77,8 @@ class Opening:
         self._known: dict[str, _Seen] = {}
         self._parts: dict[tuple[str, ...], None] = {}
         self._lock = new_lock()
+        self.marks = marks(reader)
+        """The keys that the first commit of a branch sets."""
 
     def close(self) -> None:
         """Close the store if it was opened here."""
@@ -148,7 +154,12 @@ class Opening:
         """The journals of this name on all branches."""
         return Journals(
             lambda branch: Journal(
-                self.repo, branch, make_index, name=name, labels=lambda own, _: self.labels(branch, own.head)
+                self.repo,
+                branch,
+                make_index,
+                name=name,
+                labels=lambda own, _: self.labels(branch, own.head),
+                marks=self.marks,
             )
         )
 
@@ -192,7 +203,7 @@ class Opening:
             try:
                 commit = self.repo.commit(
                     branch,
-                    set=made[0],
+                    set=made[0] if head else {**self.marks, **made[0]},
                     delete=made[1],
                     expect=head,
                     labels=labels,

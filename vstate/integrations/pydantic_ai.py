@@ -58,7 +58,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     """
 
     def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
-        self._opening = Opening(store)
+        self._opening = Opening(store, "pydantic_ai")
         self._forget = forget
         self._lock = new_lock()
         # The branch of an entry, which is asked for by its id alone. Only a hint: other branches come next.
@@ -162,7 +162,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
             try:
                 self.repo.commit(
                     branch,
-                    set={_RECORD: record, **copied, **new},
+                    set={_RECORD: record, **copied, **new, **({} if head else self._opening.marks)},
                     expect=head,
                     labels={**(branch.labels or {}), **scope},
                     message=message,

@@ -70,7 +70,7 @@ class VstateSessionRepository(Opened, SessionRepository):
     """
 
     def __init__(self, store: StoreLike = None) -> None:
-        self._opening = Opening(store)
+        self._opening = Opening(store, "strands")
 
     def branch(self, session_id: str) -> str:
         """The name of a session's branch. Raises InvalidInput for an empty id."""
@@ -85,7 +85,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         try:
             made = self.repo.commit(
                 branch,
-                set={_SESSION: about},
+                set={_SESSION: about, **self._opening.marks},
                 expect=None,
                 labels=labels,
                 message="session created",

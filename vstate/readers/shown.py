@@ -15,8 +15,8 @@ from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
-from vstate.readers.stored import Kept, Stored, Values
-from vstate.readers.table import READER, find_reader
+from vstate.readers.stored import READER, Kept, Stored, Values
+from vstate.readers.table import find_reader
 from vstate.repo.objects import Objects
 from vstate.repo.repository import Repository
 from vstate.values.budget import InertError

@@ -16,6 +16,9 @@ from vstate.values.budget import Limits
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.inspection import INSPECT_BYTES, inspect_value
 
+READER: Final = "vstate.reader"
+"""The key with the name of a branch's reader."""
+
 _KEPT_BYTES: Final = 32 * 2**20  # of the entries whose values stay in memory
 _LEAST: Final = 500  # bytes that an entry counts for
 
@@ -79,8 +82,18 @@ class Stored:
         self._values = values
 
     def entries(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """The keys that begin with `prefix`, sorted, and their entries."""
-        return tree.scan(self._core.objects.nodes, self._root, prefix)
+        """The keys that begin with `prefix`, sorted, and their entries; not the name of the reader."""
+        found = tree.scan(self._core.objects.nodes, self._root, prefix)
+        return ((key, data) for key, data in found if key != READER)
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """The keys that begin with `prefix`, sorted."""
+        return (key for key, _ in self.entries(prefix))
+
+    def changed(self, before: Stored | None) -> list[str]:
+        """The keys that differ from those before."""
+        old = None if before is None else before._root
+        return [change.key for change in tree.diff(self._core.objects.nodes, old, self._root)]
 
     def get(self, key: str) -> Any:
         """The value of a key, None if it is absent."""

@@ -6,14 +6,23 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from vstate.readers.stored import Stored
+from vstate.readers.stored import READER, Stored
 
-READER: Final = "vstate.reader"
-"""The key with the name of a branch's reader."""
-
-_MODULES: Final[Mapping[str, str]] = {
-    "langgraph": "vstate.readers.langgraph",
+_READERS: Final[Mapping[str, tuple[str, str, str | None]]] = {
+    "agent_framework.history": ("chats", "agent_framework_state", "agent_framework_title"),
+    "agent_framework.workflow": ("fields", "workflow_state", None),
+    "burr": ("fields", "state_fields", None),
+    "crewai.checkpoint": ("fields", "checkpoint_fields", None),
+    "crewai.flow": ("fields", "state_fields", None),
+    "google_adk": ("chats", "adk_state", None),
+    "langgraph": ("langgraph", "state", "title"),
+    "llama_index.chat": ("chats", "llama_state", "llama_title"),
+    "llama_index.run": ("fields", "llama_run_state", None),
+    "openai_agents": ("chats", "openai_state", "openai_title"),
+    "pydantic_ai": ("chats", "pydantic_ai_state", None),
+    "strands": ("chats", "strands_state", "strands_title"),
 }
+"""The module of each reader, its function of a state, and that of a title if it has one."""
 
 
 class Reader(NamedTuple):
@@ -27,14 +36,17 @@ class Reader(NamedTuple):
 
 def find_reader(name: object) -> Reader | None:
     """The reader of this name, None if there is none here."""
-    module = _MODULES.get(name) if isinstance(name, str) else None
-    if module is None:
+    if not isinstance(name, str) or name not in _READERS:
         return None
-    found = import_module(module)  # late: most stores need none
-    return Reader(found.state, getattr(found, "title", lambda stored, before: None))
+    module, state, title = _READERS[name]
+    found = import_module(f"vstate.readers.{module}")  # late: most stores need none
+    return Reader(getattr(found, state), _untitled if title is None else getattr(found, title))
 
 
 def marks(name: str) -> Mapping[str, str]:
     """The key that the first commit of a branch sets, for its commits to read so."""
-    assert name in _MODULES
-    return {READER: name}
+    return {READER: name} if name in _READERS else {}
+
+
+def _untitled(stored: Stored, before: Stored | None) -> None:
+    return None

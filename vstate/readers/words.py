@@ -13,13 +13,18 @@ _LONGEST: Final = 60  # characters of a text or a value
 _MOST: Final = 8  # values
 
 
-def messages_in_words(value: object) -> str | None:
-    """A message, or a list of them: `2 messages · "I found it…"`, or None for another value."""
+def messages_in_words(value: object, *, with_role: bool = False) -> str | None:
+    """A message, or a list of them: `2 messages · “I found it…”`, or None for another value.
+
+    A single one is `user: “Buy tea”`, if the role is wanted.
+    """
     items = value if isinstance(value, list | tuple) else [value]
     chat = chat_view(items, most=_LONGEST * 2, total=_LONGEST * 200)
     if chat is None:
         return None
     said = next((text for message in reversed(chat.messages) if (text := _said(message))), "")
+    if with_role and len(chat.messages) == 1:  # the result of a call is in the call
+        return f"{chat.messages[0].name or chat.messages[0].role}: {said}"
     count = counted(len(items), "message")
     return f"{count} · {said}" if said else count
 

@@ -28,7 +28,6 @@ from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
 from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
 from vstate.patterns.journal import Journal, Journals
-from vstate.readers.table import marks
 from vstate.readers.threads import (
     CHECKPOINT,
     Pair,
@@ -44,7 +43,6 @@ from vstate.sessions.shielding import awaited, in_thread
 
 _T = TypeVar("_T")
 
-_MARKS: Final = marks("langgraph")
 _BATCH: Final = 64  # checkpoints that `alist` loads without a look at the event loop
 
 
@@ -86,7 +84,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         forget: bool = False,
     ) -> None:
         super().__init__(serde=serde)
-        self._opening = Opening(store)
+        self._opening = Opening(store, "langgraph")
         self.prefix = prefix
         self.lease = lease
         self.forget = forget
@@ -95,7 +93,9 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         self._journals = Journals(self._open, most=256)
 
     def _open(self, branch: str) -> Journal[_Thread]:
-        return Journal(self.repo, branch, _Thread, guard=self.lease, labels=self._labels, marks=_MARKS)
+        return Journal(
+            self.repo, branch, _Thread, guard=self.lease, labels=self._labels, marks=self._opening.marks
+        )
 
     def branch(self, thread_id: object) -> BranchName:
         """The branch of a thread, for `vstate log`, `diff` and `show`. InvalidInput if the id is None."""

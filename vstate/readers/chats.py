@@ -1,0 +1,164 @@
+"""Chats: the messages of agents' conversations, which frameworks keep in records of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+from vstate.readers.stored import Kept, Stored
+from vstate.readers.words import messages_in_words
+
+MESSAGES: Final = "messages"
+_ITEMS: Final = "items/"
+
+Convert = Callable[[Any], Iterable[Any]]
+"""The messages in a record of a journal, in a form that `vstate.display.chats` knows."""
+
+
+# A journal of messages
+
+
+def journal_state(stored: Stored, prefix: str, convert: Convert) -> dict[str, Any]:
+    """The messages of a journal as one list, and the other keys as they are stored."""
+    others = {key: Kept(data) for key, data in stored.entries() if not key.startswith(prefix)}
+    return {**others, MESSAGES: [each for record in stored.records(prefix) for each in convert(record)]}
+
+
+def journal_title(stored: Stored, before: Stored | None, prefix: str, convert: Convert) -> str | None:
+    """The new messages in words."""
+    records = stored.new_records(before, prefix)
+    new = [each for record in records or () for each in convert(record)]
+    return messages_in_words(new, with_role=True) if new else None
+
+
+def openai_item(record: Any) -> Iterable[Any]:
+    """The item of a record of OpenAI's sessions, which also has records of usage."""
+    return [record["item"]] if "item" in record else ()
+
+
+def openai_state(stored: Stored) -> Mapping[str, Any]:
+    """The items of a branch as `messages`, and `usage` by turn. A branch that was cleared has none."""
+    usage = {record["turn"]: record["usage"] for record in stored.records(_ITEMS) if "usage" in record}
+    return {**journal_state(stored, _ITEMS, openai_item), **({"usage": usage} if usage else {})}
+
+
+openai_title = partial(journal_title, prefix=_ITEMS, convert=openai_item)
+
+
+def adk_messages(event: Any) -> Iterator[dict[str, Any]]:
+    """The messages of an event of ADK: its texts and calls, and the responses of functions."""
+    content = event.get("content") or {}
+    author = event.get("author") or "assistant"
+    who = {"role": "user"} if author == "user" else {"role": "assistant", "name": author}
+    blocks: list[Any] = []
+    for part in content.get("parts") or ():
+        if call := part.get("function_call"):
+            blocks.append(_call(call.get("id"), call.get("name"), call.get("args")))
+        elif response := part.get("function_response"):
+            blocks.append(_result(response.get("id"), response.get("response")))
+        else:
+            blocks.append({"type": "text", "text": part["text"]} if "text" in part else _other(part))
+    if blocks:
+        yield {**who, "content": blocks}
+
+
+def adk_state(stored: Stored) -> Mapping[str, Any]:
+    """The events of a session as they are, and their contents as `messages`; `session` and its `state`."""
+    return {**journal_state(stored, "events/", adk_messages), "events": [*stored.records("events/")]}
+
+
+def llama_message(record: Any) -> Iterable[dict[str, Any]]:
+    """A ChatMessage of LlamaIndex."""
+    blocks: list[Any] = []
+    for block in record.get("blocks") or ():
+        kind = block.get("block_type")
+        if kind == "tool_call":
+            blocks.append(_call(block.get("tool_call_id"), block.get("tool_name"), block.get("tool_kwargs")))
+        else:
+            blocks.append({"type": kind, **block})
+    more = record.get("additional_kwargs") or {}
+    return [{"role": record["role"], "content": blocks, **more}]
+
+
+llama_state = partial(journal_state, prefix="messages/", convert=llama_message)
+llama_title = partial(journal_title, prefix="messages/", convert=llama_message)
+
+
+def agent_framework_message(record: Any) -> Iterable[dict[str, Any]]:
+    """A Message of Microsoft's Agent Framework."""
+    blocks: list[Any] = []
+    for content in record.get("contents") or ():
+        if content.get("type") == "function_call":
+            blocks.append(_call(content.get("call_id"), content.get("name"), content.get("arguments")))
+        elif content.get("type") == "function_result":
+            blocks.append(_result(content.get("call_id"), content.get("result")))
+        else:
+            blocks.append(content)
+    author = record.get("author_name")
+    return [{"role": record["role"], "content": blocks, **({"name": author} if author else {})}]
+
+
+agent_framework_state = partial(journal_state, prefix="messages/", convert=agent_framework_message)
+agent_framework_title = partial(journal_title, prefix="messages/", convert=agent_framework_message)
+
+
+# A key for each message
+
+
+def pydantic_ai_state(stored: Stored) -> Mapping[str, Any]:
+    """The messages of a conversation of Pydantic AI, from the first to that of its head, and its record."""
+    entries = {entry["id"]: entry for entry in map(stored.get, stored.keys("messages/"))}
+    record = stored.get("record")
+    line: list[Any] = []
+    at = record["head_id"]
+    while at is not None and len(line) < len(entries):
+        line.append(entries[at]["message"])
+        at = entries[at]["parent_id"]
+    return {"record": record, MESSAGES: line[::-1]}
+
+
+def strands_state(stored: Stored) -> Mapping[str, Any]:
+    """The messages of each agent of a session of Strands as one list."""
+    values: dict[str, Any] = {}
+    for key, data in stored.entries():
+        agent, found, _ = key.partition("/messages/")
+        if found and key.startswith("agents/"):
+            values.setdefault(f"{agent}/messages", []).append(strands_message(stored.value(key, data)))
+        else:
+            values[key] = Kept(data)
+    return values
+
+
+def strands_title(stored: Stored, before: Stored | None) -> str | None:
+    """The new message in words, with its agent."""
+    keys = [key for key in stored.changed(before) if key.startswith("agents/") and "/messages/" in key]
+    new = [strands_message(value) for value in map(stored.get, keys) if value is not None]
+    return messages_in_words(new, with_role=True) if new else None
+
+
+def strands_message(stored: Any) -> dict[str, Any]:
+    """A message of Strands; the redacted form, if it was redacted."""
+    message = stored.get("redact_message") or stored["message"]
+    blocks: list[Any] = []
+    for block in message.get("content") or ():
+        if use := block.get("toolUse"):
+            blocks.append(_call(use.get("toolUseId"), use.get("name"), use.get("input")))
+        elif result := block.get("toolResult"):
+            blocks.append(_result(result.get("toolUseId"), result.get("content")))
+        else:
+            blocks.append({"type": "text", "text": block["text"]} if "text" in block else _other(block))
+    return {"role": message["role"], "content": blocks}
+
+
+def _call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": name, "input": arguments}
+
+
+def _result(id: Any, output: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id, "content": output}
+
+
+def _other(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of another kind, by its name: `{"inline_data": …}`."""
+    return {"type": next(iter(part), "part"), **part}
