@@ -6,7 +6,6 @@ import io
 import os
 import sys
 import traceback
-from difflib import get_close_matches
 from importlib import import_module
 from typing import IO, Any, NoReturn
 
@@ -14,6 +13,7 @@ import click
 
 import vstate
 from vstate.errors import VStateError
+from vstate.similar import similar
 from vstate_cli.output import safe
 from vstate_cli.session import STORE_HELP, Settings
 from vstate_cli.store import VARIABLE
@@ -139,7 +139,7 @@ class App(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            close = get_close_matches(name, COMMANDS, n=3)
+            close = similar(name, COMMANDS)
             hint = ELSEWHERE.get(name) or (f"Did you mean {' or '.join(close)}?" if close else "")
             raise click.UsageError(f"No such command {name!r}. {hint}".rstrip(), ctx)
         return super().resolve_command(ctx, args)

@@ -6,8 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -18,6 +17,7 @@ from vstate.objects.commit import Commit
 from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
+from vstate.similar import similar
 from vstate_cli.output import Output, safe
 from vstate_cli.store import open_repository
 from vstate_cli.suggestions import KEYS_FOLLOW, complete_key
@@ -78,13 +78,14 @@ class Session:
 
         `error` says why the word is no revision.
         """
-        # A NotFound without candidates explains why a well-formed revision names no commit.
-        if not isinstance(error, NotFound) or not error.candidates:
+        # Another message explains why a well-formed revision names no commit.
+        plain = f"no revision {word!r}"
+        if not isinstance(error, NotFound) or error.message.partition("; did you mean")[0] != plain:
             return error
-        similar = [f"{name} (key)" for name in self.similar_keys(commit, word)]
+        keys = [f"{name} (key)" for name in self.similar_keys(commit, word)]
         refs = [f"{name} (revision)" for name in error.candidates]
         message = f"{word!r} is neither a revision nor a key of HEAD"
-        return NotFound(message, name=word, candidates=[*similar, *refs])
+        return NotFound(message, name=word, candidates=[*keys, *refs])
 
     def branch(self) -> str:
         """HEAD's branch; DetachedHead if HEAD is on none."""
@@ -103,11 +104,8 @@ class Session:
 
     def similar_keys(self, commit: Commit, name: str) -> list[str]:
         """A few keys of the commit that begin with `name` or look like it."""
-        begin = [key for key, _ in islice(self.repo.entries(commit.root, name), 3)]
-        if begin:
-            return begin
-        keys = [key for key, _ in islice(self.repo.entries(commit.root), _MOST_COMPARED)]
-        return get_close_matches(name, keys, n=3, cutoff=0.5)
+        entries = chain(self.repo.entries(commit.root, name), self.repo.entries(commit.root))
+        return similar(name, [key for key, _ in islice(entries, _MOST_COMPARED)])
 
 
 @dataclass(frozen=True, slots=True)

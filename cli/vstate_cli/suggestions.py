@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from vstate.errors import VStateError
-from vstate.repo.names.refs import HEAD, REMOTES, TAGS
+from vstate.repo.names.refs import HEAD, REMOTES, TAGS, typed_ref
 from vstate.repo.repository import Repository
 from vstate_cli.store import open_repository
 
@@ -65,11 +65,27 @@ def _keys(repo: Repository, typed: str) -> list[str]:
     return [key for key, _ in found if key.isprintable()]  # the shell reads one suggestion a line
 
 
-complete_branch = _completing(_branches)
 complete_tag = _completing(_tags)
 complete_remote = _completing(_remotes)
 complete_revision = _completing(_revisions)
 complete_key = _completing(_keys)
+
+
+complete_branch = _completing(_branches)
+
+
+class _Branch(click.ParamType[str]):
+    """The name of a branch, quoted where the person did not: `users/user 0` is `users/user%200`."""
+
+    name = "branch"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if value == "-" else typed_ref(value)
+
+    shell_complete = staticmethod(complete_branch)  # type: ignore[assignment]
+
+
+BRANCH = _Branch()
 
 
 def complete_revision_or_key(

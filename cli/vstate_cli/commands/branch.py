@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from vstate.repo.names.refs import REMOTES
+from vstate.repo.names.refs import REMOTES, typed_ref
 from vstate.repo.rules.labels import Atom
 from vstate_cli import commits
 from vstate_cli.changes import name_width
@@ -91,10 +91,11 @@ def branch(
         return
     repo = session.repo
     if delete:
+        name = typed_ref(name)
         commit, verb = repo.delete_branch(name, forget=forget), "Forgot" if forget else "Deleted"
         done = f"{verb} branch {name}, which was at"
     elif move:
-        old, name = (session.branch(), name) if at is None else (name, at)
+        old, name = (session.branch(), name) if at is None else (typed_ref(name), at)
         commit, done = repo.rename_branch(old, name), f"Renamed branch {old} to {name}, at"
     else:
         commit, done = repo.create_branch(name, "HEAD" if at is None else at), f"Created branch {name} at"

@@ -7,7 +7,7 @@ import click
 from vstate_cli import moved_refs
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_branch, complete_remote
+from vstate_cli.suggestions import BRANCH, complete_remote
 
 
 @command(
@@ -16,7 +16,7 @@ from vstate_cli.suggestions import complete_branch, complete_remote
     json="the same object as `vstate clone --json`.",
 )
 @click.argument("remote", metavar="REMOTE|URL", required=False, shell_complete=complete_remote)
-@click.argument("branch", nargs=-1, shell_complete=complete_branch)
+@click.argument("branch", nargs=-1, type=BRANCH)
 @click.option("--tags", is_flag=True, help="Create the tags that this store does not have, too.")
 def fetch(session: Session, remote: str | None, branch: tuple[str, ...], tags: bool) -> None:
     """Copy branches from another store, as REMOTE/BRANCH.

@@ -12,7 +12,7 @@ from vstate.values.inspection import size_text
 from vstate_cli.output import safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_branch
+from vstate_cli.suggestions import BRANCH
 
 
 @command(
@@ -31,7 +31,7 @@ from vstate_cli.suggestions import complete_branch
     "lists removed branches; size_before and size_after are the bytes of the store's files, null where "
     "unknown.",
 )
-@click.argument("branch", nargs=-1, shell_complete=complete_branch)
+@click.argument("branch", nargs=-1, type=BRANCH)
 @click.option(
     "--keep-reflog",
     default=KEEP_REFLOG,

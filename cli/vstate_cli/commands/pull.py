@@ -18,7 +18,7 @@ from vstate_cli.merging import refuse
 from vstate_cli.output import Document, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_branch, complete_remote
+from vstate_cli.suggestions import BRANCH, complete_remote
 
 
 @command(
@@ -28,7 +28,7 @@ from vstate_cli.suggestions import complete_branch, complete_remote
     'as `vstate clone --json` prints one; strategy is "up-to-date", "fast-forward" or "merge".',
 )
 @click.argument("remote", metavar="REMOTE|URL", required=False, shell_complete=complete_remote)
-@click.argument("branch", nargs=-1, shell_complete=complete_branch)
+@click.argument("branch", nargs=-1, type=BRANCH)
 def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
     """Fetch branches, and merge them into the branches here.
 

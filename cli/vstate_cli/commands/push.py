@@ -7,7 +7,7 @@ import click
 from vstate_cli import moved_refs
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_branch, complete_remote
+from vstate_cli.suggestions import BRANCH, complete_remote
 
 
 @command(
@@ -22,7 +22,7 @@ from vstate_cli.suggestions import complete_branch, complete_remote
     "not_noted says why.",
 )
 @click.argument("remote", metavar="REMOTE|URL", required=False, shell_complete=complete_remote)
-@click.argument("branch", nargs=-1, shell_complete=complete_branch)
+@click.argument("branch", nargs=-1, type=BRANCH)
 @click.option("-f", "--force", is_flag=True, help="Move remote branches even if they lose commits.")
 @click.option("--tags", is_flag=True, help="Send all tags, too.")
 @click.option(
@@ -30,7 +30,7 @@ from vstate_cli.suggestions import complete_branch, complete_remote
     "--delete",
     multiple=True,
     metavar="BRANCH",
-    shell_complete=complete_branch,
+    type=BRANCH,
     help="Delete that remote branch. Its reflog stays.",
 )
 @click.option("--create", is_flag=True, help="Create the remote store if there is none.")

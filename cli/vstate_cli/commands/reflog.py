@@ -10,7 +10,7 @@ from vstate.repo.names.refs import HEAD, HEADS, ReflogEntry
 from vstate_cli import commits
 from vstate_cli.output import Document, safe
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_branch
+from vstate_cli.suggestions import BRANCH
 
 _DELETED = "(deleted)"
 
@@ -22,7 +22,7 @@ _DELETED = "(deleted)"
     json="a list of {name, old, new, time, action}, newest first. name is a revision such as main@{2}; "
     "old and new are ids of commits, or null where there was no branch.",
 )
-@click.argument("branch", required=False, shell_complete=complete_branch)
+@click.argument("branch", required=False, type=BRANCH)
 @click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="Show at most N moves.")
 def reflog(session: Session, branch: str | None, limit: int | None) -> None:
     """Show the moves of a branch, newest first.

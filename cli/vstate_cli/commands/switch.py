@@ -7,6 +7,7 @@ import shlex
 import click
 
 from vstate.errors import InvalidInput, NotFound
+from vstate.repo.names.refs import typed_ref
 from vstate_cli import heads
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_branch, complete_revision
@@ -30,17 +31,18 @@ def switch(session: Session, branch: str | None, at: str | None, create: bool) -
         raise click.UsageError("Missing argument 'BRANCH'.")
     if at is not None and not create:
         raise click.UsageError("AT goes with -c.")
+    asked, branch = branch, branch if create or branch == "-" else typed_ref(branch)
     if create:
         session.repo.create_branch(branch, "HEAD" if at is None else at)
     elif branch not in ("-", session.repo.refs.head().branch):
         try:
             session.repo.branch(branch)
         except (NotFound, InvalidInput) as error:
-            commit, unknown = session.resolve_or_head(branch)
+            commit, unknown = session.resolve_or_head(asked)
             if unknown is not None:
                 raise error from None  # it names similar branches
             raise InvalidInput(
-                f"{branch!r} is no branch but names the commit {commit.short}: to go there, run "
-                f"`vstate checkout {shlex.quote(branch)}`, or `vstate switch -c NAME {shlex.quote(branch)}`"
+                f"{asked!r} is no branch but names the commit {commit.short}: to go there, run "
+                f"`vstate checkout {shlex.quote(asked)}`, or `vstate switch -c NAME {shlex.quote(asked)}`"
             ) from None
     heads.move(session, branch, is_new=create)

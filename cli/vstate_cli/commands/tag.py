@@ -6,6 +6,7 @@ import click
 
 from vstate.errors import NotFound
 from vstate.objects.commit import Commit
+from vstate.similar import similar
 from vstate_cli import commits
 from vstate_cli.changes import name_width
 from vstate_cli.output import padded, safe
@@ -61,7 +62,7 @@ def tag(session: Session, name: str | None, at: str | None, delete: bool, move: 
 def _rename(session: Session, old: str, new: str) -> Commit:
     tags = session.repo.tags()
     if old not in tags:
-        raise NotFound(f"no tag {old!r}", name=old, candidates=[*tags][:10])
+        raise NotFound(f"no tag {old!r}", name=old, candidates=similar(old, tags))
     session.repo.create_tag(new, tags[old])
     return session.repo.delete_tag(old)
 

@@ -11,7 +11,7 @@ from vstate.errors import InvalidInput
 from vstate.state.watching import Watch
 from vstate_cli import changes, commits
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_branch, complete_key, complete_revision
+from vstate_cli.suggestions import BRANCH, complete_key, complete_revision
 
 
 @command(
@@ -21,9 +21,7 @@ from vstate_cli.suggestions import complete_branch, complete_key, complete_revis
     "size} with the size in bytes, or null; commit is the id of the commit that made the change.",
 )
 @click.argument("pattern", default="*", shell_complete=complete_key)
-@click.option(
-    "--branch", metavar="BRANCH", shell_complete=complete_branch, help="Watch this branch, not HEAD's."
-)
+@click.option("--branch", metavar="BRANCH", type=BRANCH, help="Watch this branch, not HEAD's.")
 @click.option(
     "--since", metavar="REV", shell_complete=complete_revision, help="Begin after REV, not after now."
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -13,6 +12,7 @@ from vstate.plural import counted
 from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.tables import row_value
+from vstate.similar import similar
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.hashtable import make_dict
 from vstate.values.inert import Array, Global, Instance
@@ -427,7 +427,7 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
         return InvalidInput(f"{_cut(path)!r} is no path at {_cut(rest)!r}: a path is written {_EXAMPLE}")
     step = match[0]
     where = f"in {_cut(before)}" if before else "in the value"
-    similar: list[str] = []
+    near: list[str] = []
     if isinstance(value, list | tuple):
         has = f"which is a {type(value).__name__} of {counted(len(value), 'item')}"
     elif isinstance(value, str):
@@ -438,11 +438,11 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
             steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
         else:  # no cell is read for a suggestion
             steps = [step for _, step, _ in islice(_columns(table), _COMPARED)]
-        similar = get_close_matches(step, steps, n=3, cutoff=0.5)
+        near = similar(step, steps)
         name = value.type if isinstance(value, Instance) else type(value).__name__
         article = "an" if name[:1] in "aeiou" else "a"
         has = f"which is {article} {name}" + ("" if steps else " without parts")
-    return NotFound(f"no {_cut(step)} {where}, {has}", name=path, candidates=similar)
+    return NotFound(f"no {_cut(step)} {where}, {has}", name=path, candidates=near)
 
 
 def _cut(text: str) -> str:

@@ -13,6 +13,7 @@ from vstate.kv.url import open_store
 from vstate.repo.core import Core
 from vstate.repo.names.refs import HEADS
 from vstate.repo.names.remotes import ORIGIN, Remotes, check_stays, expanded, is_remote_name
+from vstate.similar import similar
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def connected(
                 message += f"; a branch is named behind the remote, as in `vstate push {ORIGIN} {name}`"
             else:
                 message += f"; add it with `vstate remote add {name} URL`, or write ./{name} for a directory"
-            raise NotFound(message, name=name, candidates=list(remotes.list())[:10]) from error
+            raise NotFound(message, name=name, candidates=similar(name, remotes.list())) from error
         if create is False:
             raise NotFound(
                 f"{error}; push with create=True (--create) to make it", name=error.name

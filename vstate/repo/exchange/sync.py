@@ -27,6 +27,7 @@ from vstate.repo.exchange.transfer import Copied, Transfer
 from vstate.repo.merge.three_way import MergeResult
 from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, check_ref_name
 from vstate.repo.names.remotes import ORIGIN
+from vstate.similar import similar
 
 if TYPE_CHECKING:
     from vstate.repo.exchange.progress import TransferProgress
@@ -415,7 +416,7 @@ def _heads(repo: Core, names: Sequence[str] | None) -> dict[str, ObjectId]:
     for name in names or ():
         if name not in heads:
             raise NotFound(
-                f"{repo.store.location} has no branch {name!r}", name=name, candidates=list(heads)[:10]
+                f"{repo.store.location} has no branch {name!r}", name=name, candidates=similar(name, heads)
             )
     return heads if names is None else {name: heads[name] for name in names}
 

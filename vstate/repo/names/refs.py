@@ -55,6 +55,7 @@ _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.
 _TO_QUOTE = re.compile(
     r"[\x00-\x20\x7f~^:?*\[\\%]|(?:\A|(?<=/))\.|\.(?=\.|\Z|lock(?:/|\Z))|\A/|/(?=/|\Z)|\A-|\A@\Z|@(?=\{)"
 )
+_QUOTED = re.compile("%[0-9A-F]{2}")
 
 
 def quote_ref(text: str) -> str:
@@ -79,6 +80,24 @@ def unquote_ref(name: str) -> str:
     if quote_ref(text) != name:
         raise InvalidInput(f"quote_ref makes no name like {name!r}")
     return text
+
+
+def typed_ref(text: str) -> str:
+    """The ref name that a person means by a text: `users/user 0` is `users/user%200`.
+
+    What no name may have is quoted. A `%` with two hex digits behind it is quoted already.
+    """
+    return text if _is_allowed(text) else _TO_QUOTE.sub(_percent_unless_quoted, text)
+
+
+def shown_ref(name: str) -> str:
+    """The text that people read, and may type, for a ref name: `users/user%200` is `users/user 0`."""
+    text = unquote(name)
+    return text if text.isprintable() and typed_ref(text) == name else name
+
+
+def _percent_unless_quoted(match: re.Match[str]) -> str:
+    return match[0] if _QUOTED.match(match.string, match.start()) else _percent(match)
 
 
 def _percent(match: re.Match[str]) -> str:

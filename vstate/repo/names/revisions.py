@@ -10,10 +10,12 @@ from itertools import islice
 from vstate.errors import InvalidInput, NotFound
 from vstate.objects.commit import dated, microseconds
 from vstate.objects.ids import ObjectId
+from vstate.plural import counted
 from vstate.repo.history import History
 from vstate.repo.names.dates import parse_time
-from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS, Head, ReflogEntry, Refs
+from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS, Head, ReflogEntry, Refs, typed_ref
 from vstate.repo.objects import Objects
+from vstate.similar import similar
 
 _STEPS = re.compile(r"(?P<base>.*?)(?P<steps>([~^]\d*)*)", re.DOTALL)
 _STEP = re.compile(r"([~^])(\d*)")
@@ -80,8 +82,9 @@ class Revisions:
         if name == HEAD:
             if head.commit is None:
                 where = f"branch {head.branch!r}" if head.branch else "this store"
-                raise NotFound(f"no commit yet on {where}", name=name, candidates=self._refs.names(HEADS)[:5])
+                raise NotFound(self._unborn(where), name=name)
             return head.commit
+        asked, name = name, typed_ref(name)
         lower = name.lower()
         if _FULL_ID.fullmatch(lower) and self._objects.find_commit(ObjectId.parse(lower)) is not None:
             return ObjectId.parse(lower)
@@ -108,14 +111,19 @@ class Revisions:
             if found:
                 return found[0]
         if name == head.branch:
-            known = self._refs.names(HEADS)[:5]
-            raise NotFound(f"no commit yet on branch {name!r}", name=name, candidates=known)
+            raise NotFound(self._unborn(f"branch {name!r}"), name=name)
         known = [name for kind in (HEADS, TAGS, REMOTES) for name in self._refs.names(kind)]
         known += [HEAD] if head.commit is not None else []
         hint = "; a commit id needs at least 4 digits" if re.fullmatch(r"[0-9a-f]{1,3}", lower) else ""
         if _is_time(name):
             hint, known = f"; for a branch at that time, write {head.branch or 'main'}@{{{name}}}", []
-        raise NotFound(f"no revision {name!r}{hint}", name=name, candidates=_candidates(name, known))
+        raise NotFound(f"no revision {asked!r}{hint}", name=asked, candidates=similar(name, known))
+
+    def _unborn(self, where: str) -> str:
+        """What to say of a branch without a commit."""
+        names = self._refs.names(HEADS)
+        others = f"; the store has {counted(len(names), 'branch')}, such as {names[-1]}" if names else ""
+        return f"no commit yet on {where}{others}"
 
     def _by_reflog(self, base: str, head: Head) -> ObjectId:
         match = _MOVES_OR_TIME.fullmatch(base)
@@ -143,6 +151,7 @@ class Revisions:
             if head.branch is None:
                 return HEAD, HEAD, head.commit
             return HEADS + head.branch, head.branch, head.commit
+        asked, name = name, typed_ref(name)
         branch = name.removeprefix(HEADS)
         ref = HEADS + branch
         tracking = REMOTES + name.removeprefix(REMOTES)
@@ -156,7 +165,7 @@ class Revisions:
             if name.startswith(TAGS) or self._refs.read(TAGS + name) is not None:
                 raise InvalidInput(f"{name!r} is a tag, which does not move: @{{…}} is for branches and HEAD")
             known = list(self._refs.names(HEADS))
-            raise NotFound(f"no branch {name!r}", name=name, candidates=_candidates(name, known))
+            raise NotFound(f"no branch {asked!r}", name=asked, candidates=similar(name, known))
         return ref, branch, now
 
     def _at_time(
@@ -190,12 +199,6 @@ class Revisions:
                 return first.oid
             earliest = min(earliest, first.time)
         raise _not_found(base, f"{shown} goes back to {_local(earliest)}")
-
-
-def _candidates(name: str, known: list[str]) -> list[str]:
-    from difflib import get_close_matches  # late, for a quick `import vstate`
-
-    return get_close_matches(name, known, cutoff=0.5) or known[:5]
 
 
 def _not_found(rev: str, reason: str) -> NotFound:
