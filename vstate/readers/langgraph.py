@@ -85,9 +85,16 @@ def _part(records: Iterable[Record]) -> _Part:
     return _Part(thread, thread.heap.value(Grown(b"", (0, len(thread.heap)))))
 
 
+def _parts_of(stored: Stored) -> _Parts:
+    if stored.parts is None:
+        stored.parts = _Parts(stored)
+    parts: _Parts = stored.parts
+    return parts
+
+
 def state(stored: Stored) -> Mapping[str, Any]:
     """The channels of the newest checkpoint, `checkpoint` with its step, and the `pending` writes."""
-    parts = _Parts(stored)
+    parts = _parts_of(stored)
     values: dict[str, Any] = {}
     for ns, saved in sorted(parts.newest().items(), key=lambda each: each[1].id):
         before = "/".join(each.partition(":")[0] for each in ns.split("|")) + "/" if ns else ""
@@ -113,7 +120,7 @@ def title(stored: Stored, before: Stored | None) -> str | None:
     records = stored.new_records(before, JOURNAL)
     if not records or len(records) > _MOST_RECORDS:
         return None
-    parts = _Parts(stored)
+    parts = _parts_of(stored)
     return " · ".join(filter(None, (_told(record, parts) for record in records))) or None
 
 

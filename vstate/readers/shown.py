@@ -28,6 +28,7 @@ __all__ = ["Shown"]
 _MADE_BYTES: Final = 64 * 2**20  # of the made objects of one generation; there are two
 _MOST_ROOTS: Final = 4096
 _MOST_PLAIN: Final = 100_000  # commits
+_MOST_LAST: Final = 4  # commits
 _MOST_MADE: Final = 10_000  # keys of a commit
 
 UNREADABLE: Final = (
@@ -54,6 +55,8 @@ class Shown(Repository):
         self._values = Values()
         self._roots: OrderedDict[ObjectId, tuple[ObjectId | None, int]] = OrderedDict()
         self._plain: set[ObjectId] = set()
+        self._last: dict[ObjectId | None, Stored] = {}
+        self._chunks: dict[str, tuple[int, tuple[Any, ...]]] = {}
         self._lock = new_lock()
         self.unread: dict[str, str] = {}
         """Why a reader could not read a commit, by the name of the reader."""
@@ -75,7 +78,7 @@ class Shown(Repository):
         try:
             if reader is None:
                 raise InvalidInput("this version has no such reader")
-            root, age = self._make(None, reader.state(Stored(self, commit.stored, self._values)))
+            root, age = self._make(None, reader.state(self._keys(commit.stored)))
         except UNREADABLE as error:
             reason = f"{type(error).__name__}: {error}" if not isinstance(error, InvalidInput) else str(error)
             self.unread[str(name)] = reason
@@ -96,10 +99,21 @@ class Shown(Repository):
             if reader is None:
                 return told
             before = next(iter(self.history.before(commit)), None)
-            old = None if before is None else Stored(self, _stored(before), self._values)
-            return reader.title(Stored(self, commit.stored, self._values), old) or told
+            old = None if before is None else self._keys(_stored(before))
+            return reader.title(self._keys(commit.stored), old) or told
         except (*UNREADABLE, StorageError):
             return told
+
+    def _keys(self, root: ObjectId | None) -> Stored:
+        """The stored keys of a commit. The last ones stay in memory, with their parts."""
+        found = self._last.get(root)
+        if found is None:
+            found = Stored(self, root, self._values)
+            with self._lock:
+                self._last[root] = found
+                while len(self._last) > _MOST_LAST:
+                    del self._last[next(iter(self._last))]
+        return found
 
     def _reader_of(self, commit: _Commit) -> object:
         """The name of the reader, None if the commit has none."""
@@ -128,16 +142,22 @@ class Shown(Repository):
             raise InvalidInput(f"it has {len(values):,} keys, and {_MOST_MADE:,} are shown at most")
         entries: dict[str, bytes | None] = {}
         objects: NewObjects = {}
+        long: dict[str, tuple[Any, ...]] = {}
         for key, value in values.items():
             if isinstance(value, Kept):
                 entries[key] = value.data
                 continue
-            entry, new = _encoded(value)
+            age, known = self._chunks.get(key, (-1, ()))
+            entry, new, chunks = _encoded(value, known if self._made.has(age) else ())
             entries[key] = entry
             objects |= new
+            if any(chunks):
+                long[key] = chunks
         root, made, nodes = tree.update(self.objects.node, root, entries)
         age = self._made.add(objects | made)
         self.objects.remember(nodes)
+        # The next commit that is shown has most of the chunks too.
+        self._chunks = {key: (age, chunks) for key, chunks in long.items()}
         return root, age
 
 
@@ -230,17 +250,15 @@ class _Made(ReadOnly):
         return age == self._age
 
 
-def _encoded(value: Any) -> tuple[bytes, NewObjects]:
-    """The value as an entry, and its objects."""
-    if not isinstance(value, Serialized):
-        encoded = encode_value(value)
-        return encoded.entry, encoded.objects
-    if (name := value.type) in _SIMPLE:
-        encoded = encode_value(value.value)
-        return encoded.entry, encoded.objects
-    encoded = encode_value((value.kind, value.data))
+def _encoded(value: Any, known: tuple[Any, ...]) -> tuple[bytes, NewObjects, tuple[Any, ...]]:
+    """The value as an entry, its objects but for those in the `known` chunks, and its own chunks."""
+    name = value.type if isinstance(value, Serialized) else None
+    if name is None or name in _SIMPLE:
+        encoded = encode_value(value if name is None else value.value, known)
+        return encoded.entry, encoded.objects, encoded.chunks
+    encoded = encode_value((value.kind, value.data), known)
     codec, payload, size, _ = decode(encoded.entry)
-    return encode([codec, payload, size, name]), encoded.objects
+    return encode([codec, payload, size, name]), encoded.objects, encoded.chunks
 
 
 _SIMPLE: Final = frozenset({"NoneType", "bool", "int", "float", "str", "bytes"})

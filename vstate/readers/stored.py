@@ -80,6 +80,8 @@ class Stored:
         self._core = core
         self._root = root
         self._values = values
+        self.parts: Any = None
+        """A place for the reader, which may be asked for a state and for titles."""
 
     def entries(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """The keys that begin with `prefix`, sorted, and their entries; not the name of the reader."""

@@ -7,6 +7,7 @@ whose content is `[module, name, content, …]` stands for an object, and is sho
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgpack
@@ -19,6 +20,7 @@ __all__ = ["KINDS", "Serialized", "read_serialized"]
 KINDS: Final = frozenset({"msgpack", "utf-8"})
 _BYTES_OF_ONE: Final = 64  # of memory that one byte of MessagePack can take: an empty dict
 _DEEPEST: Final = 20  # extensions inside each other
+_SHORT: Final = 2048  # bytes of an extension whose object stays in memory
 
 _ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MAPS: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
@@ -79,16 +81,9 @@ def _values(data: bytes, budget: Budget, depth: int) -> list[object]:
         return found
 
     def extension(code: int, content: bytes) -> object:
-        inside = _values(content, budget, depth + 1)
-        if len(inside) == 1:
-            match inside[0]:
-                case [str(module), str(name), dict(fields), *_] if all(type(key) is str for key in fields):
-                    return Instance(f"{module}.{name}", fields={str(key): fields[key] for key in fields})
-                case [str(module), str(name), list(args), *_]:
-                    return Instance(f"{module}.{name}", args=tuple(args))
-                case [str(module), str(name), argument, *_]:
-                    return Instance(f"{module}.{name}", args=(argument,))
-        return Instance("msgpack.ExtType", args=(code, *inside))
+        if depth == 0 and len(content) <= _SHORT:
+            return _short(code, content)
+        return _object(code, _values(content, budget, depth + 1))
 
     # First without making anything: an array allocates room for as many items as it claims.
     unpacker = msgpack.Unpacker(max_buffer_size=len(data))
@@ -102,3 +97,22 @@ def _values(data: bytes, budget: Budget, depth: int) -> list[object]:
     )
     unpacker.feed(data)
     return [unpacker.unpack() for _ in range(count)]
+
+
+def _object(code: int, inside: list[object]) -> Instance:
+    """The object of an extension with these values inside."""
+    if len(inside) == 1:
+        match inside[0]:
+            case [str(module), str(name), dict(fields), *_] if all(type(key) is str for key in fields):
+                return Instance(f"{module}.{name}", fields={str(key): fields[key] for key in fields})
+            case [str(module), str(name), list(args), *_]:
+                return Instance(f"{module}.{name}", args=tuple(args))
+            case [str(module), str(name), argument, *_]:
+                return Instance(f"{module}.{name}", args=(argument,))
+    return Instance("msgpack.ExtType", args=(code, *inside))
+
+
+@lru_cache(4096)
+def _short(code: int, content: bytes) -> Instance:
+    """The same of a short content. The versions of a chat share their messages, and nobody changes them."""
+    return _object(code, _values(content, Budget(Limits()), 1))
