@@ -9,7 +9,9 @@ from typing import Final
 from rich.cells import cell_len
 
 from vstate.display.cells import cell_text
+from vstate.display.chats import ChatView, message_text
 from vstate.display.texts import bytes_changes, text_hunks
+from vstate.display.views import view_of
 from vstate.errors import StorageError, VStateError
 from vstate.repo.compare.details import Detail, common_prefix
 from vstate.repo.compare.diff import Change, Diff
@@ -23,6 +25,7 @@ _SIGNS: Final = {"added": "+", "removed": "-", "modified": "~"}
 _STYLES: Final = {"added": "green", "removed": "red", "modified": "cyan"}
 _WIDEST_NAME: Final = 40
 
+_MOST_MESSAGES: Final = 20  # of a conversation that came or went as a whole
 _MOST_NAMES: Final = 8  # of keys, in a line
 _LONGEST_NAME: Final = 60
 _SHARED_PREFIX: Final = 20  # characters shown of the beginning that two long texts share
@@ -170,6 +173,10 @@ def _detail_lines(detail: Detail, out: Output, nodes: int, used: int, *, is_insi
     beside = used + len(mark) + cell_len(path) + len(colon) + len(note)
     if detail.kind != "modified":
         value = detail.new if detail.kind == "added" else detail.old
+        view = None if path else view_of(value)
+        if isinstance(view, ChatView):
+            yield from islice(drawing.chat_lines(view, (out.width or NARROW) - used), 1, _MOST_MESSAGES)
+            return
         start: Line = [(f"{mark}{path}", style), colon] if path else []
         yield [*start, out.fit(_one_line(value, nodes), beside if path else used + len(note)), (note, "dim")]
         return
@@ -200,12 +207,20 @@ def _detail_lines(detail: Detail, out: Output, nodes: int, used: int, *, is_insi
 
 
 def _one_line(value: object, nodes: int) -> str:
+    """A message in words, or any other value."""
+    text = message_text(value)
+    return _exact(value, nodes) if text is None else safe(text)
+
+
+def _exact(value: object, nodes: int) -> str:
     return preview(value, width=None, max_nodes=nodes)
 
 
 def _both_sides(old: object, new: object, width: int | None, nodes: int) -> tuple[str, str]:
     """Both sides as a line each. Long texts, bytes and numbers begin shortly before they differ."""
     lines = _one_line(old, nodes), _one_line(new, nodes)
+    if lines[0] == lines[1]:
+        lines = _exact(old, nodes), _exact(new, nodes)
     if max(map(len, lines)) <= (width or LONG_TEXT) // 2 and lines[0] != lines[1]:
         return lines
     if isinstance(old, int) and isinstance(new, int):

@@ -159,12 +159,12 @@ def test_undo_that_cannot_be(vstate, empty):
 
 
 def test_blame_of_a_list(vstate, chat):
-    """Each item has a line: commit, time, message, path and the beginning of the item."""
+    """Each item has a line: commit, time, message, path, and the message in words."""
     lines = vstate("blame", "chat").splitlines()
     assert len(lines) == 10
     for number, line in enumerate(lines):
         assert re.match(
-            rf"[0-9a-f]{{10}}  \d{{4}}-\d\d-\d\d \S+ \S+  turn {number}  \[{number}\]  {{'role': 'user', ",
+            rf"[0-9a-f]{{10}}  \d{{4}}-\d\d-\d\d \S+ \S+  turn {number}  \[{number}\]  user: message {number}",
             line,
         )
 
@@ -222,7 +222,7 @@ def test_bisect(vstate, chat):
     assert len(lines) <= 2 + 4
     assert re.match(r"The first bad commit is [0-9a-f]{64}\n    turn 6\n    \d{4}-", result)
     assert "  ~ chat  list, " in result
-    assert "+ [6]: {'role': 'user', 'content': 'message 6!!!" in result
+    assert "+ [6]: user: message 6!!!" in result
     assert result.rstrip().endswith("1 key changed: 0 added, 1 modified, 0 removed") or "chat" in result
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from vstate.display.cells import cut_text, line_text
 from vstate.values.inert import Instance, preview
 
-__all__ = ["CallView", "ChatView", "MessageView", "chat_view"]
+__all__ = ["CallView", "ChatView", "MessageView", "chat_view", "message_text"]
 
 _MOST_MESSAGES: Final = 1000
 _AROUND: Final = 1000  # messages before and after a page in which calls and results find each other
@@ -135,6 +135,18 @@ def chat_view(
                 messages.append(MessageView(place, role, name, cut(text), tuple(calls)))
     shown = tuple(message for message in messages if first <= message.place < first + limit)
     return ChatView(shown, len(value), max(len(value) - first - limit, 0))
+
+
+def message_text(value: object, most: int = _LONGEST) -> str | None:
+    """A message as a text: its role with its words, and a line for each call; None for another value."""
+    chat = chat_view([value], most=most, total=most)
+    if chat is None or not chat.messages:
+        return None
+    lines = []
+    for message in chat.messages:
+        calls = (f"{call.name}({call.arguments})" for call in message.calls)
+        lines.append(f"{message.role}: " + "\n".join(filter(None, (message.text, *calls))))
+    return cut_text("\n".join(lines), most)
 
 
 def _fields(item: object) -> Mapping[str, object]:

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-from vstate.display.cells import cut_text
-from vstate.display.chats import ChatView, chat_view
+from vstate.display.chats import ChatView, message_text
 from vstate.display.documents import change_document
 from vstate.display.texts import bytes_changes, text_hunks
 from vstate.display.views import view_of
@@ -99,14 +98,8 @@ def _document(detail: Detail, *, is_compared: bool, is_chat: bool) -> dict[str, 
 def _message(value: object, path: str) -> dict[str, Any]:
     """A message of a conversation as a part: the role and what was said, and the calls of tools."""
     part = part_document(value, path)
-    chat = chat_view([value], most=_LONGEST_MESSAGE, total=_LONGEST_MESSAGE)
-    if chat is None or not chat.messages:
-        return part
-    lines = []
-    for message in chat.messages:
-        calls = (f"{call.name}({call.arguments})" for call in message.calls)
-        lines.append(f"{message.role}: " + "\n".join(filter(None, (message.text, *calls))))
-    return part | {"kind": "message", "text": cut_text("\n".join(lines), _LONGEST_MESSAGE)}
+    text = message_text(value, _LONGEST_MESSAGE)
+    return part if text is None else part | {"kind": "message", "text": text}
 
 
 def _size(detail: Detail) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 from rich.cells import cell_len
 
+from vstate.display.chats import message_text
 from vstate.errors import KeyNotFound, NotFound
 from vstate.repo.search.blame import Blamed
 from vstate.values.inert import plain, preview
@@ -89,7 +90,9 @@ def _lines(session: Session, found: list[Blamed]) -> Iterator[Line]:
     nodes = min(max(_ALL_NODES // len(found), _FEWEST_NODES), _LINE_NODES)
     for each, name, message in zip(found, names, messages, strict=True):
         time = commits.moment(each.commit.time)
-        shown = str(each.value) if each.line is not None else preview(each.value, width=None, max_nodes=nodes)
+        shown = str(each.value) if each.line is not None else message_text(each.value, length)
+        if shown is None:
+            shown = preview(each.value, width=None, max_nodes=nodes)
         text = safe(shown, length)
         aligned = name.rjust(width) if each.line is not None else padded(name, width)
         used = 10 + len(time) + message_width + max(width, cell_len(name)) + 8
