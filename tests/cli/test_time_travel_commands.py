@@ -164,7 +164,8 @@ def test_blame_of_a_list(vstate, chat):
     assert len(lines) == 10
     for number, line in enumerate(lines):
         assert re.match(
-            rf"[0-9a-f]{{10}}  \d{{4}}-\d\d-\d\d \S+ \S+  turn {number}  \[{number}\]  user: message {number}",
+            rf"[0-9a-f]{{10}}  \d{{4}}-\d\d-\d\d \S+ \S+  "
+            rf"turn {number}  \[{number}\]  user: message {number}",
             line,
         )
 
