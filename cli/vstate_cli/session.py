@@ -87,6 +87,10 @@ class Session:
         message = f"{word!r} is neither a revision nor a key of HEAD"
         return NotFound(message, name=word, candidates=[*keys, *refs])
 
+    def is_read(self, commit: Commit) -> bool:
+        """Whether the keys of the commit are those that a reader gives."""
+        return isinstance(self.repo, Shown) and self.repo.is_read(commit)
+
     def branch(self) -> str:
         """HEAD's branch; DetachedHead if HEAD is on none."""
         head = self.repo.refs.head()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from vstate import Disk, Versioned
 from vstate.errors import ReadOnly
 from vstate.readers.shown import Shown
 from vstate.repo.repository import Repository
+from vstate.values import recipes
+from vstate.values.budget import Limits
 
 SHOWN = {
     "agent_framework.VstateCheckpointStorage": "state/texts",
@@ -49,16 +52,32 @@ import json, sys
 for name in {FRAMEWORKS.split()!r}:
     sys.modules[name] = None  # so that an import fails
 from click.testing import CliRunner
+from starlette.testclient import TestClient
+from vstate import Disk
+from vstate.repo.repository import Repository
+from vstate.viewer.asgi import application
 from vstate_cli.app import cli
-for line in json.loads(sys.argv[1]):
-    found = CliRunner().invoke(cli, line)
-    print(json.dumps([found.exit_code, found.output]))
+from vstate_cli.tools import Tools
+store = Disk(sys.argv[1])
+repo = Repository(store)
+client = TestClient(application(repo), base_url="http://localhost")
+tools = {{each.__name__: each for each in Tools(repo).reading}}
+for kind, *words in json.loads(sys.argv[2]):
+    if kind == "view":
+        found = client.get("/api/v1/" + words[0], params=words[1])
+        print(json.dumps([found.status_code - 200, found.text]))
+    elif kind == "mcp":
+        print(json.dumps([0, tools[words[0]](**words[1])]))
+    else:
+        found = CliRunner().invoke(cli, [kind, *words, "--store", sys.argv[1]])
+        print(json.dumps([found.exit_code, found.output]))
+store.close()
 """
 
 
-def without_frameworks(*lines: list[str]) -> list[str]:
-    """What these commands print in a process that can import no framework."""
-    command = [sys.executable, "-c", PROGRAM, json.dumps(lines)]
+def without_frameworks(path: str, *lines: list[Any]) -> list[str]:
+    """What these commands, tools and pages say in a process that can import no framework."""
+    command = [sys.executable, "-c", PROGRAM, path, json.dumps(lines)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
@@ -71,35 +90,37 @@ def adapter(request: pytest.FixtureRequest) -> Adapter:
     return request.param()  # type: ignore[no-any-return]
 
 
-def run(adapter: Adapter, path: str, texts: list[str]) -> str:
-    """A run of the adapter that stores these texts, step by step; its branch."""
+def run(adapter: Adapter, path: str, texts: list[str]) -> tuple[str, str]:
+    """A run of the adapter that stores these texts, step by step; a commit in the middle and the last one."""
     handle = adapter.open(path)
     for number in range(len(texts)):
         adapter.write(handle, "ann", texts[: number + 1], number)
     repo = getattr(handle, "repo", None) or handle("ann").repo
-    branch = max(repo.branches().values(), key=lambda commit: commit.order)
+    commits = [*repo.log(max(repo.branches().values(), key=lambda commit: commit.order))]
     repo.store.close()
-    return str(branch.id)
+    return commits[len(commits) // 2].id, commits[0].id
 
 
 def test_each_adapter_reads(adapter: Adapter, tmp_path: Path) -> None:
-    """The terminal and JSON show a run's texts under a key that a person looks for, and no stored record."""
+    """Terminal, JSON, tools of an agent and viewer show a run's texts under a key that a person looks for."""
     path, key = str(tmp_path / "s"), SHOWN[adapter.name]
-    rev = run(adapter, path, ["what is new?", "two cups of tea"])
-    words: list[list[str]] = [["log", rev], ["show", rev], ["show", rev, key], ["diff", f"{rev}~1", rev]]
-    words += [["blame", key, "--rev", rev], ["ls", rev], ["ls", rev, "--raw"]]
-    log, show, value, diff, blame, keys, raw = without_frameworks(
-        *([*line, "--store", path] for line in words)
-    )
-    (document,) = without_frameworks(["show", rev, key, "--json", "--store", path])
-    assert key in keys.split("\n")
-    for text in (value, blame, document):
+    first, rev = run(adapter, path, ["what is new?", "two cups of tea"])
+    at = {"rev": rev, "key": key}
+    whole = [["show", rev, key], ["blame", key, "--rev", rev], ["show", rev, key, "--json"]]
+    whole += [["mcp", "show", at], ["mcp", "blame", at], ["view", "value", at], ["view", "blame", at]]
+    step: list[list[Any]] = [["log", f"{first}..{rev}", "-p", "--json"], ["diff", first, rev]]
+    step += [["mcp", "diff", {"old": first, "new": rev}], ["mcp", "search", {"rev": rev, "text": "two cups"}]]
+    step += [["show", rev], ["view", "diff", {"old": first, "new": rev, "key": key}]]
+    others = [["ls", rev], ["log", rev], ["view", "commits", {"rev": rev}], ["view", f"commits/{rev}", {}]]
+    *texts, raw = without_frameworks(path, *whole, *step, *others, ["ls", rev, "--raw"])
+    for text in texts[: len(whole)]:
         assert "what is new?" in text
+    for text in texts[: len(whole) + len(step)]:
         assert "two cups of tea" in text
-    assert "two cups" in show + diff
-    for text in (log, show, value, diff, blame, keys, document):
+    for text in texts:
         assert "msgpack" not in text
         assert "vstate.reader" not in text
+    assert key in texts[-4].split("\n")
     assert ("vstate.reader" in raw.split("\n")) is (adapter.name not in PLAIN)
 
 
@@ -149,3 +170,81 @@ def test_a_shown_repository_writes_nothing(raw: Any) -> None:
         with pytest.raises(ReadOnly):
             shown.commit("main", set={"plan": 2})
         assert shown.resolve("main").root == Repository(store).resolve("main").root
+
+
+def test_a_thread_of_langgraph_reads_step_by_step(tmp_path: Path) -> None:
+    """The subjects name nodes, messages, interrupts and resumes; the state has next nodes and questions."""
+    graph = pytest.importorskip("langgraph.graph")
+    types = pytest.importorskip("langgraph.types")
+    from langchain_core.messages import AIMessage, HumanMessage
+
+    from vstate.integrations.langgraph import VstateSaver
+
+    def buy(state: Any) -> Any:
+        call = {"id": "1", "name": "search", "args": {"q": "tea"}}
+        return {"messages": [AIMessage("I found it", tool_calls=[call])], "left": 7}
+
+    def approve(state: Any) -> Any:
+        return {"messages": [AIMessage(f"you said {types.interrupt('approve?')}")]}
+
+    def child(state: Any) -> Any:
+        return {"messages": [AIMessage("from below")]}
+
+    class State(graph.MessagesState):
+        left: int
+
+    below = graph.StateGraph(State).add_node(child)
+    below.add_edge(graph.START, "child")
+    builder = graph.StateGraph(State).add_node(buy).add_node(approve)
+    builder.add_node("sub", below.compile(checkpointer=True))
+    for before, after in ((graph.START, "buy"), ("buy", "approve"), ("approve", "sub")):
+        builder.add_edge(before, after)
+    config = {"configurable": {"thread_id": "ann"}}
+    with VstateSaver(tmp_path / "s") as saver:
+        compiled = builder.compile(checkpointer=saver)
+        compiled.invoke({"messages": [HumanMessage("Buy tea")], "left": 10}, config)
+        shown = Shown(saver.repo)
+        asked = shown.resolve("threads/ann")
+        stored = {key: shown.inspect(key, entry.raw) for key, entry in shown.entries(asked.root)}
+        assert stored["left"] == 7
+        assert len(stored["messages"]) == 2
+        assert {name: stored["checkpoint"][name] for name in ("step", "next", "waits")} == {
+            "step": 1,
+            "next": ["approve"],
+            "waits": ["approve?"],
+        }
+        compiled.invoke(types.Command(resume="yes"), config)
+        subjects = [commit.message for commit in shown.log("threads/ann")]
+        keys = [key for key, _ in shown.entries(shown.resolve("threads/ann").root)]
+    assert set(subjects) >= {
+        "input: 1 message · “Buy tea”, left=10",
+        "buy: 1 message · “I found it”, left=7",
+        "approve: waits: approve?",
+        "resumes: yes",
+        "approve: 1 message · “you said yes”",
+        "step 1, next: approve",
+        "sub/child: 1 message · “from below”",
+        "step 3, end",
+    }
+    assert {"left", "messages", "checkpoint", "sub/messages"} <= {*keys}
+
+
+def test_a_forged_thread_costs_little(tmp_path: Path) -> None:
+    """A value that repeats a part of the journal without end shows as it is stored, at once."""
+    part = b"x" * 8000
+    ranges = (0, len(part)) * 100_000  # 800 MB
+    fields = {"ns": "", "id": "1", "parent": None, "metadata": ("null", b""), "checkpoint": ("null", b"")}
+    fields["values"] = {"messages": (1, "utf-8", b"", ranges)}
+    with Versioned(Disk(tmp_path / "s")) as state:
+        state["vstate.reader"] = "langgraph"
+        state["journal/000000000000"] = [("checkpoint", fields, ("bytes", part))]
+        state.commit("forged")
+        shown = Shown(state.repo)
+        assert shown.entry(shown.resolve("main").root, "journal/000000000000") is not None
+    assert "too many to show" in shown.unread["langgraph"]
+
+
+def test_the_pairs_of_a_value_stay_in_a_merge() -> None:
+    """Data of another serializer is moved as it is stored, and not as it is shown."""
+    value = [("msgpack", b"\x91\x01"), ("utf-8", b"a")]
+    assert recipes.read(pickle.dumps(value, 5), (), Limits()) == (value, True)

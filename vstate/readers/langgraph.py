@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from vstate.errors import InvalidInput
 from vstate.readers.stored import Stored
 from vstate.readers.threads import CHECKPOINT, Record, Saved, Thread, Write
 from vstate.readers.words import value_in_words
 from vstate.values.growth import Grown, Heap
 from vstate.values.inert import Instance, plain
+from vstate.values.inspection import INSPECT_BYTES
 from vstate.values.serialized import Serialized
 
 JOURNAL: Final = "journal/"
@@ -21,6 +23,7 @@ _JOIN: Final = "join:"
 _SENDS: Final = "__pregel_tasks"
 _INTERRUPT, _RESUME, _ERROR, _START = "__interrupt__", "__resume__", "__error__", "__start__"
 _PULL, _PUSH = "~__pregel_pull", "~__pregel_push"
+_MOST_TOLD: Final = 20  # writes
 _MOST_RECORDS: Final = 8
 """A commit of more records is no step: it copies or prunes a thread, and says so itself."""
 
@@ -38,6 +41,7 @@ class _Parts:
     def __init__(self, stored: Stored) -> None:
         self.heap = Heap()
         self._threads: list[Thread] = []
+        self.sent: dict[tuple[str, str], list[str]] = {}
         for key, data in stored.entries(JOURNAL):
             part: _Part = stored.cached(key, data, _part)
             self._threads.append(part.thread)
@@ -75,6 +79,8 @@ class _Parts:
     def value(self, saved: Saved, channel: str) -> Serialized:
         """The value of a channel."""
         value = saved.values[channel]
+        if value.grown.length > INSPECT_BYTES:
+            raise InvalidInput(f"the channel {channel!r} has {value.grown.length:,} bytes: too many to show")
         return Serialized(value.form, self.heap.value(value.grown))
 
 
@@ -138,7 +144,7 @@ def _told(record: Record, parts: _Parts) -> str:
         names = list(_next(parts, saved))
         return f"{where}step {about.get('step')}{named}, " + (f"next: {', '.join(names)}" if names else "end")
     node = where + _node(fields["path"], saved, parts)
-    writes = [(channel, Serialized(*pair)) for _, channel, pair in fields["writes"]]
+    writes = [(channel, Serialized(*pair)) for _, channel, pair in fields["writes"][:_MOST_TOLD]]
     # The resume of a task repeats the one that the commit before has told.
     text = ", ".join(_writes_told(each for each in writes if not node or each[0] != _RESUME))
     if not node:
@@ -181,10 +187,10 @@ def _described(parts: _Parts, saved: Saved, writes: Iterable[Write]) -> dict[str
     failed = [_text(Serialized(*write.value).value) for write in writes if write.channel == _ERROR]
     found: dict[str, Any] = {
         "step": about.pop("step", None),
-        "source": about.pop("source", None),
-        "next": list(_next(parts, saved)),
         **({"waits": waits} if waits else {}),
         **({"errors": failed} if failed else {}),
+        "next": list(_next(parts, saved)),
+        "source": about.pop("source", None),
         "id": saved.id,
         "parent": saved.parent,
         "created": own.get("ts"),
@@ -214,11 +220,14 @@ def _sent(parts: _Parts, saved: Saved | None) -> list[str]:
     """The nodes of the sends that wait at a checkpoint, in order."""
     if saved is None or _SENDS not in saved.values:
         return []
+    if (known := parts.sent.get((saved.ns, saved.id))) is not None:
+        return known
     sends = parts.value(saved, _SENDS).value
     found = []
     for each in sends if isinstance(sends, list | tuple) else ():
         args = each.args if isinstance(each, Instance) else ()
         found.append(str(args[0]) if args else "")
+    parts.sent[saved.ns, saved.id] = found
     return found
 
 

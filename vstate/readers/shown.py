@@ -20,7 +20,7 @@ from vstate.readers.table import find_reader
 from vstate.repo.objects import Objects
 from vstate.repo.repository import Repository
 from vstate.values.budget import InertError
-from vstate.values.entry import ATOM, encode_value
+from vstate.values.entry import ATOM, Encoded, encode_value
 from vstate.values.serialized import Serialized
 
 __all__ = ["Shown"]
@@ -30,6 +30,7 @@ _MOST_ROOTS: Final = 4096
 _MOST_PLAIN: Final = 100_000  # commits
 _MOST_LAST: Final = 4  # commits
 _MOST_MADE: Final = 10_000  # keys of a commit
+_MOST_BYTES: Final = 256 * 2**20  # of all values of a commit
 
 UNREADABLE: Final = (
     CorruptObject,
@@ -90,6 +91,10 @@ class Shown(Repository):
                 self._roots.popitem(last=False)
         return root
 
+    def is_read(self, commit: Commit) -> bool:
+        """Whether the commit shows keys that its reader gives."""
+        return isinstance(commit, _Commit) and self._reader_of(commit) is not None
+
     def message_of(self, commit: _Commit) -> str:
         """The message, or the subject that the reader gives the commit."""
         told: str = commit.__dict__["message"]
@@ -143,16 +148,20 @@ class Shown(Repository):
         entries: dict[str, bytes | None] = {}
         objects: NewObjects = {}
         long: dict[str, tuple[Any, ...]] = {}
+        size = 0
         for key, value in values.items():
             if isinstance(value, Kept):
                 entries[key] = value.data
                 continue
             age, known = self._chunks.get(key, (-1, ()))
-            entry, new, chunks = _encoded(value, known if self._made.has(age) else ())
-            entries[key] = entry
-            objects |= new
-            if any(chunks):
-                long[key] = chunks
+            encoded = _encoded(value, known if self._made.has(age) else ())
+            entries[key] = encoded.entry
+            objects |= encoded.objects
+            size += encoded.size
+            if size > _MOST_BYTES:
+                raise InvalidInput(f"it has more than {_MOST_BYTES:,} bytes, which are too many to show")
+            if any(encoded.chunks):
+                long[key] = encoded.chunks
         root, made, nodes = tree.update(self.objects.node, root, entries)
         age = self._made.add(objects | made)
         self.objects.remember(nodes)
@@ -178,7 +187,7 @@ class _Commit(Commit):
 
     @property
     def message(self) -> str:
-        """What it did."""
+        """The message, or the subject that the reader gives."""
         title: str | None = self.__dict__.get("title")
         if title is None:
             title = self.__dict__["title"] = self.__dict__["shown"].message_of(self)
@@ -250,15 +259,14 @@ class _Made(ReadOnly):
         return age == self._age
 
 
-def _encoded(value: Any, known: tuple[Any, ...]) -> tuple[bytes, NewObjects, tuple[Any, ...]]:
-    """The value as an entry, its objects but for those in the `known` chunks, and its own chunks."""
+def _encoded(value: Any, known: tuple[Any, ...]) -> Encoded:
+    """The value as an entry, and its objects but for those in the `known` chunks."""
     name = value.type if isinstance(value, Serialized) else None
     if name is None or name in _SIMPLE:
-        encoded = encode_value(value if name is None else value.value, known)
-        return encoded.entry, encoded.objects, encoded.chunks
+        return encode_value(value if name is None else value.value, known)
     encoded = encode_value((value.kind, value.data), known)
     codec, payload, size, _ = decode(encoded.entry)
-    return encode([codec, payload, size, name]), encoded.objects, encoded.chunks
+    return encoded._replace(entry=encode([codec, payload, size, name]))
 
 
 _SIMPLE: Final = frozenset({"NoneType", "bool", "int", "float", "str", "bytes"})

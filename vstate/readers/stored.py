@@ -42,7 +42,7 @@ class Values:
         return self.made(core, key, data, _itself)
 
     def made(self, core: Core, key: str, data: bytes, make: Callable[[Any], Any]) -> Any:
-        """What a function makes of the value of an entry."""
+        """The result of a function of the value of an entry."""
         with self._lock:
             found = self._kept.get((data, make))
             if found is not None:
@@ -107,7 +107,7 @@ class Stored:
         return self._values.read(self._core, key, data)
 
     def cached(self, key: str, data: bytes, make: Callable[[Any], Any]) -> Any:
-        """What a function makes of the value of an entry. The last ones stay in memory, and are shared."""
+        """The result of a function of the value of an entry. The last ones stay in memory, and are shared."""
         return self._values.made(self._core, key, data, make)
 
     def records(self, prefix: str) -> Iterator[Any]:

@@ -31,7 +31,7 @@ class Reader(NamedTuple):
     state: Callable[[Stored], Mapping[str, Any]]
     """The keys of a commit with their values: plain data, `Serialized`, or `Kept`."""
     title: Callable[[Stored, Stored | None], str | None]
-    """What a commit did, as its subject, by its keys and those of its first parent; None for its message."""
+    """The subject of a commit, by its keys and those of its first parent; None for its message."""
 
 
 def find_reader(name: object) -> Reader | None:

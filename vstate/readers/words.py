@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from vstate.display.chats import MessageView, chat_view
 from vstate.plural import counted
 from vstate.values.inert import preview
 
 _LONGEST: Final = 60  # characters of a text or a value
-_MOST: Final = 8  # values
 
 
 def messages_in_words(value: object, *, with_role: bool = False) -> str | None:
@@ -29,16 +27,18 @@ def messages_in_words(value: object, *, with_role: bool = False) -> str | None:
     return f"{count} · {said}" if said else count
 
 
+def in_brief(value: object) -> str:
+    """A value in a line."""
+    text = messages_in_words(value)
+    return _cut(preview(value, width=None, max_depth=2, max_items=5)) if text is None else text
+
+
 def value_in_words(name: str, value: object) -> str:
     """A value beside its name: `budget=7`."""
     text = messages_in_words(value)
-    shown = text if text is not None else f"={_cut(preview(value, width=None, max_depth=2, max_items=3))}"
-    return f"{name}: {shown}" if text is not None and name != "messages" else shown if text else name + shown
-
-
-def values_in_words(values: Iterable[tuple[str, Any]]) -> str:
-    """Values beside their names, the first ones."""
-    return ", ".join(value_in_words(name, value) for name, value in [*values][:_MOST])
+    if text is None:
+        return f"{name}={in_brief(value)}"
+    return text if name == "messages" else f"{name}: {text}"
 
 
 def _said(message: MessageView) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import islice
 
 import click
@@ -12,12 +13,13 @@ from vstate.errors import KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.plural import counted
+from vstate.readers.words import in_brief
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part
 from vstate.values.inert import plain
 from vstate.values.inspection import describe
 from vstate_cli import changes, commits, values
-from vstate_cli.output import safe
+from vstate_cli.output import Line, padded, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_key, complete_revision_or_key
 
@@ -26,6 +28,7 @@ _REV_AND_KEY = re.compile(
 )  # a time in braces may have colons
 _MOST_KEYS = 50
 _MOST_DETAILS = 10
+_LONGEST_READ = 4_000_000  # bytes of a value that is shown beside its key
 _MOST_EVENTS = 50
 _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value in the JSON
 
@@ -42,9 +45,10 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
     ],
     json="for a commit, {id, parents, tree, time, message, info, refs, events: [{kind, time, namespace, "
     "data}], changes: [{key, kind, old, new}]}; old and new are {type, size} with the size in bytes, or "
-    "null. For a value, {commit, key, type, size, value}, with path if one is given; type and size are "
-    "those of the whole value. Data that JSON cannot hold is an object with a key that starts with $, as "
-    "$type for the class of an object. If the value cannot be read, value is null and error says why.",
+    "null. Of a commit that a reader shows, state is a list of {key, type, size}. For a value, {commit, "
+    "key, type, size, value}, with path if one is given; type and size are those of the whole value. Data "
+    "that JSON cannot hold is an object with a key that starts with $, as $type for the class of an object. "
+    "If the value cannot be read, value is null and error says why.",
 )
 @click.argument("rev", required=False, shell_complete=complete_revision_or_key)
 @click.argument("key", required=False, shell_complete=complete_key)
@@ -59,9 +63,9 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
 def show(session: Session, rev: str | None, key: str | None, path: str | None, limit: int | None) -> None:
     """Show a commit, or the value of a key.
 
-    Show the commit REV (default: HEAD) with its events and changes. With KEY, show the value of KEY at REV.
-    A single argument that is no revision is a key of HEAD. REV:KEY means the same as REV KEY. PATH names a
-    part of the value, in the form that `vstate diff` prints.
+    Show the commit REV (default: HEAD) with its events and changes, and with its state on the branch of an
+    adapter. With KEY, show the value of KEY at REV. A single argument that is no revision is a key of HEAD.
+    REV:KEY means the same as REV KEY. PATH names a part of the value, in the form that `vstate diff` prints.
 
     A frame of pandas or pyarrow is a table, an array has its dtype, shape and range, and a list of messages
     is a conversation. Their parts have paths, such as price[3] for a cell.
@@ -104,6 +108,9 @@ def _show_commit(session: Session, commit: Commit) -> None:
     if session.json:
         document = documents.commit_document(commit, names, shallow=repo.history.is_shallow(commit))
         listed = [documents.change_document(change) for change in diff.values()]
+        if session.is_read(commit):
+            entries = repo.entries(commit.root)
+            document["state"] = [{"key": key} | documents.entry_document(entry) for key, entry in entries]
         out.json(document | {"events": documents.event_documents(commit), "changes": listed})
         return
     out.line((f"commit {commit.id}", "yellow"), *commits.decoration(names, commit.id, repo.refs.head()))
@@ -131,6 +138,9 @@ def _show_commit(session: Session, commit: Commit) -> None:
                     "dim",
                 )
             )
+    if session.is_read(commit):
+        out.line()
+        out.lines(_state_lines(session, commit), indent="  ")
     if not diff:
         return
     out.line()
@@ -143,6 +153,21 @@ def _show_commit(session: Session, commit: Commit) -> None:
         parent = f"{commit.short}^" if repo.history.parents(commit) else ""
         more = f"vstate diff {parent} {commit.short}" if parent else f"vstate ls {commit.short}"
         out.line((f"  … {counted(len(diff) - _MOST_KEYS, 'more key')} ({more} has them all)", "dim"))
+
+
+def _state_lines(session: Session, commit: Commit) -> Iterator[Line]:
+    """The keys that a reader shows at a commit, each with its value in words."""
+    repo = session.repo
+    shown = [*islice(repo.entries(commit.root), _MOST_KEYS + 1)]
+    width = changes.name_width(key for key, _ in shown)
+    for key, entry in shown[:_MOST_KEYS]:
+        try:
+            text = in_brief(repo.inspect(key, entry.raw)) if entry.size <= _LONGEST_READ else describe(entry)
+        except values.UNREADABLE:
+            text = describe(entry)
+        yield [padded(safe(key), width), "  ", session.out.fit(safe(text), width + 4)]
+    if len(shown) > _MOST_KEYS:
+        yield [(f"… more (vstate ls {commit.short} has them all)", "dim")]
 
 
 def _show_value(session: Session, commit: Commit, key: str, path: str | None, limit: int | None) -> None:
