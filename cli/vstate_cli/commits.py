@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import islice
 from typing import Final
 
 from rich.cells import cell_len
 
 from vstate.objects.commit import Commit, Event
-from vstate.repo.names.refs import HEADS, REMOTES, Head
+from vstate.repo.names.refs import HEADS, REMOTES, Head, shown_ref
 from vstate.values.inert import preview
-from vstate_cli.output import Line, Output, safe
+from vstate_cli.output import Line, Output, local, safe
 
 CUT_OFF: Final = "the history behind it was cut off"
 
@@ -21,18 +20,6 @@ _ARROW: Final = "HEAD -> "
 _MOST_ITEMS: Final = 8  # of info, in a line
 _LONGEST_NAME: Final = 60
 _LONGEST_SUBJECT: Final = 1000
-
-
-def moment(time: datetime) -> str:
-    """A time in the zone of this machine: `2025-11-21 05:42:10 +0000`."""
-    return _local(time).strftime("%Y-%m-%d %H:%M:%S %z")
-
-
-def _local(time: datetime) -> datetime:
-    try:
-        return time.astimezone()
-    except (OverflowError, ValueError, OSError):
-        return time  # the system's clock does not reach this year: UTC
 
 
 def subject(commit: Commit) -> str:
@@ -57,13 +44,13 @@ def decoration(refs: Sequence[str], at: str, head: Head) -> Line:
             name = ref  # the name alone is ambiguous
         if ref == current:
             names.append((_ARROW, "bold cyan"))
-            names.append((safe(name), "bold green"))
+            names.append((safe(shown_ref(name)), "bold green"))
         elif kind == "heads":
-            names.append((safe(name), "bold green"))
+            names.append((safe(shown_ref(name)), "bold green"))
         elif kind == "remotes":
-            names.append((safe(name), "bold red"))
+            names.append((safe(shown_ref(name)), "bold red"))
         else:
-            names.append((f"tag: {safe(name)}", "bold yellow"))
+            names.append((f"tag: {safe(shown_ref(name))}", "bold yellow"))
     if not names:
         return []
     line: Line = [(" (", "yellow")]
@@ -74,9 +61,9 @@ def decoration(refs: Sequence[str], at: str, head: Head) -> Line:
     return [*line, (")", "yellow")]
 
 
-def time_and_info(commit: Commit) -> Line:
-    """The time, and the info in brief: `2025-11-21 05:42:10 +0000 · ok · 0.42 s · model=small`."""
-    line: Line = [(moment(commit.time), "dim")]
+def time_and_info(commit: Commit, out: Output) -> Line:
+    """The time, and the info in brief: `05:42:10 · ok · 0.42 s · model=small`."""
+    line: Line = [(out.moment(commit.time), "dim")]
     info = dict(commit.info)
     outcome, seconds = info.pop("outcome", None), info.pop("seconds", None)
     if info.get("name") == commit.message:
@@ -114,7 +101,7 @@ def info_lines(info: Mapping[str, object]) -> Iterator[Line]:
 
 def event_line(event: Event, out: Output) -> Line:
     """An event: `05:42:10.123  agent: task.start  name='read'`."""
-    time = _local(event.time)
+    time = local(event.time)
     namespace = f"{safe(event.namespace, _LONGEST_NAME)}: " if event.namespace else ""
     data = "  ".join(
         f"{safe(key, _LONGEST_NAME)}={preview(value, width=None, max_depth=3, max_items=10)}"

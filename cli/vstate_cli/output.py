@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final, Literal, NoReturn, TextIO
 
 from rich.cells import cell_len
@@ -46,6 +47,14 @@ def _escape(match: re.Match[str]) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def local(time: datetime) -> datetime:
+    """The time in the zone of this machine."""
+    try:
+        return time.astimezone()
+    except (OverflowError, ValueError, OSError):
+        return time  # the system's clock does not reach this year: UTC
 
 
 def columns(line: Line) -> int:
@@ -89,6 +98,8 @@ class Output:
             highlight=False,
             emoji=False,
         )
+        self.short_times = self.is_terminal
+        """Whether times are short, for people."""
         self.damage: StorageError | None = None
         """The first damage in the output. The command finishes its output, then fails with this error."""
         self.is_coloured = self._console.color_system is not None
@@ -115,6 +126,20 @@ class Output:
         """Wait until the reader leaves the pager, if there is one."""
         if self._pager is not None:
             self._pager.close()
+
+    def moment(self, time: datetime) -> str:
+        """A time: on a terminal `05:42:10`, or `11-21 05:42` of another day; elsewhere in full, with zone."""
+        there, now = local(time), datetime.now().astimezone()
+        if not self.short_times:
+            return there.strftime("%Y-%m-%d %H:%M:%S %z")
+        if there.date() == now.date():
+            return there.strftime("%H:%M:%S")
+        return there.strftime("%m-%d %H:%M" if there.year == now.year else "%Y-%m-%d")
+
+    def aside(self, lines: Iterable[Line]) -> None:
+        """Write lines about the output: beside it where people read it, else to standard error."""
+        is_read = self.is_terminal or self._own_stream is not None
+        (self if is_read else Output(stream=sys.stderr)).lines(lines)
 
     def line(self, *parts: Part) -> None:
         """Write one line. A terminal wraps a long one."""

@@ -18,6 +18,7 @@ from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate.similar import similar
+from vstate_cli import overview
 from vstate_cli.output import Output, safe
 from vstate_cli.store import open_repository
 from vstate_cli.suggestions import KEYS_FOLLOW, complete_key
@@ -70,8 +71,8 @@ class Session:
             reason = error
         try:
             return self.repo.resolve(HEAD), reason
-        except (NotFound, InvalidInput):
-            raise reason from None
+        except NotFound as unborn:
+            raise NotFound(f"{reason}; {unborn}", name=rev) from None
 
     def unknown(self, word: str, commit: Commit, error: VStateError) -> VStateError:
         """The error for a word that could be a revision, or a key of the commit, and is neither.
@@ -162,12 +163,18 @@ class Command(click.Command):
 
 
 def command(
-    name: str, *, examples: Sequence[str], json: str, paged: bool = False, reads: bool = False
+    name: str,
+    *,
+    examples: Sequence[str],
+    json: str,
+    paged: bool = False,
+    reads: bool = False,
+    dated: bool = False,
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Make a command from a function of a Session. `json` describes the document that `--json` prints.
 
     A terminal shows the output of a `paged` command through the pager. The repository of one that `reads`
-    shows each branch as its reader does, unless `--raw` is given.
+    shows each branch as its reader does, unless `--raw` is given. A `dated` one shows times.
     """
     shown = "\n".join(f"  $ {line}" for line in examples)
     epilog = f"\b\nExamples:\n{shown}\n\nWith --json: {json}"
@@ -183,10 +190,20 @@ def command(
                 paged=paged and settings.paged and not as_json,
                 is_shown=reads and not raw,
             )
+            date = params.pop("date", None)
+            if date is not None:
+                session.out.short_times = date == "short"
             try:
                 function(session, **params)
                 if session.out.damage is not None:
                     raise session.out.damage
+            except NotFound as error:
+                arguments = [p.name for p in context.command.params if isinstance(p, click.Argument)]
+                is_bare = error.name == HEAD and not any(params[each] for each in arguments)
+                lines = [*overview.lines(session.repo, session.out, name)] if is_bare else []
+                if as_json or not lines:
+                    raise
+                session.out.aside(lines)
             finally:
                 session.close()
 
@@ -194,6 +211,10 @@ def command(
         if reads:
             help = "Show the stored keys and messages, without a reader."
             made.params.insert(-2, click.Option(["--raw"], is_flag=True, help=help))
+        if dated:
+            help = "Times as 05:42:10, or in full, with the date and zone. Default: short on a terminal."
+            choice = click.Choice(["short", "iso"])
+            made.params.insert(-2, click.Option(["--date"], type=choice, help=help))
         return made
 
     return decorate

@@ -13,6 +13,7 @@ import click
 from vstate.errors import VStateError
 from vstate.plural import counted
 from vstate.readers.shown import Shown
+from vstate.repo.names.refs import HEAD
 from vstate.repo.repository import Repository
 from vstate.repo.search.texts import find_text
 from vstate_cli import commits
@@ -62,7 +63,7 @@ class Tools:
         """
         return self._run(
             "log",
-            revs=(rev,),
+            revs=() if rev == HEAD else (rev,),
             keys=(key,) if key else (),
             grep=(re.escape(grep),) if grep else (),  # an expression may search for hours
             ignore_case=True,
@@ -131,7 +132,9 @@ class Tools:
         command: click.Command = getattr(import_module(f"vstate_cli.commands.{name}"), name)
         # Not as words of a command line: there a word that begins with - would be an option.
         params = command.make_context(name, [], resilient_parsing=True).params
-        params = {each: value for each, value in params.items() if each not in ("as_json", "raw", "store")}
+        params = {
+            each: value for each, value in params.items() if each not in ("as_json", "date", "raw", "store")
+        }
         function: Callable[..., None] = command.callback.__wrapped__  # type: ignore[union-attr]  # by `command`
         return self._call(lambda session: function(session, **params | given), writes=writes)
 

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from vstate_cli import app, commits
+from vstate_cli import app
 from vstate_cli.app import cli
+from vstate_cli.output import Output
 
 from vstate import Disk, Versioned
 from vstate.repo.repository import Repository
@@ -126,7 +127,7 @@ def test_an_empty_store(empty):
         ["reflog"],
         ["export", "main", "-o", "nowhere"],
     ):
-        assert empty.fails(*arguments) == "no commit yet on branch 'main'" or arguments == ["show", "x"]
+        assert "no commit yet on branch 'main'" in empty.fails(*arguments)
     assert empty("branch") == "* main  no commit yet\n"
     assert empty("tag") == ""
     assert "head      no commit yet" in empty("status")
@@ -174,7 +175,7 @@ def test_an_internal_error_is_one_line(vstate, monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("a fault\nof two lines")
 
-    monkeypatch.setattr(commits, "moment", broken)
+    monkeypatch.setattr(Output, "moment", broken)
     message = vstate.fails("log")
     assert message == (
         "internal error: RuntimeError: a fault\\nof two lines; run with VSTATE_DEBUG=1 for a traceback"

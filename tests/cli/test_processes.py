@@ -170,7 +170,7 @@ def on_terminal(arguments, environment):
 def test_colours_on_a_terminal_only(store, environment):
     """A terminal gets colours, unless NO_COLOR is set, and the text is the same."""
     terminal = {"TERM": "xterm-256color", "COLUMNS": "60"}
-    arguments = ["-s", str(store), "log"]
+    arguments = ["-s", str(store), "log", "--date=iso"]
     coloured = on_terminal(arguments, environment(**terminal))
     plain = on_terminal(arguments, environment(**terminal, NO_COLOR="1"))
     piped = subprocess.run([*COMMAND, *arguments], env=environment(), capture_output=True, text=True).stdout

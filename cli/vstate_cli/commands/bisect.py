@@ -23,6 +23,7 @@ _MOST_DETAILS = 10
 
 @command(
     "bisect",
+    dated=True,
     reads=True,
     examples=[
         "vstate bisect plan \"value.goal != ''\" --good HEAD~100",
@@ -94,7 +95,7 @@ def bisect(session: Session, key: str, expr: str, good: str, bad: str) -> None:
     decoration = commits.decoration(refs, first.id, repo.refs.head())
     out.line("The first bad commit is ", (first.id, "yellow"), *decoration)
     out.line("    ", commits.subject(first))
-    out.line("    ", *commits.time_and_info(first))
+    out.line("    ", *commits.time_and_info(first, out))
     shown = [*islice(diff.values(), _MOST_KEYS)]
     width = changes.name_width(change.key for change in shown)
     for change in shown:

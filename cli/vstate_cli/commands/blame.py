@@ -29,6 +29,7 @@ _LONGEST_TEXT = 1_000_000
 
 @command(
     "blame",
+    dated=True,
     paged=True,
     reads=True,
     examples=[
@@ -89,7 +90,7 @@ def _lines(session: Session, found: list[Blamed]) -> Iterator[Line]:
     length = _length(found)
     nodes = min(max(_ALL_NODES // len(found), _FEWEST_NODES), _LINE_NODES)
     for each, name, message in zip(found, names, messages, strict=True):
-        time = commits.moment(each.commit.time)
+        time = session.out.moment(each.commit.time)
         shown = str(each.value) if each.line is not None else message_text(each.value, length)
         if shown is None:
             shown = preview(each.value, width=None, max_nodes=nodes)

@@ -7,20 +7,22 @@ from functools import partial
 
 import click
 
-from vstate.repo.names.refs import REMOTES, typed_ref
+from vstate.repo.names.refs import REMOTES, shown_ref, typed_ref
 from vstate.repo.rules.labels import Atom
 from vstate_cli import commits
 from vstate_cli.changes import name_width
-from vstate_cli.output import Document, padded, safe
+from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_branch, complete_revision
 
 
 @command(
     "branch",
+    dated=True,
     examples=[
         "vstate branch",
         "vstate branch --all",
+        "vstate branch -v -n 20",
         "vstate branch --prefix chat/ -n 20",
         "vstate branch --label user=ann",
         "vstate branch what-if HEAD~3",
@@ -29,7 +31,8 @@ from vstate_cli.suggestions import complete_branch, complete_revision
         "vstate branch -d plan-b --forget",
     ],
     json="a list of {name, commit, head}; head is true for HEAD's branch. With NAME, one such object for the "
-    "branch that was created, deleted or renamed. With --show-current, the name, null if HEAD is detached.",
+    "branch that was created, deleted or renamed. With -v, time and message of the commit too. "
+    "With --show-current, the name, null if HEAD is detached.",
 )
 @click.argument("name", required=False, shell_complete=complete_branch)
 @click.argument("at", required=False, shell_complete=complete_revision)
@@ -37,6 +40,7 @@ from vstate_cli.suggestions import complete_branch, complete_revision
 @click.option("--forget", is_flag=True, help="With -d: drop its reflog too, and all that it alone leads to.")
 @click.option("-m", "--move", is_flag=True, help="Rename the branch NAME to AT, or HEAD's branch to NAME.")
 @click.option("-a", "--all", "everything", is_flag=True, help="List the branches of remotes too.")
+@click.option("-v", "--verbose", is_flag=True, help="List the newest branch first, with the times.")
 @click.option("--prefix", default="", help="List only the branches whose names begin with PREFIX.")
 @click.option(
     "--label",
@@ -57,6 +61,7 @@ def branch(
     forget: bool,
     move: bool,
     everything: bool,
+    verbose: bool,
     prefix: str,
     labels: tuple[str, ...],
     after: str | None,
@@ -86,8 +91,9 @@ def branch(
         return
     if name is None:
         wanted = dict(map(_label, labels))
-        chosen = partial(session.repo.branch_names, prefix, labels=wanted, after=after, limit=limit)
-        _list(session, chosen(reverse=reverse) if paged else None, everything)
+        first = None if verbose else limit
+        chosen = partial(session.repo.branch_names, prefix, labels=wanted, after=after, limit=first)
+        _list(session, chosen(reverse=reverse) if paged else None, everything, verbose, limit)
         return
     repo = session.repo
     if delete:
@@ -124,24 +130,35 @@ def _show_current(session: Session) -> None:
         session.out.line(safe(head.branch))
 
 
-def _list(session: Session, names: list[str] | None, everything: bool) -> None:
+def _list(
+    session: Session, names: list[str] | None, everything: bool, verbose: bool, limit: int | None
+) -> None:
     out, repo = session.out, session.repo
     head, remotes = repo.refs.head(), repo.refs.list(REMOTES) if everything else {}
-    if session.json:
+    if session.json and not verbose:
         ids = repo.branch_ids(names) | {REMOTES + name: str(oid) for name, oid in remotes.items()}
         out.json([_document(name, oid, head.branch) for name, oid in ids.items()])
         return
     branches = repo.branches(names)
     branches |= {REMOTES + name: repo.objects.commit(oid) for name, oid in remotes.items()}
-    if names is None:  # a page of the list may be without HEAD's branch
+    if names is None and not session.json:  # a page of the list may be without HEAD's branch
         if head.branch is None and head.commit is not None:
             out.line("* ", (f"(HEAD detached at {head.commit.short})", "bold cyan"))
         elif head.branch is not None and head.branch not in branches:
             out.line("* ", (safe(head.branch), "bold green"), ("  no commit yet", "dim"))
-    width = name_width(branches)
-    for name, commit in branches.items():
+    shown = [*branches.items()]
+    if verbose:
+        shown = sorted(shown, key=lambda item: -item[1].order)[:limit]
+    if session.json:
+        more = ({"time": each.time.isoformat(), "message": each.message} for _, each in shown)
+        out.json([_document(name, each.id, head.branch) | next(more) for name, each in shown])
+        return
+    titles = {name: shown_ref(name) if verbose else name for name, _ in shown}
+    width = name_width(titles.values())
+    for name, commit in shown:
         mark, style = ("* ", "bold green") if name == head.branch else ("  ", "")
-        out.line(mark, (padded(safe(name), width), style), "  ", *commits.summary(commit))
+        time: Line = [(out.moment(commit.time), "dim"), "  "] if verbose else []
+        out.line(mark, (padded(safe(titles[name]), width), style), "  ", *time, *commits.summary(commit))
 
 
 def _document(name: str, commit: str, current: str | None) -> Document:

@@ -13,8 +13,7 @@ import click
 
 from vstate.repo.search.classes import Named
 from vstate.values.builders import python_of
-from vstate_cli import commits
-from vstate_cli.output import Document, Line, padded, safe
+from vstate_cli.output import Document, Line, Output, padded, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_revision
@@ -49,7 +48,7 @@ def check_classes(session: Session, rev: str, everything: bool) -> None:
     if session.json:
         session.out.json_array(map(_document, found))
     else:
-        session.out.lines(_lines(found))
+        session.out.lines(_lines(found, session.out))
 
 
 _OURS = sys.stdlib_module_names - {"__main__"} | {"cloudpickle", "vstate"}
@@ -67,7 +66,7 @@ def _document(named: Named) -> Document:
     }
 
 
-def _lines(found: list[Named]) -> Iterator[Line]:
+def _lines(found: list[Named], out: Output) -> Iterator[Line]:
     width = min(max((len(safe(named.name)) for named in found), default=0), _WIDEST_NAME)
     for named in found:
         here = _here(named)
@@ -77,7 +76,7 @@ def _lines(found: list[Named]) -> Iterator[Line]:
         yield [
             (padded(here, len(BY_VALUE)), colour), "  ", padded(safe(named.name), width), "  ",
             (named.first.short, "yellow"), "..", (named.last.short, "yellow"),
-            f"  {commits.moment(named.first.time)} to {commits.moment(named.last.time)}  {keys}{python}",
+            f"  {out.moment(named.first.time)} to {out.moment(named.last.time)}  {keys}{python}",
         ]  # fmt: skip
 
 

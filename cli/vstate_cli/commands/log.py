@@ -17,7 +17,7 @@ from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.names.refs import Head
 from vstate.repo.search.selection import Selection, links, select
-from vstate_cli import changes, commits
+from vstate_cli import changes, commits, overview
 from vstate_cli.graph import Graph, Row
 from vstate_cli.output import Document, Line, columns
 from vstate_cli.progress import ProgressBar
@@ -27,6 +27,7 @@ from vstate_cli.suggestions import complete_key, complete_revision
 
 @command(
     "log",
+    dated=True,
     paged=True,
     reads=True,
     examples=[
@@ -73,7 +74,8 @@ def log(session: Session, revs: tuple[str, ...], **options: Any) -> None:
     """Show the commits up to REV, newest first.
 
     Each commit has its id, branches and tags, message, time, info, number of events, and the keys it changed:
-    + added, ~ modified, - removed. A merge is compared with its first parent. REV defaults to HEAD.
+    + added, ~ modified, - removed. A merge is compared with its first parent. REV defaults to HEAD,
+    or to all branches if HEAD's branch has no commit, as in the store of an adapter.
 
     A..B are the commits of B that A lacks, A...B those that only one of the two has, and ^A leaves out the
     commits of A. A TIME is written as 2026-11-20, '2026-11-20 10:00', yesterday or '2 hours ago'.
@@ -84,6 +86,8 @@ def log(session: Session, revs: tuple[str, ...], **options: Any) -> None:
     patterns = [_pattern(text, ignore_case) for text in options.pop("grep")]
     found = select(session.repo, revs, patterns=patterns, **options)
     refs, head = session.refs(), session.repo.refs.head()
+    if head.commit is None and not (revs or session.json):
+        session.out.aside([*overview.lines(session.repo, session.out, "log"), []])
     number = 0
     for number, (commit, lanes, parents) in enumerate(_with_lanes(found, graph), 1):
         names = refs.get(commit.id, [])
@@ -197,7 +201,7 @@ def _lines(
         return
     yield first
     events = f" · {counted(len(commit.events), 'event')}" if commit.events else ""
-    yield ["    ", *commits.time_and_info(commit), (events, "dim")]
+    yield ["    ", *commits.time_and_info(commit, session.out), (events, "dim")]
     if keys and not (view.patch or view.stat):
         yield from (["    ", *changes.line(diff[key])] for key in keys if key in diff)
     elif diff and not (view.patch or view.stat):

@@ -7,7 +7,6 @@ from itertools import islice
 import click
 
 from vstate.repo.names.refs import HEAD, HEADS, ReflogEntry
-from vstate_cli import commits
 from vstate_cli.output import Document, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import BRANCH
@@ -17,6 +16,7 @@ _DELETED = "(deleted)"
 
 @command(
     "reflog",
+    dated=True,
     paged=True,
     examples=["vstate reflog", "vstate reflog -n 5", "vstate reflog what-if --json"],
     json="a list of {name, old, new, time, action}, newest first. name is a revision such as main@{2}; "
@@ -43,7 +43,7 @@ def reflog(session: Session, branch: str | None, limit: int | None) -> None:
     for number, move in enumerate(moves):
         is_empty = False
         at = (_DELETED.ljust(10), "dim") if move.new is None else (move.new.short, "yellow")
-        time = (commits.moment(move.time), "dim")
+        time = (out.moment(move.time), "dim")
         out.line((f"{safe(name)}@{{{number}}}", "bold green"), "  ", at, "  ", time, "  ", safe(move.action))
     if is_empty and limit != 0:
         if branch is not None and repo.refs.read(ref) is None:

@@ -35,6 +35,7 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
 
 @command(
     "show",
+    dated=True,
     paged=True,
     reads=True,
     examples=[
@@ -120,7 +121,7 @@ def _show_commit(session: Session, commit: Commit) -> None:
         out.line(("parent: ", "dim"), commit.parent_ids[0].short)
     if repo.history.is_shallow(commit):
         out.line("        ", (commits.CUT_OFF, "yellow"))
-    out.line(("time:   ", "dim"), commits.moment(commit.time))
+    out.line(("time:   ", "dim"), out.moment(commit.time))
     for number, item in enumerate(commits.info_lines(commit.info)):
         out.line("        " if number else ("info:   ", "dim"), *item)
     if commit.message.strip():

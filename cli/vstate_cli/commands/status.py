@@ -13,8 +13,9 @@ from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects import expiry, tree
 from vstate.plural import counted
 from vstate.repo.names.refs import HEADS, REMOTES, TAGS
+from vstate.repo.names.revisions import FIRST
 from vstate.values.inspection import size_text
-from vstate_cli import commits
+from vstate_cli import commits, overview
 from vstate_cli.output import Document, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
@@ -24,6 +25,7 @@ _CLOCK_READ_EVERY = 64  # counted items
 
 @command(
     "status",
+    dated=True,
     examples=["vstate status", "vstate -s agent-state status --json", "vstate status --timeout 0"],
     json="{store, bytes, branch, upstream, head, commits, branches, tags, keys, objects, at_least}. branch "
     "is null if HEAD is detached; upstream is {name, ahead, behind}, or null; head is a commit as `vstate "
@@ -90,13 +92,15 @@ def status(session: Session, timeout: float) -> None:
     if upstream is not None:
         out.line(("upstream  ", "dim"), (safe(upstream), "bold red"), f"  {_distance(ahead, behind)}")
     if commit is None:
-        out.line(("head      ", "dim"), "no commit yet")
+        out.line(("head      ", "dim"), "no commit yet" if branches else f"no commit yet; {FIRST}")
     else:
         out.line(("head      ", "dim"), *commits.summary(commit))
-        out.line("          ", *commits.time_and_info(commit))
+        out.line("          ", *commits.time_and_info(commit, out))
     for name, number in numbers.items():
         more = " or more (--timeout 0 counts them all)" if name in at_least else ""
         out.line((f"{name:10}", "dim"), f"{number:,}", (more, "dim"))
+    if commit is None and branches:
+        out.lines([[], *overview.lines(repo, out, "log")])
 
 
 def _distance(ahead: tuple[int, bool], behind: tuple[int, bool]) -> str:

@@ -85,7 +85,7 @@ def unquote_ref(name: str) -> str:
 def typed_ref(text: str) -> str:
     """The ref name that a person means by a text: `users/user 0` is `users/user%200`.
 
-    What no name may have is quoted. A `%` with two hex digits behind it is quoted already.
+    Characters that no name may have are quoted. A `%` with two hex digits behind it is quoted already.
     """
     return text if _is_allowed(text) else _TO_QUOTE.sub(_percent_unless_quoted, text)
 

@@ -25,6 +25,9 @@ _MOVES_OR_TIME = re.compile(r"(?P<name>.*?)@\{(?P<where>.*)\}", re.DOTALL)
 _MAX_STEPS = 10**9
 _KINDS = {HEADS: "a branch", TAGS: "a tag", REMOTES: "a branch of a remote"}
 
+FIRST = "a program makes the first: state['key'] = value; state.commit('begin')"
+"""The first step with an empty store."""
+
 
 class Revisions:
     """Resolves the revisions of one store."""
@@ -120,10 +123,10 @@ class Revisions:
         raise NotFound(f"no revision {asked!r}{hint}", name=asked, candidates=similar(name, known))
 
     def _unborn(self, where: str) -> str:
-        """What to say of a branch without a commit."""
+        """The message for a branch without a commit."""
         names = self._refs.names(HEADS)
-        others = f"; the store has {counted(len(names), 'branch')}, such as {names[-1]}" if names else ""
-        return f"no commit yet on {where}{others}"
+        others = f"the store has {counted(len(names), 'branch')}, such as {names[-1]}" if names else FIRST
+        return f"no commit yet on {where}; {others}"
 
     def _by_reflog(self, base: str, head: Head) -> ObjectId:
         match = _MOVES_OR_TIME.fullmatch(base)

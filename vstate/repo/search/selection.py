@@ -133,8 +133,9 @@ def select(
     if all_refs:
         head = repo.refs.head().commit
         starts += [*repo.refs.all().values(), *([head] if head is not None else [])]
-    elif not starts:
-        starts.append(_resolve(repo, HEAD))
+    elif not starts:  # with HEAD on a branch without a commit, as adapters leave it: of all refs
+        every = repo.refs.all().values() if repo.refs.head().commit is None else ()
+        starts += every or [_resolve(repo, HEAD)]
     return Selection(
         repo,
         tuple(dict.fromkeys(starts)),
