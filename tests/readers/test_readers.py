@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from integrations.adapters import ADAPTERS, Adapter
+from starlette.testclient import TestClient
 from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
@@ -21,6 +22,7 @@ from vstate.readers.shown import Shown
 from vstate.repo.repository import Repository
 from vstate.values import recipes
 from vstate.values.budget import Limits
+from vstate.viewer.asgi import application
 
 SHOWN = {
     "agent_framework.VstateCheckpointStorage": "state/texts",
@@ -248,3 +250,20 @@ def test_the_pairs_of_a_value_stay_in_a_merge() -> None:
     """Data of another serializer is moved as it is stored, and not as it is shown."""
     value = [("msgpack", b"\x91\x01"), ("utf-8", b"a")]
     assert recipes.read(pickle.dumps(value, 5), (), Limits()) == (value, True)
+
+
+def test_a_change_in_the_viewer_shows_the_state(tmp_path: Path) -> None:
+    """A rollback of a thread previews its channels. An edit of one is refused, and says why."""
+    pytest.importorskip("langgraph.checkpoint")
+    path = str(tmp_path / "s")
+    _, rev = run(ADAPTERS[0](), path, ["one", "two", "three"])
+    with Disk(path) as store:
+        client = TestClient(application(Repository(store), write=True), base_url="http://localhost")
+        branch = next(iter(Repository(store).branches()))
+        body = {"branch": branch, "seen": rev, "rev": f"{rev}~3", "preview": True}
+        changed = client.post("/api/v1/rollback", json=body).json()["changes"]["changes"]
+        assert {"messages", "pending/messages"} <= {each["key"] for each in changed}
+        edit = {"branch": "new", "rev": rev, "key": "messages", "path": "", "type": "str", "value": "x"}
+        refused = client.post("/api/v1/edit", json=edit)
+    assert refused.status_code == 404
+    assert "only the program of the branch changes it" in refused.json()["error"]

@@ -68,6 +68,9 @@ def adk_state(stored: Stored) -> Mapping[str, Any]:
     return {**journal_state(stored, "events/", adk_messages), "events": [*stored.records("events/")]}
 
 
+adk_title = partial(journal_title, prefix="events/", convert=adk_messages)
+
+
 def llama_message(record: Any) -> Iterable[dict[str, Any]]:
     """A ChatMessage of LlamaIndex."""
     blocks: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -111,12 +112,13 @@ def state(stored: Stored) -> Mapping[str, Any]:
                 clash = not ns and (channel == _STEP or channel.startswith(_PENDING))
                 values[f"channels/{channel}" if clash else before + channel] = parts.value(saved, channel)
         values[before + _STEP] = _described(parts, saved, writes)
+        found: Counter[str] = Counter()
         for write in writes:
             if write.place >= 0 and not _is_edge(write.channel):
-                key = f"{before}{_PENDING}{_node(write.path, saved, parts)}/{write.channel}"
-                number = 1
-                while (name := key if number == 1 else f"{key} {number}") in values:
-                    number += 1
+                node = _node(write.path, saved, parts)
+                key = "/".join(filter(None, (f"{before}pending", node, write.channel)))
+                found[key] += 1
+                name = key if found[key] == 1 else f"{key} {found[key]}"
                 values[name] = Serialized(*write.value)
     return values
 

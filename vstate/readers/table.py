@@ -14,7 +14,7 @@ _READERS: Final[Mapping[str, tuple[str, str, str | None]]] = {
     "burr": ("fields", "state_fields", None),
     "crewai.checkpoint": ("fields", "checkpoint_fields", None),
     "crewai.flow": ("fields", "state_fields", None),
-    "google_adk": ("chats", "adk_state", None),
+    "google_adk": ("chats", "adk_state", "adk_title"),
     "langgraph": ("langgraph", "state", "title"),
     "llama_index.chat": ("chats", "llama_state", "llama_title"),
     "llama_index.run": ("fields", "llama_run_state", None),

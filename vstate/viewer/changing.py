@@ -12,6 +12,8 @@ from vstate.errors import AlreadyExists, CorruptObject, InvalidInput, MergeConfl
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.expiry import now, split_expiry
+from vstate.readers.shown import Shown
+from vstate.readers.stored import READER
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.inert import InertRepository
 from vstate.repo.names.refs import HEADS
@@ -157,7 +159,9 @@ class Changing:
             return {"kind": "unreadable", "text": str(error), "type": "", "count": 0, "path": ""}
 
     def _changes(self, repo: Repository, before: Commit, after: Commit) -> Answer:
-        """The keys that a change would change; the first ones with the changes inside."""
+        """The keys that a change would change, as they are shown; the first ones with the changes inside."""
+        repo = Shown(repo)
+        before, after = repo.resolve(before.oid), repo.resolve(after.oid)
         page = change_page(repo, before, after, "", first=0, limit=_SHOWN)
         values = Values(repo)
         for change in page["changes"][:_OPENED]:
@@ -234,7 +238,9 @@ class Changing:
         base = repo.resolve(body.text("rev"))
         data = tree.lookup(repo.objects.node, base.root, key)
         if data is None:
-            raise NotFound(f"no key {key!r} at {base.short}", name=key)
+            is_read = tree.lookup(repo.objects.node, base.root, READER) is not None
+            why = "; a reader shows it, and only the program of the branch changes it" if is_read else ""
+            raise NotFound(f"no key {key!r} at {base.short}{why}", name=key)
         if (due := split_expiry(data)[1]) is not None and due.is_over:
             raise NotFound(f"the key {key!r} has expired", name=key)
         taken = AlreadyExists(
