@@ -44,6 +44,11 @@ class Session:
         repo = open_repository(self._store, create=self._create)
         return Shown(repo) if self._is_shown else repo
 
+    @functools.cached_property
+    def shown(self) -> Shown:
+        """The repository as its readers show it, for a command that also writes."""
+        return self.repo if isinstance(self.repo, Shown) else Shown(self.repo)
+
     def use(self, place: str) -> None:
         """Open the store at this path or URL, which an argument of the command names."""
         self._store = place

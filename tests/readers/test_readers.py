@@ -226,7 +226,7 @@ def test_a_thread_of_langgraph_reads_step_by_step(tmp_path: Path) -> None:
         "approve: 1 message · “you said yes”",
         "step 1, next: approve",
         "sub/child: 1 message · “from below”",
-        "step 3, end",
+        "step 3, end · assistant: “from below”",
     }
     assert {"left", "messages", "checkpoint", "sub/messages"} <= {*keys}
 

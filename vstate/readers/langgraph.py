@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from vstate.errors import InvalidInput
 from vstate.readers.stored import Stored
 from vstate.readers.threads import CHECKPOINT, Record, Saved, Thread, Write
-from vstate.readers.words import value_in_words
+from vstate.readers.words import messages_in_words, value_in_words
 from vstate.values.growth import Grown, Heap
 from vstate.values.inert import Instance, plain
 from vstate.values.inspection import INSPECT_BYTES
@@ -17,6 +17,7 @@ from vstate.values.serialized import Serialized
 
 JOURNAL: Final = "journal/"
 
+_MESSAGES: Final = "messages"
 _STEP: Final = "checkpoint"
 _PENDING: Final = "pending/"
 _TO: Final = "branch:to:"
@@ -144,7 +145,8 @@ def _told(record: Record, parts: _Parts) -> str:
         source = about.get("source")
         named = "" if source in ("loop", None) else f" ({source})"
         names = list(_next(parts, saved))
-        return f"{where}step {about.get('step')}{named}, " + (f"next: {', '.join(names)}" if names else "end")
+        step = f"{where}step {about.get('step')}{named}"
+        return f"{step}, next: {', '.join(names)}" if names else f"{step}, end{_last_words(parts, saved)}"
     node = where + _node(fields["path"], saved, parts)
     writes = [(channel, Serialized(*pair)) for _, channel, pair in fields["writes"][:_MOST_TOLD]]
     # The resume of a task repeats the one that the commit before has told.
@@ -152,6 +154,13 @@ def _told(record: Record, parts: _Parts) -> str:
     if not node:
         return text
     return f"{node}: {text}" if text else node
+
+
+def _last_words(parts: _Parts, saved: Saved) -> str:
+    """The last message of a thread that ends here."""
+    last = parts.value(saved, _MESSAGES).last if _MESSAGES in saved.values else None
+    text = None if last is None else messages_in_words(last.value, with_role=True)
+    return "" if text is None else f" · {text}"
 
 
 def _writes_told(writes: Iterable[tuple[str, Serialized]]) -> Iterator[str]:

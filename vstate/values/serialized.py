@@ -23,6 +23,8 @@ _DEEPEST: Final = 20  # extensions inside each other
 _SHORT: Final = 2048  # bytes of an extension whose object stays in memory
 
 _ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+_ARRAY_HEADS: Final = frozenset(bytes([head]) for head in _ARRAYS)
+_LIST_OF_ONE: Final = b"\x91"
 _MAPS: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 
 
@@ -48,6 +50,21 @@ class Serialized(NamedTuple):
         if self.kind == "null":
             return None
         return read_serialized(self.kind, self.data, Budget(Limits())) if self.kind in KINDS else self.data
+
+    @property
+    def last(self) -> Serialized | None:
+        """A list of the last item alone; None if the data is no list, or an empty one."""
+        if self.kind != "msgpack" or self.data[:1] not in _ARRAY_HEADS:
+            return None
+        unpacker = msgpack.Unpacker(max_buffer_size=len(self.data))
+        unpacker.feed(self.data)
+        try:
+            for _ in range(unpacker.read_array_header() - 1):
+                unpacker.skip()
+        except (ValueError, msgpack.UnpackException):
+            return None
+        rest = self.data[unpacker.tell() :]
+        return Serialized(self.kind, _LIST_OF_ONE + rest) if rest else None
 
 
 def read_serialized(kind: str, data: bytes, budget: Budget) -> object:

@@ -133,7 +133,7 @@ def _show_current(session: Session) -> None:
 def _list(
     session: Session, names: list[str] | None, everything: bool, verbose: bool, limit: int | None
 ) -> None:
-    out, repo = session.out, session.repo
+    out, repo = session.out, session.shown
     head, remotes = repo.refs.head(), repo.refs.list(REMOTES) if everything else {}
     if session.json and not verbose:
         ids = repo.branch_ids(names) | {REMOTES + name: str(oid) for name, oid in remotes.items()}
