@@ -23,44 +23,17 @@ DEBUG = "VSTATE_DEBUG"
 INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-COMMANDS = (
-    "log",
-    "show",
-    "diff",
-    "checkout",
-    "switch",
-    "ls",
-    "branch",
-    "tag",
-    "merge",
-    "cherry-pick",
-    "revert",
-    "rollback",
-    "reset",
-    "undo",
-    "redo",
-    "reflog",
-    "blame",
-    "bisect",
-    "status",
-    "watch",
-    "view",
-    "clone",
-    "push",
-    "pull",
-    "fetch",
-    "remote",
-    "gc",
-    "fsck",
-    "check-classes",
-    "export",
-    "import",
-    "verify",
-    "key",
-    "mcp",
-    "completion",
-)
+GROUPS = {
+    "Look": ("log", "show", "diff", "ls", "grep", "blame", "bisect", "status", "reflog", "watch", "view"),
+    "Move": ("checkout", "switch", "reset", "rollback", "undo", "redo", "revert"),
+    "Branch and merge": ("branch", "tag", "merge", "cherry-pick"),
+    "Share": ("clone", "push", "pull", "fetch", "remote", "export", "import"),
+    "Take care": ("gc", "fsck", "check-classes", "verify", "key"),
+    "For agents and shells": ("mcp", "completion"),
+}
 """The commands in the order of the help, frequent ones first. `commands/NAME.py` holds each as `NAME`."""
+
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 _PYTHON = "It needs Python, because this command stores no values"
 ELSEWHERE = {
@@ -84,7 +57,6 @@ ELSEWHERE = {
     "list": "Use `vstate ls`.",
     "ls-files": "Use `vstate ls`.",
     "ls-tree": "Use `vstate ls REV`.",
-    "grep": "Use `vstate log --grep TEXT` for messages, and `vstate ls` for keys.",
     "shortlog": "Use `vstate log --oneline`.",
     "whatchanged": "Use `vstate log -p`.",
     "rev-parse": "Use `vstate log -1 --json REV`.",
@@ -105,10 +77,10 @@ ELSEWHERE = {
     "repair": "Use `vstate fsck --repair`.",
     "verify-commit": "Use `vstate verify`.",
     "sign": "Use `vstate key`.",
-    "help": "Use `vstate --help` or `vstate COMMAND --help`.",
 }
 """Where to find words of git and Python that are no command here."""
 
+_WIDEST = max(map(len, COMMANDS))
 _RESUMABLE = ("clone", "push", "pull", "fetch", "import")
 
 
@@ -137,12 +109,22 @@ class App(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == "help":  # as git
+            args = [*args[1:2], "--help"]
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             close = similar(name, COMMANDS)
             hint = ELSEWHERE.get(name) or (f"Did you mean {' or '.join(close)}?" if close else "")
             raise click.UsageError(f"No such command {name!r}. {hint}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in GROUPS.items():
+            limit = formatter.width - 6 - _WIDEST
+            with formatter.section(title):
+                commands = {name.ljust(_WIDEST): self.get_command(ctx, name) for name in names}
+                helps = [(name, each.get_short_help_str(limit)) for name, each in commands.items() if each]
+                formatter.write_dl(helps)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -11,11 +11,9 @@ from typing import Any, Final
 import click
 
 from vstate.errors import VStateError
-from vstate.plural import counted
 from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD
 from vstate.repo.repository import Repository
-from vstate.repo.search.texts import find_text
 from vstate_cli import commits
 from vstate_cli.output import Output, safe
 from vstate_cli.session import Session
@@ -96,21 +94,7 @@ class Tools:
 
         With prefix, only keys that begin with it are searched. Each line has a key, a path and the text.
         """
-
-        def search(session: Session) -> None:
-            repo, most = session.repo, min(max(limit, 1), MOST_PLACES)
-            found = find_text(repo, repo.resolve(rev), text, prefix, most=most)
-            for place in found.places:
-                path = " (key)" if place.path is None else f" {safe(place.path, 200)}"
-                session.out.line(f"{safe(place.key, 200)}{path}: {safe(place.excerpt)}")
-            searched = f"{counted(len(found.places), 'place')} in {counted(found.keys, 'key')}"
-            if found.unread:
-                searched += f"; {counted(found.unread, 'value')} could not be read to the end"
-            if not found.is_complete:
-                searched += "; there may be more: give a prefix, or a longer text"
-            session.out.line(searched)
-
-        return self._call(search)
+        return self._run("grep", text=text, rev=rev, prefix=prefix, limit=min(max(limit, 1), MOST_PLACES))
 
     def fork(self, name: str, at: str = "HEAD") -> str:
         """Make a new branch at a revision. Nothing else changes."""

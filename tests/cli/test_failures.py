@@ -235,3 +235,14 @@ def test_forced_colour(store):
     assert "\x1b[32m" in run("-s", str(store), "log", FORCE_COLOR="1").stdout
     assert "\x1b" not in run("-s", str(store), "log", FORCE_COLOR="1", NO_COLOR="1").stdout
     assert "\x1b" not in run("-s", str(store), "log", "--json", FORCE_COLOR="1").stdout
+
+
+def test_help(vstate):
+    """`vstate help COMMAND` is `vstate COMMAND --help`; each command is in one group of `vstate help`."""
+    assert vstate("help", "log") == vstate("log", "--help")
+    listed = vstate("help")
+    assert listed == vstate("--help")
+    for title, names in app.GROUPS.items():
+        assert f"{title}:\n  {names[0]} " in listed
+        for name in names:
+            assert len(re.findall(rf"^  {name} ", listed, re.MULTILINE)) == 1

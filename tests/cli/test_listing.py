@@ -66,3 +66,8 @@ def test_status_stops_counting(vstate, monkeypatch):
     assert vstate.json("status", "--timeout", "0.0000001")["at_least"] == ["commits", "objects"]
     assert "commits   1 or more (--timeout 0 counts them all)" in vstate("status", "--timeout", "0.0000001")
     assert vstate.json("status", "--timeout", "0")["at_least"] == []
+
+
+def test_all_of_it_in_long(vstate):
+    """-a lists expired keys too; here there is none."""
+    assert vstate("ls", "-la") == vstate("ls", "-l")

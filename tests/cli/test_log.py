@@ -58,7 +58,7 @@ def test_key_that_never_was(vstate):
     """A key that no commit changed is a remark on standard error."""
     result = vstate.run("log", "--key", "plam")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "vstate: no commit up to HEAD changed the key 'plam'\n"
+    assert result.stderr == "vstate: no commit up to HEAD changed the key 'plam'; did you mean: plan?\n"
 
 
 def test_json_lines(vstate):
@@ -220,3 +220,29 @@ def test_a_number_behind_an_option_is_its_value(vstate, store):
         state.commit("a key -5")
     assert "a key -5" in vstate("log", "--key", "-5")
     assert "-1 is not in the range" in vstate.run("log", "-n", "-1").stderr
+
+
+def test_commits_that_brought_a_text_or_took_it_out(vstate):
+    """`-S` finds them by the values and keys that they changed, in upper or lower case."""
+    [found] = vstate("log", "-S", "WIN", "--json").splitlines()
+    assert json.loads(found)["message"] == "start"
+    brought = vstate("log", "-S", "think", "--oneline")
+    assert len(brought.splitlines()) == 1
+    assert "read" in brought
+    assert vstate("log", "-S", "nowhere to be found") == ""
+
+
+def test_commits_of_an_author(vstate):
+    """`--author` takes the beginning of a key. No commit here is signed."""
+    assert vstate("log", "--author", "ed25519:00") == ""
+
+
+def test_texts_in_keys_and_values(vstate):
+    """`grep` prints the key, the path and the text, and counts on standard error; with JSON all of it."""
+    found = vstate.run("grep", "win")
+    assert "plan .goal: win\n" in found.stdout or "plan goal: win\n" in found.stdout
+    assert found.stderr.startswith("1 place in ")
+    document = vstate.json("grep", "notes/")
+    assert {place["key"] for place in document["places"]} == {"notes/a", "notes/b"}
+    assert document["places"][0]["path"] is None
+    assert vstate.json("grep", "win", "v1", "mess")["places"] == []

@@ -13,6 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 API = {"log", "show", "diff", "checkout", "ls", "branch", "tag", "rollback", "status", "completion"} | {
     "verify",
+    "grep",
     "check-classes",
     "key",
     "mcp",

@@ -296,7 +296,10 @@ class History:
         """Read the nodes that a comparison of the commit with its first parent needs, with those of the next
         commits, if commits are compared in order.
         """
-        roots = {each.oid: each.root for each in self._upcoming(commit, None)}
+        upcoming = self._upcoming(commit, None)
+        if not upcoming:
+            return
+        roots = {each.oid: each.root for each in upcoming}
         pairs = []
         for each in map(self._objects.commit, roots):
             before = roots.get(each.parent_ids[0]) if each.parent_ids else None

@@ -65,6 +65,14 @@ from vstate_cli.suggestions import complete_key, complete_revision
 @click.option(
     "--info", metavar="NAME[=VALUE]", multiple=True, help="Show commits whose info has NAME, with that value."
 )
+@click.option(
+    "-S",
+    "text",
+    metavar="TEXT",
+    default="",
+    help="Show commits that brought TEXT into a value, or took it out.",
+)
+@click.option("--author", metavar="KEY", default="", help="Show commits signed with the key that begins so.")
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of a merge.")
 @click.option("-p", "--patch", is_flag=True, help="Show the changes inside the values, as `vstate diff`.")
 @click.option("--stat", is_flag=True, help="Show the changed keys with types and sizes.")
@@ -106,7 +114,10 @@ def log(session: Session, revs: tuple[str, ...], **options: Any) -> None:
         session.out.lines(lines)
     if number == 0 and found.keys and found.limit != 0 and not session.json:
         keys = " or ".join(map(repr, found.keys))
-        session.out.note(f"no commit up to {' '.join(revs) or 'HEAD'} changed the key {keys}")
+        at = session.repo.objects.commit(found.starts[0])
+        similar = [name for key in found.keys for name in session.similar_keys(at, key) if name != key]
+        hint = f"; did you mean: {', '.join(similar)}?" if similar else ""
+        session.out.note(f"no commit up to {' '.join(revs) or 'HEAD'} changed the key {keys}{hint}")
 
 
 class View(NamedTuple):
@@ -193,7 +204,9 @@ def _lines(
     last: Line = [" ", *changes.counts(diff)] if view.oneline and diff else []
     if view.oneline and shallow:
         last = [*last, ("  (history cut off)", "yellow")]
-    message = session.out.fit(commits.subject(commit), used + columns([*first, *last]) + 1)
+    message = commits.subject(commit)
+    if session.out.width is not None:
+        message = session.out.fit(message, used + columns([*first, *last]) + 1)
     first += [f" {message}"] if message else [(" (no message)", "dim")]
     if view.oneline:
         yield first + last

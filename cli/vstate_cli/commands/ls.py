@@ -39,14 +39,15 @@ KeyEntry = tuple[str, Entry | None]
 @click.option(
     "-l", "long", is_flag=True, help="Show the size and type of each value, and when its key expires."
 )
-def ls(session: Session, rev: str | None, prefix: str | None, long: bool) -> None:
+@click.option("-a", "--all", "everything", is_flag=True, help="List keys that have expired, too.")
+def ls(session: Session, rev: str | None, prefix: str | None, long: bool, everything: bool) -> None:
     """List keys.
 
     List the keys at REV (default: HEAD) that begin with PREFIX, sorted. A single argument that is no
     revision is a PREFIX. With REV, expired keys are listed too, because the commit holds them.
     """
     commit, prefix, as_committed = _find(session, rev, prefix)
-    entries = _entries(session, commit, prefix, None if as_committed else expiry.now())
+    entries = _entries(session, commit, prefix, None if as_committed or everything else expiry.now())
     if session.json:
         session.out.json_array(_document(key, entry) for key, entry in entries)
     elif long:

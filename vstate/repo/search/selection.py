@@ -17,6 +17,7 @@ from vstate.repo.core import Core
 from vstate.repo.names.dates import parse_time
 from vstate.repo.names.refs import HEAD
 from vstate.repo.rules.signing import signer_of
+from vstate.repo.search.texts import moves_text
 
 RANGE: Final = re.compile(
     r"(?P<a>(?:@\{[^}]*\}|[^.@]|\.(?!\.)|@(?!\{))*)(?P<dots>\.{2,3})(?P<b>.*)", re.DOTALL
@@ -38,6 +39,8 @@ class Selection:
     info: Sequence[tuple[str, str | None]] = ()
     author: str = ""
     """The beginning of the key of the signature, as text; "" for any commit."""
+    text: str = ""
+    """A text that the commit brought into a value or a key, or took out; "" for any commit."""
     first_parent: bool = False
     limit: int | None = None
     walked: list[Commit] | None = field(default=None)
@@ -54,18 +57,20 @@ class Selection:
             or self.patterns
             or self.info
             or self.author
+            or self.text
         )
 
     def walk(self) -> Iterator[tuple[Commit, bool]]:
         """The commits of the walk, and whether each is shown; with no regard to `limit`."""
         since = None if self.since is None else microseconds(self.since)
+        is_partial = self.is_partial
         for commit in self.repo.history.outside(self.starts, self.excluded, first_parent=self.first_parent):
             # The walk goes back in order, and no time is later than its order.
             if since is not None and commit.order < since:
                 return
             if self.walked is not None:
                 self.walked.append(commit)
-            yield commit, self._is_shown(commit)
+            yield commit, not is_partial or self._is_shown(commit)
 
     def _is_shown(self, commit: Commit) -> bool:
         info = [(name, _text(value)) for name, value in commit.info.items()]
@@ -79,6 +84,7 @@ class Selection:
             and all(_has(commit.info, *wanted) for wanted in self.info)
             and (not self.author or str(signer_of(commit) or "").startswith(self.author))
             and (not self.keys or any(self._changes_key(commit, key) for key in self.keys))
+            and (not self.text or moves_text(self.repo, commit, self.text))
         )
 
     def _changes_key(self, commit: Commit, key: str) -> bool:

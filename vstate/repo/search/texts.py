@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
@@ -90,6 +91,29 @@ def find_text(
         except (InertError, InvalidInput, CorruptObject):
             unread += 1
     return FoundTexts(tuple(places), keys, unread, is_complete)
+
+
+def moves_text(core: Core, commit: Commit, text: str) -> bool:
+    """Whether the commit changed how often a value, or a key, has the text, as `git log -S` finds commits.
+
+    It is compared with its first parent. A value that cannot be read has no text.
+    """
+    before = core.history.before(commit)
+    old = before[0].root if before else None
+    wanted = text.lower()
+    return any(
+        _times(core, change.key, change.old, wanted) != _times(core, change.key, change.new, wanted)
+        for change in tree.diff(core.objects.nodes_once, old, commit.root)
+    )
+
+
+def _times(core: Core, key: str, data: bytes | None, wanted: str) -> int:
+    if data is None:
+        return 0
+    times = key.lower().count(wanted)
+    with suppress(InertError, InvalidInput, CorruptObject):
+        times += sum(text.lower().count(wanted) for _, text in _texts(core.inspect(key, data)))
+    return times
 
 
 def _texts(value: object) -> Iterator[tuple[str, str]]:
