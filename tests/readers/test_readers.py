@@ -231,6 +231,34 @@ def test_a_thread_of_langgraph_reads_step_by_step(tmp_path: Path) -> None:
     assert {"left", "messages", "checkpoint", "sub/messages"} <= {*keys}
 
 
+def test_an_encrypted_thread_reads_as_far_as_it_can(tmp_path: Path) -> None:
+    """The channels keep their names and encrypted values, and the subjects are the stored messages."""
+    encrypted = pytest.importorskip("langgraph.checkpoint.serde.encrypted")
+    from langgraph.checkpoint.base import empty_checkpoint
+
+    from vstate.integrations.langgraph import VstateSaver
+
+    class Mirror:
+        def encrypt(self, text: bytes) -> tuple[str, bytes]:
+            return "mirror", text[::-1]
+
+        def decrypt(self, name: str, text: bytes) -> bytes:
+            return text[::-1]
+
+    saver = VstateSaver(tmp_path / "s", serde=encrypted.EncryptedSerializer(Mirror()))
+    config = {"configurable": {"thread_id": "ann", "checkpoint_ns": ""}}
+    made = {**empty_checkpoint(), "channel_values": {"secret": ["a" * 50]}, "channel_versions": {"secret": 1}}
+    with saver:
+        config = saver.put(config, made, {"source": "loop", "step": 3}, {"secret": 1})
+        saver.put_writes(config, [("secret", "b")], "task", "~__pregel_pull, buy")
+        shown = Shown(saver.repo)
+        head = shown.resolve("threads/ann")
+        assert [commit.message for commit in shown.log(head)] == ["buy: secret (msgpack+mirror)", "loop 3"]
+        keys = {key: shown.inspect(key, entry.raw) for key, entry in shown.entries(head.root)}
+    assert keys["secret"][0] == "msgpack+mirror"
+    assert keys.keys() == {"checkpoint", "secret", "pending/buy/secret"}
+
+
 def test_a_forged_thread_costs_little(tmp_path: Path) -> None:
     """A value that repeats a part of the journal without end shows as it is stored, at once."""
     part = b"x" * 8000

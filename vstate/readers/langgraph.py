@@ -142,6 +142,8 @@ def _told(record: Record, parts: _Parts) -> str:
         if saved is None:
             return ""
         about = _mapping(saved.metadata)
+        if "step" not in about:  # it is encrypted
+            return ""
         source = about.get("source")
         named = "" if source in ("loop", None) else f" ({source})"
         names = list(_next(parts, saved))
@@ -171,6 +173,8 @@ def _writes_told(writes: Iterable[tuple[str, Serialized]]) -> Iterator[str]:
             yield f"resumes: {_text(pair.value)}"
         elif channel == _ERROR:
             yield f"error: {_text(pair.value)}"
+        elif pair.is_unknown:
+            yield f"{channel} ({pair.kind})"
         elif not _is_edge(channel):
             yield value_in_words(channel, pair.value)
 

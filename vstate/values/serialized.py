@@ -23,6 +23,7 @@ _DEEPEST: Final = 20  # extensions inside each other
 _SHORT: Final = 2048  # bytes of an extension whose object stays in memory
 
 _ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+_NAMES: Final = {"utf-8": "str", "null": "NoneType", "bytes": "bytes", "bytearray": "bytes"}
 _ARRAY_HEADS: Final = frozenset(bytes([head]) for head in _ARRAYS)
 _LIST_OF_ONE: Final = b"\x91"
 _MAPS: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
@@ -35,6 +36,11 @@ class Serialized(NamedTuple):
     data: bytes
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether the form is one that nothing here reads, such as an encrypted one."""
+        return self.kind not in _NAMES and self.kind != "msgpack"
+
+    @property
     def type(self) -> str:
         """The type of the value, as entries name types."""
         if self.kind == "msgpack" and self.data:
@@ -42,11 +48,11 @@ class Serialized(NamedTuple):
                 return "list" if self.data[0] in _ARRAYS else "dict"
             value = self.value
             return value.type if isinstance(value, Instance) else type(value).__name__
-        return {"utf-8": "str", "null": "NoneType"}.get(self.kind, self.kind)
+        return _NAMES.get(self.kind, "tuple")
 
     @property
     def value(self) -> object:
-        """The value as it is shown. Data of an unknown form, such as an encrypted one, is bytes."""
+        """The value as it is shown. Data of an unknown form is bytes."""
         if self.kind == "null":
             return None
         return read_serialized(self.kind, self.data, Budget(Limits())) if self.kind in KINDS else self.data
