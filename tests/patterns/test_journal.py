@@ -39,6 +39,19 @@ PLAIN = [
 ]
 
 
+def test_the_marks_are_keys_of_the_first_commit() -> None:
+    """They stand beside the first records, once. Without a record there is no commit."""
+    repo = Repository(Memory())
+    journal = Journal(repo, "j", marks={"mark": "x"})
+    assert journal.rewrite(lambda known: []) is None
+    first = journal.append(lambda known: [1])
+    second = journal.append(lambda known: [2])
+    for commit in (first, second):
+        assert commit is not None
+        assert [key for key, _ in repo.entries(commit.root)] == ["journal/000000000000", "mark"]
+    assert [*repo.changes(second)] == ["journal/000000000000"]
+
+
 def test_records_come_back_with_types_and_order(agent_store: AgentStore) -> None:
     """Every kind of plain data comes back as it was, in the order of its keys, on any store."""
     Journal(Repository(agent_store()), "t").append(lambda index: PLAIN)

@@ -203,7 +203,7 @@ class Opening:
             try:
                 commit = self.repo.commit(
                     branch,
-                    set=made[0] if head else {**self.marks, **made[0]},
+                    set=made[0] if head or not made[0] else {**self.marks, **made[0]},
                     delete=made[1],
                     expect=head,
                     labels=labels,

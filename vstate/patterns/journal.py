@@ -220,10 +220,11 @@ class Journal(Generic[I]):
     ) -> Commit | None:
         """Commit these segments, with these new records, on top of the known ones; RefMoved."""
         made, gone = self._difference(segments)
+        new = {**beside, **made}
         labels = None if self._labels_of is None else self._labels_of(self, records)
         own = BranchChanges(
             self.branch,
-            set={**beside, **made} if self.head else {**self._marks, **beside, **made},
+            set=new if self.head or not new else {**self._marks, **new},
             delete=gone,
             expect=self.head,
             message=message,
