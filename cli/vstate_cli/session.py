@@ -18,6 +18,7 @@ from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate.similar import similar
+from vstate.values.entry import Entry
 from vstate_cli import overview
 from vstate_cli.output import Output, safe
 from vstate_cli.store import open_repository
@@ -111,6 +112,10 @@ class Session:
             for name, oid in self.repo.refs.list(prefix).items():
                 found.setdefault(str(oid), []).append(prefix + name)
         return found
+
+    def keys_below(self, commit: Commit, name: str, most: int) -> list[tuple[str, Entry]]:
+        """The first keys below a name with their entries: those that begin with the name and a slash."""
+        return [*islice(self.repo.entries(commit.root, f"{name.rstrip('/')}/"), most)] if name else []
 
     def similar_keys(self, commit: Commit, name: str) -> list[str]:
         """A few keys of the commit that begin with `name` or look like it."""

@@ -1,8 +1,13 @@
 """`vstate show`."""
 
+import json
 import re
 
+from click.testing import CliRunner
+from vstate_cli.app import cli
+
 from vstate import Disk, Versioned
+from vstate.sessions import Conversation
 
 
 def test_head_without_arguments(vstate):
@@ -57,7 +62,7 @@ def test_neither_revision_nor_key(vstate):
     """The error suggests revisions and keys."""
     message = vstate.fails("show", "plam")
     assert message.startswith("'plam' is neither a revision nor a key of HEAD; did you mean: plan (key)")
-    assert "notes/a (key)" in vstate.fails("show", "notes")
+    assert "notes/a (key)" in vstate.fails("show", "note")
 
 
 def test_a_key_that_is_not_there_then(vstate):
@@ -98,3 +103,21 @@ def test_long_lists_of_short_items_are_read_across(vstate, store):
     assert 4 < len(lines) < 9
     assert max(map(len, lines)) <= 100
     assert len(vstate("show", "names").splitlines()) == 11
+
+
+def test_the_keys_below_a_name(tmp_path, monkeypatch):
+    """The messages of a Conversation are shown as one; other keys each in words. JSON has the values."""
+    monkeypatch.chdir(tmp_path)
+    with Versioned(Disk(".vstate")) as state:
+        chat = Conversation(state, "chat")
+        chat.extend([{"role": "user", "content": "Buy tea"}, {"role": "assistant", "content": "done"}])
+        state["limits/a"], state["limits/b"] = 3, {"x": [1, 2]}
+        state.commit("two")
+    run = CliRunner().invoke
+    shown = run(cli, ["show", "HEAD", "chat"]).stdout
+    assert shown.splitlines() == ["2 messages", "[0] user       Buy tea", "[1] assistant  done"]
+    assert run(cli, ["show", "chat/"]).stdout == shown
+    assert run(cli, ["show", "limits"]).stdout.splitlines() == ["limits/a  3", "limits/b  {'x': [1, 2]}"]
+    keys = json.loads(run(cli, ["show", "limits", "--json"]).stdout)["keys"]
+    assert [(each["key"], each["value"]) for each in keys] == [("limits/a", 3), ("limits/b", {"x": [1, 2]})]
+    assert run(cli, ["show", "HEAD", "none"]).exit_code == 1

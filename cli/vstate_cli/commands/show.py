@@ -9,6 +9,7 @@ from itertools import islice
 import click
 
 from vstate.display import documents
+from vstate.display.chats import chat_view
 from vstate.errors import KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
@@ -16,10 +17,11 @@ from vstate.plural import counted
 from vstate.readers.words import in_brief
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part
+from vstate.values.entry import Entry
 from vstate.values.inert import plain
 from vstate.values.inspection import describe
-from vstate_cli import changes, commits, values
-from vstate_cli.output import Line, padded, safe
+from vstate_cli import changes, commits, drawing, values
+from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_key, complete_revision_or_key
 
@@ -27,6 +29,7 @@ _REV_AND_KEY = re.compile(
     r"((?:@\{[^}]*\}|[^:@]|@(?!\{))*):(.*)", re.DOTALL
 )  # a time in braces may have colons
 _MOST_KEYS = 50
+_MOST_BELOW = 1000
 _MOST_DETAILS = 10
 _LONGEST_READ = 4_000_000  # bytes of a value that is shown beside its key
 _MOST_EVENTS = 50
@@ -49,7 +52,8 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
     "null. Of a commit that a reader shows, state is a list of {key, type, size}. For a value, {commit, "
     "key, type, size, value}, with path if one is given; type and size are those of the whole value. Data "
     "that JSON cannot hold is an object with a key that starts with $, as $type for the class of an object. "
-    "If the value cannot be read, value is null and error says why.",
+    "If the value cannot be read, value is null and error says why. For the keys below KEY, {commit, keys: "
+    "[{key, type, size, value}]}.",
 )
 @click.argument("rev", required=False, shell_complete=complete_revision_or_key)
 @click.argument("key", required=False, shell_complete=complete_key)
@@ -67,6 +71,8 @@ def show(session: Session, rev: str | None, key: str | None, path: str | None, l
     Show the commit REV (default: HEAD) with its events and changes, and with its state on the branch of an
     adapter. With KEY, show the value of KEY at REV. A single argument that is no revision is a key of HEAD.
     REV:KEY means the same as REV KEY. PATH names a part of the value, in the form that `vstate diff` prints.
+
+    A KEY that has keys below it, such as the name of a Conversation, shows these keys.
 
     A frame of pandas or pyarrow is a table, an array has its dtype, shape and range, and a list of messages
     is a conversation. Their parts have paths, such as price[3] for a cell.
@@ -95,7 +101,7 @@ def _find(
         return session.repo.resolve(rev), key, path
     if error is None:
         return commit, None, None
-    if session.repo.entry(commit.root, rev) is not None:
+    if session.repo.entry(commit.root, rev) is not None or session.keys_below(commit, rev, 1):
         return commit, rev, None
     if match is not None:
         return session.repo.resolve(match[1] or "HEAD"), match[2], None
@@ -156,24 +162,56 @@ def _show_commit(session: Session, commit: Commit) -> None:
         out.line((f"  … {counted(len(diff) - _MOST_KEYS, 'more key')} ({more} has them all)", "dim"))
 
 
+def _show_folder(session: Session, commit: Commit, below: list[tuple[str, Entry]], limit: int | None) -> None:
+    """Show the keys below a name: as a conversation, if each is a message, or each in words."""
+    repo, out = session.repo, session.out
+    if session.json:
+        shown: list[Document] = []
+        for key, entry in below:
+            value = plain(repo.inspect(key, entry.raw), max_nodes=limit or _MOST_ITEMS // len(below))
+            shown.append({"key": key} | documents.entry_document(entry) | {"value": value})
+        out.json({"commit": commit.id, "keys": shown})
+        return
+    size = sum(entry.size for _, entry in below)
+    try:
+        found = [repo.inspect(key, entry.raw) for key, entry in below] if size <= _LONGEST_READ else []
+    except values.UNREADABLE:
+        found = []
+    view = chat_view(found)
+    if view is None:
+        out.lines(_key_lines(session, below))
+    else:
+        out.lines(drawing.chat_lines(view, out.width or values.NARROW))
+    if len(below) == _MOST_BELOW:
+        out.note(f"these are the first {_MOST_BELOW:,} keys; vstate ls has them all")
+
+
 def _state_lines(session: Session, commit: Commit) -> Iterator[Line]:
     """The keys that a reader shows at a commit, each with its value in words."""
+    shown = [*islice(session.repo.entries(commit.root), _MOST_KEYS + 1)]
+    yield from _key_lines(session, shown[:_MOST_KEYS])
+    if len(shown) > _MOST_KEYS:
+        yield [(f"… more (vstate ls {commit.short} has them all)", "dim")]
+
+
+def _key_lines(session: Session, shown: list[tuple[str, Entry]]) -> Iterator[Line]:
     repo = session.repo
-    shown = [*islice(repo.entries(commit.root), _MOST_KEYS + 1)]
     width = changes.name_width(key for key, _ in shown)
-    for key, entry in shown[:_MOST_KEYS]:
+    for key, entry in shown:
         try:
             text = in_brief(repo.inspect(key, entry.raw)) if entry.size <= _LONGEST_READ else describe(entry)
         except values.UNREADABLE:
             text = describe(entry)
         yield [padded(safe(key), width), "  ", session.out.fit(safe(text), width + 4)]
-    if len(shown) > _MOST_KEYS:
-        yield [(f"… more (vstate ls {commit.short} has them all)", "dim")]
 
 
 def _show_value(session: Session, commit: Commit, key: str, path: str | None, limit: int | None) -> None:
     out, repo = session.out, session.repo
     data = tree.lookup(repo.objects.node, commit.root, key)
+    below = session.keys_below(commit, key, _MOST_BELOW) if data is None and path is None else []
+    if below:
+        _show_folder(session, commit, below, limit)
+        return
     if data is None:
         similar = session.similar_keys(commit, key)
         raise NotFound(f"{KeyNotFound(key)} at {commit.short}", name=key, candidates=similar)
