@@ -122,15 +122,23 @@ def _argument(param: click.Argument) -> str:
 
 
 def _option(param: click.Parameter) -> str:
-    value = "" if getattr(param, "is_flag", False) else f" {param.metavar or (param.name or '').upper()}"
-    return "/".join(param.opts) + value
+    return "/".join(param.opts) + _value(param)
+
+
+def _value(param: click.Parameter) -> str:
+    """The word behind an option."""
+    if getattr(param, "is_flag", False):
+        return ""
+    if isinstance(param.type, click.Choice):
+        return f" {'|'.join(param.type.choices)}"
+    return f" {param.metavar or (param.name or '').upper()}"
 
 
 def _row(option: click.Option) -> str:
     names = "`, `".join(option.opts)
-    value = "" if option.is_flag else f" {option.metavar}"
     default = f" Default: {option.default:g}." if option.show_default else ""
-    return f"| `{names}{value}` | {option.help}{default} |".replace("A|B", "A\\|B")
+    value = _value(option).replace("|", "\\|")
+    return f"| `{names}{value}` | {option.help}{default} |"
 
 
 def _epilog(command: click.Command) -> tuple[list[str], str]:

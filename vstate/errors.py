@@ -184,12 +184,12 @@ class Diverged(Conflict):
         elif ref.startswith("tags/"):
             message = (
                 f"{ref} is at {_short(theirs)} there, not at {_short(ours)}, and tags do not move; delete it "
-                "there first, or push with force=True (--force)"
+                "there first, or push with force=True"
             )
         else:
             message = (
-                f"{ref} is at {_short(theirs)} there, which {_short(ours)} does not follow; pull first "
-                "(`vstate pull`), or push with force=True (--force): the reflog there keeps the old commit"
+                f"{ref} is at {_short(theirs)} there, which {_short(ours)} does not follow; pull first, "
+                "or push with force=True: the reflog there keeps the old commit"
             )
         super().__init__(message)
         self.ref = ref

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import traceback
 from importlib import import_module
@@ -132,7 +133,8 @@ class App(click.Group):
             sys.stdout.flush()
             return result
         except VStateError as error:
-            _fail(safe(str(error)))
+            # The library speaks of its arguments, and the command of its options.
+            _fail(safe(re.sub(r"\b(force|create)=True", r"--\1", str(error))))
         except KeyboardInterrupt:
             print(file=sys.stderr)
             if ctx.invoked_subcommand in _RESUMABLE:

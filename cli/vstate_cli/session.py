@@ -43,6 +43,8 @@ class Session:
     def repo(self) -> Repository:
         """The repository of the store, opened at the first use; readers show it to a command that reads."""
         repo = open_repository(self._store, create=self._create)
+        if self._create and self._store is None:
+            self.out.note(f"the store is {repo.store.location}")
         return Shown(repo) if self._is_shown else repo
 
     @functools.cached_property

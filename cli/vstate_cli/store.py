@@ -24,7 +24,7 @@ def find_store(place: str | None, *, create: bool = False) -> str:
     """The path or URL `place`; without one, the nearest store here or in a parent.
 
     A store is the directory `.vstate` in a directory, or the directory itself, as a clone is. If there is
-    none, NotFound; with `create`, the path here at which to make one.
+    none, NotFound. With `create`, no parent is looked at: the path here, at which to make one.
     """
     if place:
         if _MEMORY.match(place):
@@ -36,7 +36,7 @@ def find_store(place: str | None, *, create: bool = False) -> str:
         here = Path.cwd()
     except OSError:
         raise NotFound(f"the current directory no longer exists; {_NAME_ONE}") from None
-    for directory in (here, *here.parents):
+    for directory in (here,) if create else (here, *here.parents):
         if (directory / DIRECTORY).is_dir():
             return str(directory / DIRECTORY)
         if (directory / FILE_NAME).is_file():  # a clone, for one

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 
 import click
 from click.shell_completion import CompletionItem
 
-from vstate.errors import VStateError
+from vstate.errors import InvalidInput, NotFound, VStateError
+from vstate.objects.commit import Commit
+from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD, REMOTES, TAGS, typed_ref
 from vstate.repo.repository import Repository
 from vstate_cli.store import open_repository
@@ -26,11 +29,12 @@ def _completing(names: Callable[[Repository, str], list[str]]) -> Complete:
     """Suggest those of the names that begin with the typed text. A store that cannot be read has none."""
 
     def complete(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+        is_key = KEYS_FOLLOW in context.meta or names is _keys
+        wanted = partial(_keys, words=_words(context)) if is_key else names
         place = context.params.get("store")
         while place is None and context.parent is not None:
             context = context.parent
             place = context.params.get("store")
-        wanted = _keys if KEYS_FOLLOW in context.meta else names
         try:
             repo = open_repository(place)
             with repo.store:
@@ -60,8 +64,10 @@ def _revisions(repo: Repository, typed: str) -> list[str]:
     return [f"{start}{dots}{name}" for name in names]
 
 
-def _keys(repo: Repository, typed: str) -> list[str]:
-    found = islice(repo.entries(repo.resolve(HEAD).root, typed), _MOST)
+def _keys(repo: Repository, typed: str, words: Sequence[str] = ()) -> list[str]:
+    shown = Shown(repo)
+    commit = next(filter(None, (_find(shown, word) for word in (*reversed(words), HEAD))), None)
+    found = islice(shown.entries(commit.root, typed), _MOST) if commit is not None else ()
     return [key for key, _ in found if key.isprintable()]  # the shell reads one suggestion a line
 
 
@@ -69,6 +75,20 @@ complete_tag = _completing(_tags)
 complete_remote = _completing(_remotes)
 complete_revision = _completing(_revisions)
 complete_key = _completing(_keys)
+
+
+def _words(context: click.Context) -> list[str]:
+    """The words of the line so far, each range by its end."""
+    values = [value for name, value in context.params.items() if name != "store" and value]
+    words = [word for value in values for word in ([value] if isinstance(value, str) else value)]
+    return [word.rpartition("..")[2] for word in words]
+
+
+def _find(repo: Repository, word: str) -> Commit | None:
+    try:
+        return repo.resolve(word)
+    except (NotFound, InvalidInput):
+        return None
 
 
 complete_branch = _completing(_branches)

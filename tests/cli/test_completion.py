@@ -45,4 +45,8 @@ def test_suggestions(store):
     assert complete(f"vstate -s {store} log v1..m") == ["v1..main"]
     for words in ("log main -- m", "checkout v1 -- m", "diff -- m"):
         assert complete(f"vstate -s {store} {words}") == ["messages"]
+    assert complete(f"vstate -s {store} show v1 ") == ["messages", "old", "plan", "text"]
+    assert complete(f"vstate -s {store} diff v1 HEAD n") == ["notes/a", "notes/b"]
+    assert complete(f"vstate -s {store} log v1 -- n") == []
+    assert complete(f"vstate -s {store} log v1..main -- n") == ["notes/a", "notes/b"]
     assert complete("vstate -s /nowhere log ") == []

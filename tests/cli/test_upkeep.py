@@ -480,3 +480,18 @@ def test_values_come_from_shelve_and_json(vstate, tmp_path):
     assert "no directory" in vstate.fails("import", "json", "none")
     assert vstate.run("import", "one", "two").exit_code == 2
     assert vstate.run("import", "x.bundle", "--branch", "b").exit_code == 2
+
+
+def test_an_import_goes_nowhere_unseen(store, tmp_path, monkeypatch):
+    """Without --store, it makes a store here and names it; it does not go into one of a directory above."""
+    bundle = tmp_path / "x.bundle"
+    inside = store.parent / "inside"
+    inside.mkdir()
+    runner = CliRunner()
+    assert runner.invoke(cli, ["-s", str(store), "export", "main", "-o", str(bundle)]).exit_code == 0
+    before = Versioned(store).head
+    monkeypatch.chdir(inside)
+    told = runner.invoke(cli, ["import", str(bundle)])
+    assert told.exit_code == 0
+    assert told.stderr == f"vstate: the store is {inside / '.vstate'}\n"
+    assert Versioned(inside / ".vstate", branch="main").head == before

@@ -239,7 +239,7 @@ def test_commits_of_others_are_not_pushed_away() -> None:
     chain(store, 1, start=20)
     chain(store, 1, "fine")
     before = dict(target.items())
-    with pytest.raises(Diverged, match=r"pull first.*--force") as caught:
+    with pytest.raises(Diverged, match=r"pull first, or push with force=True:") as caught:
         push(store, target, "fine", "main")
     assert dict(target.items()) == before
     assert caught.value.theirs == refs_of(target)["heads/main"]

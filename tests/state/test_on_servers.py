@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import count
+from time import monotonic
 
 import pytest
 from hypothesis import settings
@@ -133,3 +134,28 @@ def test_a_server_that_stays_away(proxied: tuple[Proxy, str], server_url: str, v
             if not reached:
                 break
     assert rounds > 2
+
+
+def test_one_wait_for_all_keys(proxied: tuple[Proxy, str]) -> None:
+    """After a commit whose outcome is unknown, a state is printed and read with one wait for the server."""
+    proxy, url = proxied
+    with open_store(re.sub("timeout=[0-9.]+", "timeout=1", url)) as store:
+        state = Versioned(store, branch="main")
+        state.update({f"key-{number}": [number] for number in range(20)})
+        state.commit()
+        state["n"] = 1
+
+        def watch(side: Side, data: bytes) -> str:
+            proxy.refusing = True
+            return "whole"
+
+        proxy.watch = watch
+        with pytest.raises(StoreUnavailable):
+            state.commit()
+        begun = monotonic()
+        assert "21 keys" in str(state)
+        assert state["key-7"] == [7]
+        assert monotonic() - begun < 4
+        proxy.up()
+        proxy.heal()
+        state.commit()

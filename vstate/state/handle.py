@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import partial
 from heapq import merge
 from threading import Lock
+from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet, ref
 
@@ -80,6 +81,7 @@ from vstate.values.entry import ONE_BLOB, SHORT_PLAIN, Short, encode_unchecked
 from vstate.values.inspection import describe
 from vstate.values.likeness import copies_are_alike
 
+_PATIENCE = 10.0  # seconds in which no call waits again for a store that is gone
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -107,6 +109,7 @@ class Handle(StateHandle):
         hand = Hand()
         self.at = Position(hand.cache, hand, commit, head.branch)
         self.ahead = Ahead(repo)
+        self._retry_at = 0.0
         self._operation = OVER
         self._comparing = OVER
         renew_in_child(self, Handle.renew)
@@ -268,20 +271,28 @@ class Handle(StateHandle):
         """Settle before the mapping is used; the lock is held.
 
         Without the store the values in hand can still be used, unless some of them have to be undone first.
+        Then one call waits for the store, and the calls of the next seconds do not.
         """
         rest = self.at.rest
         if rest is None or rest.is_under_way:
             return self.at
+        if monotonic() < self._retry_at and not self._must_settle():
+            return self.at
         try:
             return self.settle()
         except StorageError:
-            rest = self.rest
-            tokens = [saved.token for saved in rest.open]
-            if rest.attempt is not None:
-                tokens.append(rest.attempt.token)
-            if rest.owed is not None or not all(map(is_live, tokens)):
+            self._retry_at = monotonic() + _PATIENCE
+            if self._must_settle():
                 raise
             return self.at
+
+    def _must_settle(self) -> bool:
+        """Whether values in hand have to be undone first."""
+        rest = self.rest
+        tokens = [saved.token for saved in rest.open]
+        if rest.attempt is not None:
+            tokens.append(rest.attempt.token)
+        return rest.owed is not None or not all(map(is_live, tokens))
 
     def _undo(self, attempt: Attempt) -> None:
         """Take back an attempt of an update: the keys that it noted, and the events that came since."""

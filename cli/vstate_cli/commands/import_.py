@@ -53,6 +53,8 @@ from vstate_cli.session import Session, command
 def import_(session: Session, words: tuple[str, ...], prefix: str, branch: str | None) -> None:
     """Read a bundle, a shelve file or JSON files into the store. Create the store if there is none.
 
+    Without --store, the store is .vstate in this directory, and not one of a directory above.
+
     FILE is a bundle that `vstate export` wrote, or - for standard input. Every object is checked. New
     branches are created, and branches without commits of their own are fast-forwarded. A branch that has
     diverged and a tag at another commit stay as they are, and the exit code is 1. To continue an

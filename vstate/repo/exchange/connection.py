@@ -51,9 +51,7 @@ def connected(
                 message += f"; add it with `vstate remote add {name} URL`, or write ./{name} for a directory"
             raise NotFound(message, name=name, candidates=similar(name, remotes.list())) from error
         if create is False:
-            raise NotFound(
-                f"{error}; push with create=True (--create) to make it", name=error.name
-            ) from error
+            raise NotFound(f"{error}; push with create=True to make it", name=error.name) from error
         raise
     with store:
         yield Core(store), None if url is None else name
