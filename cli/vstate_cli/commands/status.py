@@ -25,6 +25,7 @@ _CLOCK_READ_EVERY = 64  # counted items
 
 @command(
     "status",
+    reads=True,
     dated=True,
     examples=["vstate status", "vstate -s agent-state status --json", "vstate status --timeout 0"],
     json="{store, bytes, branch, upstream, head, commits, branches, tags, keys, objects, at_least}. branch "

@@ -16,6 +16,7 @@ from vstate_cli.suggestions import BRANCH, complete_key, complete_revision
 
 @command(
     "watch",
+    reads=True,
     examples=["vstate watch -n 1 --since v1", "vstate watch 'agent:*'", "vstate watch --json"],
     json="one object a line, one for each change: {key, kind, old, new, commit}. old and new are {type, "
     "size} with the size in bytes, or null; commit is the id of the commit that made the change.",
