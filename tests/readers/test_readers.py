@@ -165,6 +165,18 @@ def test_a_record_that_no_reader_reads_shows_as_stored(raw: Any, keys: dict[str,
     assert "the stored keys are shown, because the reader failed" in reason
 
 
+def test_what_was_before_a_deletion_reads_too(tmp_path: Path) -> None:
+    """A branch whose newest commit has no key shows the steps before it."""
+    pytest.importorskip("langgraph.checkpoint")
+    path = str(tmp_path / "s")
+    _, rev = run(next(kind for kind in ADAPTERS if kind.__name__ == "Saver")(), path, ["one", "two"])
+    with Disk(path) as store:
+        repo = Repository(store)
+        (branch,) = repo.branches()
+        repo.commit(branch, delete=[key for key, _ in repo.entries(repo.resolve(rev).root)])
+        assert [commit.message for commit in Shown(repo).log(branch)][1] == "step 1, end"
+
+
 def test_a_shown_repository_writes_nothing(raw: Any) -> None:
     """What readers give is for reading: a commit on top of it is refused."""
     with Disk(raw()) as store:

@@ -79,12 +79,15 @@ class Shown(Repository):
         try:
             if reader is None:
                 raise InvalidInput("this version has no such reader")
-            root, age = self._make(None, reader.state(self._keys(commit.stored)))
+            state = reader.state(self._keys(commit.stored))
+            with self._lock:
+                root, age = self._make(None, state)
         except UNREADABLE as error:
             reason = f"{type(error).__name__}: {error}" if not isinstance(error, InvalidInput) else str(error)
             self.unread[str(name)] = reason
             note = f"{name}; the stored keys are shown, because the reader failed: {reason}"
-            root, age = self._make(commit.stored, {READER: note})
+            with self._lock:
+                root, age = self._make(commit.stored, {READER: note})
         with self._lock:
             self._roots[commit.oid] = root, age
             if len(self._roots) > _MOST_ROOTS:
@@ -132,7 +135,7 @@ class Shown(Repository):
             data = tree.lookup(self.objects.node, commit.stored, READER)
             entry = None if data is None else self.parse_entry(READER, data)
             name = entry.value if entry is not None and entry.codec == ATOM else None
-        if name is None:
+        if name is None and commit.stored is not None:
             # The first commit of a branch names its reader. So the commits before this one have none.
             with self._lock:
                 if len(self._plain) > _MOST_PLAIN:
