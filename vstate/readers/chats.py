@@ -121,6 +121,13 @@ def pydantic_ai_state(stored: Stored) -> Mapping[str, Any]:
     return {"record": record, MESSAGES: line[::-1]}
 
 
+def pydantic_ai_title(stored: Stored, before: Stored | None) -> str | None:
+    """The new messages in words."""
+    keys = [key for key in stored.changed(before) if key.startswith("messages/")]
+    new = [entry["message"] for entry in map(stored.get, keys) if entry is not None]  # their ids have times
+    return messages_in_words(new, with_role=True) if new else None
+
+
 def strands_state(stored: Stored) -> Mapping[str, Any]:
     """The messages of each agent of a session of Strands as one list."""
     values: dict[str, Any] = {}

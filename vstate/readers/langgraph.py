@@ -24,7 +24,8 @@ _TO: Final = "branch:to:"
 _JOIN: Final = "join:"
 _SENDS: Final = "__pregel_tasks"
 _INTERRUPT, _RESUME, _ERROR, _START = "__interrupt__", "__resume__", "__error__", "__start__"
-_PULL, _PUSH = "~__pregel_pull", "~__pregel_push"
+_PULL, _PUSH, _UPDATE = "~__pregel_pull", "~__pregel_push", "~__interrupt__"
+_RESULTS: Final = {"__return__": "task", "__end__": "result"}
 _MOST_TOLD: Final = 20  # writes
 _MOST_RECORDS: Final = 8
 """A commit of more records is no step: it copies or prunes a thread, and says so itself."""
@@ -175,7 +176,9 @@ def _writes_told(writes: Iterable[tuple[str, Serialized]]) -> Iterator[str]:
             yield f"error: {_text(pair.value)}"
         elif pair.is_unknown:
             yield f"{channel} ({pair.kind})"
-        elif not _is_edge(channel):
+        elif channel in _RESULTS:
+            yield value_in_words(_RESULTS[channel], pair.value)
+        elif not _is_edge(channel) and channel != "__previous__":
             yield value_in_words(channel, pair.value)
 
 
@@ -191,7 +194,6 @@ def _asked(value: object) -> list[object]:
 
 def _described(parts: _Parts, saved: Saved, writes: Iterable[Write]) -> dict[str, Any]:
     about = _mapping(saved.metadata)
-    own = _mapping(saved.checkpoint)
     answered = {write.task for write in writes if write.place >= 0}
     waits = [
         plain(each)
@@ -207,8 +209,6 @@ def _described(parts: _Parts, saved: Saved, writes: Iterable[Write]) -> dict[str
         "next": list(_next(parts, saved)),
         "source": about.pop("source", None),
         "id": saved.id,
-        "parent": saved.parent,
-        "created": own.get("ts"),
     }
     about.pop("parents", None)
     return {**found, **({"metadata": plain(about)} if about else {})}
@@ -249,6 +249,10 @@ def _sent(parts: _Parts, saved: Saved | None) -> list[str]:
 def _node(path: str, saved: Saved | None, parts: _Parts) -> str:
     """The node of a task, by its path: `~__pregel_pull, buy`."""
     kind, *rest = path.split(", ")
+    if kind == _PUSH and rest and rest[0] == _PULL:  # a task of a function
+        kind, *rest = rest
+    if kind == _UPDATE:
+        return "update"
     if kind == _PULL and rest:
         return "input" if rest[0] == _START else rest[0]
     if kind == _PUSH and rest and rest[0].isdigit():

@@ -19,7 +19,7 @@ _READERS: Final[Mapping[str, tuple[str, str, str | None]]] = {
     "llama_index.chat": ("chats", "llama_state", "llama_title"),
     "llama_index.run": ("fields", "llama_run_state", None),
     "openai_agents": ("chats", "openai_state", "openai_title"),
-    "pydantic_ai": ("chats", "pydantic_ai_state", None),
+    "pydantic_ai": ("chats", "pydantic_ai_state", "pydantic_ai_title"),
     "strands": ("chats", "strands_state", "strands_title"),
 }
 """The module of each reader, its function of a state, and that of a title if it has one."""
