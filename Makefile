@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test pythons soak reliability suites zoo bench format docs site screenshots clean
+.PHONY: help demo lint quick test pythons soak reliability suites zoo bench format docs dist site screenshots clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 help:
 	@echo "make demo     run the example agent, kill it, resume it, and look at its store"
 	@echo "make quick    lint, types, layers and the quick tests, which need no server: half a minute"
-	@echo "make test     lint, types, layers and all tests: some eight minutes on two cores"
+	@echo "make test     lint, types, layers and all tests: some ten minutes on two cores"
 	@echo "make pythons  the quick tests on each Python of this machine, and values that each writes and each reads"
 	@echo "make lint     lint, types and layers alone"
 	@echo "make soak     all tests in their long form: a value of 2.2 GB, thousands of kills and power cuts; hours"
@@ -31,6 +31,7 @@ help:
 	@echo "make bench    measure vstate, other stores and the floor; writes the figures into results.json and the docs"
 	@echo "make format   format the sources"
 	@echo "make docs     write docs/cli.md from the commands"
+	@echo "make dist     build the sdist and the wheel into build/dist, and try the wheel in an empty environment"
 	@echo "make site     build the site of the docs, with a reference of every public name, into build/site"
 	@echo "make screenshots   take the pictures of the viewer anew; needs Chromium"
 	@echo "make clean    remove .venv, build/ and the caches"
@@ -44,7 +45,7 @@ $(BIN)/python:
 
 .venv/installed-runtime: pyproject.toml | $(BIN)/python
 	@echo "Installing vstate"
-	@$(PIP) install --editable .
+	@$(PIP) install --editable '.[view]'
 	@touch $@
 
 .venv/installed-bench: pyproject.toml | $(BIN)/python
@@ -75,7 +76,7 @@ demo: .venv/installed-runtime
 	@cd $(DEMO) && $(RUN_AGENT)
 	@echo && echo '# What differs inside one key? The command reads the plan without running code of the agent.' && echo '$$ vstate diff main what-if --key plan | head -n 8'
 	@$(VSTATE) diff main what-if --key plan | head -n 8
-	@printf '\n# Look at all of it in a browser. Once, in this folder: %s/pip install .[view]\n$$ cd $(DEMO) && %s/vstate view\n' "$(BIN)" "$(abspath $(BIN))"
+	@printf '\n# Look at all of it in a browser:\n$$ %s/vstate -s $(DEMO)/.vstate view\n' "$(BIN)"
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .
@@ -125,6 +126,14 @@ format: .venv/installed-dev
 
 docs: .venv/installed-dev
 	@$(BIN)/python docs/generate_cli.py
+
+# The wheel is installed into an empty environment, and runs the programs of the README from there.
+dist: .venv/installed-dev
+	@rm -rf build/dist build/wheel && $(PIP) install --quiet build
+	@$(BIN)/python -m build --outdir build/dist . > build/dist.log 2>&1 || { cat build/dist.log >&2; exit 1; }
+	@"$(PYTHON)" -m venv build/wheel && build/wheel/bin/python -m pip --quiet --disable-pip-version-check install build/dist/*.whl
+	@$(BIN)/python tests/two_minutes.py build/wheel/bin/python
+	@ls -l build/dist
 
 site: .venv/installed-runtime
 	@$(PIP) install --editable '.[site]'

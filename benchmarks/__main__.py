@@ -81,7 +81,8 @@ def main() -> None:
         "--json",
         type=Path,
         metavar="FILE",
-        help=f"write the figures to FILE ({RESULTS}; with --rows, results.json in the scratch directory)",
+        help=f"write the figures to FILE ({RESULTS}; with --rows, results.json in the scratch directory), "
+        "where the other rows stay as they are",
     )
     parser.add_argument(
         "--scratch", type=Path, default=Path("build/benchmarks"), metavar="DIR", help="make the stores in DIR"
@@ -138,6 +139,8 @@ def main() -> None:
             results.update((result.row.name, result) for result in run(work, options.scratch, options.repeat))
         done = f"{number:3} of {len(works)}  {time.perf_counter() - start:6.1f} s"
         console.print("\n".join(f"{done}  {row.name}" for row in work.rows), style="dim", highlight=False)
+    if options.rows and options.json.exists():  # the other rows stay as they are
+        results = report.read(options.json) | results
     report.write(results, report.Run(options.repeat, kind), options.json, console)
     for page in options.page:
         report.put_into(page, results)

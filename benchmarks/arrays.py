@@ -54,7 +54,7 @@ def bytes_added(
     return (size_of(directory) - before) / commits
 
 
-@workload(Row(ARRAY_TIME, "seconds", (Target(0.25, side="kvgit"), Target(4.0, side="floor")), headline=True))
+@workload(Row(ARRAY_TIME, "seconds", (Target(0.25, side="kvgit"), Target(4.0, side="floor"))))
 def change_an_array(scratch: Path) -> Iterator[Sides]:
     floor, disk = Floor(scratch / "floor.db"), MeteredDisk(scratch / "vstate")
     array = large_array()

@@ -51,7 +51,7 @@ def chat_in_a_new_store(start: Start, directory: Path) -> dict[str, float]:
 
 
 @workload(
-    Row(CHAT_BYTES, "bytes", (Target(3_000_000),), headline=True),
+    Row(CHAT_BYTES, "bytes", (Target(3_000_000),)),
     Row(CHAT_TIME, "seconds", (Target(1.0, side="kvgit"),)),
     rounds=2,
 )

@@ -34,12 +34,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. A row without targets only informs. The README shows the headlines."""
+    """One line of the report. A row without targets only informs.
+
+    README has a line for each `headline`, with its rows beside those of LangGraph's own saver.
+    """
 
     name: str
     unit: Unit
     targets: tuple[Target, ...] = ()
-    headline: bool = False
+    headline: str = ""
 
 
 @dataclass(frozen=True)

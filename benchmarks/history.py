@@ -64,7 +64,7 @@ def look(start: Start, directory: Path, histories: dict[str, list[str]]) -> dict
 
 @workload(
     Row(CHECKOUT, "seconds", (Target(1.0, side="kvgit"),)),
-    Row(DIFF, "seconds", (Target(0.5, side="kvgit"),), headline=True),
+    Row(DIFF, "seconds", (Target(0.5, side="kvgit"),)),
     Row(COLD_CHECKOUT, "seconds", ()),
     Row(COLD_DIFF, "seconds", ()),
 )

@@ -88,9 +88,7 @@ def commit_as_peer(start: Start, directory: Path) -> dict[str, float]:
     return _kept_open(start, directory)()
 
 
-@workload(
-    Row(COMMIT_ON_DISK, "seconds", (Target(0.8, side="kvgit"), Target(2.5, side="floor")), headline=True)
-)
+@workload(Row(COMMIT_ON_DISK, "seconds", (Target(0.8, side="kvgit"), Target(2.5, side="floor"))))
 def commit_on_disk(scratch: Path) -> Iterator[Sides]:
     disk, floor = MeteredDisk(scratch / "vstate"), Floor(scratch / "floor.db")
     vstate = fill(open_vstate(disk=disk))
@@ -146,7 +144,7 @@ def first_commit_once(start: Start, directory: Path) -> dict[str, float]:
     return {FIRST_ON_DISK: sample}
 
 
-@workload(Row(FIRST_ON_DISK, "seconds", (Target(0.25, side="kvgit"),), headline=True))
+@workload(Row(FIRST_ON_DISK, "seconds", (Target(0.25, side="kvgit"),)))
 def first_commit_on_disk(scratch: Path) -> Iterator[Sides]:
     values, turns = random_values(KEYS), count()
     written: tuple[int, ...] = ()
@@ -214,7 +212,7 @@ def open_and_read_once(start: Start, directory: Path) -> dict[str, float]:
     return {OPEN_AND_READ: open_and_read(start, directory, KEYS, 10)}
 
 
-@workload(Row(OPEN_AND_READ, "seconds", (Target(0.03, side="kvgit"),), headline=True))
+@workload(Row(OPEN_AND_READ, "seconds", (Target(0.03, side="kvgit"),)))
 def open_a_store(scratch: Path) -> Iterator[Sides]:
     with Stores(scratch, "doltlite", "prollytree") as stores:
         stores.each(fill_and_close)
@@ -255,7 +253,7 @@ def read_twice(start: Start, directory: Path) -> dict[str, float]:
 
 
 @workload(
-    Row(READ_FIRST, "seconds", (Target(1.5, side="kvgit"),), headline=True),
+    Row(READ_FIRST, "seconds", (Target(1.5, side="kvgit"),)),
     Row(READ_AGAIN, "seconds", (Target(1.0, side="kvgit"),)),
 )
 def read_keys(scratch: Path) -> Iterator[Sides]:

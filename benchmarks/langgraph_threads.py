@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
 
 from benchmarks.harness import Row, Sides, Target, seconds, workload
 from benchmarks.subjects import size_of
@@ -33,6 +35,12 @@ GET = "LangGraph, 500 steps of a chat, disk: get the newest again"
 GET_FIRST = "LangGraph, 500 steps of a chat, disk: the first get after opening"
 LIST = "LangGraph, 500 steps of a chat, disk: list all"
 GET_OBJECTS = "LangGraph, 500 messages of LangChain, disk: get the newest again"
+TURNS = 300
+DELTA_BYTES = "LangGraph, 300 turns of a graph with DeltaChannel, disk: bytes"
+DELTA_TURN = "LangGraph, 300 turns of a graph with DeltaChannel, disk: a turn"
+IN_SQLITE = "500 steps of a chat, beside `SqliteSaver`"
+WITH_DELTA = "300 turns of a graph with `DeltaChannel`, beside `SqliteSaver`"
+
 FILTERED = "LangGraph, 3,000 threads, disk: list the 10 checkpoints of a user"
 
 CONFIG: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
@@ -93,8 +101,8 @@ def read_again(saver: Saver) -> float:
 
 
 @workload(
-    Row(BYTES, "bytes", (Target(0.7e6),)),
-    Row(PUT, "seconds", (Target(0.8, side="langgraph"),)),
+    Row(BYTES, "bytes", (Target(0.7e6),), headline=IN_SQLITE),
+    Row(PUT, "seconds", (Target(0.8, side="langgraph"),), headline=IN_SQLITE),
     Row(PUT_LAST, "seconds", (Target(0.6, side="langgraph"),)),
     Row(GET, "seconds", (Target(0.9, side="langgraph"),)),
     Row(GET_FIRST, "seconds", (Target(2.0, side="langgraph"),)),
@@ -129,6 +137,46 @@ def threads(scratch: Path) -> Iterator[Sides]:
             LIST: listed,
             GET_OBJECTS: objects,
         }
+
+    yield {"vstate": lambda: on(VstateSaver), "langgraph": lambda: on(in_sqlite)}
+
+
+def added(chat: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
+    """The reducer of the channel: the messages in order."""
+    return [*chat, *chain.from_iterable(writes)]
+
+
+class Talk(TypedDict):
+    """The state of the graph: LangGraph stores the changes of the channel, and a snapshot now and then."""
+
+    messages: Annotated[list[Any], DeltaChannel(added)]
+
+
+@workload(
+    Row(DELTA_BYTES, "bytes", (Target(1.0, side="langgraph"),), headline=WITH_DELTA),
+    Row(DELTA_TURN, "seconds", (Target(1.0, side="langgraph"),), headline=WITH_DELTA),
+    rounds=2,
+)
+def with_delta_channel(scratch: Path) -> Iterator[Sides]:
+    rounds = iter(range(1000))
+    texts = [message["content"] for message in islice(messages(length=CHARACTERS), 2 * TURNS)]
+    graph = StateGraph(Talk)
+    graph.add_node("answer", lambda state: {"messages": [AIMessage(texts[len(state["messages"])])]})
+    graph.add_edge(START, "answer")
+
+    def on(make: Callable[[Path], Any]) -> dict[str, float]:
+        directory = scratch / str(next(rounds))
+        saver = make(directory)
+        compiled = graph.compile(checkpointer=saver)
+        config: Any = {"configurable": {"thread_id": "1"}}
+
+        def turn(number: int) -> None:
+            compiled.invoke({"messages": [HumanMessage(texts[2 * number])]}, config)
+
+        samples = [seconds(turn, number) for number in range(TURNS)]
+        assert len(compiled.get_state(config).values["messages"]) == 2 * TURNS
+        close(saver)
+        return {DELTA_BYTES: float(size_of(directory)), DELTA_TURN: statistics.median(samples)}
 
     yield {"vstate": lambda: on(VstateSaver), "langgraph": lambda: on(in_sqlite)}
 

@@ -64,7 +64,7 @@ def save_array(file: Path) -> None:
 
 
 @workload(
-    Row(ARRAY_READ, "seconds", (Target(2.0, side="floor"),), headline=True),
+    Row(ARRAY_READ, "seconds", (Target(2.0, side="floor"),)),
     Row(ARRAY_READ_PEAK, "bytes", (Target(PEAK * ARRAY),)),
     rounds=3,
 )

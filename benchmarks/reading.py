@@ -84,7 +84,7 @@ def read_once(start: Start, directory: Path) -> dict[str, float]:
 
 
 @workload(
-    Row(READ_ALL, "seconds", (Target(0.4, side="kvgit"), Target(3.0, side="floor")), headline=True),
+    Row(READ_ALL, "seconds", (Target(0.4, side="kvgit"), Target(3.0, side="floor"))),
     Row(READ_SNAPSHOT, "seconds", (Target(0.4, side="kvgit"), Target(3.0, side="floor"))),
     Row(READ_PEAK, "bytes"),
 )

@@ -178,15 +178,30 @@ def put_into(page: Path, results: Mapping[str, Result]) -> None:
             f"{page} has no <!-- figures: headlines --> or <!-- figures: all --> … <!-- /figures -->"
         )
     begin, which, end = marks.groups()
-    rows = [result for result in results.values() if which == "all" or result.row.headline]
-    judged = [verdict.met for result in results.values() for verdict in verdicts(result, results)]
-    count = (
-        f"In all {len(results)} rows, {judged.count(True)} targets are met and {judged.count(False)} missed."
-    )
-    body = "\n".join(lines_of(rows, results))
-    page.write_text(
-        f"{text[: marks.start()]}{begin}\n\n{body}\n\n{count}\n\n{end}{text[marks.end() :]}", "utf-8"
-    )
+    if which == "headlines":
+        lines = headlines(results)
+    else:
+        judged = [verdict.met for result in results.values() for verdict in verdicts(result, results)]
+        met, missed = judged.count(True), judged.count(False)
+        count = f"In all {len(results)} rows, {met} targets are met and {missed} missed."
+        lines = [*lines_of([*results.values()], results), "", count]
+    body = "\n".join(lines)
+    page.write_text(f"{text[: marks.start()]}{begin}\n\n{body}\n\n{end}{text[marks.end() :]}", "utf-8")
+
+
+def headlines(results: Mapping[str, Result]) -> list[str]:
+    """A table of the headlines in Markdown: bytes and the time of a step, vstate's and LangGraph's."""
+    units: list[Unit] = ["bytes", "seconds"]
+    found: dict[str, dict[Unit, Result]] = {}
+    for result in results.values():
+        if result.row.headline:
+            found.setdefault(result.row.headline, {})[result.row.unit] = result
+    lines = ["| in LangGraph | vstate: bytes | LangGraph's: bytes | vstate: a step | LangGraph's: a step |"]
+    lines.append(f"|---|{'--:|' * 4}")
+    for name, rows in found.items():
+        cells = (_figure(rows[unit].median(side), unit) for unit in units for side in ("vstate", "langgraph"))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
 
 
 def read(file: Path) -> dict[str, Result]:

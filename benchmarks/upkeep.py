@@ -145,7 +145,7 @@ def gc_of_live_commits(scratch: Path) -> Iterator[Sides]:
         }
 
 
-@workload(Row(GC_DEAD, "seconds", (Target(1.0, side="kvgit"),), headline=True))
+@workload(Row(GC_DEAD, "seconds", (Target(1.0, side="kvgit"),)))
 def gc_of_dead_commits(scratch: Path) -> Iterator[Sides]:
     vstate_with_commits(scratch / "vstate", dead=True)
     kvgit_with_commits(scratch / "kvgit", dead=True)
@@ -270,7 +270,7 @@ def merge_in_memory(scratch: Path) -> Iterator[Sides]:
 
 
 @workload(
-    Row(MERGE_ON_DISK, "seconds", (Target(0.6, side="kvgit"),), headline=True),
+    Row(MERGE_ON_DISK, "seconds", (Target(0.6, side="kvgit"),)),
     Row(MERGE_WITHOUT_SYNC, "seconds", (Target(0.6, side="kvgit"),)),
 )
 def merge_on_disk(scratch: Path) -> Iterator[Sides]:

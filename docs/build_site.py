@@ -28,9 +28,9 @@ NAVIGATION: dict[str, list[str]] = {
         *("resolve-a-conflict", "custom-store", "keep-it-small", "changing-classes", "moving-in"),
         "troubleshooting",
     ],
-    "For agents": ["integrations", "agents"],
+    "For agents": ["integrations", "agents", "agentscope", "agentscope-runtime", "agenticaiframework"],
     "To look things up": ["stores", "sync", "viewer", "cli", "security", "reliability", "benchmarks"],
-    "Inside": ["architecture", "format", "contributing", "changelog"],
+    "Inside": ["architecture", "format", "releasing", "contributing", "changelog"],
 }
 
 MODULES = [

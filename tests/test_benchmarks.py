@@ -77,7 +77,7 @@ def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     again = "python -m benchmarks --measured --page README.md --page docs/benchmarks.md"
     for copy, text in pages.items():
-        assert text.count("\n| ") > 10
+        assert text.count("\n| ") > (6 if copy.name == "README.md" else 60)
         assert copy.read_text("utf-8") == text, f"{copy.name} differs from results.json; run `{again}`"
 
 

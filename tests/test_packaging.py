@@ -1,9 +1,13 @@
 """The names that `import vstate` gives, and the modules that it does not load."""
 
 import importlib.util
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import vstate
 from vstate import errors
@@ -88,8 +92,8 @@ for module, name in ((vstate.managers, "ToolStateManager"), (vstate.testing, "KV
     except ImportError as error:
         print(error)
 """)
-    assert "ToolStateManager needs pydantic; type: pip install 'vstate[agents]'" in shown
-    assert "KVStoreTests needs pytest; type: pip install 'vstate[testing]'" in shown
+    assert "ToolStateManager needs pydantic; type: pip install '.[agents]'" in shown
+    assert "KVStoreTests needs pytest; type: pip install '.[testing]'" in shown
 
 
 def test_an_adapter_without_its_framework_names_its_extra(run_python) -> None:
@@ -119,7 +123,7 @@ for module in iter_modules(vstate.integrations.__path__):
         if module in ("branches", "opening"):
             assert said == "has no framework"
             continue
-        assert f"pip install --upgrade 'vstate[{extra}]'" in said or module == "openai_sqlite", line
+        assert f"pip install '.[{extra}]' in a clone of vstate" in said or module == "openai_sqlite", line
         assert extra in extras or module == "openai_sqlite"
     assert len(shown.splitlines()) > 10
 
@@ -143,3 +147,12 @@ def test_every_public_name_is_documented() -> None:
         file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
         source = "".join(each.read_text("utf-8") for each in file.parent.glob("*.py"))
         assert re.search(rf'class {last}\b[^"]*?:\n    """', source), name
+
+
+@pytest.mark.skipif("VSTATE_SOAK" not in os.environ, reason="make soak runs it")
+def test_the_wheel_in_an_empty_environment() -> None:
+    """`make dist` builds it, installs it, and runs the program of the README with it."""
+    done = subprocess.run(["make", "dist"], cwd=TOP, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "say goodbye" in done.stdout
+    assert ".whl" in done.stdout

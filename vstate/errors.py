@@ -36,6 +36,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from vstate.extras import UPGRADE
+
 __all__ = [
     "AlreadyExists",
     "CannotLoad",
@@ -477,8 +479,7 @@ class UnsupportedFormat(StorageError):
             f"the store has format {found}, and this vstate reads {supported} only: export it with the "
             "vstate that wrote it (vstate export), and import the file with this one"
             if is_older
-            else f"the store has format {found}, this vstate reads up to {supported}; upgrade it: "
-            "pip install --upgrade vstate"
+            else f"the store has format {found}, this vstate reads up to {supported}; upgrade it: {UPGRADE}"
         )
         self.found = found
         self.supported = supported

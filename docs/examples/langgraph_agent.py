@@ -1,6 +1,6 @@
 """An agent on LangGraph whose threads vstate keeps: killed, resumed, forked, and looked at.
 
-    pip install 'vstate[langgraph]' langgraph
+    pip install '.[langgraph]'
     python docs/examples/langgraph_agent.py ./threads tea --die-in write    # killed in its second step
     python docs/examples/langgraph_agent.py ./threads tea                   # goes on in that step
     python docs/examples/langgraph_agent.py ./threads coffee --fork tea     # another thread with tea's steps

@@ -1,6 +1,6 @@
 """An agent on the OpenAI Agents SDK whose conversation vstate keeps: killed, resumed, forked, and looked at.
 
-    pip install 'vstate[openai-agents]'
+    pip install '.[openai-agents]'
     python docs/examples/openai_agent.py ./chats tea --crash-at 2              # killed in its second tool
     python docs/examples/openai_agent.py ./chats tea                           # goes on with that tool
     python docs/examples/openai_agent.py ./chats coffee                        # the second turn

@@ -229,4 +229,4 @@ def test_without_the_package_the_command_says_how_to_get_it(
 ) -> None:
     """`vstate mcp` fails with the name of the extra."""
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    assert 'pip install "vstate[mcp]"' in vstate.fails("mcp")
+    assert "pip install '.[mcp]'" in vstate.fails("mcp")

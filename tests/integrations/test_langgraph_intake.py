@@ -254,7 +254,7 @@ def test_postgres_without_its_library(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "psycopg", None)
     words = ["-s", str(tmp_path / "store"), "import"]
     result = CliRunner().invoke(cli, [*words, "langgraph-postgres", "postgresql://localhost/app"])
-    assert (result.exit_code, "pip install 'vstate[postgres]'" in result.stderr) == (1, True), result.output
+    assert (result.exit_code, "pip install '.[postgres]'" in result.stderr) == (1, True), result.output
     result = CliRunner().invoke(cli, [*words, "langgraph-sqllite", "file"])
     assert (result.exit_code, "'langgraph-sqllite' is no format" in result.stderr) == (2, True), result.output
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("agents", reason="openai-agents is not installed: pip install vstate[openai-agents]")
+pytest.importorskip("agents", reason="openai-agents is not installed: pip install '.[openai-agents]'")
 
 from agents import Agent, Model, ModelResponse, Usage, set_tracing_disabled
 from agents.memory import Session

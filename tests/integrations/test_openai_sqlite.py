@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from vstate_cli.app import cli
 
-pytest.importorskip("agents", reason="openai-agents is not installed: pip install vstate[openai-agents]")
+pytest.importorskip("agents", reason="openai-agents is not installed: pip install '.[openai-agents]'")
 
 from agents import SQLiteSession
 from agents.extensions.memory import AdvancedSQLiteSession

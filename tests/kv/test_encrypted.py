@@ -629,7 +629,7 @@ try:
 except InvalidInput as error:
     print(error)
 """
-    assert "pip install 'vstate[crypto]'" in run_python(script)
+    assert "pip install '.[crypto]'" in run_python(script)
     assert run_python("import sys, vstate; print('cryptography' in sys.modules)").strip() == "False"
 
 

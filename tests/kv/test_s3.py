@@ -822,7 +822,7 @@ def test_a_missing_driver_says_what_to_type(run_python: Callable[..., str]) -> N
         """
     loaded, message = run_python(program).splitlines()
     assert loaded == "False"
-    assert "pip install 'vstate[s3]'" in message
+    assert "pip install '.[s3]'" in message
 
 
 def test_a_closed_store_says_so(s3_place: S3Place) -> None:

@@ -396,7 +396,7 @@ for text in sys.argv[2:]:
         print(error)
 """
     printed = run_python(script, driver, DRIVERS[driver], f"cache:{DRIVERS[driver]}")
-    assert printed.count(f"pip install 'vstate[{EXTRAS[driver]}]'") == 2
+    assert printed.count(f"pip install '.[{EXTRAS[driver]}]'") == 2
 
 
 @pytest.mark.slow

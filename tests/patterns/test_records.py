@@ -459,7 +459,7 @@ def test_it_needs_no_pydantic_for_the_rest(run_python: RunPython, tmp_path: Path
         "from vstate.patterns import EventStream, Lifecycle, Sequence, bound, scope, join_path\n"
         "try:\n    from vstate.patterns import Records\nexcept ImportError as error:\n    print(error)\n"
     )
-    assert "pip install 'vstate[agents]'" in run_python(script, path=tmp_path)
+    assert "pip install '.[agents]'" in run_python(script, path=tmp_path)
 
 
 def test_a_value_that_cannot_be_copied_is_named_by_its_field() -> None:

@@ -412,7 +412,7 @@ for needs in (SigningKey.generate, load, take, lambda: check(signed)):
     lines = run_python(script).splitlines()
     assert lines[0] == "unsigned None False"
     assert len(lines) == 5
-    assert all("pip install 'vstate[crypto]'" in line for line in lines[1:])
+    assert all("pip install '.[crypto]'" in line for line in lines[1:])
 
 
 @pytest.mark.parametrize(("what", "needed"), [("nothing", b"2"), ("key", b"3"), ("branch", b"3")])

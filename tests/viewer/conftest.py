@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-pytest.importorskip("uvicorn", reason='the viewer needs the extra view: pip install "vstate[view]"')
+pytest.importorskip("uvicorn", reason="the viewer needs the extra view: pip install '.[view]'")
 
 from viewers import PICTURE, Viewer, viewing
 

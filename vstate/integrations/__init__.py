@@ -3,13 +3,15 @@
 Invariants:
 
 - An adapter imports its framework and vstate, and nothing else. `import vstate` loads no adapter.
-- Each has an extra of its name: `pip install 'vstate[langgraph]'`.
+- Each has an extra of its name: `pip install '.[langgraph]'`.
 - The dimension that the framework shares, such as a thread or a session, is a branch.
 - Stored data loads without the program's classes, or by the framework's own rules.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from vstate.extras import install
 
 
 @contextmanager
@@ -19,7 +21,6 @@ def framework_of(extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise type(error)(
-            f"the adapter of {extra} cannot import its framework ({error}); type: "
-            f"pip install --upgrade 'vstate[{extra}]'",
+            f"the adapter of {extra} cannot import its framework ({error}); type: {install(extra)}",
             name=error.name,
         ) from error

@@ -37,6 +37,7 @@ from typing import Final, NoReturn
 from blake3 import blake3
 
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput, UnsupportedFormat
+from vstate.extras import install
 from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
 from vstate.kv.front import Front
 from vstate.kv.keyfile import Path, read_secret, write_secret
@@ -326,14 +327,14 @@ class _Cipher:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV, AESSIV
         except ImportError as error:
             raise InvalidInput(
-                "an Encrypted store needs the package cryptography: pip install 'vstate[crypto]'"
+                f"an Encrypted store needs the package cryptography: {install('crypto')}"
             ) from error
         try:
             self._values = AESGCMSIV(_subkey(key, "values"))
         except UnsupportedAlgorithm as error:
             raise InvalidInput(
                 "an Encrypted store needs OpenSSL 3.2 or newer, which the wheels of cryptography bring "
-                "along: pip install --upgrade 'vstate[crypto]'"
+                "along: pip install --upgrade cryptography"
             ) from error
         self._invalid = InvalidTag
         self._names = AESSIV(_subkey(key, "names", 2 * KEY_BYTES))

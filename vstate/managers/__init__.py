@@ -5,11 +5,13 @@
 - Values go in and come out as copies: a change of one is stored only by a method.
 - While the store cannot be reached, calls raise StoreUnavailable; no record counts as absent because of that.
 
-Records are pydantic models: `pip install 'vstate[agents]'`. `StateManager` needs none.
+Records are pydantic models: `pip install '.[agents]'`. `StateManager` needs none.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from vstate.extras import install
 
 _MODULES = {
     "agents": ["AgentCheckpoint", "AgentSnapshot", "AgentStateStore"],
@@ -84,5 +86,5 @@ def __getattr__(name: str) -> object:
         except ModuleNotFoundError as error:
             if error.name != "pydantic":
                 raise
-            raise ImportError(f"{name} needs pydantic; type: pip install 'vstate[agents]'") from error
+            raise ImportError(f"{name} needs pydantic; type: {install('agents')}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

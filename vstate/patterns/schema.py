@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
+from vstate.extras import install
+
 try:
     from pydantic import TypeAdapter, ValidationError
     from pydantic_core.core_schema import ErrorType
 except ImportError as error:
-    raise ImportError("vstate.patterns needs pydantic: pip install 'vstate[agents]'") from error
+    raise ImportError(f"vstate.patterns needs pydantic: {install('agents')}") from error
 
 from vstate.arguments import called
 from vstate.errors import InvalidInput, InvalidRecord, Unpicklable

@@ -25,7 +25,7 @@ class RedisStateService(StateService):
     never used or closed. A call waits `socket_timeout` seconds for the server; None: 30. `ttl_seconds` is the
     `ttl` of StateService. The other parameters have no effect; they keep older programs working. The store
     opens as many connections as it needs, and repeats requests where that is safe. Needs `pip install
-    'vstate[redis]'`.
+    '.[redis]'`.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ Invariants of this layer:
 
 from typing import TYPE_CHECKING
 
+from vstate.extras import install
 from vstate.testing.faulty import Faulty
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def __getattr__(name: str) -> object:
     try:
         import pytest
     except ImportError as error:
-        raise ImportError("KVStoreTests needs pytest; type: pip install 'vstate[testing]'") from error
+        raise ImportError(f"KVStoreTests needs pytest; type: {install('testing')}") from error
     pytest.register_assert_rewrite("vstate.testing.kvstore")  # a failing assertion then shows its values
     from vstate.testing.kvstore import KVStoreTests
 

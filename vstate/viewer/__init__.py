@@ -33,7 +33,7 @@ def app(
     Mount it behind an application that decides who may see the store, since without `token` it asks nobody.
     With a token, a request needs it in the address, as a cookie or as a Bearer. `hosts` are the values of the
     header Host that it answers for, None for any. Without `write` it changes nothing. No value is unpickled.
-    It needs Starlette: pip install "vstate[view]".
+    It needs Starlette: pip install '.[view]'.
     """
     from vstate.viewer.asgi import application  # late, as every package that is optional
 

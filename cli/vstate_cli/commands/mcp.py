@@ -10,6 +10,7 @@ import click
 
 import vstate
 from vstate.errors import InvalidInput
+from vstate.extras import install
 from vstate.kv.readonly import ReadOnly
 from vstate.repo.repository import Repository
 from vstate_cli.session import Session, command
@@ -33,7 +34,7 @@ def mcp(session: Session, allow_write: bool) -> None:
 
     The tools are log, diff, show, blame and search, with --allow-write also fork and undo. They give the text
     that the commands of these names print, of at most 50,000 characters. Without --allow-write the store is
-    opened for reading only. Nothing is unpickled. This needs the package mcp: pip install "vstate[mcp]".
+    opened for reading only. Nothing is unpickled. This needs the package mcp: pip install '.[mcp]'.
     """
     try:
         from mcp.server.mcpserver import MCPServer  # late, as every package that is optional
@@ -42,7 +43,7 @@ def mcp(session: Session, allow_write: bool) -> None:
         from mcp.types import ToolAnnotations
     except ImportError as error:
         raise InvalidInput(
-            f'vstate mcp needs the package mcp, version 2 or later ({error}): pip install "vstate[mcp]"'
+            f"vstate mcp needs the package mcp, version 2 or later ({error}): {install('mcp')}"
         ) from None
     from vstate_cli.tools import ToolFailure, Tools
 

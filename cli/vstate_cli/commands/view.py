@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from vstate.errors import InvalidInput
+from vstate.extras import install
 from vstate.values.inspection import size_text
 from vstate_cli.output import safe
 from vstate_cli.progress import ProgressBar
@@ -69,7 +70,7 @@ def view(
 
     The page shows commits, keys, values, changes and conversations. It runs nothing of the store, and it
     changes nothing without --write. Only this machine can reach the page, and only with the token in the
-    printed address. This needs two packages: pip install "vstate[view]".
+    printed address. This needs two packages: pip install '.[view]'.
     """
     if place is not None:
         session.use(place)
@@ -79,7 +80,7 @@ def view(
     try:
         from vstate.viewer.server import is_loopback, serve  # late, as every package that is optional
     except ImportError as error:
-        raise InvalidInput(f'vstate view needs more packages ({error}): pip install "vstate[view]"') from None
+        raise InvalidInput(f"vstate view needs more packages ({error}): {install('view')}") from None
     if not is_loopback(host) and not behind_tls:
         raise InvalidInput(
             f"other machines reach {host}, and would get the token and the values unencrypted: put a server "

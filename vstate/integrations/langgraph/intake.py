@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import msgpack
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.extras import install
 from vstate.integrations.branches import branch_below
 from vstate.integrations.opening import begins, summary
 from vstate.patterns.journal import Journal
@@ -104,7 +105,7 @@ def take_postgres(
         from vstate.kv.postgres.address import Address
     except ImportError as error:
         raise InvalidInput(
-            f"the tables of PostgreSQL are read with psycopg ({error}); type: pip install 'vstate[postgres]'"
+            f"the tables of PostgreSQL are read with psycopg ({error}); type: {install('postgres')}"
         ) from None
 
     address = Address(dsn)

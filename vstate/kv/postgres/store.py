@@ -11,6 +11,7 @@ from typing import Any, Final
 from vstate.arguments import check_count, check_seconds
 from vstate.backoff import Timeout
 from vstate.errors import CorruptStore, InvalidInput
+from vstate.extras import install
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.packing import pack, ranges, unpack
 
@@ -61,7 +62,7 @@ class Postgres(TransactionalStore):
         connections: int = 5,
     ) -> None:
         if not _has_driver():
-            raise InvalidInput("the store on PostgreSQL needs psycopg; type: pip install 'vstate[postgres]'")
+            raise InvalidInput(f"the store on PostgreSQL needs psycopg; type: {install('postgres')}")
         # Late, as is every driver: these modules import it.
         from vstate.kv.postgres.address import Address
         from vstate.kv.postgres.queue import UpdateQueues

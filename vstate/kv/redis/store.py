@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vstate.arguments import check_seconds
 from vstate.backoff import Timeout
 from vstate.errors import InvalidInput
+from vstate.extras import install
 from vstate.kv.base import OBJECT_PREFIX, TransactionalStore, batches, check_key
 from vstate.kv.packing import OBJECT_MARK, pack, unpack
 from vstate.kv.redis.scripts import DIGITS, FIELDS, KEYS_PER_EXCHANGE, PRESENT, Keys
@@ -88,7 +89,7 @@ class Redis(TransactionalStore):
         if (url is None) == (client is None):
             raise InvalidInput("a Redis store is given a URL or a client=, one of the two")
         if not _has_driver():
-            raise InvalidInput("a Redis store needs the package redis: pip install 'vstate[redis]'")
+            raise InvalidInput(f"a Redis store needs the package redis: {install('redis')}")
         # Late, as is every driver: these modules import it.
         from vstate.kv.redis.link import Link
         from vstate.kv.redis.transactions import Transactions

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.extras import install
 from vstate.forks import new_lock, renew_in_child
 
 _LIBRARY = "obstore._obstore"
@@ -38,7 +39,7 @@ def load_obstore() -> Any:
             import obstore.store
         except ImportError:
             raise InvalidInput(
-                "a store on S3, Google Cloud Storage or Azure needs obstore: pip install 'vstate[s3]'"
+                f"a store on S3, Google Cloud Storage or Azure needs obstore: {install('s3')}"
             ) from None
         return obstore
 

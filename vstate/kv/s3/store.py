@@ -36,7 +36,7 @@ class S3(KVStore):
     """A store in a bucket: `S3("s3://bucket/directory")`, `gs://…` or `az://…`, for any number of machines.
 
     Every key is an object of its own under the URL; `vstate.kv.s3.names` says how it is named. Other objects
-    there are left alone. The bucket must exist. Needs obstore: `pip install 'vstate[s3]'`.
+    there are left alone. The bucket must exist. Needs obstore: `pip install '.[s3]'`.
 
     - `options` are obstore's for the service: `endpoint`, `region`, `access_key_id`, `secret_access_key`,
       `session_token`, `account_name` and so on, its client's `allow_http`, `proxy_url`, ...; and a

@@ -15,6 +15,7 @@ import zstandard
 from blake3 import blake3
 
 from vstate.errors import InvalidInput
+from vstate.extras import UPGRADE
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, Object, ObjectId
 from vstate.plural import counted
@@ -299,7 +300,7 @@ class Bundle:
         if number != NUMBER or len(begin) < len(MAGIC) + 2:
             raise InvalidInput(
                 f"{self._name} is a bundle of format {number}, this vstate reads {NUMBER}; upgrade it: "
-                "pip install --upgrade vstate"
+                f"{UPGRADE}"
             )
         hasher = blake3(begin)
         left = self.bytes - len(begin) - TRAILER_BYTES

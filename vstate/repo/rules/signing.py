@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
 
 from vstate.errors import InvalidInput, NotFound, UntrustedCommit
+from vstate.extras import install
 from vstate.kv.keyfile import MAX_BYTES, read_secret, write_secret
 from vstate.objects.commit import SIGNER_BYTES, Commit, Signature
 from vstate.objects.ids import ObjectId
@@ -262,5 +263,5 @@ def _ed25519() -> ModuleType:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise InvalidInput("signing needs the package cryptography: pip install 'vstate[crypto]'") from error
+        raise InvalidInput(f"signing needs the package cryptography: {install('crypto')}") from error
     return ed25519
