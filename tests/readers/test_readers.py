@@ -6,7 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
 from vstate.errors import ReadOnly
+from vstate.kv.front import Front
 from vstate.readers.shown import Shown
 from vstate.repo.repository import Repository
 from vstate.values import recipes
@@ -241,6 +242,39 @@ def test_a_thread_of_langgraph_reads_step_by_step(tmp_path: Path) -> None:
         "step 3, end · assistant: “from below”",
     }
     assert {"left", "messages", "checkpoint", "sub/messages"} <= {*keys}
+
+
+class Counted(Front):
+    """A store that is far away, and counts its round trips."""
+
+    remote = True
+    count = 0
+
+    def get(self, key: str) -> bytes | None:
+        self.count += 1
+        return super().get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        self.count += 1
+        return super().get_many(keys)
+
+
+def test_a_long_thread_takes_few_round_trips(tmp_path: Path) -> None:
+    """The segments of a journal come in batches: a subject and a state of 300 steps take 25 round trips."""
+    pytest.importorskip("langgraph.checkpoint")
+    path = str(tmp_path / "s")
+    adapter = next(kind for kind in ADAPTERS if kind.__name__ == "Saver")()
+    _, rev = run(adapter, path, [f"text {number} " + "x" * 200 for number in range(300)])
+    with Disk(path) as store:
+        counted = Counted(store)
+        shown = Shown(Repository(counted))
+        commit = shown.resolve(rev)
+        assert commit.message == "step 299, end"
+        entry = shown.entry(commit.root, "messages")
+        assert entry is not None
+        assert len([*store.keys("o/")]) > 300
+        assert counted.count <= 25
+        assert len(str(shown.inspect("messages", entry.raw))) > 20_000
 
 
 def test_an_encrypted_thread_reads_as_far_as_it_can(tmp_path: Path) -> None:

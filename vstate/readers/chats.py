@@ -111,7 +111,7 @@ agent_framework_title = partial(journal_title, prefix="messages/", convert=agent
 
 def pydantic_ai_state(stored: Stored) -> Mapping[str, Any]:
     """The messages of a conversation of Pydantic AI, from the first to that of its head, and its record."""
-    entries = {entry["id"]: entry for entry in map(stored.get, stored.keys("messages/"))}
+    entries = {entry["id"]: entry for entry in stored.values("messages/")}
     record = stored.get("record")
     line: list[Any] = []
     at = record["head_id"]
@@ -133,10 +133,10 @@ def strands_state(stored: Stored) -> Mapping[str, Any]:
     values: dict[str, Any] = {}
     for key, data in stored.entries():
         agent, found, _ = key.partition("/messages/")
-        if found and key.startswith("agents/"):
-            values.setdefault(f"{agent}/messages", []).append(strands_message(stored.value(key, data)))
-        else:
+        if not (found and key.startswith("agents/")):
             values[key] = Kept(data)
+        elif (name := f"{agent}/messages") not in values:
+            values[name] = [*map(strands_message, stored.values(f"{name}/"))]
     return values
 
 

@@ -18,18 +18,20 @@ def fields_state(stored: Stored, name: str) -> Mapping[str, Any]:
     """The fields of a record by their names, and `step` without them. A list is one value again."""
     step = dict(stored.get(_STEP))
     values: dict[str, Any] = {_STEP: {key: value for key, value in step.items() if key != "fields"}}
-    fields: dict[str, list[tuple[str, bytes]]] = {}
+    fields: dict[str, tuple[str, bytes]] = {}
     for key, data in stored.entries():
         record, slash, rest = key.partition("/")
         if slash and record == name:
-            fields.setdefault(rest.partition("/")[0], []).append((key, data))
+            quoted = rest.partition("/")[0]
+            fields["" if quoted == "%" else unquote(quoted)] = f"{name}/{quoted}/", data
         elif key != _STEP:
             values[key] = Kept(data)
-    by_name = {"" if quoted == "%" else unquote(quoted): found for quoted, found in fields.items()}
     for field, has_items in step["fields"]:
-        found = by_name.get(field, [])  # an empty list has no key
         shown = f"{name}/{field}" if field in values or not field else field
-        values[shown] = [stored.value(*each) for each in found] if has_items else Kept(found[0][1])
+        if has_items:  # an empty list has no key
+            values[shown] = [*stored.values(fields[field][0])] if field in fields else []
+        else:
+            values[shown] = Kept(fields[field][1])
     return values
 
 

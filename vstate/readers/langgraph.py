@@ -45,8 +45,7 @@ class _Parts:
         self.heap = Heap()
         self._threads: list[Thread] = []
         self.sent: dict[tuple[str, str], list[str]] = {}
-        for key, data in stored.entries(JOURNAL):
-            part: _Part = stored.cached(key, data, _part)
+        for part in stored.values(JOURNAL, _part):
             self._threads.append(part.thread)
             if part.added:
                 self.heap.add(part.added)

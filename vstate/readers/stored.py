@@ -10,10 +10,12 @@ from vstate.errors import InvalidInput
 from vstate.forks import new_lock
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
+from vstate.objects.tree import KeyChange
+from vstate.repo.compare.reading import ChangesReader
 from vstate.repo.core import Core
 from vstate.values import recipes
 from vstate.values.budget import Limits
-from vstate.values.entry import PICKLE, read_parts
+from vstate.values.entry import PICKLE, Entry, Reader, read_parts
 from vstate.values.inspection import INSPECT_BYTES, inspect_value
 
 READER: Final = "vstate.reader"
@@ -37,26 +39,29 @@ class Values:
         self._bytes = 0
         self._lock = new_lock()
 
-    def read(self, core: Core, key: str, data: bytes) -> Any:
-        """The value of an entry, shared: it is not to be changed. InvalidInput, InertError."""
-        return self.made(core, key, data, _itself)
-
-    def made(self, core: Core, key: str, data: bytes, make: Callable[[Any], Any]) -> Any:
-        """The result of a function of the value of an entry."""
+    def made(
+        self,
+        key: str,
+        data: bytes,
+        parse: Callable[[str, bytes], Entry],
+        reader: Callable[[], Reader],
+        make: Callable[[Any], Any],
+    ) -> Any:
+        """The result of a function of the value of an entry, shared: it is not to be changed."""
         with self._lock:
             found = self._kept.get((data, make))
             if found is not None:
                 self._kept.move_to_end((data, make))
                 return found[0]
-        entry = core.parse_entry(key, data)
+        entry = parse(key, data)
         if make is not _itself:
-            value = make(self.read(core, key, data))
+            value = make(self.made(key, data, parse, reader, _itself))
         elif entry.codec != PICKLE:
-            value = inspect_value(entry, core.objects)
+            value = inspect_value(entry, reader())
         elif entry.size > INSPECT_BYTES:
             raise InvalidInput(f"{key} has {entry.size:,} bytes, which is too long to show")
         else:
-            (pickled, *buffers), _ = read_parts(entry, core.objects)
+            (pickled, *buffers), _ = read_parts(entry, reader())
             value, is_plain = recipes.read(bytes(pickled), buffers, Limits())
             if not is_plain:
                 raise InvalidInput(f"{key} is no plain data")
@@ -88,10 +93,6 @@ class Stored:
         found = tree.scan(self._core.objects.nodes, self._root, prefix)
         return ((key, data) for key, data in found if key != READER)
 
-    def keys(self, prefix: str) -> Iterator[str]:
-        """The keys that begin with `prefix`, sorted."""
-        return (key for key, _ in self.entries(prefix))
-
     def changed(self, before: Stored | None) -> list[str]:
         """The keys that differ from those before."""
         old = None if before is None else before._root
@@ -104,16 +105,28 @@ class Stored:
 
     def value(self, key: str, data: bytes) -> Any:
         """The value of an entry as plain data. Raises InvalidInput, or InertError, for any other one."""
-        return self._values.read(self._core, key, data)
+        return self._made(key, data, _itself)
 
-    def cached(self, key: str, data: bytes, make: Callable[[Any], Any]) -> Any:
-        """The result of a function of the value of an entry. The last ones stay in memory, and are shared."""
-        return self._values.made(self._core, key, data, make)
+    def values(self, prefix: str, make: Callable[[Any], Any] = _itself) -> Iterator[Any]:
+        """The values of the keys that begin with `prefix`, or what a function makes of them, in order."""
+        rows = [*self.entries(prefix)]
+        changes = {key: KeyChange(key, None, data) for key, data in rows}
+        ahead = ChangesReader(changes, self._core.objects) if self._core.store.remote else None
+        for key, data in rows:
+            yield self._made(key, data, make, ahead)
+
+    def _made(
+        self, key: str, data: bytes, make: Callable[[Any], Any], ahead: ChangesReader | None = None
+    ) -> Any:
+        def reader() -> Reader:
+            return self._core.objects if ahead is None else ahead.of(key, data)
+
+        return self._values.made(key, data, self._core.parse_entry, reader, make)
 
     def records(self, prefix: str) -> Iterator[Any]:
         """The records of the journal below a prefix, oldest first."""
-        for key, data in self.entries(prefix):
-            yield from self.value(key, data)
+        for records in self.values(prefix):
+            yield from records
 
     def new_records(self, before: Stored | None, prefix: str) -> list[Any] | None:
         """The records that the journal has more than it had before; None if it was rewritten."""
