@@ -108,7 +108,7 @@ class Stored:
         return self._made(key, data, _itself)
 
     def values(self, prefix: str, make: Callable[[Any], Any] = _itself) -> Iterator[Any]:
-        """The values of the keys that begin with `prefix`, or what a function makes of them, in order."""
+        """The values of the keys that begin with `prefix`, in order, or the results of a function of them."""
         rows = [*self.entries(prefix)]
         changes = {key: KeyChange(key, None, data) for key, data in rows}
         ahead = ChangesReader(changes, self._core.objects) if self._core.store.remote else None
