@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from vstate_cli import commits
 from vstate_cli.output import Line, safe
 from vstate_cli.session import Session
 
@@ -15,7 +14,7 @@ def move(session: Session, target: str, *, is_new: bool = False) -> None:
     if session.json:
         out.json({"branch": head.branch, "commit": None if head.commit is None else str(head.commit)})
         return
-    at: Line = [] if head.commit is None else [" at ", *commits.summary(repo.resolve(head.commit))]
+    at: Line = [] if head.commit is None else [" at ", *session.summary(repo.resolve(head.commit))]
     if head.branch is None:
         out.line("HEAD is detached", *at)
         out.line(("To commit from here, create a branch: vstate checkout -b NAME", "dim"))

@@ -18,7 +18,7 @@ from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.inert import InertRepository
 from vstate.repo.rules.policies import NAMES, OURS, THEIRS
-from vstate_cli import changes, commits
+from vstate_cli import changes
 from vstate_cli.output import Document, safe
 from vstate_cli.session import Session
 from vstate_cli.suggestions import complete_key
@@ -163,7 +163,7 @@ def show_applied(session: Session, branch: str, commit: Commit | None, nothing: 
     if commit is None or diff is None:
         out.line(nothing)
         return
-    out.line((safe(branch), "bold green"), " is at ", *commits.summary(commit), " ", *changes.counts(diff))
+    out.line((safe(branch), "bold green"), " is at ", *session.summary(commit), " ", *changes.counts(diff))
 
 
 def note_unsigned(session: Session, before: Commit | None, after: Commit | None) -> None:

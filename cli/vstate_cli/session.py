@@ -19,8 +19,8 @@ from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate.similar import similar
 from vstate.values.entry import Entry
-from vstate_cli import overview
-from vstate_cli.output import Output, safe
+from vstate_cli import commits, overview
+from vstate_cli.output import Line, Output, safe
 from vstate_cli.store import open_repository
 from vstate_cli.suggestions import KEYS_FOLLOW, complete_key
 
@@ -51,6 +51,10 @@ class Session:
     def shown(self) -> Shown:
         """The repository as its readers show it, for a command that also writes."""
         return self.repo if isinstance(self.repo, Shown) else Shown(self.repo)
+
+    def summary(self, commit: Commit) -> Line:
+        """The abbreviated id of a commit, and its subject as its reader gives it."""
+        return commits.summary(self.shown.resolve(commit.oid))
 
     def use(self, place: str) -> None:
         """Open the store at this path or URL, which an argument of the command names."""

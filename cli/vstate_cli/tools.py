@@ -14,7 +14,6 @@ from vstate.errors import VStateError
 from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD
 from vstate.repo.repository import Repository
-from vstate_cli import commits
 from vstate_cli.output import Output, safe
 from vstate_cli.session import Session
 
@@ -106,7 +105,7 @@ class Tools:
         def undo(session: Session) -> None:
             found = session.repo.find_undo(branch or session.branch(), steps=steps)
             commit = session.repo.carry_out(found)
-            session.out.line(safe(found.branch), " is at ", *commits.summary(commit))
+            session.out.line(safe(found.branch), " is at ", *session.summary(commit))
             session.out.line(safe(found.action))
 
         return self._call(undo, writes=True)

@@ -341,3 +341,21 @@ def test_a_change_in_the_viewer_shows_the_state(tmp_path: Path) -> None:
         refused = client.post("/api/v1/edit", json=edit)
     assert refused.status_code == 404
     assert "only the program of the branch changes it" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "line", [["switch", "BRANCH"], ["tag", "v1", "BRANCH"], ["branch", "-v"], ["status"]]
+)
+def test_commands_name_a_commit_by_its_subject(line: list[str], tmp_path: Path) -> None:
+    """A command that writes says what the newest step did, in the words of the log."""
+    pytest.importorskip("langgraph.checkpoint")
+    path = str(tmp_path / "s")
+    run(next(kind for kind in ADAPTERS if kind.__name__ == "Saver")(), path, ["one", "two"])
+    with Disk(path) as store:
+        (branch,) = Repository(store).branches()
+    if line == ["status"]:
+        CliRunner().invoke(cli, ["switch", branch, "--store", path])
+    words = [branch if word == "BRANCH" else word for word in line]
+    result = CliRunner().invoke(cli, [*words, "--store", path])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "step 1, end" in result.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from vstate_cli import commits
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_revision
 
@@ -29,6 +28,6 @@ def reset(session: Session, rev: str, hard: bool) -> None:
     if session.json:
         out.json({"branch": branch, "old": old.id, "commit": commit.id})
         return
-    out.line((branch, "bold green"), " is at ", *commits.summary(commit))
+    out.line((branch, "bold green"), " is at ", *session.summary(commit))
     if commit != old:
         out.line((f"It was at {old.short}. To take that back: vstate undo", "dim"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from vstate.display import documents
-from vstate_cli import changes, commits
+from vstate_cli import changes
 from vstate_cli.merging import note_unsigned
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_revision
@@ -47,7 +47,7 @@ def rollback(session: Session, rev: str | None, steps: int | None, message: str)
         document = documents.commit_document(commit, session.refs().get(commit.id, []))
         out.json(document | {"changes": documents.keys_document(diff)})
         return
-    out.line((branch, "bold green"), " is at ", *commits.summary(commit))
+    out.line((branch, "bold green"), " is at ", *session.summary(commit))
     out.line(
         "The keys are as they were at ",
         (target.short, "yellow"),

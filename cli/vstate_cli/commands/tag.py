@@ -7,7 +7,6 @@ import click
 from vstate.errors import NotFound
 from vstate.objects.commit import Commit
 from vstate.similar import similar
-from vstate_cli import commits
 from vstate_cli.changes import name_width
 from vstate_cli.output import padded, safe
 from vstate_cli.session import Session, command
@@ -56,7 +55,7 @@ def tag(session: Session, name: str | None, at: str | None, delete: bool, move: 
     if session.json:
         session.out.json({"name": name, "commit": commit.id})
     else:
-        session.out.line(f"{safe(done)} ", *commits.summary(commit))
+        session.out.line(f"{safe(done)} ", *session.summary(commit))
 
 
 def _rename(session: Session, old: str, new: str) -> Commit:
@@ -74,4 +73,4 @@ def _list(session: Session) -> None:
         return
     width = name_width(tags)
     for name, commit in tags.items():
-        session.out.line((padded(safe(name), width), "bold yellow"), "  ", *commits.summary(commit))
+        session.out.line((padded(safe(name), width), "bold yellow"), "  ", *session.summary(commit))

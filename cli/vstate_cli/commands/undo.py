@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from vstate.repo.names.undo import Undo
-from vstate_cli import commits
 from vstate_cli.output import safe
 from vstate_cli.session import Session, command
 
@@ -39,7 +38,7 @@ def move_back(session: Session, found: Undo, *, is_redo: bool) -> None:
         document = {"branch": found.branch, "old": found.old.id, "commit": commit.id, "action": found.action}
         out.json(document)
         return
-    out.line((safe(found.branch), "bold green"), " is at ", *commits.summary(commit))
+    out.line((safe(found.branch), "bold green"), " is at ", *session.summary(commit))
     out.line((safe(found.action), "dim"))
     if not is_redo:
         out.line(("To take that back: vstate redo", "dim"))
