@@ -204,7 +204,7 @@ def test_the_programs_of_the_readme(tmp_path: Path) -> None:
 def test_what_is_advised_can_be_installed() -> None:
     """Until vstate is released, no page and no message tells people to install its name from an index."""
     assert not extras.RELEASED, (
-        "the pages install from a clone: let them say what is true now, and turn this test"
+        "the pages install from a clone: change them, and turn this test"
     )
     texts = [
         *PAGES,
