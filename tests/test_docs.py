@@ -203,9 +203,7 @@ def test_the_programs_of_the_readme(tmp_path: Path) -> None:
 
 def test_what_is_advised_can_be_installed() -> None:
     """Until vstate is released, no page and no message tells people to install its name from an index."""
-    assert not extras.RELEASED, (
-        "the pages install from a clone: change them, and turn this test"
-    )
+    assert not extras.RELEASED, "the pages install from a clone: change them, and turn this test"
     texts = [
         *PAGES,
         *(TOP / "docs").rglob("*.py"),

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 QUERIES = [
     ("/store", {}),
     ("/refs", {}),
+    ("/branches", {}),
     *(("/commits", query) for query in ({}, {"all": "1", "fold": "1", "count": "1"}, {"key": "list"})),
     *(("/keys", query) for query in ({}, {"since": "v1"}, {"prefix": "k"})),
     *(("/value", {"key": key}) for key in ("list", "long", "text", "k5")),

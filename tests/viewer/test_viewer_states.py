@@ -13,6 +13,7 @@ import pytest
 from viewers import Viewer, viewing
 
 from vstate import Disk, Versioned
+from vstate.repo.repository import Repository
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -154,10 +155,36 @@ def test_a_branch_and_a_tag_of_one_name(look: Look, tmp_path: Path) -> None:
         state.create_branch("x")
     with viewing(tmp_path / "store") as viewer:
         page = look(viewer)
-        page.get_by_label("Branch", exact=True).select_option("heads/x")
+        page.get_by_role("link", name="HEAD · main").click()
+        page.get_by_role("cell", name="x", exact=True).get_by_role("link").click()
         page.locator(".commit-title h2", has_text="on the branch").wait_for()
-        page.get_by_label("Branch", exact=True).select_option("tags/x")
+        page.keyboard.press("n")
+        page.get_by_role("link", name="tags/x").click()
         page.locator(".commit-title h2", has_text="tagged").wait_for()
+
+
+def test_a_store_whose_main_is_empty(look: Look, tmp_path: Path) -> None:
+    """The branches come first, newest first, with the names that people know; a click opens one."""
+    with Disk(tmp_path / "store") as store:
+        repo = Repository(store)
+        for number in range(120):
+            for text in ("begin", f"turn of {number}"):
+                repo.commit(f"threads/session%20{number}", message=text, set={"n": f"{text} {number}"})
+    with viewing(tmp_path / "store") as viewer:
+        page = look(viewer)
+        page.get_by_role("heading", name="120 branches in threads/").wait_for()
+        rows = page.locator("table.branches tr")
+        assert rows.count() == 50
+        assert "threads/session 1192 commits" in rows.first.inner_text().replace("\t", "").replace("\n", "")
+        assert "turn of 119" in rows.first.inner_text()
+        page.get_by_text("70 more branches").wait_for()
+        page.get_by_label("Find a branch").fill("session 17")
+        page.get_by_role("link", name="threads/session 17", exact=True).click()
+        page.locator(".commit-title h2", has_text="turn of 17").wait_for()
+        assert page.locator(".commit-list [role=option]").count() == 2
+        page.locator("a.branch", has_text="threads/session 17").wait_for()
+        page.go_back()
+        page.get_by_role("heading", name="120 branches in threads/").wait_for()
 
 
 def test_answers_follow_the_refs(look: Look, tmp_path: Path) -> None:

@@ -30,20 +30,23 @@ class Branch(NamedTuple):
 
 
 def newest(repo: Repository, most: int, *, containing: str = "") -> tuple[list[Branch], Mapping[str, Commit]]:
-    """The branches with the newest commits, and the commits of all; of those whose name has a text in it."""
+    """Of the branches with a text in their names: those with the newest commits, and the commits of all."""
     commits = repo.branches()
     wanted = containing.casefold()
-    found = (
+    found = [
         (name, commit)
         for name, commit in commits.items()
         if wanted in name.casefold() or wanted in shown_ref(name).casefold()
-    )
+    ]
     first = nlargest(most, found, key=lambda item: (item[1].order, item[0]))
-    return [Branch(name, shown_ref(name), commit) for name, commit in first], commits
+    return [Branch(name, shown_ref(name), commit) for name, commit in first], dict(found)
 
 
 def summary(names: Mapping[str, object]) -> str:
     """How many branches there are, and of which kinds: `3,000 branches: 2,990 in users/, 10 in jobs/`."""
     kinds = Counter(name.partition("/")[0] + "/" for name in names if "/" in name)
+    number = counted(len(names), "branch")
+    if [*kinds.values()] == [len(names)]:
+        return f"{number} in {next(iter(kinds))}"
     parts = [f"{number:,} in {kind}" for kind, number in kinds.most_common(_MOST_KINDS)]
-    return ": ".join([counted(len(names), "branch"), *[", ".join(parts)][: len(kinds)]])
+    return ": ".join([number, *[", ".join(parts)][: len(kinds)]])

@@ -15,6 +15,8 @@ from vstate.display.documents import change_document
 from vstate.errors import InvalidInput, NotFound, VStateError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.plural import counted
+from vstate.repo.names.refs import shown_ref
 from vstate.repo.repository import Repository
 from vstate.repo.search.selection import select
 from vstate.viewer.comparing import key_changes
@@ -127,6 +129,7 @@ class _Data:
             row["parents"] = [parent for parent in row["parents"] if parent in commits]
             if below is not None:
                 row["idle"] = _seconds(row["time"], below["time"])
+        listed = self._refs(commits)
         return {
             "store": {
                 "name": self._repo.store.location.rsplit("/", 1)[-1],
@@ -134,7 +137,8 @@ class _Data:
                 "head": {"branch": head.branch, "commit": rows[0]["id"]},
                 "branches": 0,
             },
-            "refs": self._refs(commits),
+            "refs": listed,
+            "branches": self._branches(listed["branches"], commits),
             "rows": rows,
             "commits": commits,
             "values": self._found,
@@ -149,6 +153,15 @@ class _Data:
                 if ref["kind"] in kinds:
                     found[kinds[ref["kind"]]].append({"name": ref["name"], "commit": id})
         return found
+
+    def _branches(self, refs: list[dict[str, str]], commits: dict[str, Any]) -> dict[str, Any]:
+        """The branches, newest first, as `GET /branches` lists them."""
+        rows: list[dict[str, Any]] = []
+        for ref in refs:
+            document = commits[ref["commit"]]
+            row = {"rev": ref["name"], "title": shown_ref(ref["name"]), "commits": 0, "all": False}
+            rows.append(row | {"time": document["time"], "message": document["message"].partition("\n")[0]})
+        return {"summary": counted(len(rows), "branch"), "rows": rows, "more": 0}
 
     def _changes(self, commit: Commit) -> dict[str, Any]:
         before = next(iter(self._repo.history.before(commit)), None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
+from vstate.display import branches
 from vstate.display.documents import change_document, commit_document, event_documents, subject
 from vstate.errors import CorruptObject, InvalidInput, VStateError
 from vstate.objects.commit import Commit
@@ -31,6 +32,7 @@ __all__ = ["Answer", "Reading", "refs_state"]
 Answer = dict[str, Any]
 
 _MOST_CHANGES: Final = 1000  # of a commit
+_MOST_BRANCHES: Final = 50
 _MOST_REFS: Final = 5000  # of each kind
 _MOST_PLACES: Final = 500
 _MOST_INSIDE: Final = 20  # places in one value
@@ -53,6 +55,7 @@ class Reading:
         return {
             "/store": self.store,
             "/refs": self.refs,
+            "/branches": self.branches,
             "/commits": self.commits,
             "/keys": self.keys,
             "/value": self.value,
@@ -87,6 +90,26 @@ class Reading:
                 {"name": ref, "commit": str(oid)} for ref, oid in islice(listed.items(), _MOST_REFS)
             ]
         return found
+
+    def branches(self, given: Parameters) -> Answer:
+        """The branches with the newest commits, of those with a text in their names."""
+        repo = self._repo
+        found, every = branches.newest(repo, _MOST_BRANCHES, containing=given.text("text"))
+        shared = {*repo.refs.names(TAGS), *repo.refs.names(REMOTES)}
+        rows = []
+        for each in found:
+            count = each.count(repo)
+            rows.append(
+                {
+                    "rev": HEADS + each.name if each.name in shared else each.name,
+                    "title": each.title,
+                    "commits": count,
+                    "all": count < branches.MOST_COUNTED,
+                    "time": each.commit.time.isoformat(),
+                    "message": subject(each.commit),
+                }
+            )
+        return {"summary": branches.summary(every), "rows": rows, "more": len(every) - len(rows)}
 
     def commits(self, given: Parameters) -> Answer:
         """A page of the list of commits."""

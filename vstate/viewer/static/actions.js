@@ -116,7 +116,6 @@ const NOTES = {
   edit: "The edit goes to a new branch, and keeps the types of all parts.",
 };
 
-/** The buttons for the commit that is shown; nothing if the page may only read. */
 export function Actions({ rev, place, store, refs }) {
   const [open, setOpen] = useState(null);
   const [about, setAbout] = useState(null); // what was shown when the dialog opened

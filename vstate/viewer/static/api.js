@@ -14,7 +14,6 @@ export class ApiError extends Error {
   }
 }
 
-/** The path and the parameters of a request, as one text. Those without a value are left out; a key may be "". */
 export function requestOf(path, params = {}) {
   const given = Object.entries(params).filter(([name, value]) => isGiven(name, value));
   const query = new URLSearchParams(given.map(([name, value]) => [name, value === true ? "1" : String(value)]).sort());
@@ -114,6 +113,15 @@ export function named(key) {
   return /^$|^\s|\s$|\s\s|[^\S ]/.test(key) ? shown(JSON.stringify(key)) : shown(key);
 }
 
+/** The name of a branch for people: session 17 for session%2017. */
+export function nameOf(ref) {
+  try {
+    return shown(decodeURIComponent(ref));
+  } catch {
+    return shown(ref);
+  }
+}
+
 /** The revisions that name the branches, the tags and the remote branches; in full where two have one name. */
 export function revisionsOf(refs) {
   const kinds = [["heads", refs?.branches], ["tags", refs?.tags], ["remotes", refs?.remotes]].map(([kind, found = []]) => [kind, found.map((each) => each.name)]);
@@ -124,7 +132,6 @@ export function revisionsOf(refs) {
 
 const UNITS = ["B", "kB", "MB", "GB", "TB"];
 
-/** A number of bytes for people. */
 export function sizeText(bytes) {
   if (bytes === null || bytes === undefined) return "";
   let power = 0;
@@ -149,12 +156,10 @@ export function timeText(iso) {
   return Number.isNaN(time.getTime()) ? shown(iso) : time.toLocaleString("sv"); // as ISO 8601, in Swedish
 }
 
-/** A number with its digits in groups: 1,500. */
 export function grouped(number) {
   return number.toLocaleString("en");
 }
 
-/** A number and its noun: 1 key, 2 keys. */
 export function counted(count, noun, many = `${noun}s`) {
   return `${grouped(count)} ${count === 1 ? noun : many}`;
 }

@@ -6,7 +6,6 @@ import { Chip, Failure } from "./widgets.js";
 
 const SOME = 200;
 
-/** The index of an element from its place in memory. */
 function indexOf(place, shape, order) {
   const sizes = order === "F" ? shape : [...shape].reverse();
   let rest = place;

@@ -5,7 +5,6 @@ import { Chip, Failure } from "./widgets.js";
 
 const ROWS = 64;
 
-/** Base64 as an array of bytes. */
 function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 }
@@ -36,7 +35,6 @@ export function Picture({ rev, name, path }) {
   </figure>`;
 }
 
-/** Bytes, a page at a time. */
 export function BytesValue({ answer, rev, name, since }) {
   const { view } = answer;
   const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: ROWS });

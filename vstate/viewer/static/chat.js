@@ -33,7 +33,6 @@ function Message({ message, path }) {
   </li>`;
 }
 
-/** A conversation. It begins with its newest pages, where the news is. */
 export function Chat({ answer, rev, name, since }) {
   const { count } = answer.view;
   const [pages, setPages] = useState(() => new Map([[0, answer.view]]));

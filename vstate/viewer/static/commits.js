@@ -1,5 +1,5 @@
 // The commits as a list with lanes. Rows are made as they come into sight.
-import { counted, shown, spanText, timeText } from "./api.js";
+import { counted, shown, spanText, timeText, nameOf } from "./api.js";
 import { go } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Chip } from "./widgets.js";
@@ -28,13 +28,11 @@ function Graph({ row, width }) {
   </svg>`;
 }
 
-/** A branch, a tag or HEAD. */
 export function Ref({ found }) {
   const kind = found.kind === "HEAD" ? "head" : found.kind;
-  return html`<span class=${`ref is-${kind} ${found.current ? "is-current" : ""}`} title=${`${found.kind} ${shown(found.name)}`}>${shown(found.name)}</span>`;
+  return html`<span class=${`ref is-${kind} ${found.current ? "is-current" : ""}`} title=${`${found.kind} ${nameOf(found.name)}`}>${nameOf(found.name)}</span>`;
 }
 
-/** The numbers of changed keys: +1 ~2 -1. */
 export function Counts({ changes }) {
   const signs = [["+", "added"], ["~", "modified"], ["−", "removed"]];
   return html`<span class="counts">${signs.filter(([, kind]) => changes[kind]).map(

@@ -76,7 +76,6 @@ export function Details({ answer, name, isBeside }) {
   </ul>`;
 }
 
-/** The changes inside one key. */
 export function KeyDiff({ old, rev, base, name, isBeside }) {
   const { data, error } = useAnswer("/diff", { old, new: rev, base, key: name });
   if (error) return html`<${Failure} error=${error} />`;
@@ -96,7 +95,6 @@ function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
   </section>`;
 }
 
-/** All changed keys between two commits. */
 export function DiffView({ old, rev, base, isBeside }) {
   const params = { old, new: rev, base, limit: PAGE };
   const { data, error } = useAnswer("/diff", params);

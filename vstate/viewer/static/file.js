@@ -29,7 +29,6 @@ export function answersOf(data) {
   const rows = new Map(data.rows.map((row) => [row.id, row]));
   const states = new Map();
 
-  /** The value number of each key at a commit. */
   function stateOf(id) {
     const chain = [];
     let at = id;
@@ -59,7 +58,6 @@ export function answersOf(data) {
     return undefined;
   }
 
-  /** The commits that a branch has, by their ids. */
   function historyOf(name) {
     const found = new Set();
     const waiting = [idOf(name)];
@@ -188,7 +186,7 @@ export function answersOf(data) {
     const known = { "/commits": commits, "/keys": keys, "/value": value, "/diff": diff, "/history": history, "/search": search };
     if (known[path]) return known[path](query);
     if (path === "/bytes") return data.pictures[`${stateOf(idOf(query.get("rev"))).get(query.get("key"))} ${query.get("path") ?? ""}`] ?? null;
-    return { "/store": data.store, "/refs": data.refs }[path] ?? null;
+    return { "/store": data.store, "/refs": data.refs, "/branches": data.branches }[path] ?? null;
   };
 }
 

@@ -23,21 +23,18 @@ export function conditionsOf(text) {
   return found;
 }
 
-/** The conditions of a place as such a text. */
 export function textOfConditions(place) {
   const quoted = (value) => (/\s/.test(value) ? `"${value}"` : value);
   const words = Object.entries(WORDS).filter(([, name]) => place[name]).map(([word, name]) => `${word}:${quoted(place[name])}`);
   return [...words, place.grep].filter(Boolean).join(" ");
 }
 
-/** The text around a place, which begins shortly before what was sought. */
 function Excerpt({ text, wanted }) {
   const at = Math.max(text.toLowerCase().indexOf(wanted.toLowerCase()), 0);
   const begin = at > BEFORE ? at - BEFORE : 0;
   return html`<span class="excerpt">${begin ? "…" : ""}${shown(text.slice(begin, at))}<b>${shown(text.slice(at, at + wanted.length))}</b>${shown(text.slice(at + wanted.length))}</span>`;
 }
 
-/** Where a text was found: by key, with the first places of each. */
 function Found({ data, sought, onChoose }) {
   const [open, setOpen] = useState(new Set());
   const keys = new Map();

@@ -45,7 +45,6 @@ function Sizes({ rows, total, label }) {
 
 const keysOf = ({ keys, measured }) => counted(keys, "key") + (measured < keys ? ` (the first ${measured} measured)` : "");
 
-/** The page of the health. */
 export function Health() {
   const { data, error } = useAnswer("/health");
   return html`<div class="page">

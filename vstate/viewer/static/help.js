@@ -11,6 +11,7 @@ const KEYS = [
   ["p", "pin the key"],
   ["f", "fold runs of alike commits"],
   ["s", "diffs side by side"],
+  ["n", "choose a branch"],
   ["m", "merge two branches on trial"],
   ["h", "health of the store"],
   ["g", "follow the newest commit"],
@@ -20,7 +21,6 @@ const KEYS = [
   ["?", "this help"],
 ];
 
-/** A dialog with the keys. */
 export function Help({ onClose }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);

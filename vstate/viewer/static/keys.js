@@ -23,7 +23,6 @@ function flat(answers, open, prefix, depth, found) {
   return found;
 }
 
-/** The folders that lead to a key: a/, a/b/. */
 function foldersOf(key) {
   const steps = key.split("/").slice(0, -1);
   return steps.map((_, at) => `${steps.slice(0, at + 1).join("/")}/`);

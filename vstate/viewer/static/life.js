@@ -50,7 +50,6 @@ function Blamed({ part, rev, name, isSame }) {
     ${isOpen && html`<tr><td colspan="3" class="blame-inside"><${Blame} rev=${rev} name=${name} path=${part.path} /></td></tr>`}`;
 }
 
-/** Each part of a value beside the commit that last changed it. */
 export function Blame({ rev, name, path }) {
   const { data, error, loading } = useAnswer("/blame", { rev, key: name, path });
   if (error) return html`<p class="error" role="alert">${error.status === 404 && !path && !globalThis.vstateAnswers ? `This commit has no key ${named(name)}.` : shown(error.message)}</p>`;

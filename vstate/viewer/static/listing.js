@@ -7,7 +7,6 @@ const PAGE = 40;
 /** The names in a place that choose which commits are listed. */
 export const CONDITIONS = ["grep", "fkey", "info", "since", "until", "author"];
 
-/** The parameters of /commits for a place. */
 export function queryOf(place) {
   return {
     rev: place.branch,
@@ -33,7 +32,6 @@ export class Listing {
     this.reset();
   }
 
-  /** Begin anew, also where the server keeps this list no longer. */
   reset() {
     this.view = null;
     this.rows = new Map();

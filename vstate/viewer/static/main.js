@@ -1,6 +1,7 @@
 // The page: three panes, and the keyboard.
 import { Actions } from "./actions.js";
-import { revisionsOf, shown, useAnswer } from "./api.js";
+import { nameOf, revisionsOf, shown, useAnswer } from "./api.js";
+import { Branches } from "./branches.js";
 import { CommitHead } from "./commit.js";
 import { CommitList, ListFoot } from "./commits.js";
 import { DiffView, KeyDiff } from "./diff.js";
@@ -50,6 +51,7 @@ function Against({ place, refs }) {
 
 function Content({ place, rev, tip, refs, store, state }) {
   if (place.page === "merge") return html`<${MergeTry} place=${place} refs=${refs} store=${store} state=${state} />`;
+  if (place.page === "branches") return html`<${Branches} refs=${refs} />`;
   if (place.page === "health") return html`<${Health} />`;
   const tab = place.tab ?? "";
   const diff = { old: place.against, base: place.base, rev, isBeside: place.beside === "1" };
@@ -81,26 +83,17 @@ function Content({ place, rev, tip, refs, store, state }) {
     <div class="content-body" id="content-body" tabindex="0" role=${hasKey ? "tabpanel" : "region"} aria-label="Details">${body}</div>`;
 }
 
-function Branches({ place, refs, store }) {
-  const [names, ...more] = revisionsOf(refs);
-  const others = more.flat();
-  const chosen = place.branch ?? "";
-  return html`<select aria-label="Branch" value=${chosen} onChange=${(event) => go({ branch: event.target.value, all: "", rev: "", open: "" })}>
-    <option value="">HEAD${store?.head.branch ? ` · ${shown(store.head.branch)}` : ""}</option>
-    ${chosen && !names.includes(chosen) && !others.includes(chosen) && html`<option value=${chosen}>${shown(chosen)}</option>`}
-    ${names.map((name) => html`<option value=${name}>${shown(name)}</option>`)}
-    ${others.length ? html`<optgroup label="tags and remote branches">${others.map((name) => html`<option value=${name}>${shown(name)}</option>`)}</optgroup>` : null}
-  </select>`;
-}
-
 function App() {
-  const place = usePlace();
+  const asked = usePlace();
   const [known, setKnown] = useState(null);
   const state = useRefs(known);
   const [isHelp, setHelp] = useState(false);
   const { data: store } = useAnswer("/store");
   const { data: refs } = useAnswer("/refs");
   useEffect(() => setKnown(refs?.state ?? null), [refs]);
+  // Adapters leave HEAD's branch empty: the branches come first.
+  const isFirst = store?.branches > 0 && !store.head.commit && !["branch", "all", "rev", "page", "tab", "pane"].some((name) => asked[name]);
+  const place = isFirst ? { ...asked, page: "branches", pane: "value" } : asked;
   const listing = useListing(place, state);
   const [selected, drawSelected] = useState(null);
   const chosen = useRef(null); // at once, for keys that are held down
@@ -176,6 +169,7 @@ function App() {
         p: () => place.key !== undefined && togglePin(place, place.key, place.path),
         f: () => go({ fold: place.fold === "0" ? "" : "0", open: "" }, { replace: true }),
         s: () => go({ beside: place.beside ? "" : "1" }, { replace: true }),
+        n: () => go({ page: "branches", pane: "value" }),
         m: () => go({ page: "merge", pane: "value" }),
         h: () => go({ page: "health", pane: "value" }),
         g: () => go({ rev: "" }),
@@ -200,7 +194,7 @@ function App() {
       <h1 class="sr">The history of ${shown(store?.name ?? "a store")}</h1>
       <a class="brand" href="#/?" title="the newest commit"><svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><path d="M4 3v10M4 9c0-3 8-1 8-5" /><circle cx="4" cy="3" r="2" /><circle cx="4" cy="13" r="2" /><circle cx="12" cy="4" r="2" /></svg>vstate</a>
       <span class="store" title=${shown(store?.name)}>${shown(store?.name?.split("/").filter(Boolean).slice(-2).join("/"))}</span>
-      <${Branches} place=${place} refs=${refs} store=${store} />
+      <a class="chip branch" href=${hrefOf({ page: "branches", pane: "value" })} title="choose a branch (n)">${place.branch ? nameOf(place.branch) : `HEAD${store?.head.branch ? ` · ${nameOf(store.head.branch)}` : ""}`} ▾</a>
       <${Filter} place=${place} rev=${rev} field=${field} />
       <span class="grow"></span>
       <${Chip} aria-pressed=${isFollowing} title="show each new commit as it is made (g)" onClick=${() => go({ rev: isFollowing ? tip ?? "" : "" })}>${isFollowing ? "following" : "follow"}</${Chip}>

@@ -26,7 +26,6 @@ function choicesOf(place) {
   }
 }
 
-/** The page of a trial merge. */
 export function MergeTry({ place, refs, store, state }) {
   const branches = (refs?.branches ?? []).map((found) => found.name);
   const others = revisionsOf(refs).flat();

@@ -6,7 +6,6 @@ import { html } from "./preact.js";
 
 const MOST = 8;
 
-/** The pins of a place: pairs of a key and a path. */
 function pinsOf(place) {
   try {
     return JSON.parse(place.pins ?? "[]").filter((pin) => Array.isArray(pin) && pin.length === 2 && pin.every((each) => typeof each === "string")).slice(0, MOST);
@@ -17,7 +16,6 @@ function pinsOf(place) {
 
 const isSame = (key, path) => (pin) => pin[0] === key && pin[1] === (path ?? "");
 
-/** Whether a key, or a part of its value, is pinned. */
 export function isPinned(place, key, path) {
   return pinsOf(place).some(isSame(key, path));
 }
@@ -42,7 +40,6 @@ function Pin({ rev, pin, place }) {
   </li>`;
 }
 
-/** The pinned keys at a commit. */
 export function Pins({ rev, place }) {
   const pins = pinsOf(place);
   if (!pins.length || !rev) return null;

@@ -29,7 +29,6 @@ function textOf(place) {
   return `#/?${new URLSearchParams(given)}`;
 }
 
-/** The address of the place with these changes. */
 export function hrefOf(changes, from = readPlace()) {
   return textOf({ ...from, ...changes });
 }
@@ -43,7 +42,6 @@ export function go(changes, { replace = false } = {}) {
   dispatchEvent(new Event("vstate-place"));
 }
 
-/** The place, which follows the address. */
 export function usePlace() {
   const [place, setPlace] = useState(readPlace);
   useEffect(() => {

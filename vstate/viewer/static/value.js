@@ -56,14 +56,12 @@ function PartRow({ part, rev, name, depth, since }) {
   </li>`;
 }
 
-/** The parts inside a path, a page at a time. */
 function Inside({ rev, name, path, depth, since }) {
   const { data, error } = useAnswer("/value", { rev, key: name, path, since, limit: PARTS });
   if (error) return html`<${Failure} error=${error} />`;
   return data ? html`<${Parts} answer=${data} rev=${rev} name=${name} depth=${depth} since=${since} />` : null;
 }
 
-/** The parts of an answer as a list, with a button for the next page. */
 function Parts({ answer, rev, name, depth = 0, since }) {
   const [pages, next, load, error] = usePages(answer, (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS }));
   const parts = [answer, ...pages].flatMap((page) => page.parts);
@@ -90,7 +88,6 @@ function TextValue({ answer, rev, name, since }) {
 
 const VIEWS = { text: TextValue, table: TableValue, array: ArrayValue, chat: Chat, bytes: BytesValue };
 
-/** The type and the size of a value, and when it expires. */
 export function ValueFacts({ answer }) {
   return html`<p class="facts">
     <span class="mono">${shown(answer.type)}</span>
