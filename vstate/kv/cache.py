@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Final, TypeVar
 from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.kv.base import KVStore, check_value, is_object
+from vstate.kv.disk.connections import Handle, usable_identity
 from vstate.kv.front import Front, check_kvstore
 
 T = TypeVar("T")
@@ -103,18 +103,15 @@ class Directory:
     """Copies in a directory, in a diskcache of `size` bytes. Any method may raise.
 
     One thread at a time uses it. diskcache has a connection to SQLite for each thread, and opens another in a
-    forked child. If the fork came while another thread was inside SQLite, SQLite's own locks stay taken in
-    the child, and the child does without the directory.
+    forked child. A fork waits for the thread that is inside, as for those of Disk: it may hold a lock of
+    SQLite that all files share.
     """
 
     def __init__(self, path: str, size: int) -> None:
         self.location = path
         self._size = size
-        self._lock = new_lock()
-        self._cache: Any = None
-        self._user: int | None = None  # the thread that is inside; or was, when an exception came out
-        self._locked_up = False
-        renew_in_child(self, Directory._renew)
+        self._handle = Handle(os.path.join(path, "cache.db"))
+        self._is_clean = True  # no exception came out in the middle of a transaction
 
     def get(self, key: str) -> bytes | None:
         return self.get_many([key]).get(key)
@@ -137,8 +134,8 @@ class Directory:
 
     def close(self) -> None:
         """Close this thread's connection. diskcache opens it again when it is needed."""
-        if self._cache is not None:
-            self._use(lambda cache: cache.close())
+        with self._handle.lock:
+            self._handle.close()
 
     def _change(self, action: Callable[[Any], object]) -> None:
         """Carry out all changes in one transaction: otherwise each would be a commit of its own."""
@@ -150,22 +147,18 @@ class Directory:
         self._use(change)
 
     def _use(self, action: Callable[[Any], T]) -> T:
-        with self._lock:
-            if self._locked_up:
-                raise StoreUnavailable(f"another thread used {self.location} when this process was forked")
-            if self._user is not None and self._cache is not None:
+        with self._handle.lock:
+            if not self._is_clean:
                 # A transaction may still be open, or diskcache may believe that one is.
-                self._cache.close()
-                self._cache = None
-            self._user = threading.get_ident()
-            if self._cache is None:
-                self._cache = _open_diskcache(self.location, self._size)
-            result = action(self._cache)
-            self._user = None
+                self._handle.close()
+            self._is_clean = False
+            if self._handle.connection is None:
+                usable_identity(self._handle.path)
+                self._handle.connection = _open_diskcache(self.location, self._size)
+                self._handle.identity = usable_identity(self._handle.path)
+            result = action(self._handle.connection)
+            self._is_clean = True
             return result
-
-    def _renew(self) -> None:
-        self._locked_up = self._user not in (None, threading.get_ident())
 
 
 def _open_diskcache(directory: str, size: int) -> Any:
