@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
+from vstate.errors import InvalidInput, StoreFull, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.kv.base import KVStore, check_value, is_object
 from vstate.kv.disk.connections import Handle, usable_identity
