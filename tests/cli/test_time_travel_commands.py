@@ -250,9 +250,7 @@ def test_bisect_that_cannot_be(vstate):
         "column 12 of the expression: invalid syntax at '='"
     )
     message = vstate.fails("bisect", "plan", "length(value.goals) > `3`", "--good", "v1")
-    assert re.match(
-        r"at [0-9a-f]{10}: cannot evaluate the expression: length\(\) takes .*, not null$", message
-    )
+    assert re.match(r"at [0-9a-f]{10}: there is no goals in value; it has goal, steps$", message)
     message = vstate.fails("bisect", "never", "length(value) > `3`", "--good", "v1")
     assert re.match(
         r"at [0-9a-f]{10}, where there is no key 'never': cannot evaluate the expression: ", message
@@ -261,6 +259,23 @@ def test_bisect_that_cannot_be(vstate):
     assert "give a newer commit as bad" in vstate.run("bisect", "plan", "!missing", "--good", "v1").stderr
     assert "exchange the two" in vstate.fails("bisect", "plan", "value", "--good", "HEAD", "--bad", "v1")
     assert vstate.run("bisect", "plan", "value").exit_code == 2
+    assert vstate.run("bisect", "plan", "a", "b", "c", "--good", "v1").exit_code == 2
+
+
+def test_bisect_names_what_is_absent(vstate):
+    """A condition on a part that is not there says so, with the parts that are."""
+    message = vstate.fails("bisect", "plan", "value.gaol == 'win'", "--good", "v1")
+    assert "should be good: there is no gaol in value; it has goal, steps" in message
+    assert "no .gaol in" in vstate.fails("bisect", "plan", "gaol", "value", "--good", "v1")
+
+
+def test_bisect_of_a_part(vstate):
+    """PATH leads to the part that is `value`; where there is no such part, `missing` is true."""
+    text = vstate("bisect", "plan", "goal", "value == 'win'", "--good", "v1", "--bad", "what-if")
+    assert text == vstate("bisect", "plan", "value.goal == 'win'", "--good", "v1", "--bad", "what-if")
+    assert vstate("bisect", "plan", "steps[1]", "missing", "--good", "v1") == vstate(
+        "bisect", "plan", "length(value.steps) < `2`", "--good", "v1"
+    )
 
 
 # safety

@@ -11,7 +11,8 @@ from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
 from vstate.values.arrays import Array
-from vstate.values.instance import Global, Instance, in_order
+from vstate.values.instance import Global, Instance, in_order, preview
+from vstate.values.tables import Column, Table, is_table, table_of
 
 __all__ = ["plain"]
 
@@ -23,6 +24,8 @@ _BLOCK: Final = 64 * 1024  # characters of a long text that are measured togethe
 _LONGEST_BYTES: Final = 64 * 1024
 _WIDEST_INT: Final = 4096  # bits; json.dumps refuses an int of more than 4300 digits
 _WIDEST_HEX: Final = 2**22  # bits
+_MOST_DIMENSIONS: Final = 8  # that become nested lists
+_NAME_NODES: Final = 20  # of a column's name that is no text
 
 
 def plain(
@@ -32,17 +35,20 @@ def plain(
 
     Anything else is a dict with a key that starts with "$"; a "$" at the start of the value's own keys is
     doubled. A tuple is a list. An `Instance` is {"$type": name, field: ...}, with "$args", "$kwargs",
-    "$items",
-    "$entries", "$state" and "$called" if it has them; a `Global` is {"$global": name}. The others are
-    "$bytes" (base64), "$set", "$frozenset", "$dict" (a list of pairs, if not every key is a str), "$float"
-    (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone", and
+    "$items", "$entries", "$state" and "$called" if it has them; a `Global` is {"$global": name}. The others
+    are "$bytes" (base64), "$set", "$frozenset", "$dict" (a list of pairs, if not every key is a str),
+    "$float" (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone", and
     "$timedelta" (seconds).
+
+    A frame is {"$type": name, "$index": labels, column: cells}. "$index" is absent where rows have only
+    numbers, and has a list for each of several levels. The cells of a Series are its `data`. The `data` of
+    an array are lists of lists by its shape, or with `order` "F" flat in the order of memory.
 
     The result is bounded. It has at most `max_nodes` parts, and 1 KiB of JSON text for each, `max_text` in
     all, which is at most 64 MiB. Deep parts count more. The first `max_items` numbers and texts in lists and
     arrays do not count. {"$more": count}, {"$cycle": true} and {"$deep": true} stand for parts that are left
-    out. The `data` of an array are its first elements, and `omitted` is the number of the others. "$size", in
-    characters or bytes, stands beside the beginning of a string that is cut.
+    out. Of an array, `omitted` is the number of elements that are left out. "$size", in characters or
+    bytes, stands beside the beginning of a string that is cut.
     """
     return _Plain(max_nodes, max_items, max_text).convert(value, 0)
 
@@ -75,7 +81,8 @@ class _Plain:
         if isinstance(value, Array) and value.layout is not None and value.fields.get("data"):
             return self._array(value, depth)
         if isinstance(value, Instance):
-            return self._instance(value, depth)
+            table = table_of(value) if is_table(value) else None
+            return self._instance(value, depth) if table is None else self._table(value.type, table, depth)
         if isinstance(value, dict):
             return self._entries(value, depth)
         if isinstance(value, list | tuple):
@@ -93,8 +100,32 @@ class _Plain:
             data.pop()
             left_out = count - len(data)
         fields = {name: part for name, part in array.fields.items() if name not in ("data", "omitted")}
+        if "order" not in fields and 1 < len(array.shape) <= _MOST_DIMENSIONS and data:
+            for size in reversed(array.shape[1:]):
+                data = [data[at : at + size] for at in range(0, len(data), size)]
         result = {"$type": self._name(array.type), **self._named(fields, depth), "data": data}
         return result | ({"omitted": left_out} if left_out else {})
+
+    def _table(self, kind: str, table: Table, depth: int) -> dict[str, object]:
+        result: dict[str, object] = {"$type": self._name(kind)}
+        if table.is_labelled:
+            levels = [self._cells(level, depth) for level in table.labels]
+            result["$index"] = levels[0] if len(levels) == 1 else levels
+        for column in table.columns:
+            name = "data" if table.type == "Series" else column.name
+            name = name if isinstance(name, str) else preview(name, width=None, max_nodes=_NAME_NODES)
+            if self._is_spent() or self._fitting(name) < len(name):
+                result["$more"] = len(table.columns) - len(result)
+                break
+            result[f"${name}" if name.startswith("$") else name] = self._cells(column, depth)
+        return result
+
+    def _cells(self, column: Column, depth: int) -> object:
+        if column.read is None:
+            return self.convert(column.source, depth)
+        starts = range(0, column.rows, _ELEMENTS)
+        blocks = (column.cells(start, start + _ELEMENTS) for start in starts)
+        return self._items(chain.from_iterable(blocks), column.rows, depth)
 
     def _instance(self, instance: Instance, depth: int) -> dict[str, object]:
         result: dict[str, object] = {"$type": self._name(instance.type)}

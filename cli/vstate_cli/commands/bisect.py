@@ -7,9 +7,11 @@ from itertools import islice
 import click
 
 from vstate.display import documents
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import find_part
 from vstate_cli import changes, commits
 from vstate_cli.condition import Condition
 from vstate_cli.output import Document
@@ -28,6 +30,7 @@ _MOST_DETAILS = 10
     examples=[
         "vstate bisect plan \"value.goal != ''\" --good HEAD~100",
         "vstate bisect budget 'missing || value >= `0`' --good v1 --bad main@{yesterday}",
+        "vstate bisect prices 'price[1995]' 'value > `0`' --good v1",
         "vstate bisect messages 'max(value[*].length(content)) < `1000`' --good v1",
     ],
     json="{first_bad, tested, changes}. first_bad is a commit {id, parents, tree, time, message, info, "
@@ -35,7 +38,7 @@ _MOST_DETAILS = 10
     "modified, removed}, lists of keys.",
 )
 @click.argument("key", shell_complete=complete_key)
-@click.argument("expr")
+@click.argument("words", nargs=-1, required=True, metavar="[PATH] EXPR")
 @click.option(
     "--good",
     required=True,
@@ -50,29 +53,42 @@ _MOST_DETAILS = 10
     shell_complete=complete_revision,
     help="A later commit at which EXPR is false. Default: HEAD.",
 )
-def bisect(session: Session, key: str, expr: str, good: str, bad: str) -> None:
+def bisect(session: Session, key: str, words: tuple[str, ...], good: str, bad: str) -> None:
     """Find the first commit at which a condition is no longer true.
 
-    EXPR is a condition on `value`, the value of KEY, that is true at good commits. Bisect tests some ten of
-    a thousand commits. It assumes that the condition stays false once it is false. Where KEY is absent,
-    `missing` is true and `value` is null.
+    EXPR is a condition on `value`, the value of KEY, that is true at good commits. With PATH, in the form
+    that `vstate diff` prints, `value` is that part. Bisect tests some ten of a thousand commits. It assumes
+    that the condition stays false once it is false. Where there is no such key or part, `missing` is true
+    and `value` is null.
 
     EXPR is written in JMESPath (https://jmespath.org). It reads the data that `vstate show KEY --json`
-    prints as the value. Parts: value.field, value[-1], value[*].field, value[?field == 'text'].
+    prints as the value. Parts: value.field, value[-1], value[*].field, value[?field == 'text']. A frame has
+    its columns as lists: value.price[3], value.price[*]; NaN is null. An array has its `data`.
     Comparisons: ==, !=, <, <=, >, >=. Logic: &&, ||, !(...). Functions: length, contains, starts_with,
     ends_with, min, max, sum, avg, keys, values, type and others. Texts stand in single quotes; numbers,
     true, false and null in backquotes. An absent part is null. Null, false and an empty text, list or dict
     count as false.
     """
     repo, out = session.repo, session.out
+    if len(words) > 2:
+        raise click.UsageError("expected KEY [PATH] EXPR; put the expression in quotes")
+    *path, expr = words
     condition = Condition(expr)
     tested: list[Document] = []
+    reason = ""
 
     def is_good(commit: Commit) -> bool:
+        nonlocal reason
         data = tree.lookup(repo.objects.node, commit.root, key)
         try:
-            value = None if data is None else repo.inspect(key, data)
-            return condition.is_true(value, missing=data is None)
+            value, missing = None if data is None else repo.inspect(key, data), data is None
+            if path and not missing:
+                try:
+                    value = find_part(value, path[0], Fingerprints())[-1].value
+                except NotFound as error:
+                    value, missing = None, True
+                    reason = str(error)
+            return condition.is_true(value, missing=missing)
         except UNREADABLE as error:
             absent = f", where there is no key {key!r}" if data is None else ""
             raise InvalidInput(f"at {commit.short}{absent}: {error}") from None
@@ -84,7 +100,11 @@ def bisect(session: Session, key: str, expr: str, good: str, bad: str) -> None:
             remaining = f"  ({left:,} left)" if left else ""
             out.line(mark, (commit.short, "yellow"), f"  {commits.subject(commit)}", (remaining, "dim"))
 
-    first = repo.bisect(is_good, good, bad, report=report)
+    try:
+        first = repo.bisect(is_good, good, bad, report=report)
+    except InvalidInput as error:
+        reason = condition.absent or reason
+        raise InvalidInput(f"{str(error).partition(': ')[0]}: {reason}") if reason else error from None
     diff = repo.changes(first)
     refs = session.refs().get(first.id, [])
     if session.json:
