@@ -110,15 +110,15 @@ def _usage(name: str, command: click.Command) -> str:
         if param.name == "store":
             continue
         word = _argument(param) if isinstance(param, click.Argument) else _option(param)
-        words.append(word if param.required else f"[{word}]")
+        words.append(word if param.required or word.startswith("[") else f"[{word}]")
     return " ".join(words)
 
 
 def _argument(param: click.Argument) -> str:
     if isinstance(param.type, click.Choice):
         return "|".join(param.type.choices)
-    word = param.metavar or (param.name or "").upper()
-    return word if param.nargs == 1 or word.endswith("...") else f"{word}..."
+    word = (param.name or "").upper()
+    return param.metavar or (word if param.nargs == 1 else f"{word}...")
 
 
 def _option(param: click.Parameter) -> str:

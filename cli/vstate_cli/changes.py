@@ -45,15 +45,22 @@ _FEWEST_DOCUMENT_NODES: Final = 50
 
 
 def diff_lines(
-    diff: Diff, out: Output, *, keys: Iterable[str] | None = None, limit: int = 200, used: int = 0
+    diff: Diff,
+    out: Output,
+    *,
+    keys: Iterable[str] | None = None,
+    limit: int = 200,
+    used: int = 0,
+    path: str = "",
 ) -> Iterator[Line]:
     """Each changed key with the changes inside it, at most `limit` of a key, as `vstate diff` draws them.
 
-    `keys` are some of the changed keys; None means all. The lines leave `used` columns of the terminal free.
+    `keys` are some of the changed keys; None means all. With `path`, only the changes inside that part. The
+    lines leave `used` columns of the terminal free.
     """
     for key in diff if keys is None else keys:
         yield line(diff[key])
-        for inside in detail_lines(diff, key, out, limit, used + 4):
+        for inside in detail_lines(diff, key, out, limit, used + 4, path):
             yield ["    ", *inside]
 
 
@@ -112,10 +119,10 @@ def counts(diff: Diff) -> Line:
 # Inside a key
 
 
-def _details(diff: Diff, key: str, out: Output, limit: int) -> list[Detail] | VStateError:
+def _details(diff: Diff, key: str, out: Output, limit: int, path: str) -> list[Detail] | VStateError:
     """The changes inside a key, or the error that prevents reading its values. Notes damage in the output."""
     try:
-        return diff.details(key, limit=limit)
+        return diff.details(key, limit=limit, path=path)
     except UNREADABLE as error:
         return error
     except StorageError as error:
@@ -123,9 +130,9 @@ def _details(diff: Diff, key: str, out: Output, limit: int) -> list[Detail] | VS
         return error
 
 
-def detail_documents(diff: Diff, key: str, out: Output) -> Document:
+def detail_documents(diff: Diff, key: str, out: Output, path: str = "") -> Document:
     """The changes inside a key as `details`, or `error` if its values cannot be read."""
-    found = _details(diff, key, out, _MOST_DOCUMENTS)
+    found = _details(diff, key, out, _MOST_DOCUMENTS, path)
     if isinstance(found, VStateError):
         return {"error": str(found)}
     nodes = min(_DOCUMENT_NODES // (2 * len(found) or 1), _MOST_DOCUMENT_NODES)
@@ -143,12 +150,12 @@ def _detail_document(detail: Detail, nodes: int) -> Document:
     return members
 
 
-def detail_lines(diff: Diff, key: str, out: Output, limit: int, used: int) -> Iterator[Line]:
+def detail_lines(diff: Diff, key: str, out: Output, limit: int, used: int, path: str = "") -> Iterator[Line]:
     """The changes inside a key by path, at most `limit`, or the reason why its values cannot be read.
 
     Values are cut so that the lines leave `used` columns of the terminal free; the lines of texts are not.
     """
-    found = _details(diff, key, out, limit + 1)
+    found = _details(diff, key, out, limit + 1, path)
     if isinstance(found, VStateError):
         yield [(f"({safe(str(found))})", "bold red" if isinstance(found, StorageError) else "yellow")]
         return
@@ -162,7 +169,8 @@ def detail_lines(diff: Diff, key: str, out: Output, limit: int, used: int) -> It
     if len(found) > limit:
         yield [(f"… more than {limit} changes", "dim")]
     elif not found:
-        yield [("(the same value, stored in another way)", "dim")]
+        same = f"no change in {safe(path)}" if path else "the same value, stored in another way"
+        yield [(f"({same})", "dim")]
 
 
 def _detail_lines(detail: Detail, out: Output, nodes: int, used: int, *, is_inside: bool) -> Iterator[Line]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -86,6 +87,56 @@ class Session:
         except NotFound as unborn:
             raise NotFound(f"{reason}; {unborn}", name=rev) from None
 
+    def place(
+        self, words: Sequence[str], rev: str = HEAD, *, is_key: bool = False
+    ) -> tuple[Commit, str | None, str | None]:
+        """The commit, the key and the path that the words `[REV] [KEY] [PATH]` name; `rev` is without REV.
+
+        REV:KEY means the same as REV KEY. A first word that is no revision is a key. If one `is_key`, the
+        first word is a revision only if it is no key.
+        """
+        if not words:
+            return self.repo.resolve(rev), None, None
+        first, rest = words[0], [*words[1:]]
+        match = _REV_AND_KEY.fullmatch(first)
+        if self.resolves(first) and not (is_key and self.has(rev, first)):
+            commit = self.repo.resolve(first)
+        elif self.has(rev, first) or (is_key and match is None):
+            commit, rest = self.repo.resolve(rev), [*words]
+        elif match is not None:
+            commit, rest = self.repo.resolve(match[1] or HEAD), [match[2], *rest]
+        else:
+            commit, error = self.resolve_or_head(first)
+            assert error is not None
+            raise self.unknown(first, commit, error)
+        if len(rest) > 2:
+            raise InvalidInput(f"expected [REV] [KEY] [PATH], and found {shlex.join(words)}")
+        key, path, *_ = [*rest, None, None]
+        return commit, key, path
+
+    def in_order(self, command: str, words: Sequence[str]) -> str | None:
+        """The command with its words in order, if a revision stands behind a key; else None."""
+        for number, word in enumerate(words[1:], 1):
+            if self.resolves(word) and not self.resolves(words[0]):
+                return f"vstate {command} {shlex.join([word, *words[:number], *words[number + 1 :]])}"
+        return None
+
+    def resolves(self, word: str) -> bool:
+        """Whether the word is a revision."""
+        try:
+            self.repo.resolve(word)
+        except (NotFound, InvalidInput):
+            return False
+        return True
+
+    def has(self, rev: str, key: str) -> bool:
+        """Whether there is the key, or a key below it, at the revision."""
+        try:
+            commit = self.repo.resolve(rev)
+        except NotFound:
+            return False
+        return self.repo.entry(commit.root, key) is not None or bool(self.keys_below(commit, key, 1))
+
     def unknown(self, word: str, commit: Commit, error: VStateError) -> VStateError:
         """The error for a word that could be a revision, or a key of the commit, and is neither.
 
@@ -137,6 +188,9 @@ class Settings:
     paged: bool
 
 
+_REV_AND_KEY = re.compile(
+    r"((?:@\{[^}]*\}|[^:@]|@(?!\{))*):(.*)", re.DOTALL
+)  # a time in braces may have colons
 _COUNT = re.compile(r"-[0-9]+")
 
 
@@ -213,10 +267,20 @@ def command(
                 function(session, **params)
                 if session.out.damage is not None:
                     raise session.out.damage
-            except NotFound as error:
-                arguments = [p.name for p in context.command.params if isinstance(p, click.Argument)]
-                is_bare = error.name == HEAD and not any(params[each] for each in arguments)
+            except (NotFound, InvalidInput) as error:
+                arguments = (
+                    params[p.name or ""] for p in context.command.params if p.param_type_name == "argument"
+                )
+                words = [
+                    *chain.from_iterable(
+                        [each] if isinstance(each, str) else each or () for each in arguments
+                    )
+                ]
+                is_bare = not words and isinstance(error, NotFound) and error.name == HEAD
                 lines = [*overview.lines(session.repo, session.out, name)] if is_bare else []
+                if reads and (ordered := session.in_order(name, words)):
+                    problem = error.message.partition("; did you mean")[0]
+                    raise type(error)(problem, candidates=[ordered]) from None
                 if as_json or not lines:
                     raise
                 session.out.aside(lines)

@@ -115,3 +115,9 @@ def complete_revision_or_key(
     if KEYS_FOLLOW in context.meta:
         return complete_key(context, param, typed)
     return complete_revision(context, param, typed) + complete_key(context, param, typed)
+
+
+def complete_place(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Revisions and keys as the first word, then keys."""
+    complete = complete_key if _words(context) else complete_revision_or_key
+    return complete(context, param, typed)

@@ -82,11 +82,11 @@ class Tools:
         """
         if path and not key:
             raise ToolFailure("path names a part of a value: give the key too")
-        return self._run("show", rev=rev, key=key or None, path=path or None)
+        return self._run("show", words=tuple(filter(None, (rev, key, path))))
 
     def blame(self, key: str, path: str = "", rev: str = "HEAD") -> str:
         """Show for each part of a key's value the commit that last changed it; path leads to one part."""
-        return self._run("blame", key=key, path=path or None, rev=rev, seconds=MOST_SECONDS)
+        return self._run("blame", words=tuple(filter(None, (rev, key, path))), rev=rev, seconds=MOST_SECONDS)
 
     def search(self, text: str, rev: str = "HEAD", prefix: str = "", limit: int = 50) -> str:
         """Find a text in the keys and values at a revision, in upper or lower case; for commits use log.

@@ -3,6 +3,7 @@
 import re
 
 import numpy
+import pytest
 
 from vstate import Disk, Versioned
 
@@ -45,6 +46,37 @@ def test_key(vstate):
     assert vstate("diff", "v1", "--key", "plan").splitlines()[1:] == ["    + steps[1]: 'think'"]
     assert vstate("diff", "--key", "plan") == ""
     assert "did you mean: plan" in vstate.fails("diff", "--key", "plam")
+
+
+def test_path(vstate):
+    """A word behind one key is the path of a part, on both sides; a part on one side came or went."""
+    assert vstate("diff", "main", "what-if", "plan", "goal").splitlines()[1:] == [
+        "    ~ goal: 'win' -> 'draw'"
+    ]
+    assert vstate("diff", "v1", "plan", "steps[1]").splitlines()[1:] == ["    + steps[1]: 'think'"]
+    assert vstate("diff", "v1", "plan", "goal").splitlines()[1:] == ["    (no change in goal)"]
+    details = vstate.json("diff", "v1", "HEAD", "plan", "steps")["changes"][0]["details"]
+    assert [each["path"] for each in details] == ["steps[1]"]
+    assert "did you mean: .goal" in vstate.fails("diff", "v1", "plan", "goall")
+    assert "no .goall" in vstate.fails("diff", "plan", "goall"), "though the key did not change"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("show plan HEAD", "show HEAD plan"),
+        ("show plan goal v1", "show v1 plan goal"),
+        ("blame plan v1", "blame v1 plan"),
+        ("blame plan goal v1", "blame v1 plan goal"),
+        ("diff plan v1", "diff v1 plan"),
+        ("diff plan what-if main", "diff what-if plan main"),
+        ("ls plan v1", "ls v1 plan"),
+    ],
+)
+def test_words_out_of_order(vstate, typed, meant):
+    """The error names the command with the revision in its place."""
+    assert f"did you mean: vstate {meant}?" in vstate.run(*typed.split()).stderr
+    assert vstate.run(*meant.split()).exit_code in (0, 1)
 
 
 def test_stat(vstate):

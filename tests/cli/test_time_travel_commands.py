@@ -203,7 +203,9 @@ def test_blame_json(vstate):
 def test_blame_that_cannot_be(vstate):
     """The error names the missing key, the commit that removed it, or the step of the path."""
     message = vstate.fails("blame", "old")
-    assert re.match(r"no key 'old' at [0-9a-f]{10}: ([0-9a-f]{10}) removed it; .*--rev \1~1", message)
+    assert re.match(
+        r"no key 'old' at [0-9a-f]{10}: ([0-9a-f]{10}) removed it; .*vstate blame \1~1 old$", message
+    )
     assert vstate.fails("blame", "plam").endswith("did you mean: plan?")
     assert "no .goals in the value, which is a" in vstate.fails("blame", "plan", "goals")
     assert "is no path at" in vstate.fails("blame", "plan", "steps..b")

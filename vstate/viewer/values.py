@@ -21,8 +21,7 @@ from vstate.forks import new_lock
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.compare.details import details, step_of
-from vstate.repo.compare.fingerprints import Fingerprints
-from vstate.repo.compare.paths import find_part
+from vstate.repo.compare.paths import part_at
 from vstate.repo.repository import Repository
 from vstate.values.inert import Array, InertError
 from vstate.values.inspection import inspect_value, size_text
@@ -80,9 +79,7 @@ class Values:
 
     def part(self, commit: Commit, key: str, path: str) -> object:
         """The part of a value at `path`. NotFound if there is none."""
-        value = self.read(key, self.data(commit, key))
-        trail = find_part(value, path, Fingerprints())
-        return trail[-1].value if trail else value
+        return part_at(self.read(key, self.data(commit, key)), path)
 
     def page(
         self, commit: Commit, key: str, path: str, *, before: Commit | None, first: int, limit: int

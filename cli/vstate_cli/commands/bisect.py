@@ -10,8 +10,7 @@ from vstate.display import documents
 from vstate.errors import InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.compare.fingerprints import Fingerprints
-from vstate.repo.compare.paths import find_part
+from vstate.repo.compare.paths import part_at
 from vstate_cli import changes, commits
 from vstate_cli.condition import Condition
 from vstate_cli.output import Document
@@ -84,7 +83,7 @@ def bisect(session: Session, key: str, words: tuple[str, ...], good: str, bad: s
             value, missing = None if data is None else repo.inspect(key, data), data is None
             if path and not missing:
                 try:
-                    value = find_part(value, path[0], Fingerprints())[-1].value
+                    value = part_at(value, path[0])
                 except NotFound as error:
                     value, missing = None, True
                     reason = str(error)

@@ -15,7 +15,7 @@ from vstate_cli import commits
 from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_key, complete_revision
+from vstate_cli.suggestions import complete_place, complete_revision
 
 _WIDEST_MESSAGE = 30
 _WIDEST_PATH = 30
@@ -35,30 +35,31 @@ _LONGEST_TEXT = 1_000_000
     examples=[
         "vstate blame messages",
         "vstate blame messages '[3].content'",
-        "vstate blame plan --rev main~10",
+        "vstate blame main~10 plan",
     ],
     json="a list of {path, line, commit, time, message, value}, one for each part. path is empty for the "
     "whole value. For a line of a text, path leads to the text, and line is its number, else null. "
     "commit is an id. If the parts are many, long values and messages are cut.",
 )
-@click.argument("key", shell_complete=complete_key)
-@click.argument("path", required=False)
+@click.argument("words", nargs=-1, required=True, metavar="[REV] KEY [PATH]", shell_complete=complete_place)
 @click.option(
     "--rev",
     default="HEAD",
     metavar="REV",
     shell_complete=complete_revision,
-    help="Start at REV. Default: HEAD.",
+    help="The revision, if it is not the first word. Default: HEAD.",
 )
 @click.option("--seconds", type=click.FloatRange(min=0), metavar="N", help="Give up after N seconds.")
-def blame(session: Session, key: str, path: str | None, rev: str, seconds: float | None) -> None:
+def blame(session: Session, words: tuple[str, ...], rev: str, seconds: float | None) -> None:
     """Show which commit last changed each part of a value.
 
     The parts of the value of KEY are the items of a list, the entries of a dict, the fields of an object or
     the lines of a text. An item keeps its commit when others are inserted before it. PATH leads to one part,
     however deep, in the form that `vstate diff` prints, and shows the parts inside that one.
     """
-    commit = session.repo.resolve(rev)
+    commit, key, path = session.place(words, rev, is_key=True)
+    if key is None:
+        raise click.UsageError("name a key")
     with ProgressBar() as bar:
         try:
             found = session.repo.blame_items(

@@ -9,8 +9,10 @@ import click
 
 from vstate.display import documents
 from vstate.errors import InvalidInput
+from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Diff
+from vstate.repo.compare.paths import part_at
 from vstate.repo.repository import Repository
 from vstate.repo.search.selection import RANGE
 from vstate.repo.sweeps import anew
@@ -27,13 +29,18 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
     "diff",
     paged=True,
     reads=True,
-    examples=["vstate diff", "vstate diff HEAD~5 --stat", "vstate diff main what-if plan"],
+    examples=[
+        "vstate diff",
+        "vstate diff HEAD~5 --stat",
+        "vstate diff main what-if plan",
+        "vstate diff v1 HEAD df price",
+    ],
     json="{old, new, changes: [{key, kind, old, new, details: [{path, kind, old, new, note}]}]}. The "
     "outer old and new are ids of commits, old null before the first commit; those of a change are {type, "
     "size} with the size in bytes, or null. With --stat, details is absent; if a value cannot be read, "
     "error stands in its place.",
 )
-@click.argument("args", nargs=-1, metavar="[A] [B] [KEY]...", shell_complete=complete_revision_or_key)
+@click.argument("args", nargs=-1, metavar="[A] [B] [KEY]... [PATH]", shell_complete=complete_revision_or_key)
 @click.option(
     "--key",
     "named",
@@ -50,7 +57,7 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
     defaults to HEAD. Without arguments, show the changes of the last commit (HEAD~1 to HEAD); changes that
     a program has not yet committed exist only in that program. A..B means the same as A B; A...B are the
     changes of B since it parted from A. The first argument that is no revision is a key, and so are all
-    behind it.
+    behind it; a word behind one key that is no key is a PATH to the part that is compared.
 
     A text is compared by line and word, bytes by offset, an array by ranges of elements, and a frame of
     pandas or pyarrow by column and row: price[3] is the cell of the column price in the row labelled 3.
@@ -58,18 +65,21 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
     revisions, wanted = _sort(session, args)
     wanted += named
     old, new, found = _compare(session, *revisions)
+    path = ""
+    if len(wanted) == 2 and not _has(session, wanted[1], old, new):
+        path = wanted.pop()
     for key in wanted:
         if key not in found:
-            _check_key(session, key, old, new)
+            _check_key(session, key, old, new, path)
     keys = [key for key in dict.fromkeys(wanted) if key in found] if wanted else [*found]
     out = session.out
     if session.json:
         before = {"old": None if old is None else old.id, "new": new.id}
-        out.json_array(_documents(session, found, keys, stat), before=before, name="changes")
+        out.json_array(_documents(session, found, keys, stat, path), before=before, name="changes")
         return
     limit = _MOST_DETAILS if len(wanted) != 1 else _MOST_DETAILS_OF_ONE_KEY
     if not stat:
-        out.lines(changes.diff_lines(found, out, keys=keys, limit=limit))
+        out.lines(changes.diff_lines(found, out, keys=keys, limit=limit, path=path))
         return
     width = changes.name_width(keys)
     for each in keys:
@@ -104,7 +114,7 @@ def _is_key(session: Session, name: str, revisions: list[str]) -> bool:
     repo = session.repo
     commits = [session.resolve_or_head(rev)[0] for each in revisions for rev in _sides(each)]
     commits += repo.history.before(commits[-1])
-    return any(repo.entry(commit.root, name) is not None for commit in commits)
+    return _has(session, name, *commits)
 
 
 def _compare(
@@ -130,16 +140,24 @@ def _sides_and_changes(repo: Repository, a: str | None, b: str | None) -> tuple[
     return old, new, repo.diff(old.root, new.root)
 
 
-def _check_key(session: Session, key: str, old: Commit | None, new: Commit) -> None:
-    """Raise InvalidInput for a key that neither side has: it is most likely misspelled."""
-    if session.repo.entry(new.root, key) is None:
+def _has(session: Session, key: str, *commits: Commit | None) -> bool:
+    """Whether one of the commits has the key."""
+    return any(each is not None and session.repo.entry(each.root, key) is not None for each in commits)
+
+
+def _check_key(session: Session, key: str, old: Commit | None, new: Commit, path: str) -> None:
+    """Raise an error for a key or a part that neither side has: it is most likely misspelled."""
+    data = tree.lookup(session.repo.objects.node, new.root, key)
+    if data is None:
         where = f"{old.short} or {new.short}" if old is not None else new.short
         raise InvalidInput(f"no key {key!r} in {where}", candidates=session.similar_keys(new, key))
+    if path:
+        part_at(session.repo.inspect(key, data), path)
 
 
-def _documents(session: Session, found: Diff, keys: list[str], stat: bool) -> Iterator[Document]:
+def _documents(session: Session, found: Diff, keys: list[str], stat: bool, path: str) -> Iterator[Document]:
     for key in keys:
         document = documents.change_document(found[key])
         if not stat and "error" not in document:
-            document |= changes.detail_documents(found, key, session.out)
+            document |= changes.detail_documents(found, key, session.out, path)
         yield document

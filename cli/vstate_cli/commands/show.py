@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import islice
 
@@ -15,19 +14,15 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.plural import counted
 from vstate.readers.words import in_brief
-from vstate.repo.compare.fingerprints import Fingerprints
-from vstate.repo.compare.paths import find_part
+from vstate.repo.compare.paths import part_at
 from vstate.values.entry import Entry
 from vstate.values.inert import plain
 from vstate.values.inspection import describe
 from vstate_cli import changes, commits, drawing, values
 from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_key, complete_revision_or_key
+from vstate_cli.suggestions import complete_place
 
-_REV_AND_KEY = re.compile(
-    r"((?:@\{[^}]*\}|[^:@]|@(?!\{))*):(.*)", re.DOTALL
-)  # a time in braces may have colons
 _MOST_KEYS = 50
 _MOST_BELOW = 1000
 _MOST_DETAILS = 10
@@ -55,9 +50,7 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
     "If the value cannot be read, value is null and error says why. For the keys below KEY, {commit, keys: "
     "[{key, type, size, value}]}.",
 )
-@click.argument("rev", required=False, shell_complete=complete_revision_or_key)
-@click.argument("key", required=False, shell_complete=complete_key)
-@click.argument("path", required=False)
+@click.argument("words", nargs=-1, metavar="[REV] [KEY] [PATH]", shell_complete=complete_place)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -65,7 +58,7 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
     help="With --json, write at most N parts of the value. Default: 100,000, and 2,000,000 numbers and texts "
     'in lists and arrays. {"$more": n}, or omitted for an array, counts the parts left out.',
 )
-def show(session: Session, rev: str | None, key: str | None, path: str | None, limit: int | None) -> None:
+def show(session: Session, words: tuple[str, ...], limit: int | None) -> None:
     """Show a commit, or the value of a key.
 
     Show the commit REV (default: HEAD) with its events and changes, and with its state on the branch of an
@@ -77,35 +70,11 @@ def show(session: Session, rev: str | None, key: str | None, path: str | None, l
     A frame of pandas or pyarrow is a table, an array has its dtype, shape and range, and a list of messages
     is a conversation. Their parts have paths, such as price[3] for a cell.
     """
-    if rev is not None and key is not None and path is None:
-        # KEY PATH, unless the first argument is a revision.
-        commit, error = session.resolve_or_head(rev)
-        if error is not None and session.repo.entry(commit.root, rev) is not None:
-            rev, key, path = "HEAD", rev, key
-    commit, key, path = _find(session, "HEAD" if rev is None else rev, key, path)
+    commit, key, path = session.place(words)
     if key is None:
         _show_commit(session, commit)
     else:
         _show_value(session, commit, key, path, limit)
-
-
-def _find(
-    session: Session, rev: str, key: str | None, path: str | None
-) -> tuple[Commit, str | None, str | None]:
-    """The commit that the arguments name, and the key and the path if they name these."""
-    match = _REV_AND_KEY.fullmatch(rev)
-    commit, error = session.resolve_or_head(rev)
-    if error is not None and key is not None and path is None and match is not None:
-        return session.repo.resolve(match[1] or "HEAD"), match[2], key
-    if key is not None:
-        return session.repo.resolve(rev), key, path
-    if error is None:
-        return commit, None, None
-    if session.repo.entry(commit.root, rev) is not None or session.keys_below(commit, rev, 1):
-        return commit, rev, None
-    if match is not None:
-        return session.repo.resolve(match[1] or "HEAD"), match[2], None
-    raise session.unknown(rev, commit, error)
 
 
 def _show_commit(session: Session, commit: Commit) -> None:
@@ -222,8 +191,7 @@ def _show_value(session: Session, commit: Commit, key: str, path: str | None, li
     except values.UNREADABLE as error:
         reason = str(error)
     if path is not None and reason is None:
-        trail = find_part(value, path, Fingerprints())
-        value = trail[-1].value if trail else value
+        value = part_at(value, path)
     if session.json:
         where = {"commit": commit.id, "key": key, **({} if path is None else {"path": path})}
         shown = plain(value, max_items=_MOST_ITEMS) if limit is None else plain(value, max_nodes=limit)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from vstate.arguments import check_limit
-from vstate.errors import KeyNotFound
+from vstate.errors import KeyNotFound, NotFound
 from vstate.objects.tree import KeyChange
 from vstate.plural import counted
 from vstate.values.entry import Entry
@@ -19,6 +20,7 @@ ChangeKind = Literal["added", "removed", "modified"]
 
 _SIGNS = {"added": "+", "removed": "-", "modified": "~"}
 _SHOWN = 100
+_ABSENT = object()
 
 Load = Callable[[str, bytes], Any]
 
@@ -110,24 +112,37 @@ class Diff(Mapping[str, Change]):
             key for key, change in self._entries.items() if change.old is not None and change.new is not None
         ]
 
-    def details(self, key: str, *, limit: int = 1000) -> list[Detail]:
-        """The changes inside the value of `key`, by path, at most `limit` of them.
+    def details(self, key: str, *, limit: int = 1000, path: str = "") -> list[Detail]:
+        """The changes inside the value of `key`, or inside its part at `path`, at most `limit` of them.
 
-        An added or removed key is one detail at the path "". An unchanged key has none.
+        An added or removed key or part is one detail at `path`. An unchanged one has none. Raises NotFound if
+        neither value has the part.
         """
-        from vstate.repo.compare.details import Detail, details  # late, for a quick `import vstate`
+        # Late, for a quick `import vstate`.
+        from vstate.repo.compare.details import Detail, details
+        from vstate.repo.compare.paths import part_at
 
         check_limit(limit)
         change = self._entries.get(key)
         if change is None:
             return []
-        old = None if change.old is None else self._inspect(key, change.old)
-        new = None if change.new is None else self._inspect(key, change.new)
-        if change.old is None:
-            return [Detail("", "added", None, new)]
-        if change.new is None:
-            return [Detail("", "removed", old, None)]
-        return details(old, new, limit=limit)
+        sides: list[object] = []
+        reason: NotFound | None = None
+        for data in (change.old, change.new):
+            try:
+                sides.append(_ABSENT if data is None else part_at(self._inspect(key, data), path))
+            except NotFound as error:
+                sides.append(_ABSENT)
+                reason = error
+        old, new = sides
+        if old is new is _ABSENT:
+            raise reason or KeyNotFound(key)
+        if old is _ABSENT:
+            return [Detail(path, "added", None, new)]
+        if new is _ABSENT:
+            return [Detail(path, "removed", old, None)]
+        found = details(old, new, limit=limit)
+        return [replace(each, path=_joined(path, each.path)) for each in found] if path else found
 
     def stat(self) -> str:
         """The counts as text, without zeros: `+1 added ~2 modified`."""
@@ -162,3 +177,8 @@ class Diff(Mapping[str, Change]):
 
     def _first(self) -> list[tuple[str, Change]]:
         return [(key, self[key]) for key in list(self._entries)[:_SHOWN]]
+
+
+def _joined(path: str, rest: str) -> str:
+    """The path that leads on from the part at `path`."""
+    return f"{path}.{rest}" if rest and rest[0] not in ".[{" else path + rest

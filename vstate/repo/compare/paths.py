@@ -23,6 +23,7 @@ __all__ = [
     "Part",
     "find_part",
     "kind_of",
+    "part_at",
     "part_like",
     "parts_of",
     "sequence_of",
@@ -286,6 +287,12 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
         waiting.append(_candidates(part.value, rest, prints))
     at, where = furthest
     raise _nowhere(path, rest[length - at :], where, prints)
+
+
+def part_at(value: object, path: str) -> object:
+    """The part at `path`, with the errors of `find_part`."""
+    trail = find_part(value, path, Fingerprints())
+    return trail[-1].value if trail else value
 
 
 def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part]:

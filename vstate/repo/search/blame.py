@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickletools
+import shlex
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -243,7 +244,7 @@ class _Walk:
             if before and None not in before:
                 error.message += (
                     f": {commit.short} removed it; blame an earlier commit: "
-                    f"vstate blame --rev {commit.short}~1"
+                    f"vstate blame {commit.short}~1 {shlex.quote(self._key)}"
                 )
                 break
         return error
