@@ -108,6 +108,28 @@ MERGE_BASE = "merge base of two branches, 30,000 commits ago on one of them"
 GC_LONG = "gc of 30,000 commits, all in use, disk"
 
 
+MESSAGES = 5_000
+BLAME = "blame of 5,000 messages in 10,000 commits on a store just opened, disk"
+
+
+@workload(Row(BLAME, "seconds", (Target(5.0),)), rounds=3)
+def long_chat(scratch: Path) -> Iterator[Sides]:
+    with Disk(scratch / "vstate", durability="process") as disk, Versioned(disk, branch="main") as state:
+        state["messages"] = []
+        for number in range(MESSAGES):
+            state["messages"].append({"role": "user", "content": f"message {number} " * 6})
+            state.commit(f"turn {number}")
+            state["count"] = number
+            state.commit(f"count {number}")
+
+    def once() -> dict[str, float]:
+        with Disk(scratch / "vstate") as disk:
+            repo = Repository(disk)
+            return {BLAME: seconds(lambda: repo.blame_items("HEAD", "messages"))}
+
+    yield {"vstate": once}
+
+
 def walk(directory: Path) -> None:
     """Read all commits of the history, and keep none."""
     with Versioned(directory, branch="main") as state:

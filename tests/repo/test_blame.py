@@ -8,6 +8,7 @@ import decimal
 import pickle
 from typing import Any
 
+import msgpack
 import numpy as np
 import pydantic
 import pytest
@@ -609,6 +610,21 @@ def test_a_list_that_grew_is_read_once(step: int, monkeypatch: pytest.MonkeyPatc
     assert found == ["start"] * 2 + [str(number) for number in range(6) for _ in range(step)]
     assert len(reads) <= 3
     assert state.blame("k", f"[{step + 1}].deep[1]").message == "0"
+
+
+def test_messages_that_versions_share_are_compared_by_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a list whose items are the same objects in each version, each item is hashed once or twice."""
+    state, chat = Versioned(), [msgpack.ExtType(5, msgpack.packb(["m", "Human", {"content": "0"}]))]
+    for number in range(40):
+        state["k"] = ("msgpack", msgpack.packb(chat))
+        state.commit(str(number))
+        chat.append(msgpack.ExtType(5, msgpack.packb(["m", "Human", {"content": str(number + 1)}])))
+    hashed = []
+    monkeypatch.setattr(
+        Fingerprints, "of", lambda self, value, of=Fingerprints.of: (hashed.append(1), of(self, value))[1]
+    )
+    assert messages(state.repo, "HEAD") == [str(number) for number in range(40)]
+    assert 40 <= len(hashed) <= 2 * 40
 
 
 @pytest.mark.slow

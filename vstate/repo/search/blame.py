@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import operator
 import pickletools
 import shlex
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
-from typing import Final
+from typing import Final, TypeGuard
 
 from vstate.arguments import check_text
 from vstate.errors import InvalidInput, KeyNotFound
@@ -30,7 +31,7 @@ from vstate.repo.compare.paths import (
 from vstate.repo.core import Core
 from vstate.repo.walk import NewestFirst
 from vstate.values.alignment import Aligner, common_ends
-from vstate.values.entry import PICKLE, read_parts
+from vstate.values.entry import PICKLE, Reader, read_parts
 from vstate.values.inert import InertError
 from vstate.values.inspection import INSPECT_BYTES
 
@@ -135,7 +136,10 @@ def blame_items(
                     pending[parent.oid] = before, {}
                     queue.push(parent)
                 _, waiting = pending[parent.oid]
-                _, opened = waiting.setdefault(_way(earlier), (earlier, {}))
+                if _way(earlier) not in waiting:
+                    waiting[_way(earlier)] = earlier, passed
+                    continue
+                _, opened = waiting[_way(earlier)]
                 for number, originals in passed.items():
                     opened.setdefault(number, []).extend(originals)
             for originals in left.values():
@@ -175,6 +179,7 @@ class _Walk:
         self._progress = progress
         self._count = 0
         self._versions: OrderedDict[bytes, _Version | None] = OrderedDict()
+        self._reader = _Rereading(repo.objects)
         data = self.entry(start)
         if data is None:
             raise self._absent(start)
@@ -209,14 +214,18 @@ class _Walk:
     def _read(self, data: bytes) -> _Version:
         entry, pickled = self._repo.parse_entry(self._key, data), None
         if entry.codec == PICKLE and entry.size <= INSPECT_BYTES:
-            parts, _ = read_parts(entry, self._repo.objects)
+            parts, _ = read_parts(entry, self._reader)
             if len(parts) == 1:
                 pickled = bytes(parts[0])
                 for known in self._versions.values():
                     shorter = None if known is None else known.without_last(pickled)
                     if shorter is not None:
                         return shorter
-        return _Version(self._repo.inspect(self._key, data), pickled, self.check_time)
+        value = self._repo.inspect(self._key, data)
+        for known in self._versions.values():
+            if known is not None and known.begins_with(value):
+                return known.first(len(value), pickled)
+        return _Version(value, pickled, self.check_time)
 
     def try_version(self, data: bytes) -> _Version | None:
         """As `version`, but None for an unreadable value, in which no element counts as the same."""
@@ -250,6 +259,23 @@ class _Walk:
         return error
 
 
+class _Rereading:
+    """Reads the blobs of a value, and keeps them for the next one: versions of a value share most of them."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.indexes = reader.indexes
+        self.blob = reader.blob
+        self._known: dict[ObjectId, bytes | memoryview] = {}
+
+    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
+        found = {oid: body for oid in sizes if (body := self._known.get(oid)) is not None}
+        if missing := {oid: size for oid, size in sizes.items() if oid not in found}:
+            found |= self._reader.blobs(missing)
+        self._known = found
+        return found
+
+
 class _Version:
     """One value of the key, with the fingerprints of its parts; `pickled` if the entry is one pickle."""
 
@@ -281,10 +307,22 @@ class _Version:
         count = _items_in(self.pickled[same:])
         if count is None or count > len(value):
             return None
-        shorter = _Version(value[: len(value) - count], pickled, self._check_time)
+        return self.first(len(value) - count, pickled)
+
+    def begins_with(self, value: object) -> TypeGuard[list[object]]:
+        """Whether these are the first items of this list, the same objects: readers share messages."""
+        mine = self.value
+        if not isinstance(value, list) or not isinstance(mine, list) or not 0 < len(value) <= len(mine):
+            return False
+        return all(map(operator.is_, value, mine))
+
+    def first(self, count: int, pickled: bytes | None) -> _Version:
+        """The version with the first items of this list, which have their fingerprints."""
+        assert isinstance(self.value, list)
+        shorter = _Version(self.value[:count], pickled, self._check_time)
         shorter.prints = self.prints
         if () in self._elements:
-            shorter._elements[()] = self._elements[()][: len(value) - count]
+            shorter._elements[()] = self._elements[()][:count]
         return shorter
 
     def at(self, trail: _Trail) -> object:
@@ -374,7 +412,15 @@ def _pass_on(trail: _Trail, left: _Open, new: _Version, old: _Version | None) ->
         older = old.elements(way)
     except InvalidInput:
         return (), {}, left
-    newer, before = new.elements(trail), _by_group(older)
+    newer = new.elements(trail)
+    if len(older) <= len(newer) and all(map(operator.is_, older, newer)):
+        # The older value is the beginning of the newer one: most lists grow at their end.
+        return (
+            way,
+            left,
+            {number: left.pop(number) for number in range(len(older), len(newer)) if number in left},
+        )
+    before = _by_group(older)
     passed: _Open = {}
     for group, numbers in _by_group(newer).items():
         earlier = before.get(group, [])
