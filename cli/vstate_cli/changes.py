@@ -9,9 +9,9 @@ from typing import Final
 from rich.cells import cell_len
 
 from vstate.display.cells import cell_text
-from vstate.display.chats import ChatView, message_text
+from vstate.display.chats import ChatView
 from vstate.display.texts import bytes_changes, text_hunks
-from vstate.display.views import view_of
+from vstate.display.views import part_text, view_of
 from vstate.errors import StorageError, VStateError
 from vstate.repo.compare.details import Detail, common_prefix
 from vstate.repo.compare.diff import Change, Diff
@@ -215,8 +215,8 @@ def _detail_lines(detail: Detail, out: Output, nodes: int, used: int, *, is_insi
 
 
 def _one_line(value: object, nodes: int) -> str:
-    """A message in words, or any other value."""
-    text = message_text(value)
+    """A message or a column in words, or any other value."""
+    text = part_text(value)
     return _exact(value, nodes) if text is None else safe(text)
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from vstate.display.cells import cell_text
+from vstate.plural import counted
 from vstate.values.inert import Instance
 from vstate.values.tables import Table, table_of
 
-__all__ = ["ColumnView", "TableView", "records_view", "table_rows", "table_view"]
+__all__ = ["ColumnView", "TableView", "column_text", "records_view", "table_rows", "table_view"]
 
 _MOST_COLUMNS: Final = 100
 _ALL_ROWS: Final = 30  # up to so many rows are all shown
@@ -20,6 +21,7 @@ _LAST: Final = 5
 _CHECKED: Final = 10_000  # records that are checked for having the same fields
 _LONGEST_FIELD: Final = 60  # characters of a field that still reads well in a table
 _MOST_FIELDS: Final = 30
+_CELLS_TOLD: Final = 5
 
 
 Rows = tuple[tuple[str, ...], ...]
@@ -82,6 +84,19 @@ def records_view(value: Sequence[object]) -> TableView | None:
     columns = tuple(ColumnView(cell_text(name), type(value[0][name]).__name__) for name in names)
     kind = f"{type(value).__name__} of dict"
     return TableView(kind, len(value), (ColumnView("", ""),), columns, 0, rows[0], rows[1])
+
+
+def column_text(value: object) -> str | None:
+    """A column as a line: `float64, 2,000 cells: 0.0, 1.5, …`; None for another value."""
+    if not isinstance(value, Instance) or value.type != "column":
+        return None
+    data, left_out = value.fields.get("data"), value.fields.get("omitted", 0)
+    cells = [*value.entries.values()] if value.entries is not None else data
+    if not isinstance(cells, list) or not isinstance(left_out, int):
+        return None
+    count = len(cells) + left_out
+    shown = [cell_text(cell) for cell in cells[:_CELLS_TOLD]] + ["…"] * (count > _CELLS_TOLD)
+    return f"{value.fields.get('dtype')}, {counted(count, 'cell')}: {', '.join(shown)}"
 
 
 def table_rows(value: object, start: int, stop: int) -> Rows:

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from vstate.display.arrays import ArrayView, array_view
-from vstate.display.chats import ChatView, chat_view
-from vstate.display.tables import TableView, records_view, table_view
+from vstate.display.chats import ChatView, chat_view, message_text
+from vstate.display.tables import TableView, column_text, records_view, table_view
 from vstate.values.inert import Array, Instance
 from vstate.values.tables import is_table
 
-__all__ = ["BytesView", "TextView", "TreeView", "View", "document", "media_of", "view_of"]
+__all__ = ["BytesView", "TextView", "TreeView", "View", "document", "media_of", "part_text", "view_of"]
 
 _LONG_TEXT: Final = 400  # characters
 _LONG_BYTES: Final = 100
@@ -59,6 +59,12 @@ _KINDS: Final[dict[type, str]] = {
     BytesView: "bytes",
     TreeView: "tree",
 }
+
+
+def part_text(value: object, most: int | None = None) -> str | None:
+    """A message or a column as a text; None for another value."""
+    text = message_text(value) if most is None else message_text(value, most)
+    return column_text(value) if text is None else text
 
 
 def view_of(value: object) -> View:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 import click
 from rich.cells import cell_len
 
-from vstate.display.chats import message_text
+from vstate.display.views import part_text
 from vstate.errors import KeyNotFound, NotFound
 from vstate.repo.search.blame import Blamed
 from vstate.values.inert import plain, preview
 from vstate_cli import commits
+from vstate_cli.drawing import cut
 from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_place, complete_revision
+from vstate_cli.values import NARROW
 
 _WIDEST_MESSAGE = 30
 _WIDEST_PATH = 30
+_LONGEST_RUN = 20
+_FIRST_OF_RUN = 3
 _ALL_NODES = 1_000_000  # parts of all values
 _FEWEST_NODES = 10  # of each value
 _LINE_NODES = 500  # of each value on a line
@@ -79,7 +84,16 @@ def blame(session: Session, words: tuple[str, ...], rev: str, seconds: float | N
         session.out.lines(_lines(session, found))
 
 
-def _lines(session: Session, found: list[Blamed]) -> Iterator[Line]:
+def _lines(session: Session, blamed: list[Blamed]) -> Iterator[Line]:
+    """A line for each part. Of a long run of parts that one commit changed, the first and the last ones."""
+    found: list[Blamed] = []
+    left_out: dict[int, int] = {}  # parts behind a line, by its number
+    for (_, is_line), group in groupby(blamed, key=lambda each: (each.commit.oid, each.line is not None)):
+        run = [*group]
+        if len(run) > _LONGEST_RUN and not is_line:
+            left_out[len(found) + _FIRST_OF_RUN - 1] = len(run) - 2 * _FIRST_OF_RUN
+            run[_FIRST_OF_RUN:-_FIRST_OF_RUN] = []
+        found += run
     names = [safe(str(each.line) if each.line is not None else each.path) for each in found]
     # Once for each commit: its message may be long, and the lines many.
     subjects = {
@@ -90,18 +104,24 @@ def _lines(session: Session, found: list[Blamed]) -> Iterator[Line]:
     message_width = max(map(cell_len, messages))
     length = _length(found)
     nodes = min(max(_ALL_NODES // len(found), _FEWEST_NODES), _LINE_NODES)
-    for each, name, message in zip(found, names, messages, strict=True):
+    for number, (each, name, message) in enumerate(zip(found, names, messages, strict=True)):
         time = session.out.moment(each.commit.time)
-        shown = str(each.value) if each.line is not None else message_text(each.value, length)
+        shown = str(each.value) if each.line is not None else part_text(each.value, length)
         if shown is None:
             shown = preview(each.value, width=None, max_nodes=nodes)
         text = safe(shown, length)
+        if session.out.width is None and each.line is None:
+            text = cut(text, NARROW)
         aligned = name.rjust(width) if each.line is not None else padded(name, width)
         used = 10 + len(time) + message_width + max(width, cell_len(name)) + 8
         yield [
             (each.commit.short, "yellow"), "  ", (time, "dim"), "  ", padded(message, message_width), "  ",
             (aligned, "cyan"), "  ", session.out.fit(text, used),
         ]  # fmt: skip
+        if number in left_out:
+            yield [
+                (f"{'…':<10}  {left_out[number]:,} more parts of this commit (--json has them all)", "dim")
+            ]
 
 
 def _length(found: list[Blamed]) -> int:

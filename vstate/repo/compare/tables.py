@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
+from heapq import nlargest
+from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
 from vstate.plural import counted
@@ -20,6 +24,8 @@ _BLOCK: Final = 4096  # rows of a column that are read together
 _SHOWN: Final = 100  # cells of a column, in its description
 _MOST_ALIGNED: Final = 200_000  # cells of rows without labels that are compared to align the rows
 _ALIGN_STEPS: Final = 1_000_000
+_MISSING: Final = "became missing"
+_RETYPED: Final = "changed their type"
 
 Step = object
 """The name of a column, the label of a row, or the name of a part of the table."""
@@ -183,16 +189,38 @@ class TableComparison:
         if old.read is None or new.read is None:
             yield Found(name, "pair", old.source, new.source)
             return
-        count = 0
-        for before, after, row in self._differing(old, new, rows):
-            if count < _MOST_CELLS:
-                has_parts = type(before) is type(after) and isinstance(after, list | tuple | dict | Instance)
-                kind: Literal["modified", "pair"] = "pair" if has_parts else "modified"
-                yield Found((*name, self.new.label(row)), kind, before, after)
-            count += 1
-        if count > _MOST_CELLS:
-            note = f"{count - _MOST_CELLS} more of {new.rows} cells differ"
+        tally: Counter[str] = Counter()
+        cells = nlargest(_MOST_CELLS, self._weighed(old, new, rows, tally), key=itemgetter(0))
+        if tally.total() <= _MOST_CELLS:
+            cells.sort(key=itemgetter(1))
+        for _, row, before, after in cells:
+            has_parts = type(before) is type(after) and isinstance(after, list | tuple | dict | Instance)
+            kind: Literal["modified", "pair"] = "pair" if has_parts else "modified"
+            yield Found((*name, self.new.label(row)), kind, before, after)
+        if (more := tally.total() - len(cells)) > 0:
+            counts = [f"{tally[each]:,} {each}" for each in (_MISSING, _RETYPED) if tally[each]]
+            note = ", ".join([f"{more:,} more of {new.rows:,} cells differ", *counts])
             yield Found(name, "modified", column_value(old), column_value(new), note)
+
+    def _weighed(
+        self, old: Column, new: Column, rows: _Rows, tally: Counter[str]
+    ) -> Iterator[tuple[tuple[float, float, int], int, object, object]]:
+        """The cells that differ, each behind a weight that is larger for an odder change; counts them."""
+        for before, after, row in self._differing(old, new, rows):
+            rank, size = 0.0, 0.0
+            told = ""
+            if _is_missing(after):
+                rank, told = 3, _MISSING
+            elif _is_missing(before):
+                rank = 1
+            elif isinstance(before, int | float) and isinstance(after, int | float):
+                with suppress(OverflowError):  # an int that no float can hold
+                    size = abs(float(after) - float(before))
+                size = size if size == size else 0.0  # inf - inf
+            elif type(before) is not type(after):
+                rank, told = 2, _RETYPED
+            tally[told] += 1
+            yield (rank, size, -row), row, before, after
 
     def _differing(self, old: Column, new: Column, rows: _Rows) -> Iterator[tuple[object, object, int]]:
         """The cells that differ, and the number of the row in the new table."""
@@ -237,6 +265,10 @@ class TableComparison:
     def _costly(self, work: int) -> bool:
         self.matching.left -= work
         return self.is_spent
+
+
+def _is_missing(cell: object) -> bool:
+    return cell is None or cell != cell
 
 
 def _by_token(matching: Matching, names: Sequence[object]) -> dict[object, int]:
