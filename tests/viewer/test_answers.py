@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pandas as pd
@@ -187,7 +188,7 @@ def test_diff(viewer: Viewer) -> None:
 def test_life(viewer: Viewer) -> None:
     """The versions of a key have its numbers, and each part of a value has its commit."""
     first = viewer.get("/history?key=score/a&limit=10")
-    rest = viewer.get(f"/history?key=score/a&limit=10&before={first['next']}")
+    rest = viewer.get(f"/history?key=score/a&limit=10&before={first['next']['before']}")
     numbers = [commit["number"] for commit in first["commits"] + rest["commits"]]
     assert numbers == [*map(float, range(11, -1, -1)), 1.0]
     parts = viewer.get("/blame?key=chat")["parts"]
@@ -215,7 +216,7 @@ def test_the_life_of_a_part(tmp_path: Path) -> None:
         assert (goals["looked"], goals["next"]) == (10, None)
         page = viewer.get("/history?key=plan&path=goal&limit=4")
         assert ([each["message"] for each in page["commits"]], page["looked"]) == (["8"], 4)
-        page = viewer.get(f"/history?key=plan&path=goal&limit=4&before={page['next']}")
+        page = viewer.get(f"/history?key=plan&limit=4&{urlencode(page['next'])}")
         assert [each["message"] for each in page["commits"]] == ["5", "3"]
         assert [each["number"] for each in viewer.get("/history?key=plan&path=count")["commits"][:2]] == [
             9,
@@ -223,6 +224,67 @@ def test_the_life_of_a_part(tmp_path: Path) -> None:
         ]
         (line,) = viewer.get("/blame?key=plan&path=goal&rev=HEAD~2")["parts"]
         assert (line["line"], line["path"], line["commit"]["message"]) == (1, "goal", "5")
+
+
+def test_the_life_of_an_item_follows_the_item(tmp_path: Path) -> None:
+    """Items that come in front of it do not change it, as in blame, also from one page to the next."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["chat"] = [{"role": "user", "content": "first"}]
+        state.commit("said")
+        for number in range(6):
+            state["chat"].insert(0, {"role": "system", "content": f"rule {number}"})
+            state.commit(f"rule {number}")
+        state["chat"][6]["content"] = "first, edited"
+        state.commit("edited")
+    with viewing(tmp_path / "store") as viewer:
+        item = viewer.get("/history?key=chat&path=[6]")["commits"]
+        assert [(each["message"], each["kind"]) for each in item] == [
+            ("edited", "modified"),
+            ("said", "added"),
+        ]
+        assert item[-1]["text"] == "user: first"
+        page = viewer.get("/history?key=chat&path=[6]&limit=4")
+        assert page["next"]["path"] == "[3]"
+        rest = viewer.get(f"/history?key=chat&limit=40&{urlencode(page['next'])}")
+        assert [each["message"] for each in rest["commits"]] == ["said"]
+        blamed = viewer.get("/blame?key=chat")["parts"]
+        assert blamed[0]["text"] == "system: rule 5"
+        assert [each["commit"]["message"] for each in blamed[-2:]] == ["rule 0", "edited"]
+
+
+def test_a_chat_that_came_as_a_whole_reads_message_by_message(tmp_path: Path) -> None:
+    """Added and removed, its diff has the messages in words; a column is its first cells."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["chat"] = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+        state["frame"] = pd.DataFrame({"x": [1.5, 2.5]})
+        state.commit("begin")
+        del state["chat"]
+        state.commit("removed")
+    with viewing(tmp_path / "store") as viewer:
+        for rev, side, kind in (("HEAD~1", "new", "added"), ("HEAD", "old", "removed")):
+            details = viewer.get(f"/diff?new={rev}&key=chat")["details"]
+            assert [each["kind"] for each in details] == [kind, kind]
+            assert [each[side]["text"] for each in details] == ["user: hello", "assistant: hi"]
+        assert viewer.get("/blame?key=frame")["parts"][0]["text"] == "float64, 2 cells: 1.5, 2.5"
+
+
+def test_a_table_tells_which_cells_changed(tmp_path: Path) -> None:
+    """The oddest changes come first, by row and column; those of a list of records too."""
+    frame = pd.DataFrame(
+        {"a": range(500), "b": [float(n) for n in range(500)]}, index=[f"r{n}" for n in range(500)]
+    )
+    changed = frame.copy()
+    changed.loc["r400", "b"], changed.loc["r7", "a"] = float("nan"), -1
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["frame"], state["rows"] = frame, [{"x": n, "y": n} for n in range(300)]
+        state.commit("begin")
+        state["frame"] = changed
+        state["rows"][250]["y"] = -1
+        state.commit("changed")
+    with viewing(tmp_path / "store") as viewer:
+        assert viewer.get("/value?key=frame")["view"]["changes"] == [[7, 0], [400, 1]]
+        assert viewer.get("/value?key=rows")["view"]["changes"] == [[250, 1]]
+        assert viewer.get("/value?key=rows&rev=HEAD~1&since=HEAD~1")["view"]["changes"] == []
 
 
 def test_the_life_of_a_merge_of_many_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,16 +297,17 @@ def test_the_life_of_a_merge_of_many_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert repo.publish("merged", [merge], {}, {}, expected=None, action="test")
     read: list[object] = []
     of = life._Parts.of
-    monkeypatch.setattr(life._Parts, "of", lambda self, at: [read.append(at), of(self, at)][1])
+    monkeypatch.setattr(life._Parts, "of", lambda self, at, *rest: [read.append(at), of(self, at, *rest)][1])
     monkeypatch.setattr(life, "_SECONDS", -1.0)
     page = versions(repo, Values(repo), merge, "k", "a", before=None, limit=10)
     assert [each["message"] for each in page["commits"]] == ["merge"]
-    assert (len(read), page["next"]) == (2, merge.id)
+    assert (len(read), page["next"]["before"]) == (2, merge.id)
 
 
 def test_search_and_health(viewer: Viewer) -> None:
     """Texts are found in values by path; the largest keys come first."""
     assert viewer.get("/search?text=THINK")["places"][0]["path"] == "steps[1]"
+    assert [viewer.get(f"/search?text={name}")["branch"] for name in ("other", "v1")] == ["other", None]
     health = viewer.get("/health")
     assert health["largest"][0]["key"] == "table"
     assert {branch["name"] for branch in health["branches"]} == {"main", "other"}
@@ -319,7 +382,7 @@ def test_versions_on_two_branches() -> None:
         paged += page["commits"]
         if page["next"] is None:
             break
-        before = repo.resolve(page["next"])
+        before = repo.resolve(page["next"]["before"])
     assert paged == whole
     assert len(whole) >= 7
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -264,6 +265,77 @@ def test_the_viewer_ends(look: Look, make_small: Callable[[Path], None], tmp_pat
         page.locator(".banner", has_text="The viewer has ended").wait_for()
 
 
+def test_the_store_is_deleted(look: Look, make_small: Callable[[Path], None], tmp_path: Path) -> None:
+    """The page says so within some second, without a click, and follows no more."""
+    make_small(tmp_path / "store")
+    with viewing(tmp_path / "store") as viewer:
+        page = look(viewer)
+        page.get_by_role("button", name="following").wait_for()
+        shutil.rmtree(tmp_path / "store")
+        page.locator(".banner", has_text="was removed").wait_for(timeout=3000)
+        page.get_by_role("button", name="follow", exact=True).wait_for()
+
+
+def test_enter_opens_what_the_field_names(look: Look, viewer: Viewer) -> None:
+    """A branch, a tag, or the first place of a text, also before the search has ended; else it filters."""
+    page = look(viewer, "fold=0")
+    field = page.get_by_role("searchbox")
+    for text, found in (
+        ("other", ".commit-title .ref >> text=other"),
+        ("v1", ".commit-title h2 >> text=answered"),
+    ):
+        field.fill(text)
+        field.press("Enter")
+        page.locator(found).wait_for()
+    page.goto(f"{viewer.base}/#/?fold=0")
+    field.fill("act")
+    field.press("Enter")  # the search has not begun
+    page.locator(".crumbs", has_text="[2]").wait_for()
+    field.fill("scored")
+    field.press("Enter")
+    page.get_by_text("filtered: scored").wait_for()
+    page.get_by_text("No commit meets").wait_for(state="detached")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    page.get_by_text("filtered: scored").wait_for(state="detached")
+
+
+def test_escape_leaves_one_thing_after_the_other(look: Look, viewer: Viewer) -> None:
+    """The part, the key, the other side of the diff, the filter, the commit; the title names the place."""
+    page = look(viewer, "rev=other&key=plan&path=steps&against=v1&info=model%3Dsmall")
+    for gone, title in (
+        ("path=", "plan · store · vstate"),
+        ("key=", "main · store · vstate"),
+        ("against=", "main · store · vstate"),
+        ("info=", "main · store · vstate"),
+        ("rev=", "main · store · vstate"),
+    ):
+        assert gone in page.url
+        page.keyboard.press("Escape")
+        page.wait_for_function("gone => !location.hash.includes(gone)", arg=gone)
+        page.wait_for_function("title => document.title === title", arg=title)
+
+
+def test_to_what_changed_in_a_table(look: Look, tmp_path: Path) -> None:
+    """A button scrolls to each changed cell; numbers are on the right."""
+    rows = [{"name": f"row {n}", "value": n} for n in range(400)]
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["rows"] = rows
+        state.commit("begin")
+        state["rows"][300]["value"] = -1
+        state["rows"][20]["value"] = -2
+        state.commit("changed")
+    with viewing(tmp_path / "store") as viewer:
+        page = look(viewer, "key=rows")
+        page.get_by_role("button", name="go to change 1 of 2").click()
+        page.locator("td.is-changed", has_text="-2").wait_for()
+        page.get_by_role("button", name="go to change 2 of 2").click()
+        cell = page.locator("td.is-changed", has_text="-1")
+        cell.wait_for()
+        assert cell.evaluate("cell => getComputedStyle(cell).textAlign") == "right"
+
+
 def test_a_part_has_its_own_life_and_blame(look: Look, viewer: Viewer) -> None:
     """Blame and Life of a part are those of the part, also when its key changed more often."""
     page = look(viewer, "key=plan&path=steps&tab=blame")
@@ -275,9 +347,10 @@ def test_a_part_has_its_own_life_and_blame(look: Look, viewer: Viewer) -> None:
     page.locator(".life-text", has_text="+ steps[2]: 'act'").wait_for()
     page.goto(f"{viewer.base}/#/?key=plan&tab=blame")
     page.get_by_role("button", name="unfold steps").click()
-    page.locator(".blame-inside tr", has_text="steps[0]").last.locator(
-        ".blame-commit", has_text="begin"
-    ).wait_for()
+    page.locator(".blame tr", has_text="steps[0]").last.wait_for()
+    lefts = [cell.bounding_box()["x"] for cell in page.locator(".blame-text").all()]
+    assert len(lefts) == 6
+    assert len(set(lefts)) == 1
     page.goto(f"{viewer.base}/#/?key=plan&path=goal&tab=life")
     page.get_by_text("1 commit of the 2 that changed this key").wait_for()
     page.locator(".versions a").click()

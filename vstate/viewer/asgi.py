@@ -133,12 +133,12 @@ def _events(repo: Repository, ending: Callable[[], bool]) -> Callable[[Request],
         while not ending():
             began = time.monotonic()
             try:
-                state = await run_in_threadpool(refs_state, repo)
-            except VStateError:
-                state = seen  # the next look may succeed
-            if state != seen:
-                seen, told = state, time.monotonic()
-                yield f"event: refs\ndata: {json.dumps({'state': state})}\n\n"
+                event, data = "refs", json.dumps({"state": await run_in_threadpool(refs_state, repo)})
+            except VStateError as error:  # the next look may succeed
+                event, data = "lost", json.dumps({"error": str(error)})
+            if data != seen:
+                seen, told = data, time.monotonic()
+                yield f"event: {event}\ndata: {data}\n\n"
             elif time.monotonic() - told > _ALIVE_EVERY:
                 told = time.monotonic()
                 yield ": alive\n\n"

@@ -24,7 +24,7 @@ from vstate.values.inert import InertError
 from vstate.values.inspection import inspect_value
 from vstate.viewer.comparing import change_page, key_changes
 from vstate.viewer.editing import edited
-from vstate.viewer.parts import part_document
+from vstate.viewer.parts import part_document, texts_apart
 from vstate.viewer.trial import Trial
 from vstate.viewer.values import Values
 
@@ -133,7 +133,7 @@ class Changing:
         conflicts = []
         for key, name in islice(sorted(result.conflicts.items()), _MOST_CONFLICTS):
             is_open = key in open_keys
-            values_of = {side: self._side(repo, values, commit, key) for side, commit in sides.items()}
+            values_of = self._sides(repo, values, sides, key)
             found = {"key": key, "reason": open_keys.get(key, ""), "policy": None if is_open else name}
             conflicts.append(found | values_of | ({"result": None} if is_open else {}))
         return {
@@ -148,15 +148,24 @@ class Changing:
         }
 
     @staticmethod
-    def _side(repo: Repository, values: Values, commit: Commit | None, key: str) -> Answer | None:
-        """The value of a key on one side of a merge; None if it is not there."""
-        data = None if commit is None else tree.lookup(repo.objects.node, commit.root, key)
-        if data is None:
-            return None
-        try:
-            return part_document(values.read(key, data), "", key)
-        except (InertError, InvalidInput, CorruptObject) as error:
-            return {"kind": "unreadable", "text": str(error), "type": "", "count": 0, "path": ""}
+    def _sides(
+        repo: Repository, values: Values, sides: Mapping[str, Commit | None], key: str
+    ) -> dict[str, Answer | None]:
+        """The value of a key on each side of a merge, from where they differ; None if it is not there."""
+        read: dict[str, object] = {}
+        found: dict[str, Answer | None] = dict.fromkeys(sides)
+        for side, commit in sides.items():
+            data = None if commit is None else tree.lookup(repo.objects.node, commit.root, key)
+            if data is None:
+                continue
+            try:
+                read[side] = values.read(key, data)
+                found[side] = part_document(read[side], "", key)
+            except (InertError, InvalidInput, CorruptObject) as error:
+                found[side] = {"kind": "unreadable", "text": str(error), "type": "", "count": 0, "path": ""}
+        for side, text in zip(read, texts_apart([*read.values()]), strict=True):
+            found[side] = {**(found[side] or {}), "text": text}
+        return found
 
     def _changes(self, repo: Repository, before: Commit, after: Commit) -> Answer:
         """The keys that a change would change, as they are shown; the first ones with the changes inside."""

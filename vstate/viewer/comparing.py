@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from vstate.display.chats import ChatView, message_text
 from vstate.display.documents import change_document
@@ -54,7 +54,9 @@ def key_changes(
     ]
     if sides == [None, None]:
         raise NotFound(f"neither commit has the key {key!r}", name=key)
-    kind = "added" if sides[0] is None else "removed" if sides[1] is None else "modified"
+    kind: Literal["added", "removed", "modified"] = (
+        "added" if sides[0] is None else "removed" if sides[1] is None else "modified"
+    )
     answer: dict[str, Any] = {"key": key, "kind": kind, "details": [], "more": False}
     if sides[0] == sides[1]:
         return answer | {"kind": None}
@@ -62,13 +64,16 @@ def key_changes(
         before, after = (None if data is None else values.read(key, data) for data in sides)
     except (InertError, InvalidInput, CorruptObject) as error:
         return answer | {"error": str(error)}
-    if kind == "added":
-        found = [Detail("", "added", None, after)]
-    elif kind == "removed":
-        found = [Detail("", "removed", before, None)]
-    else:
+    whole = before if kind == "removed" else after
+    is_chat = isinstance(view_of(whole), ChatView)
+    if kind == "modified":
         found = details(before, after, limit=limit + 1)
-    is_chat = isinstance(view_of(before if kind == "removed" else after), ChatView)
+    elif is_chat and isinstance(whole, list | tuple):  # message by message
+        empty: list[object] = []
+        sides_of = (empty, [*whole]) if kind == "added" else ([*whole], empty)
+        found = details(*sides_of, limit=limit + 1)
+    else:
+        found = [Detail("", kind, before, after)]
     left = _MOST_COMPARED
     documents = []
     for detail in found[:limit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from time import monotonic
@@ -14,9 +15,9 @@ from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.compare.details import details
-from vstate.repo.compare.fingerprints import Fingerprints
-from vstate.repo.compare.paths import find_part
+from vstate.repo.compare.paths import Part
 from vstate.repo.repository import Repository
+from vstate.repo.search.blame import Version, counterparts
 from vstate.values.entry import Entry
 from vstate.values.inert import InertError
 from vstate.viewer.parts import count_of, kind_of, text_of, type_of
@@ -39,8 +40,10 @@ def versions(
 ) -> dict[str, Any]:
     """The commits that changed the part of a value at `path`, newest first, as `GET /history` gives them.
 
-    A page looks at `limit` versions of the key behind the commit `before`, or at those of three seconds. A
-    part that cannot be read, or is too large to compare, changes with its key, and is counted as `unread`.
+    The part is followed as in blame: an item keeps its life when others are inserted before it. A page looks
+    at `limit` versions of the key behind the commit `before`, or at those of three seconds; `next` has that
+    commit for the next page, and the path of the part in the value before it. A part that cannot be read, or
+    is too large to compare, changes with its key, and is counted as `unread`.
     """
     log = repo.log(start, key=key)
     if before is not None:  # from the start again: an older commit need not be an ancestor of this one
@@ -48,18 +51,19 @@ def versions(
             pass
     parts = _Parts(repo, values, key, path)
     found: list[dict[str, Any]] = []
-    looked, last, end = 0, None, monotonic() + _SECONDS
+    looked, last, end = 0, before, monotonic() + _SECONDS
     for commit in log:
-        if last is not None and (looked == limit or monotonic() > end):
+        if looked and (looked == limit or monotonic() > end):
             break
-        looked, last = looked + 1, commit
+        looked += 1
         document = _version(parts, commit, end)
+        last = commit
         if document is not None:
             found.append(document)
     else:
         last = None
-    next_id = None if last is None else last.id
-    return {"commits": found, "looked": looked, "unread": parts.unread, "next": next_id}
+    following = None if last is None else {"before": last.id, "path": parts.path_before(last)}
+    return {"commits": found, "looked": looked, "unread": parts.unread, "next": following}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,12 @@ class _Part:
     content: bytes | None
     value: object = None
     is_read: bool = False
+    version: Version | None = None
+    trail: Sequence[Part] | None = None
 
 
 class _Parts:
-    """The part at one path in the versions of a key. Two are kept: a parent is often the next version."""
+    """A part in the versions of a key. Two are kept: a parent is often the next version."""
 
     def __init__(self, repo: Repository, values: Values, key: str, path: str) -> None:
         self.repo = repo
@@ -81,30 +87,49 @@ class _Parts:
         self._values = values
         self._key = key
         self._path = path
+        self._paths: dict[bytes | None, str | None] = {}
+        """The path of the part in the value of an entry; None if it is not there."""
         self._kept: OrderedDict[bytes | None, _Part] = OrderedDict()
 
-    def of(self, commit: Commit) -> _Part:
-        data = tree.lookup(self.repo.objects.node, commit.root, self._key)
+    def path_before(self, commit: Commit) -> str:
+        """The path of the part in the value of the commit's parent; that of the first version if unknown."""
+        parent = next(iter(self.repo.history.before(commit)), None)
+        return (None if parent is None else self._paths.get(self._data(parent))) or self._path
+
+    def of(self, commit: Commit, after: _Part | None = None) -> _Part:
+        """The part as the commit has it; `after` is the part as the commit behind it has it."""
+        data = self._data(commit)
         if data not in self._kept:
-            self._kept[data] = self._read(data)
+            self._kept[data] = self._read(data, after)
         self._kept.move_to_end(data)
         while len(self._kept) > 2:
             self._kept.popitem(last=False)
         return self._kept[data]
 
-    def _read(self, data: bytes | None) -> _Part:
+    def _data(self, commit: Commit) -> bytes | None:
+        return tree.lookup(self.repo.objects.node, commit.root, self._key)
+
+    def _read(self, data: bytes | None, after: _Part | None) -> _Part:
         if data is None:
             return _Part(None, None)
         entry = self.repo.parse_entry(self._key, data)
         if not self._path and entry.size > _LARGEST_SHOWN:
             return _Part(entry, data)
-        prints = Fingerprints()
-        prints.left = _MOST_PARTS
         try:
-            value = self._values.read(self._key, data)
-            trail = find_part(value, self._path, prints)
-            found = trail[-1].value if trail else value
-            return _Part(entry, prints.of(found) if self._path else data, found, is_read=True)
+            version = Version(self._values.read(self._key, data))
+            version.prints.left = _MOST_PARTS
+            if data not in self._paths and after is not None and after.version and after.trail is not None:
+                trail = counterparts(after.trail, after.version, version)
+                self._paths[data] = (
+                    None if trail is None else "".join(part.step for part in trail).removeprefix(".")
+                )
+            path = self._paths.setdefault(data, self._path)
+            if path is None:
+                return _Part(entry, None)
+            trail = version.find(path)
+            value = version.at(trail)
+            content = version.prints.of(value) if self._path else data
+            return _Part(entry, content, value, is_read=True, version=version, trail=trail)
         except NotFound:
             return _Part(entry, None)
         except (InertError, InvalidInput, CorruptObject):
@@ -118,7 +143,7 @@ def _version(parts: _Parts, commit: Commit, end: float) -> dict[str, Any] | None
     for number, parent in enumerate(parts.repo.history.before(commit)):
         if number and monotonic() > end:
             break
-        earlier = parts.of(parent)
+        earlier = parts.of(parent, part)
         if earlier.content == part.content:
             return None
         if before.content is None:

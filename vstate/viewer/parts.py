@@ -10,7 +10,8 @@ from itertools import islice
 from typing import Any, Final
 
 from vstate.display.cells import cut_text
-from vstate.repo.compare.details import Detail
+from vstate.display.views import part_text
+from vstate.repo.compare.details import Detail, common_prefix
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import parts_of
 from vstate.values.inert import Array, Global, Instance, preview
@@ -20,6 +21,8 @@ __all__ = ["Marks", "kind_of", "part_document", "part_documents"]
 
 _LONGEST: Final = 200  # characters
 _LONGEST_LABEL: Final = 100
+_COMPARED_NODES: Final = 2000  # of values that are compared as texts
+_SHARED: Final = 20  # characters of what they share
 _STEP_ENDS: Final = ".[{"
 
 
@@ -34,6 +37,14 @@ class Marks:
         self._paths = sorted(self._kinds)
         self._whole = whole
         self.note = note
+
+    def inside(self, path: str) -> list[str]:
+        """The paths of the changes inside the part at the path, without it, each with its `.` or bracket."""
+        return [
+            each[len(path) :] if path or each[:1] in _STEP_ENDS else f".{each}"
+            for each in self._kinds
+            if each.startswith(path)
+        ]
 
     def at(self, path: str) -> str | None:
         """`added`, `modified` or `removed` if the part at the path has changed as a whole."""
@@ -105,9 +116,23 @@ def count_of(value: object) -> int:
 
 def text_of(value: object) -> str:
     """The value in one line of at most 200 characters; a text without quotes, its line ends as ↵."""
-    if isinstance(value, str):
-        return cut_text(value[: _LONGEST + 1].replace("\n", "↵"), _LONGEST)
-    return cut_text(preview(value, width=None, max_depth=2, max_items=8, max_nodes=60), _LONGEST)
+    text = value if isinstance(value, str) else part_text(value, _LONGEST)
+    if text is None:
+        text = preview(value, width=None, max_depth=2, max_items=8, max_nodes=60)
+    return cut_text(text[: _LONGEST + 1].replace("\n", "↵"), _LONGEST)
+
+
+def texts_apart(values: Sequence[object]) -> list[str]:
+    """The values in one line each, as `text_of`; long ones begin shortly before they differ."""
+    lines = [
+        value if isinstance(value, str) else preview(value, width=None, max_nodes=_COMPARED_NODES)
+        for value in values
+    ]
+    start = min((common_prefix(lines[0], line) for line in lines if line != lines[0]), default=0) - _SHARED
+    return [
+        text_of(value if start <= 0 else f"…{line[start:]}")
+        for value, line in zip(values, lines, strict=True)
+    ]
 
 
 def part_document(value: object, path: str, label: str = "", marks: Marks | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from vstate.errors import CorruptObject, InvalidInput, VStateError
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.readers.shown import Shown
-from vstate.repo.names.refs import HEADS, REMOTES, TAGS
+from vstate.repo.names.refs import HEADS, REMOTES, TAGS, typed_ref
 from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import OURS, THEIRS
 from vstate.repo.rules.signing import PublicKey, check
@@ -263,6 +263,7 @@ class Reading:
         )
         return {
             "commit": self._named(text),
+            "branch": self._branch(text),
             "places": [
                 {"key": each.key, "path": each.path, "excerpt": each.excerpt} for each in found.places
             ],
@@ -270,6 +271,11 @@ class Reading:
             "unread": found.unread,
             "complete": found.is_complete,
         }
+
+    def _branch(self, name: str) -> str | None:
+        """The branch of this name, as people type it."""
+        found = typed_ref(name)
+        return found if self._repo.refs.read(HEADS + found) is not None else None
 
     def _named(self, rev: str) -> Answer | None:
         try:

@@ -37,6 +37,8 @@ _MARKED: Final = 1000  # changes inside a value that are marked
 _MARKED_BYTES: Final = 16 * 2**20  # of a value whose changes are marked
 _CHARACTERS: Final = 1000  # of a text, for each item of a page
 _ROW_BYTES: Final = 16
+_MOST_LABELS: Final = 200_000  # of rows among which changed cells are found
+_ITEM: Final = re.compile(r"\[(\d+)\]")
 _LONGEST_MESSAGE: Final = 20_000
 _PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _LARGEST_PICTURE: Final = 32 * 2**20
@@ -234,7 +236,27 @@ def _table(value: object, view: TableView, path: str, marks: Marks, first: int, 
         "next": first + limit if more else None,
         "changed": changed,
         "changed_columns": changed_columns,
+        "changes": _changed_cells(value, steps[: len(view.columns)], marks.inside(path)),
     }
+
+
+def _changed_cells(value: object, steps: list[str], paths: list[str]) -> list[tuple[int, int]]:
+    """The rows and columns of the cells to which the paths lead, in their order."""
+    table = table_of(value)
+    rows: dict[str, int] = {}
+    if table is not None and paths and table.rows <= _MOST_LABELS:
+        levels = [level.cells(0, table.rows) for level in table.labels]
+        labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(table.rows)
+        rows = {step_of(label): row for row, label in enumerate(labels)}
+    found = []
+    for path in paths:
+        item = _ITEM.match(path) if table is None else None
+        for number, step in enumerate(steps):
+            if item is not None and path.startswith(step, item.end()):
+                found.append((int(item[1]), number))
+            elif table is not None and path.startswith(step) and path[len(step) :] in rows:
+                found.append((rows[path[len(step) :]], number))
+    return found
 
 
 def _inside(path: str, steps: str) -> str:

@@ -35,7 +35,7 @@ from vstate.values.entry import PICKLE, Reader, read_parts
 from vstate.values.inert import InertError
 from vstate.values.inspection import INSPECT_BYTES
 
-__all__ = ["Blamed", "align", "blame", "blame_items"]
+__all__ = ["Blamed", "Version", "align", "blame", "blame_items", "counterparts"]
 
 _MOST_STEPS: Final = 500_000  # to align two versions of a list: some tenths of a second
 _LONG: Final = 800_000  # the product of the lengths of two lists that are aligned by occurrence
@@ -178,7 +178,7 @@ class _Walk:
         self._end = monotonic() + self._seconds
         self._progress = progress
         self._count = 0
-        self._versions: OrderedDict[bytes, _Version | None] = OrderedDict()
+        self._versions: OrderedDict[bytes, Version | None] = OrderedDict()
         self._reader = _Rereading(repo.objects)
         data = self.entry(start)
         if data is None:
@@ -202,7 +202,7 @@ class _Walk:
     def entry(self, commit: Commit) -> bytes | None:
         return tree.lookup(self._repo.objects.node, commit.root, self._key)
 
-    def version(self, data: bytes) -> _Version:
+    def version(self, data: bytes) -> Version:
         """The value of an entry; InertError or InvalidInput if it is unreadable."""
         version = self._versions.get(data)
         if version is None:
@@ -211,7 +211,7 @@ class _Walk:
         self._versions.move_to_end(data)
         return version
 
-    def _read(self, data: bytes) -> _Version:
+    def _read(self, data: bytes) -> Version:
         entry, pickled = self._repo.parse_entry(self._key, data), None
         if entry.codec == PICKLE and entry.size <= INSPECT_BYTES:
             parts, _ = read_parts(entry, self._reader)
@@ -225,9 +225,9 @@ class _Walk:
         for known in self._versions.values():
             if known is not None and known.begins_with(value):
                 return known.first(len(value), pickled)
-        return _Version(value, pickled, self.check_time)
+        return Version(value, pickled, self.check_time)
 
-    def try_version(self, data: bytes) -> _Version | None:
+    def try_version(self, data: bytes) -> Version | None:
         """As `version`, but None for an unreadable value, in which no element counts as the same."""
         if self._versions.get(data, self) is None:
             return None
@@ -237,7 +237,7 @@ class _Walk:
             self._remember(data, None)
             return None
 
-    def _remember(self, data: bytes, version: _Version | None) -> None:
+    def _remember(self, data: bytes, version: Version | None) -> None:
         self._versions[data] = version
         while len(self._versions) > _VERSIONS:
             self._versions.popitem(last=False)
@@ -276,7 +276,7 @@ class _Rereading:
         return found
 
 
-class _Version:
+class Version:
     """One value of the key, with the fingerprints of its parts; `pickled` if the entry is one pickle."""
 
     def __init__(
@@ -292,7 +292,7 @@ class _Version:
     def find(self, path: str) -> _Trail:
         return find_part(self.value, path, self.prints)
 
-    def without_last(self, pickled: bytes) -> _Version | None:
+    def without_last(self, pickled: bytes) -> Version | None:
         """The version of another pickle, if it is this list without its last items; else None.
 
         Most lists grow at their end. The pickle of the shorter list is then the beginning of the longer one
@@ -316,10 +316,10 @@ class _Version:
             return False
         return all(map(operator.is_, value, mine))
 
-    def first(self, count: int, pickled: bytes | None) -> _Version:
+    def first(self, count: int, pickled: bytes | None) -> Version:
         """The version with the first items of this list, which have their fingerprints."""
         assert isinstance(self.value, list)
-        shorter = _Version(self.value[:count], pickled, self._check_time)
+        shorter = Version(self.value[:count], pickled, self._check_time)
         shorter.prints = self.prints
         if () in self._elements:
             shorter._elements[()] = self._elements[()][:count]
@@ -403,9 +403,9 @@ class _Element:
         return Blamed(path + step, commit, self.part.value)
 
 
-def _pass_on(trail: _Trail, left: _Open, new: _Version, old: _Version | None) -> tuple[_Trail, _Open, _Open]:
+def _pass_on(trail: _Trail, left: _Open, new: Version, old: Version | None) -> tuple[_Trail, _Open, _Open]:
     """The trail in the older value; the open elements that are there too, by their numbers; the others."""
-    way = None if old is None else _counterparts(trail, new, old)
+    way = None if old is None else counterparts(trail, new, old)
     if old is None or way is None or kind_of(old.at(way)) != kind_of(new.at(trail)):
         return (), {}, left
     try:
@@ -449,9 +449,9 @@ def _by_group(elements: Sequence[_Element]) -> dict[str, list[int]]:
     return groups
 
 
-def _unchanged(trail: _Trail, new: _Version, old: _Version | None) -> _Trail | None:
+def _unchanged(trail: _Trail, new: Version, old: Version | None) -> _Trail | None:
     """The parts that lead to the same part in the older value; None if it is absent or different there."""
-    earlier = None if old is None else _counterparts(trail, new, old)
+    earlier = None if old is None else counterparts(trail, new, old)
     if old is None or earlier is None:
         return None
     wanted = new.prints.of(new.at(trail))
@@ -461,7 +461,7 @@ def _unchanged(trail: _Trail, new: _Version, old: _Version | None) -> _Trail | N
         return None  # too large there
 
 
-def _counterparts(trail: _Trail, new: _Version, old: _Version) -> _Trail | None:
+def counterparts(trail: _Trail, new: Version, old: Version) -> _Trail | None:
     """The parts of the older value in the places of a trail; None if one is absent, or of another kind."""
     earlier: list[Part] = []
     for number, part in enumerate(trail):
@@ -480,7 +480,7 @@ def _counterparts(trail: _Trail, new: _Version, old: _Version) -> _Trail | None:
     return earlier
 
 
-def _counterpart(part: Part, wanted: Sequence[bytes], before: object, old: _Version) -> Part | None:
+def _counterpart(part: Part, wanted: Sequence[bytes], before: object, old: Version) -> Part | None:
     """The part of `before` in the place of this part, which is among items with these fingerprints."""
     if part.group not in SEQUENCES:
         return part_like(part, before, old.prints)
@@ -488,7 +488,8 @@ def _counterpart(part: Part, wanted: Sequence[bytes], before: object, old: _Vers
     places = align([old.prints.of(item) for item in items], wanted)
     assert isinstance(part.place, int)
     place = places[part.place]
-    return None if place is None else part._replace(place=place, value=items[place])
+    step = f"{part.step[: part.step.rindex('[')]}[{place}]"
+    return None if place is None else part._replace(place=place, step=step, value=items[place])
 
 
 def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int | None]:

@@ -4,7 +4,8 @@ import { hrefOf } from "./place.js";
 import { html, useState } from "./preact.js";
 import { Failure } from "./widgets.js";
 
-const at = (branch) => hrefOf({ branch, page: "", all: "", rev: "", open: "", key: null, path: "", tab: "", pane: "commits" });
+/** The place of a branch. */
+export const ofBranch = (branch) => ({ branch, page: "", all: "", rev: "", open: "", key: null, path: "", tab: "", pane: "commits" });
 
 /** A list to choose a branch from, a tag or a branch of a remote. */
 export function Branches({ refs }) {
@@ -14,9 +15,9 @@ export function Branches({ refs }) {
   return html`<div class="page"><h2>${data ? shown(data.summary) : "Branches"}</h2>
     <input type="search" aria-label="Find a branch" placeholder="find a branch" value=${text} onInput=${(event) => setText(event.target.value)} />
     <${Failure} error=${error} />
-    <table class="versions branches"><tbody>${data?.rows.filter((row) => row.title.includes(text) || !globalThis.vstateAnswers).map((row) => html`<tr key=${row.rev}><td><a href=${at(row.rev)}>${shown(row.title)}</a></td>
+    <table class="versions branches"><tbody>${data?.rows.filter((row) => row.title.includes(text) || !globalThis.vstateAnswers).map((row) => html`<tr key=${row.rev}><td><a href=${hrefOf(ofBranch(row.rev))}>${shown(row.title)}</a></td>
       <td class="number">${row.commits ? counted(row.commits, "commit") : ""}${row.all ? "" : " …"}</td><td>${timeText(row.time)}</td><td class="is-dim">${shown(row.message)}</td></tr>`)}</tbody></table>
     ${data?.more ? html`<p class="is-dim">${counted(data.more, "more branch", "more branches")}: find one by its name.</p>` : null}
-    ${others.length ? html`<h3>Tags and remote branches</h3><p>${others.slice(0, 100).map((name) => html`<a href=${at(name)}>${shown(name)}</a> `)}</p>` : null}
+    ${others.length ? html`<h3>Tags and remote branches</h3><p>${others.slice(0, 100).map((name) => html`<a href=${hrefOf(ofBranch(name))}>${shown(name)}</a> `)}</p>` : null}
   </div>`;
 }

@@ -3,7 +3,7 @@ import { get, grouped, named, shown, sizeText, useAnswer, usePages } from "./api
 import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
 import { html, useState } from "./preact.js";
-import { Chip, Failure, Twist } from "./widgets.js";
+import { Chip, Failure, Twist, useSlow, Waiting } from "./widgets.js";
 
 const MOST_OPEN = 8; // keys whose changes are shown at once
 const PAGE = 200;
@@ -77,11 +77,12 @@ export function Details({ answer, name, isBeside }) {
 }
 
 export function KeyDiff({ old, rev, base, name, isBeside }) {
-  const { data, error } = useAnswer("/diff", { old, new: rev, base, key: name });
+  const { data, error, loading } = useAnswer("/diff", { old, new: rev, base, key: name });
+  const isSlow = useSlow(loading && `${old} ${rev} ${name}`);
   if (error) return html`<${Failure} error=${error} />`;
-  if (!data || data.key !== name) return null;
+  if (!data || data.key !== name) return html`<${Waiting}>Comparing the values</${Waiting}>`;
   if (data.kind === null) return html`<p class="empty">No change here.</p>`;
-  return html`<${Details} answer=${data} name=${name} isBeside=${isBeside} />`;
+  return html`<div class=${isSlow ? "is-stale" : ""}><${Details} answer=${data} name=${name} isBeside=${isBeside} /></div>`;
 }
 
 function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
@@ -100,7 +101,7 @@ export function DiffView({ old, rev, base, isBeside }) {
   const { data, error } = useAnswer("/diff", params);
   const [pages, next, load, failed] = usePages(data, (first) => get("/diff", { ...params, first }));
   if (error) return html`<${Failure} error=${error} />`;
-  if (!data) return null;
+  if (!data) return html`<${Waiting}>Comparing</${Waiting}>`;
   const changes = [data, ...pages].flatMap((page) => page.changes);
   const { added, modified, removed } = data.counts;
   return html`<div class="diff">

@@ -18,7 +18,7 @@ const plain = (found) => found && Object.assign(Object.create(null), found);
 function unmarked(answer) {
   const { view } = answer;
   const bare = (message) => ({ ...message, new: false, calls: message.calls.map((call) => ({ ...call, new: false })) });
-  const others = { messages: view?.messages?.map(bare), changed: [], changed_columns: [] };
+  const others = { messages: view?.messages?.map(bare), changed: [], changed_columns: [], changes: [] };
   return { ...answer, parts: answer.parts.map((part) => ({ ...part, change: null })), view: view && { ...view, ...others } };
 }
 
@@ -176,7 +176,7 @@ export function answersOf(data) {
       }
     }
     const named = rows.get(idOf(query.get("text"))) ?? data.rows.find((row) => sought.length > 5 && row.id.startsWith(sought));
-    return { places, keys: state.size, unread: 0, complete: true, commit: named ? { id: named.id, short: named.short, message: named.message } : null };
+    return { places, keys: state.size, unread: 0, complete: true, branch: data.refs.branches.find(({ name }) => name === query.get("text"))?.name ?? null, commit: named ? { id: named.id, short: named.short, message: named.message } : null };
   }
 
   return (request) => {

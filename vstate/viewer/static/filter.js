@@ -1,14 +1,13 @@
 // The filter of the commits, and the search in keys and values.
-import { counted, get, named, shown, useAnswer } from "./api.js";
+import { ofBranch } from "./branches.js";
+import { counted, get, named, nameOf, shown, useAnswer } from "./api.js";
 import { CONDITIONS } from "./listing.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
-import { Chip } from "./widgets.js";
+import { Chip, Waiting } from "./widgets.js";
 
 const BEFORE = 12; // characters in front of what was sought
 const SOME = 3; // places of one key that are listed at once
-
-const ID = /^[0-9a-f]{6,64}$/; // the beginning of a commit's id
 
 const WORDS = { key: "fkey", info: "info", since: "since", until: "until", author: "author" };
 
@@ -35,21 +34,25 @@ function Excerpt({ text, wanted }) {
   return html`<span class="excerpt">${begin ? "…" : ""}${shown(text.slice(begin, at))}<b>${shown(text.slice(at, at + wanted.length))}</b>${shown(text.slice(at + wanted.length))}</span>`;
 }
 
+const ofPlace = (found) => ({ key: found.key, path: found.path ?? "", page: "", tab: "", pane: "value" });
+const ofCommit = (commit) => ({ rev: commit.id, page: "", pane: "keys" });
+
 function Found({ data, sought, onChoose }) {
   const [open, setOpen] = useState(new Set());
   const keys = new Map();
   for (const found of data.places) keys.set(found.key, [...(keys.get(found.key) ?? []), found]);
-  const place = (found) => html`<li><a href=${hrefOf({ key: found.key, path: found.path ?? "", page: "", tab: "", pane: "value" })} onClick=${onChoose}>
+  const place = (found) => html`<li><a href=${hrefOf(ofPlace(found))} onClick=${onChoose}>
     <span class="mono is-dim">${found.path === null ? "the key" : shown(found.path) || "the value"}</span> <${Excerpt} text=${found.excerpt} wanted=${sought} /></a></li>`;
   const toggle = (key) => {
     const next = new Set(open);
     if (!next.delete(key)) next.add(key);
     setOpen(next);
   };
-  const { commit } = data;
+  const { commit, branch } = data;
   const places = counted(data.places.length, "place");
   return html`
-    ${commit && html`<p><a href=${hrefOf({ rev: commit.id, page: "", pane: "keys" })} onClick=${onChoose}>Go to the commit <span class="mono">${commit.short.slice(0, 8)}</span> ${shown(commit.message)}</a></p>`}
+    ${branch && html`<p><a href=${hrefOf(ofBranch(branch))} onClick=${onChoose}>Go to the branch ${nameOf(branch)}</a></p>`}
+    ${commit && html`<p><a href=${hrefOf(ofCommit(commit))} onClick=${onChoose}>Go to the commit <span class="mono">${commit.short.slice(0, 8)}</span> ${shown(commit.message)}</a></p>`}
     <p class="is-dim" aria-live="polite">${globalThis.vstateAnswers ? `${places} in what this file holds` : `${places}${data.complete ? "" : " or more"}; ${counted(data.keys, "key")} of this commit searched`}${data.unread ? `, ${counted(data.unread, "value")} not readable` : ""}</p>
     <ul>${[...keys].map(([key, places]) => html`<li key=${key}><span class="found-key">${named(key)}</span>
       <ul>${places.slice(0, open.has(key) ? places.length : SOME).map(place)}</ul>
@@ -70,17 +73,24 @@ export function Filter({ place, rev, field }) {
     return () => clearTimeout(timer);
   }, [text]);
   const { data, loading } = useAnswer(isOpen && sought && rev ? "/search" : null, { rev, text: sought });
+  const [isWaiting, setWaiting] = useState(false); // Enter was pressed before the answer was here
   const leave = () => {
     setOpen(false);
     setText(conditions); // what was only searched for is no filter
   };
   const submit = (event) => {
     event.preventDefault();
-    setOpen(false);
-    field.current.blur();
-    const filter = () => go({ ...conditionsOf(text), open: "", rev: "", pane: "commits" });
-    if (!ID.test(text.trim())) filter();
-    else get(`/commits/${text.trim()}`).then(({ id }) => { leave(); go({ rev: id, page: "", pane: "keys" }); }, filter);
+    const conditions = conditionsOf(text);
+    const isText = conditions.grep === text.trim() && conditions.grep && rev;
+    setWaiting(true);
+    (isText ? get("/search", { rev, text: conditions.grep }) : Promise.reject()).catch(() => ({ places: [] })).then(({ commit, branch, places: [first] }) => {
+      setWaiting(false);
+      setOpen(false);
+      field.current.blur();
+      const place = branch ? ofBranch(branch) : commit ? ofCommit(commit) : first && ofPlace(first);
+      if (place) leave();
+      go(place ?? { ...conditions, open: "", rev: "", pane: "commits" });
+    });
   };
   const press = (event) => {
     if (event.key === "Escape") {
@@ -101,7 +111,8 @@ export function Filter({ place, rev, field }) {
     <input ref=${field} type="search" value=${text} aria-label="Filter commits and search values" spellcheck=${false} autocomplete="off"
       placeholder="filter and search   /" onFocus=${() => setOpen(true)} onInput=${(event) => { setOpen(true); setText(event.target.value); }} />
     ${isOpen && html`<div class="found" tabindex="-1">
-      <p class="is-dim">Enter filters the commits by message or info. Also <code>key:plan</code> <code>info:outcome=error</code> <code>since:yesterday</code> <code>until:2026-11-20</code> <code>author:ed25519:09af</code></p>
+      ${isWaiting || (loading && sought) ? html`<${Waiting}>Searching the keys and values of this commit</${Waiting}>` : null}
+      <p class="is-dim">Enter opens the first place, or filters the commits by message or info. Also <code>key:plan</code> <code>info:outcome=error</code> <code>since:yesterday</code> <code>until:2026-11-20</code> <code>author:ed25519:09af</code></p>
       ${data && sought && !loading && html`<${Found} key=${sought} data=${data} sought=${sought} onChoose=${leave} />`}
     </div>`}
   </form>`;

@@ -5,7 +5,7 @@ import { Sign } from "./keys.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useState } from "./preact.js";
 import { Leaf } from "./value.js";
-import { Chip, Failure, Twist } from "./widgets.js";
+import { Chip, Failure, Twist, Waiting } from "./widgets.js";
 
 const PAGE = 100;
 
@@ -13,11 +13,11 @@ const PAGE = 100;
 export function Life({ from, rev, name, path }) {
   const params = { rev: from, key: name, path, limit: PAGE };
   const { data, error } = useAnswer("/history", params);
-  const [pages, next, load, failed] = usePages(data, (before) => get("/history", { ...params, before }));
+  const [pages, next, load, failed] = usePages(data, (next) => get("/history", { ...params, ...next }));
   const commits = [data, ...pages].flatMap((page) => page?.commits ?? []);
   useEffect(() => { if (data && !commits.length && next) load(); }, [data, pages.length]); // three seconds each
   if (error) return html`<${Failure} error=${error} />`;
-  if (!data) return html`<p class="empty" role="status">Reading the history …</p>`;
+  if (!data) return html`<${Waiting}>Reading the history</${Waiting}>`;
   const sum = (name) => [data, ...pages].reduce((count, page) => count + page[name], 0);
   const forward = [...commits].reverse();
   return html`<div class="life">
@@ -39,24 +39,27 @@ export function Life({ from, rev, name, path }) {
 }
 
 /** One part beside its commit, and once it is open, the parts inside it beside theirs. */
-function Blamed({ part, rev, name, isSame }) {
+function Blamed({ part, rev, name, isSame, depth }) {
   const [isOpen, setOpen] = useState(false);
   const hasInside = part.line === null && part.path && (part.count > 0 || (part.kind === "text" && part.text.includes("↵")));
   return html`<tr class=${`${isSame ? "is-same" : ""} ${part.commit.id === rev ? "is-new" : ""}`}>
       <td class="blame-commit">${isSame ? null : html`<a href=${hrefOf({ rev: part.commit.id })} title=${timeText(part.commit.time)}><span class="mono">${part.commit.short.slice(0, 8)}</span> ${shown(part.commit.message).slice(0, 60)}</a>`}</td>
-      <td class="mono is-dim">${part.line ?? html`${hasInside && html`<${Twist} isOpen=${isOpen} label=${part.path} onTurn=${setOpen} />`}<a href=${hrefOf({ path: part.path, tab: "" })}>${shown(part.path)}</a>`}</td>
+      <td class="mono is-dim" style=${{ paddingLeft: `${depth * 16}px` }}>${part.line ?? html`${hasInside && html`<${Twist} isOpen=${isOpen} label=${part.path} onTurn=${setOpen} />`}<a href=${hrefOf({ path: part.path, tab: "" })}>${shown(part.path)}</a>`}</td>
       <td class="blame-text">${part.line === null ? html`<${Leaf} part=${part} />` : shown(part.text)}</td>
     </tr>
-    ${isOpen && html`<tr><td colspan="3" class="blame-inside"><${Blame} rev=${rev} name=${name} path=${part.path} /></td></tr>`}`;
+    ${isOpen && html`<${BlameRows} rev=${rev} name=${name} path=${part.path} depth=${depth + 1} />`}`;
 }
 
-export function Blame({ rev, name, path }) {
+function BlameRows({ rev, name, path, depth = 0 }) {
   const { data, error, loading } = useAnswer("/blame", { rev, key: name, path });
-  if (error) return html`<p class="error" role="alert">${error.status === 404 && !path && !globalThis.vstateAnswers ? `This commit has no key ${named(name)}.` : shown(error.message)}</p>`;
-  if (!data || loading) return html`<p class="empty" role="status">Looking for the commits that wrote each part …</p>`;
-  if (data.error) return html`<p class="note">${shown(data.error)}</p>`;
-  return html`<table class="blame"><thead class="sr"><tr><th>commit</th><th>part</th><th>value</th></tr></thead><tbody>
-    ${data.parts.map((part, at) => html`<${Blamed} key=${`${part.path} ${part.line}`} part=${part} rev=${rev} name=${name} isSame=${at > 0 && data.parts[at - 1].commit.id === part.commit.id} />`)}
-  </tbody></table>
-  ${data.more ? html`<p class="is-dim">and ${grouped(data.more)} more parts</p>` : null}`;
+  const line = (inside) => html`<tr><td colspan="3">${inside}</td></tr>`;
+  if (error) return line(html`<p class="error" role="alert">${error.status === 404 && !path ? `This commit has no key ${named(name)}.` : shown(error.message)}</p>`);
+  if (!data || loading) return line(html`<${Waiting}>Looking for the commits that wrote each part</${Waiting}>`);
+  if (data.error) return line(html`<p class="note">${shown(data.error)}</p>`);
+  return html`${data.parts.map((part, at) => html`<${Blamed} key=${`${part.path} ${part.line}`} part=${part} rev=${rev} name=${name} depth=${depth} isSame=${at > 0 && data.parts[at - 1].commit.id === part.commit.id} />`)}
+    ${data.more ? line(html`<p class="is-dim">and ${grouped(data.more)} more parts</p>`) : null}`;
+}
+
+export function Blame(place) {
+  return html`<table class="blame"><thead class="sr"><tr><th>commit</th><th>part</th><th>value</th></tr></thead><tbody><${BlameRows} ...${place} /></tbody></table>`;
 }

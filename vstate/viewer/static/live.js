@@ -2,12 +2,14 @@
 import { seen } from "./api.js";
 import { useEffect, useRef, useState } from "./preact.js";
 
-const GONE = 4000; // milliseconds without an answer
+const GONE = 800; // milliseconds without an answer
+const ENDED = "The viewer has ended. Start vstate view again for new commits.";
 
-/** A text that changes when a ref moves after the page was loaded, when the refs were in the state `known`; null
- * before. False if the server is gone. */
+/** `[state, trouble]`: a text that changes when a ref moves after the page was loaded, when the refs were in the
+ * state `known`, null before; and why no change can be seen, null if one can. */
 export function useRefs(known) {
   const [state, setState] = useState(null);
+  const [trouble, setTrouble] = useState(null);
   const first = useRef(null);
   useEffect(() => {
     if (known && first.current && state === null && known !== first.current) setState(first.current);
@@ -21,16 +23,18 @@ export function useRefs(known) {
     let timer = null; // a browser asks again and again for a server that is gone
     const open = () => {
       source = new EventSource("api/v1/events");
+      source.addEventListener("lost", (event) => setTrouble(JSON.parse(event.data).error));
       source.addEventListener("refs", (event) => {
+        setTrouble(null);
         const next = JSON.parse(event.data).state;
         if (first.current !== null && next !== first.current) setState(next);
         first.current = next;
       });
-      source.onerror = () => { timer ??= setTimeout(() => setState(false), GONE); };
+      source.onerror = () => { timer ??= setTimeout(() => setTrouble(ENDED), GONE); };
       source.onopen = () => {
         clearTimeout(timer);
         timer = null;
-        setState((before) => (before === false ? first.current : before));
+        setTrouble(null);
       };
     };
     // A browser has six connections to a server, for all tabs: one that nobody sees needs none.
@@ -47,5 +51,5 @@ export function useRefs(known) {
     };
   }, []);
   seen.refs = state;
-  return state;
+  return [state, trouble];
 }

@@ -1,11 +1,11 @@
 // The page: three panes, and the keyboard.
 import { Actions } from "./actions.js";
-import { nameOf, revisionsOf, shown, useAnswer } from "./api.js";
+import { named, nameOf, revisionsOf, shown, useAnswer } from "./api.js";
 import { Branches } from "./branches.js";
 import { CommitHead } from "./commit.js";
 import { CommitList, ListFoot } from "./commits.js";
 import { DiffView, KeyDiff } from "./diff.js";
-import { Filter, textOfConditions } from "./filter.js";
+import { conditionsOf, Filter, textOfConditions } from "./filter.js";
 import { Health } from "./health.js";
 import { Help } from "./help.js";
 import { KeyTree } from "./keys.js";
@@ -53,11 +53,13 @@ function Content({ place, rev, tip, refs, store, state }) {
   if (place.page === "merge") return html`<${MergeTry} place=${place} refs=${refs} store=${store} state=${state} />`;
   if (place.page === "branches") return html`<${Branches} refs=${refs} />`;
   if (place.page === "health") return html`<${Health} />`;
-  const tab = place.tab ?? "";
+  // An exported file has no blame, and the versions of whole keys only.
+  const isIn = (id) => !globalThis.vstateAnswers || (id !== "blame" && !(id === "life" && place.path));
+  const tab = isIn(place.tab) ? place.tab ?? "" : "";
   const diff = { old: place.against, base: place.base, rev, isBeside: place.beside === "1" };
   const name = place.key;
   const hasKey = name !== undefined;
-  const tabs = TABS.filter(([id]) => (hasKey ? id !== "blame" || !globalThis.vstateAnswers : id === "diff"));
+  const tabs = TABS.filter(([id]) => (hasKey ? isIn(id) : id === "diff"));
   const body = !rev
     ? refs?.branches.length === 0 && html`<p class="empty">This store has no commits yet. They appear here as programs make them.</p>`
     : tab === "diff"
@@ -65,7 +67,7 @@ function Content({ place, rev, tip, refs, store, state }) {
       : !hasKey
         ? html`<${DiffView} ...${diff} />`
         : tab === "life"
-          ? html`<${Life} from=${tip ?? rev} rev=${rev} name=${name} path=${place.path} />`
+          ? html`<${Life} from=${place.path ? rev : tip ?? rev} rev=${rev} name=${name} path=${place.path} />`
           : tab === "blame"
             ? html`<${Blame} rev=${rev} name=${name} path=${place.path} />`
             : html`<${Value} rev=${rev} name=${name} path=${place.path} since=${place.against} />`;
@@ -75,7 +77,7 @@ function Content({ place, rev, tip, refs, store, state }) {
     <div class="content-bar">
       ${hasKey ? html`<${Crumbs} name=${name} path=${place.path} />` : html`<nav class="crumbs"><span>${place.against ? "Changes" : "Changes of this commit"}</span></nav>`}
       ${hasKey && html`<${Chip} aria-pressed=${isPinned(place, name, place.path)} title="keep in sight (p)" onClick=${() => togglePin(place, name, place.path)}>pin</${Chip}>`}
-      ${tab === "diff" || !hasKey ? html`<${Against} place=${place} refs=${refs} />` : null}
+      ${rev && (tab === "diff" || !hasKey) ? html`<${Against} place=${place} refs=${refs} />` : null}
       <div class="tabs" role="tablist" aria-label="Views">
         ${tabs.map(([id, label, key]) => html`<button type="button" role="tab" id=${`tab-${id}`} aria-selected=${(hasKey ? tab : "diff") === id} aria-controls="content-body" title=${`${label} (${key})`} onClick=${() => go({ tab: id })}>${label}</button>`)}
       </div>
@@ -86,7 +88,7 @@ function Content({ place, rev, tip, refs, store, state }) {
 function App() {
   const asked = usePlace();
   const [known, setKnown] = useState(null);
-  const state = useRefs(known);
+  const [state, trouble] = useRefs(known);
   const [isHelp, setHelp] = useState(false);
   const { data: store } = useAnswer("/store");
   const { data: refs } = useAnswer("/refs");
@@ -163,7 +165,7 @@ function App() {
         "?": () => setHelp(true),
         v: () => go({ tab: "", page: "", pane: "value" }),
         d: () => go({ tab: "diff", page: "", pane: "value" }),
-        l: () => go({ tab: "life", page: "", pane: "value" }),
+        l: () => (globalThis.vstateAnswers && place.path) || go({ tab: "life", page: "", pane: "value" }),
         b: () => globalThis.vstateAnswers || go({ tab: "blame", page: "", pane: "value" }),
         o: () => go({ only: place.only ? "" : "1" }, { replace: true }),
         p: () => place.key !== undefined && togglePin(place, place.key, place.path),
@@ -174,7 +176,10 @@ function App() {
         h: () => go({ page: "health", pane: "value" }),
         g: () => go({ rev: "" }),
         t: switchTheme,
-        Escape: () => (place.page ? go({ page: "" }) : place.path ? go({ path: "" }) : place.key !== undefined ? go({ key: null, tab: "" }) : go({ rev: "" })),
+        Escape: () => go([
+          [place.page, { page: "" }], [place.path, { path: "" }], [place.key !== undefined, { key: null, tab: "" }],
+          [place.against, { against: "", base: "" }], [conditions, conditionsOf("")], [true, { rev: "" }],
+        ].find(([isOn]) => isOn)[1]),
       };
       const action = keys[event.key];
       const scrolls = /^Arrow(Up|Down)$/.test(event.key) ? ".content-body" : /^Arrow/.test(event.key) ? ".table-box, pre, .elements" : null;
@@ -188,7 +193,11 @@ function App() {
   });
 
   const pane = place.pane ?? "commits";
-  const isFollowing = !place.rev;
+  const isFollowing = !place.rev && !trouble;
+  useEffect(() => {
+    const about = place.page || (place.key !== undefined && `${named(place.key)} ${shown(place.path)}`.trim()) || (place.branch ? nameOf(place.branch) : store?.head.branch);
+    document.title = [about, store?.name?.split("/").pop(), "vstate"].filter(Boolean).join(" · ");
+  });
   return html`<main class=${`app pane-${pane}`}>
     <div class="bar">
       <h1 class="sr">The history of ${shown(store?.name ?? "a store")}</h1>
@@ -203,9 +212,9 @@ function App() {
       <button type="button" class="icon" title="dark or light (t)" aria-label="dark or light" onClick=${switchTheme}>◐</button>
       <button type="button" class="icon" title="keys (?)" aria-label="help" onClick=${() => setHelp(true)}>?</button>
     </div>
-    ${state === false && html`<p class="banner" role="alert">The viewer has ended. Start <code>vstate view</code> again for new commits.</p>`}
+    ${trouble && html`<p class="banner" role="alert">${shown(trouble)}</p>`}
     <section class="pane commits" aria-label="Commits">
-      ${conditions && html`<p class="condition">filtered: <b>${shown(conditions)}</b> <a href=${hrefOf({ grep: "", fkey: "", info: "", since: "", until: "", author: "" })}>show all</a></p>`}
+      ${conditions && html`<p class="condition">filtered: <b>${shown(conditions)}</b> <a href=${hrefOf(conditionsOf(""))}>show all</a></p>`}
       ${listing.error && html`<p class="error" role="alert">${shown(listing.error.message)}</p>`}
       ${listing.complete && !listing.known && html`<p class="empty">${conditions ? "No commit meets these conditions." : "No commits yet."}</p>`}
       <${CommitList} listing=${listing} selected=${selected} onSelect=${select} />

@@ -33,7 +33,7 @@ export function MergeTry({ place, refs, store, state }) {
   const theirs = place.theirs ?? others.find((name) => ![ours, `heads/${ours}`].includes(name)) ?? "";
   const policy = place.policy ?? "";
   const choices = choicesOf(place);
-  const choose = (next) => go({ choices: Object.keys(next).length ? JSON.stringify(next) : "" }, { replace: true });
+  const choose = (next) => go({ choices: Object.keys(next).length ? JSON.stringify(next) : "" });
   const [answer, setAnswer] = useState({});
   const [again, setAgain] = useState(0);
   const isPair = ours && theirs && ours !== theirs;

@@ -49,6 +49,7 @@ export function usePlace() {
     addEventListener("vstate-place", update);
     addEventListener("popstate", update);
     addEventListener("hashchange", update);
+    update(); // of a change since the first draw
     return () => {
       removeEventListener("vstate-place", update);
       removeEventListener("popstate", update);

@@ -1,8 +1,10 @@
 // Tables: frames and lists of records. Rows are fetched as they come into sight.
 import { get, grouped, shown } from "./api.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
+import { Chip } from "./widgets.js";
 
 const LINE = 24; // pixels
+const NUMBER = /^u?int|^float|^complex|^decimal/i;
 const BLOCK = 100; // rows
 
 /** A table whose rows are fetched as they come into sight. */
@@ -11,6 +13,20 @@ export function TableValue({ answer, rev, name, since }) {
   const [blocks, setBlocks] = useState(() => new Map([[0, view]]));
   const [top, setTop] = useState(0);
   const asked = useRef(new Set([0]));
+  const box = useRef(null);
+  const [next, setNext] = useState(0); // of the changed cells
+  const wanted = useRef(null);
+  const goToChange = () => {
+    wanted.current = view.changes[next];
+    box.current.scrollTop = Math.max(wanted.current[0] - room / 2, 0) * LINE;
+    setNext((next + 1) % view.changes.length);
+  };
+  useEffect(() => { // its row may be drawn later
+    const cell = wanted.current && box.current.querySelector(`[data-at="${wanted.current.join(" ")}"]`);
+    if (!cell) return;
+    wanted.current = null;
+    cell.scrollIntoView({ block: "nearest", inline: "center" });
+  });
   useEffect(() => {
     setBlocks(new Map([[0, view]]));
     asked.current = new Set([0]);
@@ -36,11 +52,11 @@ export function TableValue({ answer, rev, name, since }) {
     rows.push(html`<tr key=${at} style=${{ height: `${LINE}px` }}>${(cells ?? [at, ...view.columns.map(() => "…")]).map((cell, column) =>
       column < view.labels.length
         ? html`<th scope="row">${shown(cell)}</th>`
-        : html`<td class=${changed.has(`${at} ${column - view.labels.length}`) ? "is-changed" : ""}>${shown(cell)}</td>`)}</tr>`);
+        : html`<td data-at=${`${at} ${column - view.labels.length}`} class=${`${NUMBER.test(view.columns[column - view.labels.length].dtype) ? "number" : ""} ${changed.has(`${at} ${column - view.labels.length}`) ? "is-changed" : ""}`}>${shown(cell)}</td>`)}</tr>`);
   }
   return html`<div class="table-value">
-    <p class="facts">${grouped(view.rows)} rows × ${grouped(view.columns.length + view.more_columns)} columns${view.more_columns ? `, the first ${view.columns.length} shown` : ""}</p>
-    <div class="table-box" tabindex="0" role="region" aria-label="Table" style=${{ maxHeight: `${(room + 2) * LINE}px` }} onScroll=${(event) => setTop(event.target.scrollTop)}>
+    <p class="facts">${view.changes.length ? html`<${Chip} onClick=${goToChange}>go to change ${next + 1} of ${view.changes.length}</${Chip}> ` : null}${grouped(view.rows)} rows × ${grouped(view.columns.length + view.more_columns)} columns${view.more_columns ? `, the first ${view.columns.length} shown` : ""}</p>
+    <div class="table-box" ref=${box} tabindex="0" role="region" aria-label="Table" style=${{ maxHeight: `${(room + 2) * LINE}px` }} onScroll=${(event) => setTop(event.target.scrollTop)}>
       <table>
         <thead><tr>
           ${view.labels.map((label) => (label.name ? html`<th scope="col">${shown(label.name)}</th>` : html`<td></td>`))}

@@ -5,9 +5,9 @@ import { BytesValue, Picture } from "./bytes.js";
 import { Chat } from "./chat.js";
 import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
-import { html, useEffect, useState } from "./preact.js";
+import { html, useState } from "./preact.js";
 import { TableValue } from "./table.js";
-import { Chip, Failure, Twist } from "./widgets.js";
+import { Chip, Failure, Twist, useSlow, Waiting } from "./widgets.js";
 
 export const PARTS = 100;
 
@@ -86,13 +86,14 @@ function TextValue({ answer, rev, name, since }) {
   </div>`;
 }
 
+const PLURALS = { list: ["item"], chat: ["message"], dict: ["entry", "entries"], set: ["member"], object: ["field"], class: ["field"] };
 const VIEWS = { text: TextValue, table: TableValue, array: ArrayValue, chat: Chat, bytes: BytesValue };
 
 export function ValueFacts({ answer }) {
   return html`<p class="facts">
     <span class="mono">${shown(answer.type)}</span>
     ${answer.path ? null : html`<span>${sizeText(answer.size)}</span>`}
-    ${answer.count ? html`<span>${grouped(answer.count)} parts</span>` : null}
+    ${PLURALS[answer.kind] && answer.count ? html`<span>${counted(answer.count, ...PLURALS[answer.kind])}</span>` : null}
     ${answer.expires && html`<span>expires ${timeText(answer.expires)}</span>`}
     ${answer.change && html`<span class=${`is-${answer.change}`}>${answer.change} in this commit</span>`}
   </p>`;
@@ -102,18 +103,12 @@ export function ValueFacts({ answer }) {
 export function Value({ rev, name, path, since }) {
   const params = { rev, key: name, path, since, limit: PARTS };
   const { data, error, loading } = useAnswer("/value", params);
-  const [isSlow, setSlow] = useState(false);
-  useEffect(() => {
-    setSlow(false);
-    if (!loading) return undefined;
-    const timer = setTimeout(() => setSlow(true), 300);
-    return () => clearTimeout(timer);
-  }, [loading, rev, name, path]);
+  const isSlow = useSlow(loading && `${rev} ${name} ${path}`);
   if (error) {
     const absent = error.status === 404;
     return html`<p class=${absent ? "empty" : "error"} role="alert">${absent && !path ? `This commit has no key ${named(name)}.` : shown(error.message)}</p>`;
   }
-  if (!data || data.key !== name) return isSlow ? html`<p class="empty" role="status">Reading the value …</p>` : null;
+  if (!data || data.key !== name) return html`<${Waiting}>Reading the value</${Waiting}>`;
   const View = VIEWS[data.view?.kind];
   return html`<div class=${`value ${isSlow ? "is-stale" : ""}`}>
     <${ValueFacts} answer=${data} />
