@@ -123,8 +123,8 @@ def look(browser: Any) -> Iterator[Callable[..., Page]]:
         page = context.new_page()
         page.set_default_timeout(15_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        # The browser reports refused requests, as for a pinned key that is absent, and an ended server.
-        expected = re.compile(f"status of 4({'00|04|09' if refused else '04'})|net::ERR")
+        # The browser reports refused requests, as for a pinned key that is absent, and a store that is gone.
+        expected = re.compile(f"status of (4({'00|04|09' if refused else '04'})|503)|net::ERR")
         page.on(
             "console",
             lambda message: (

@@ -22,7 +22,7 @@ __all__ = ["Marks", "kind_of", "part_document", "part_documents"]
 _LONGEST: Final = 200  # characters
 _LONGEST_LABEL: Final = 100
 _COMPARED_NODES: Final = 2000  # of values that are compared as texts
-_SHARED: Final = 20  # characters of what they share
+_SHARED: Final = 20  # characters that they share
 _STEP_ENDS: Final = ".[{"
 
 
