@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from vstate.display.cells import cut_text
 from vstate.display.documents import subject
+from vstate.display.views import part_text
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.compare.details import details
+from vstate.repo.compare.details import Detail, details
 from vstate.repo.compare.paths import Part
 from vstate.repo.repository import Repository
 from vstate.repo.search.blame import Version, counterparts
@@ -165,18 +166,24 @@ def _version(parts: _Parts, commit: Commit, end: float) -> dict[str, Any] | None
 
 
 def _text(before: _Part, part: _Part) -> str | None:
-    """The part in one line, or what changed inside it; None if it is not there, or was not read."""
+    """The part in one line, or a line for each change inside it; None if it is absent or was not read."""
     if before.is_read and part.is_read and kind_of(part.value) in _CONTAINERS:
         try:
             found = details(before.value, part.value, limit=_MOST_CHANGES + 1)
         except (InertError, InvalidInput):
             found = []
         if found and all(detail.path for detail in found):
-            more = ", …" if len(found) > _MOST_CHANGES else ""
-            return (
-                ", ".join(cut_text(str(detail), _LONGEST_CHANGE) for detail in found[:_MOST_CHANGES]) + more
-            )
+            lines = [cut_text(_told(detail), _LONGEST_CHANGE) for detail in found[:_MOST_CHANGES]]
+            return "\n".join([*lines, "…"] if len(found) > _MOST_CHANGES else lines)
     return text_of(part.value) if part.is_read else None
+
+
+def _told(detail: Detail) -> str:
+    """A change in one line: a message that came or went in words."""
+    words = part_text(detail.new if detail.kind == "added" else detail.old)
+    if detail.kind == "modified" or words is None:
+        return str(detail)
+    return f"{'+' if detail.kind == 'added' else '-'} {detail.path}: {words}".replace("\n", "↵")
 
 
 def _number(part: _Part) -> float | None:
