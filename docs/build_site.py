@@ -25,8 +25,8 @@ SITE = BUILD / "site"
 NAVIGATION: dict[str, list[str]] = {
     "First steps": ["tutorial", "concepts", "state"],
     "To do one thing": [
-        *("resolve-a-conflict", "custom-store", "keep-it-small", "changing-classes", "moving-in"),
-        "troubleshooting",
+        *("web-service", "side-effects", "resolve-a-conflict", "keep-it-small", "erase-a-person"),
+        *("backup", "share-a-store", "changing-classes", "moving-in", "custom-store", "troubleshooting"),
     ],
     "For agents": ["integrations", "agents", "agentscope", "agentscope-runtime", "agenticaiframework"],
     "To look things up": ["stores", "sync", "viewer", "cli", "security", "reliability", "benchmarks"],

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import code
 import inspect
+import json
 import os
 import re
+import shelve
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import time
 import tomllib
-from contextlib import suppress
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ports import free_ports
 from running import dull_messages
+from vstate_cli.app import cli
 
 from vstate import Disk, Live, Namespace, Snapshot, Versioned, VStateError, errors, extras
 
@@ -129,11 +141,21 @@ def test_extras_are_there_and_have_no_underscore() -> None:
     assert {extra for names in named for extra in names.split(",")} <= extras.keys()
 
 
-def test_blame_in_the_docs_is_given_a_key() -> None:
-    """`vstate blame KEY [PATH]` takes the branch by --rev: a second word is a path, and holds no slash."""
-    lines = re.findall(r"^\$ vstate .*\bblame .*", "\n".join(map(text_of, PAGES)), re.M)
-    assert lines
-    assert not [line for line in lines if re.search(r"blame [^ ]+ [^-# ][^ ]*/", line)]
+def commands_of(text: str) -> list[list[str]]:
+    """The words of each `$ vstate` line, up to a pipe or the like."""
+    lines = re.findall(r"^ *\$ (?:\S+/)?vstate\b(.*)$", text, re.MULTILINE)
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [list(takewhile(lambda word: word not in ("|", "&&", ">"), each)) for each in words]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_page_is_one(page: Path) -> None:
+    """Each `$ vstate` line is parsed by the command itself: its name, its options and its words."""
+    for words in commands_of(page.read_text("utf-8")):
+        with cli.make_context("vstate", [*words]) as context:
+            name, command, rest = cli.resolve_command(context, context._protected_args + context.args)
+            assert command is not None
+            command.make_context(name, rest, parent=context).close()
 
 
 def test_the_map_names_files_that_are_there() -> None:
@@ -237,13 +259,87 @@ def test_the_programs_and_commands_of_the_tutorial(tmp_path: Path) -> None:
     assert not dull_messages(tmp_path)
 
 
+def run_commands(directory: Path, page: str) -> None:
+    """Run the lines of a page's console blocks, but for those that name a server or start one."""
+    lines = [f'vstate() {{ {shlex.quote(sys.executable)} -m vstate_cli "$@"; }}']
+    for language, text in BLOCK.findall(text_of(f"docs/{page}.md")):
+        found = re.findall(r"^\$ (.+)$", text, re.MULTILINE) if language == "console" else []
+        lines += [line for line in found if "://" not in line and not re.search(r"\b(view|pip)\b", line)]
+    run(directory, "-c", "import os, sys; os.execvp('bash', ['bash', '-ec', sys.argv[1]])", "\n".join(lines))
+
+
+def files_to_move_in(directory: Path) -> None:
+    with shelve.open(str(directory / "cache.db")) as old:
+        old["plan"] = ["read"]
+    (directory / "settings").mkdir()
+    (directory / "settings" / "a.json").write_text("{}")
+
+
+def copied_files(directory: Path) -> None:
+    shutil.copytree(directory / "agent", directory / "copy")
+
+
+BEFORE_COMMANDS = {"moving-in": files_to_move_in, "backup": copied_files}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["resolve-a-conflict", "keep-it-small", "moving-in"])
-def test_the_programs_of_the_pages_for_one_task(page: str, tmp_path: Path) -> None:
-    """The blocks of a page are one program, which prints the lines that its comments promise."""
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("resolve-a-conflict", "keep-it-small", "moving-in", "backup", "share-a-store", "side-effects"),
+        "erase-a-person",
+    ],
+)
+def test_the_pages_for_one_task(page: str, tmp_path: Path) -> None:
+    """The blocks of a page are one program, which prints the promised lines; then its commands run."""
     blocks = [text for language, text in BLOCK.findall(text_of(f"docs/{page}.md")) if language == "python"]
     program = "\n".join(blocks)
     assert len(run_program(tmp_path, program)) == len(PRINTED.findall(program))
+    BEFORE_COMMANDS.get(page, lambda _: None)(tmp_path)
+    run_commands(tmp_path, page)
+
+
+@pytest.mark.slow
+def test_the_web_service(tmp_path: Path) -> None:
+    """Two workers serve requests of one user at once, none is lost, also when the service is killed."""
+    (text,) = (text for kind, text in BLOCK.findall(text_of("docs/web-service.md")) if kind == "python")
+    (tmp_path / "service.py").write_text(text, "utf-8")
+    (port,) = free_ports(1)
+
+    def ask(path: str, said: str | None = None, method: str | None = None) -> Any:
+        data = None if said is None else json.dumps({"text": said}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read())
+
+    @contextmanager
+    def serving() -> Iterator[None]:
+        command = [sys.executable, "-m", "uvicorn", "service:app", "--port", str(port), "--workers", "2"]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(TOP)}, start_new_session=True
+        )
+        try:
+            for _ in range(600):
+                with suppress(OSError):
+                    ask("/nobody/messages")
+                    break
+                time.sleep(0.1)
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    with serving(), ThreadPoolExecutor(8) as pool:
+        counts = [*pool.map(lambda _: ask("/ann/messages", "hello"), range(20))]
+        assert sorted(counts) == [*range(1, 21)]
+        assert ask("/ben/messages", "hi") == 1
+    with serving():
+        assert len(ask("/ann/messages")) == 20
+        ask("/ann", method="DELETE")
+        assert ask("/ann/messages") == []
+        assert ask("/ann/messages", "again") == 1
+        run_commands(tmp_path, "web-service")
 
 
 OLD_PLAN = """
