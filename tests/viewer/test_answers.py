@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -20,6 +21,7 @@ from viewers import PICTURE, Viewer, viewing
 from vstate import Disk, Memory, Versioned
 from vstate.display.texts import text_hunks
 from vstate.kv.base import OBJECT_PREFIX
+from vstate.kv.front import Front
 from vstate.repo.repository import Repository
 from vstate.viewer import exporting, life
 from vstate.viewer import health as health_module
@@ -266,6 +268,50 @@ def test_a_chat_that_came_as_a_whole_reads_message_by_message(tmp_path: Path) ->
             assert [each["kind"] for each in details] == [kind, kind]
             assert [each[side]["text"] for each in details] == ["user: hello", "assistant: hi"]
         assert viewer.get("/blame?key=frame")["parts"][0]["text"] == "float64, 2 cells: 1.5, 2.5"
+
+
+def test_of_a_long_text_only_a_page_is_read(tmp_path: Path) -> None:
+    """The pages of a text and of many bytes put together are the value; each reads only its own chunks."""
+    text = "".join(f"line {n} of a long text, 東京 ∑\n" for n in range(600_000))
+    data = random.Random(1).randbytes(17_000_000)
+    store = CountingReads(Memory())
+    state = Versioned(store)
+    state["text"], state["bytes"] = text, data
+    state.commit("long")
+    values, commit = Values(Repository(store)), state.repo.resolve("HEAD")
+    limit = 1_000
+    for key, size in (("text", len(text.encode())), ("bytes", len(data))):
+        pages: list[Any] = []
+        first: int | None = 0
+        while first is not None:
+            store.bytes = 0
+            view = values.page(commit, key, "", before=None, first=first, limit=limit)["view"]
+            assert store.bytes < 4_000_000
+            assert view["size"] == size
+            pages.append(view["text"] if key == "text" else base64.b64decode(view["data"]))
+            first = view["next"] if len(pages) < 40 else None
+        whole: Any = text if key == "text" else data
+        joined = whole[:0].join(pages)
+        assert whole[: len(joined)] == joined
+        assert len(joined) > 500_000
+    middle = values.page(commit, "text", "", before=None, first=9_000_000, limit=1)["view"]
+    assert middle["text"][10:] in text
+
+
+class CountingReads(Front):
+    """Counts the bytes that are read."""
+
+    bytes = 0
+
+    def get(self, key: str) -> bytes | None:
+        found = self._store.get(key)
+        self.bytes += len(found or b"")
+        return found
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        found = self._store.get_many(keys)
+        self.bytes += sum(map(len, found.values()))
+        return found
 
 
 def test_a_table_tells_which_cells_changed(tmp_path: Path) -> None:

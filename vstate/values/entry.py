@@ -9,8 +9,10 @@ The entry of a key that expires has one element more: see `vstate.objects.expiry
 from __future__ import annotations
 
 import pickle
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Any, Final, NamedTuple, Protocol
 
 from vstate.errors import CorruptObject
@@ -384,6 +386,23 @@ def read_parts(entry: Entry, reader: Reader) -> tuple[list[bytes | bytearray], t
                 raise CorruptObject(str(part.id), str(error)) from error
             chunks.append(cut)
     return parts, tuple(chunks)
+
+
+def read_range(part: Link, reader: Reader, start: int, stop: int) -> bytes:
+    """The bytes [start, stop) of a long part, from the chunks that hold them. Raises CorruptObject."""
+    try:
+        cut = read_chunks(reader.indexes, part)
+        ends = [*accumulate(cut.lengths)]
+        first, last = bisect_right(ends, start), bisect_left(ends, stop) + 1
+        wanted = dict(zip(cut.ids[first:last], cut.lengths[first:last], strict=True))
+        bodies = reader.blobs(wanted)
+        if any(len(bodies[oid]) != size for oid, size in wanted.items()):
+            raise ValueError("a blob has another length than its index says")
+    except ValueError as error:
+        raise CorruptObject(str(part.id), str(error)) from error
+    data = b"".join(bodies[oid] for oid in cut.ids[first:last])
+    begin = ends[first - 1] if first else 0
+    return data[start - begin : stop - begin]
 
 
 def entry_chunks(entry: Entry, reader: Reader) -> tuple[Chunks | None, ...]:

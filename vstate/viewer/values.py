@@ -20,9 +20,11 @@ from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.forks import new_lock
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.objects.ids import Link
 from vstate.repo.compare.details import details, step_of
 from vstate.repo.compare.paths import part_at
 from vstate.repo.repository import Repository
+from vstate.values.entry import BYTES, TEXT, Entry, read_range
 from vstate.values.inert import Array, InertError
 from vstate.values.inspection import inspect_value, size_text
 from vstate.values.tables import table_of
@@ -35,6 +37,9 @@ _KEPT_BYTES: Final = 512 * 2**20  # of all values that are kept
 _KEPT: Final = 16
 _MARKED: Final = 1000  # changes inside a value that are marked
 _MARKED_BYTES: Final = 16 * 2**20  # of a value whose changes are marked
+_CONTINUATION: Final = bytes(range(0x80, 0xC0))  # in UTF-8
+_CUT_CHARACTER: Final = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,3}\Z")
+_RANGED_BYTES: Final = _MARKED_BYTES  # of a text, or bytes, of which only a page is read
 _CHARACTERS: Final = 1000  # of a text, for each item of a page
 _ROW_BYTES: Final = 16
 _MOST_LABELS: Final = 200_000  # of rows among which changed cells are found
@@ -96,6 +101,8 @@ class Values:
         names = {"rev": commit.id, "key": key, "path": path, "version": _version(data)}
         found = names | entry_document(entry)
         try:
+            if not path and entry.size > _RANGED_BYTES and entry.codec in (BYTES, TEXT):
+                return found | self._range(entry, data, commit, key, before, first, limit)
             value = self.part(commit, key, path)
             marks = self._marks(commit, key, data, before)
             described = self._described(value, path, marks, first, limit)
@@ -109,6 +116,45 @@ class Values:
                 "parts": [],
                 "next": None,
             }
+
+    def _range(
+        self,
+        entry: Entry,
+        data: bytes,
+        commit: Commit,
+        key: str,
+        before: Commit | None,
+        first: int,
+        limit: int,
+    ) -> dict[str, Any]:
+        """A page of a long text or of many bytes; no more is read. `first` counts bytes of a text."""
+        (part,) = entry.parts
+        assert isinstance(part, Link)
+        is_text = entry.codec == TEXT
+        unit, steps = (1, limit * _CHARACTERS) if is_text else (_ROW_BYTES, limit)
+        start = min(first * unit, entry.size)
+        stop = min(start + steps * unit, entry.size)
+        raw = read_range(part, self._repo.objects, start, stop)
+        if is_text:  # not through the middle of a character
+            stop -= len(raw) - len(_CUT_CHARACTER.sub(b"", raw)) if stop < entry.size else 0
+            raw = raw[: stop - start].lstrip(_CONTINUATION)
+        value: str | bytes = str(raw, "utf-8") if is_text else raw
+        shown = _view(value, view_of(value), "", Marks([]), 0, limit)
+        assert shown is not None
+        view = shown | {
+            "first": first,
+            "next": stop // unit if stop < entry.size else None,
+            "size": entry.size,
+        }
+        view |= {"characters": None, "lines": None} if is_text else {"picture": False}
+        marks = self._marks(commit, key, data, before)
+        view["note"] = marks.note
+        return part_document(value, "", marks=marks) | {
+            "first": first,
+            "next": None,
+            "parts": [],
+            "view": view,
+        }
 
     def _marks(self, commit: Commit, key: str, data: bytes, before: Commit | None) -> Marks:
         old = None if before is None else tree.lookup(self._repo.objects.node, before.root, key)

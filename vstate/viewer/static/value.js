@@ -76,12 +76,12 @@ function Parts({ answer, rev, name, depth = 0, since }) {
 function TextValue({ answer, rev, name, since }) {
   const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS });
   const [pages, next, more, error] = usePages(answer, load, (page) => page.view.next);
-  const { characters, lines } = answer.view;
+  const { characters, lines, size } = answer.view;
   return html`<div class="text-value">
     ${answer.view.picture && html`<${Picture} rev=${rev} name=${name} path=${answer.path} />`}
-    <p class="facts">${counted(characters, "character")}, ${counted(lines, "line")}</p>
+    <p class="facts">${size ? null : `${counted(characters, "character")}, ${counted(lines, "line")}`}</p>
     <pre tabindex="0">${shown([answer, ...pages].map((page) => page.view.text).join(""))}</pre>
-    ${next !== null && html`<${Chip} onClick=${more}>${grouped(characters - next)} more characters</${Chip}>`}
+    ${next !== null && html`<${Chip} onClick=${more}>${size ? sizeText(size - next) : grouped(characters - next)} more${size ? "" : " characters"}</${Chip}>`}
     <${Failure} error=${error} />
   </div>`;
 }
