@@ -293,12 +293,12 @@ def test_enter_opens_what_the_field_names(look: Look, viewer: Viewer) -> None:
     page.locator(".crumbs", has_text="[2]").wait_for()
     field.fill("scored")
     field.press("Enter")
-    page.get_by_text("filtered: scored").wait_for()
+    page.get_by_text("filtered: message:scored").wait_for()
     page.get_by_text("No commit meets").wait_for(state="detached")
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
-    page.get_by_text("filtered: scored").wait_for(state="detached")
+    page.get_by_text("filtered: message:scored").wait_for(state="detached")
 
 
 def test_escape_leaves_one_thing_after_the_other(look: Look, viewer: Viewer) -> None:

@@ -9,23 +9,23 @@ import { Chip, Waiting } from "./widgets.js";
 const BEFORE = 12; // characters in front of what was sought
 const SOME = 3; // places of one key that are listed at once
 
-const WORDS = { key: "fkey", info: "info", since: "since", until: "until", author: "author" };
+const WORDS = { message: "grep", key: "fkey", info: "info", since: "since", until: "until", author: "author" };
 
 /** The conditions that a text states: words as key:plan or since:yesterday, the rest is text in messages. */
 export function conditionsOf(text) {
   const found = Object.fromEntries(CONDITIONS.map((name) => [name, ""]));
-  const rest = text.replace(/(?:^|\s)(key|info|since|until|author):("[^"]*"|\S+)/g, (_, word, value) => {
+  const rest = text.replace(/(?:^|\s)(message|key|info|since|until|author):("[^"]*"|\S+)/g, (_, word, value) => {
     found[WORDS[word]] = value.replace(/^"|"$/g, "");
     return " ";
   });
-  found.grep = rest.trim().replace(/\s+/g, " ");
+  found.grep ||= rest.trim().replace(/\s+/g, " ");
   return found;
 }
 
 export function textOfConditions(place) {
   const quoted = (value) => (/\s/.test(value) ? `"${value}"` : value);
   const words = Object.entries(WORDS).filter(([, name]) => place[name]).map(([word, name]) => `${word}:${quoted(place[name])}`);
-  return [...words, place.grep].filter(Boolean).join(" ");
+  return words.join(" ");
 }
 
 function Excerpt({ text, wanted }) {
@@ -112,7 +112,7 @@ export function Filter({ place, rev, field }) {
       placeholder="filter and search   /" onFocus=${() => setOpen(true)} onInput=${(event) => { setOpen(true); setText(event.target.value); }} />
     ${isOpen && html`<div class="found" tabindex="-1">
       ${isWaiting || (loading && sought) ? html`<${Waiting}>Searching the keys and values of this commit</${Waiting}>` : null}
-      <p class="is-dim">Enter opens the first place, or filters the commits by message or info. Also <code>key:plan</code> <code>info:outcome=error</code> <code>since:yesterday</code> <code>until:2026-11-20</code> <code>author:ed25519:09af</code></p>
+      <p class="is-dim">Enter opens the first place, or else filters the commits. To filter them: <code>message:paid</code> <code>key:plan</code> <code>info:outcome=error</code> <code>since:yesterday</code> <code>until:2026-11-20</code> <code>author:ed25519:09af</code></p>
       ${data && sought && !loading && html`<${Found} key=${sought} data=${data} sought=${sought} onChoose=${leave} />`}
     </div>`}
   </form>`;
