@@ -99,3 +99,12 @@ def test_the_records_are_a_conversation(name: str) -> None:
     assert (said.role, said.text) == ("assistant", SAY)
     (call,) = called.calls
     assert (call.name, call.arguments, call.result) == ("search", "q='tea'", RESULT)
+
+
+def test_pairs_of_a_role_and_a_text_are_messages() -> None:
+    """As LangGraph and others take them; pairs of other texts are none."""
+    for pairs in ([("user", ASK), ("ai", SAY)], [["user", ASK], ["ai", SAY]]):
+        view = chat_view(pairs)
+        assert view is not None
+        assert [(each.role, each.text) for each in view.messages] == [("user", ASK), ("assistant", SAY)]
+    assert chat_view([("name", "Ann"), ("user", "ann")]) is None

@@ -24,6 +24,7 @@ _FEWEST: Final = 20  # of each text behind these
 _MOST_BLOCKS: Final = 50  # of one message
 _LONGEST_NAME: Final = 60
 _ROLES: Final = {"human": "user", "ai": "assistant"}
+_PAIRED: Final = frozenset({"user", "human", "assistant", "ai", "system"})
 _ARGUMENTS: Final = ("arguments", "input", "action", "queries", "code")
 """The fields of OpenAI's items that hold what a tool is called with."""
 
@@ -150,9 +151,12 @@ def message_text(value: object, most: int = _LONGEST) -> str | None:
 
 
 def _fields(item: object) -> Mapping[str, object]:
-    """The fields of a dict or an object."""
+    """The fields of a dict or an object, or of a pair such as `("user", "hello")`."""
     if isinstance(item, dict):
         return item
+    match item:
+        case (str(role), str(content)) if role in _PAIRED:
+            return {"role": role, "content": content}
     return item.fields if isinstance(item, Instance) and not item.called else {}
 
 
