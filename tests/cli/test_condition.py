@@ -9,7 +9,7 @@ import pytest
 from vstate_cli.condition import Condition
 
 from vstate.errors import InvalidInput
-from vstate.values.inert import Global, Instance, read
+from vstate.values.inert import Global, Instance, plain, read
 
 VALUE = {
     "goal": "win",
@@ -108,6 +108,13 @@ def test_frames_are_columns(text):
     pandas = pytest.importorskip("pandas")
     columns = {"price": [1.5, float("nan"), 2.5], "size": [1, 2, 3], 7: ["x", "y", "z"]}
     assert Condition(text).is_true(stored(pandas.DataFrame(columns, index=["a", "b", "c"])))
+
+
+def test_columns_of_one_name_are_all_there():
+    """The second one has its number too."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([[1, 2, 3]], columns=["a", "b", "a"])
+    assert list(plain(stored(frame))) == ["$type", "a", "b", "a [2]"]
 
 
 def test_arrays_are_nested_lists():

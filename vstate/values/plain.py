@@ -41,8 +41,9 @@ def plain(
     "$timedelta" (seconds).
 
     A frame is {"$type": name, "$index": labels, column: cells}. "$index" is absent where rows have only
-    numbers, and has a list for each of several levels. The cells of a Series are its `data`. The `data` of
-    an array are lists of lists by its shape, or with `order` "F" flat in the order of memory.
+    numbers, and has a list for each of several levels; a second column of a name has its number too. The cells
+    of a Series are its `data`. The `data` of an array are lists of lists by its shape, or with `order` "F"
+    flat in the order of memory.
 
     The result is bounded. It has at most `max_nodes` parts, and 1 KiB of JSON text for each, `max_text` in
     all, which is at most 64 MiB. Deep parts count more. The first `max_items` numbers and texts in lists and
@@ -111,13 +112,14 @@ class _Plain:
         if table.is_labelled:
             levels = [self._cells(level, depth) for level in table.labels]
             result["$index"] = levels[0] if len(levels) == 1 else levels
-        for column in table.columns:
+        for number, column in enumerate(table.columns):
             name = "data" if table.type == "Series" else column.name
             name = name if isinstance(name, str) else preview(name, width=None, max_nodes=_NAME_NODES)
             if self._is_spent() or self._fitting(name) < len(name):
-                result["$more"] = len(table.columns) - len(result)
+                result["$more"] = len(table.columns) - number
                 break
-            result[f"${name}" if name.startswith("$") else name] = self._cells(column, depth)
+            name = f"${name}" if name.startswith("$") else name
+            result[name if name not in result else f"{name} [{number}]"] = self._cells(column, depth)
         return result
 
     def _cells(self, column: Column, depth: int) -> object:
