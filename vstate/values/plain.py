@@ -41,7 +41,7 @@ def plain(
     "$timedelta" (seconds).
 
     A frame is {"$type": name, "$index": labels, column: cells}. "$index" is absent where rows have only
-    numbers, and has a list for each of several levels; a second column of a name has its number too. The cells
+    numbers, and has a list for each of several levels; a second column of a name has its number. The cells
     of a Series are its `data`. The `data` of an array are lists of lists by its shape, or with `order` "F"
     flat in the order of memory.
 
