@@ -496,6 +496,8 @@ def update(
     if not changes:
         return root, {}, []
     keys = sorted(changes)
+    if len(keys) == 1 and root is not None and (along := _update_along(read, root, keys, changes)):
+        return along
     if root is None:
         pieces = _edit_leaf(Node(0, [], [], []), keys, changes)
     else:
@@ -510,6 +512,38 @@ def update(
     objects: NewObjects = {}
     nodes: list[tuple[ObjectId, Node]] = []
     return _write(top, objects, nodes), objects, nodes
+
+
+def _update_along(
+    read: ReadNode, root: ObjectId, keys: Sequence[str], changes: Mapping[str, bytes | None]
+) -> tuple[ObjectId, NewObjects, list[tuple[ObjectId, Node]]] | None:
+    """As `update`, for one key that begins and ends no node: only the nodes on the way change. Else None."""
+    way: list[tuple[Node, int]] = []
+    node = read(root)
+    while node.height:
+        way.append((node, max(bisect_right(node.keys, keys[0]) - 1, 0)))
+        item = node.items[way[-1][1]]
+        node = item if type(item) is Node else read(item)  # type: ignore[arg-type]  # as in `_loaded`
+    pieces = _edit_leaf(node, keys, changes)
+    if len(pieces) != 1 or pieces[0].keys[0] != node.keys[0]:
+        return None
+    new, count = pieces[0], len(pieces[0].keys)
+    objects: NewObjects = {}
+    nodes: list[tuple[ObjectId, Node]] = []
+    while True:
+        body = new.body
+        oid = ObjectId.of(TREE, body)
+        objects[oid] = Object(TREE, body)
+        nodes.append((oid, new))
+        if not way:
+            return oid, objects, nodes
+        node, i = way.pop()
+        items, counts, expiries = node.items.copy(), node.counts.copy(), node.expiries
+        if expiries is not None or new.expiries is not None:
+            expiries = _with_moment(expiries, i, new.earliest, len(items))
+        items[i], counts[i] = oid, count
+        count = sum(counts)
+        new = Node(node.height, node.keys, items, counts, expiries)
 
 
 def _edit(read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str, bytes | None]) -> list[Node]:

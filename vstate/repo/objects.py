@@ -80,7 +80,7 @@ _NONE: Mapping[ObjectId, bytes] = MappingProxyType({})
 _LETTERS: dict[Kind, tuple[bytes, bytes]] = {
     kind: (kind.code.encode(), kind.code.upper().encode()) for kind in KINDS
 }
-_RAW_BLOB = _LETTERS[BLOB][0][0]
+_RAW_LETTERS = [next((kind for kind in KINDS if kind.code == chr(byte)), None) for byte in range(256)]
 _KIND_OF = {ord(letter): kind for kind, letters in _LETTERS.items() for letter in letters}
 
 
@@ -112,7 +112,12 @@ class Objects:
 
     def read(self, kind: Kind, oid: bytes) -> bytes:
         """The body of the object of this kind; CorruptObject if it is missing or damaged."""
-        return self._checked(kind, oid, self.store.get(OBJECT_PREFIX + oid.hex()))
+        stored = self.store.get(OBJECT_PREFIX + oid.hex())
+        if stored and _RAW_LETTERS[stored[0]] is kind:
+            body = stored[1:]
+            if blake3(body, key=kind.key).digest() == oid:
+                return body
+        return self._checked(kind, oid, stored)  # compressed, or not right
 
     def read_many(
         self, kind: Kind, ids: Iterable[_Id], *, longest: Mapping[_Id, int] | None = None
@@ -162,12 +167,7 @@ class Objects:
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
-        stored = self.store.get(OBJECT_PREFIX + oid.hex())
-        if stored and stored[0] == _RAW_BLOB:
-            body = stored[1:]
-            if blake3(body, key=BLOB.key).digest() == oid:
-                return body
-        return self._checked(BLOB, oid, stored)  # compressed, or not right
+        return self.read(BLOB, oid)
 
     def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
         """The bodies of these blobs, each of at most the given bytes, and not copied where that can be."""
@@ -275,9 +275,11 @@ class Objects:
     def remember(self, nodes: Iterable[tuple[bytes, Node]], commits: Iterable[Commit] = ()) -> None:
         """Keep nodes and commits in memory that were just written."""
         self._nodes.update(nodes)
-        _trim(self._nodes, NODE_CACHE)
-        self._commits.update([(commit.oid, commit) for commit in commits])
-        _trim(self._commits, COMMIT_CACHE)
+        for commit in commits:
+            self._commits[commit.oid] = commit
+        if len(self._nodes) > NODE_CACHE or len(self._commits) > COMMIT_CACHE:
+            _trim(self._nodes, NODE_CACHE)
+            _trim(self._commits, COMMIT_CACHE)
 
     def drop(self, ids: Iterable[ObjectId]) -> None:
         """Keep none of these objects in memory: they are deleted."""
