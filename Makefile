@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test pythons soak reliability suites zoo bench format docs dist site screenshots clean
+.PHONY: help demo lint quick test pythons soak reliability suites zoo bench calls format docs dist site screenshots clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -29,6 +29,7 @@ help:
 	@echo "make suites   the tests of other projects, on vstate; fetches them once, and counts them in docs/integrations.md"
 	@echo "make zoo      store and read values of 21 libraries, which it installs"
 	@echo "make bench    measure vstate, other stores and the floor; writes the figures into results.json and the docs"
+	@echo "make calls    count the calls of a commit, a read and others; make calls WAY=commit prints them in their order"
 	@echo "make format   format the sources"
 	@echo "make docs     write docs/cli.md from the commands"
 	@echo "make dist     build the sdist and the wheel into build/dist, and try the wheel in an empty environment"
@@ -102,6 +103,9 @@ pythons: .venv/installed-dev
 
 soak: .venv/installed-dev
 	@VSTATE_SOAK=1 VSTATE_ZOO=1 $(BIN)/pytest -n $(WORKERS)
+
+calls: .venv/installed-dev
+	@$(BIN)/python tests/test_calls.py $(WAY)
 
 # VSTATE_SOAK=1 make reliability: the long variants of these tests.
 reliability: .venv/installed-dev

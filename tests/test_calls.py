@@ -1,0 +1,155 @@
+"""Calls: how many Python calls of vstate an operation goes through. They do not depend on the machine.
+
+A limit may only fall. `make calls` prints the counts, and the calls in their order with `WAY=commit`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import vstate
+from vstate import Disk, Versioned
+
+ROOT = Path(vstate.__file__).parent
+
+LIMITS = {
+    "commit": (175, 32),
+    "memory": (136, 25),
+    "update": (266, 35),
+    "read": (68, 12),
+    "open": (122, 33),
+    "put": (212, 35),
+    "put_writes": (194, 34),
+    "get": (55, 14),
+}
+"""The most calls of an operation, and the most files that they are in."""
+
+
+class Way(NamedTuple):
+    """The calls of an operation in their order: depth, file and name."""
+
+    calls: list[tuple[int, str, str]]
+
+    @property
+    def count(self) -> tuple[int, int]:
+        """The number of calls, and of the files that they are in."""
+        return len(self.calls), len({file for _, file, _ in self.calls})
+
+
+def way_of(operation: Callable[[], object]) -> Way:
+    calls: list[tuple[int, str, str]] = []
+    depth = 0
+
+    def see(frame: Any, event: str, _: object) -> None:
+        nonlocal depth
+        depth += (event == "call") - (event == "return")
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(ROOT):
+            calls.append((depth, str(file.relative_to(ROOT)), frame.f_code.co_qualname))
+
+    sys.setprofile(see)
+    try:
+        operation()
+    finally:
+        sys.setprofile(None)
+    return Way(calls)
+
+
+@contextmanager
+def operations(directory: Path) -> Iterator[dict[str, Callable[[], object]]]:
+    """The operations, warm: each was done before."""
+    with ExitStack() as stack:
+        disk = Disk(directory / "store")
+        state = stack.enter_context(Versioned(disk))
+        state.update({f"k/{i:05d}": {"n": i} for i in range(10_000)})
+        state.commit("all")
+        memory = stack.enter_context(Versioned())
+        memory.update({f"k/{i:05d}": i for i in range(1000)})
+        memory.commit("all")
+
+        def commit(state: Versioned, key: str, value: object) -> None:
+            state[key] = value
+            state.commit("x")
+
+        def count() -> None:
+            counter.apply(lambda now: now.update(c=now.get("c", 0) + 1))
+
+        def opened() -> None:
+            with Versioned(Disk(directory / "store")):
+                pass
+
+        for i in range(20):
+            commit(state, f"k/{i * 7:05d}", {"n": -i})
+            commit(memory, f"k/{i:05d}", -i)
+        fresh = stack.enter_context(Versioned(disk))
+        counter = stack.enter_context(Versioned(Disk(directory / "counted")))
+        counter.update({f"k/{i:05d}": i for i in range(10_000)})
+        counter.commit("all")
+        for _ in range(3):
+            count()
+        opened()
+        assert fresh["k/00001"]
+        found = {
+            "commit": lambda: commit(state, "k/05000", {"n": 1}),
+            "memory": lambda: commit(memory, "k/00500", -1),
+            "update": count,
+            "read": lambda: fresh["k/07001"],
+            "open": opened,
+        }
+        yield found | _of_langgraph(directory, stack)
+
+
+def _of_langgraph(directory: Path, stack: ExitStack) -> dict[str, Callable[[], object]]:
+    base = pytest.importorskip("langgraph.checkpoint.base")
+    from vstate.integrations.langgraph import VstateSaver
+
+    saver = stack.enter_context(VstateSaver(directory / "threads"))
+
+    def checkpoint(number: int) -> dict[str, Any]:
+        values = {"messages": [f"m {k} " + "x" * 80 for k in range(number)], "step": number}
+        made = base.empty_checkpoint() | {"id": f"1f0{number:05d}-0000-6000-8000-000000000000"}
+        return made | {"channel_values": values, "channel_versions": {"messages": number, "step": number}}
+
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+
+    def put(number: int) -> Any:
+        metadata, versions = {"source": "loop", "step": number}, {"messages": number, "step": number}
+        return saver.put(config, checkpoint(number), metadata, versions)
+
+    for number in range(1, 10):
+        config = put(number)
+        saver.put_writes(config, [("messages", "w")], f"t{number}")
+    newest = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    return {
+        "put": lambda: put(10),
+        "put_writes": lambda: saver.put_writes(config, [("messages", "w")], "t99"),
+        "get": lambda: saver.get_tuple(newest),
+    }
+
+
+def test_no_operation_takes_more_calls(tmp_path: Path) -> None:
+    """Each within its limit; a limit that is far above its count is lowered."""
+    with operations(tmp_path) as found:
+        counts = {name: way_of(operation).count for name, operation in found.items()}
+    assert counts.keys() == LIMITS.keys()
+    for name, (calls, files) in counts.items():
+        most_calls, most_files = LIMITS[name]
+        assert calls <= most_calls, name
+        assert files <= most_files, name
+        assert calls >= most_calls - 5, f"{name} takes {calls} calls: lower its limit"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory, operations(Path(directory)) as found:
+        for name, operation in found.items():
+            way = way_of(operation)
+            print(f"{name:12} {way.count[0]:4} calls in {way.count[1]:3} files, of at most {LIMITS[name]}")
+            if name in sys.argv[1:]:
+                print(*("  " * depth + f"{called}  {file}" for depth, file, called in way.calls), sep="\n")
