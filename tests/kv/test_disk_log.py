@@ -252,11 +252,10 @@ def test_damage_beside_a_log_names_the_log(store: Path) -> None:
 
 
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
-    """Each command on backups in docs/stores.md does what the page says."""
-    page = (Path(__file__).parents[2] / "docs" / "stores.md").read_text("utf-8")
-    text = page.partition("## Back up and restore a Disk")[2].partition("\n## ")[0]
-    commands = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
-    assert len(commands) == 5
+    """Each command of docs/backup.md does what the page says."""
+    page = (Path(__file__).parents[2] / "docs" / "backup.md").read_text("utf-8")
+    clone, check, *commands = re.findall(r"^\$ ((?!.*://).+)$", page, re.MULTILINE)
+    assert len(commands) == 4
 
     def run(command: str) -> None:
         words = command.replace("vstate ", f"{sys.executable} -m vstate_cli ", 1)
@@ -269,13 +268,14 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
 
     write(tmp_path / "agent", 30, killed=False)
     write(tmp_path / "agent", 5, killed=True)
-    run(commands[0])
+    run(clone)
+    run(check)
     write(tmp_path / "agent", 150, killed=True)
+    run(commands[0])
     run(commands[1])
-    run(commands[2])
     assert count() == 35
     shutil.copytree(tmp_path / "agent", tmp_path / "copy")
     write(tmp_path / "agent", 150, killed=True)
+    run(commands[2])
     run(commands[3])
-    run(commands[4])
     assert count() == 35

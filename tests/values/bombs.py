@@ -842,7 +842,7 @@ class Found:
     def __init__(self, found: list[Detail]) -> None:
         self.found = found
 
-    def details(self, key: str, *, limit: int) -> list[Detail]:
+    def details(self, key: str, *, limit: int, path: str = "") -> list[Detail]:
         return self.found[:limit]
 
 
