@@ -32,6 +32,10 @@ LIMITS = {
 """The most calls of an operation, and the most files that they are in."""
 
 
+CHANCE = 3
+"""Calls of work that falls into an operation now and then, such as the copy of the log."""
+
+
 class Way(NamedTuple):
     """The calls of an operation in their order: depth, file and name."""
 
@@ -141,7 +145,7 @@ def test_no_operation_takes_more_calls(tmp_path: Path) -> None:
     assert counts.keys() == LIMITS.keys()
     for name, (calls, files) in counts.items():
         most_calls, most_files = LIMITS[name]
-        assert calls <= most_calls, name
+        assert calls <= most_calls + CHANCE, name
         assert files <= most_files, name
         assert calls >= most_calls - 5, f"{name} takes {calls} calls: lower its limit"
 

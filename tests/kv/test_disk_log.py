@@ -15,6 +15,7 @@ import pytest
 
 from vstate import Disk, Versioned
 from vstate.errors import CorruptStore
+from vstate.kv.disk import log
 
 pytestmark = pytest.mark.slow
 
@@ -209,10 +210,12 @@ def test_killed_writers_among_others(tmp_path: Path, processes: int) -> None:
         for number in range(processes)
     ]
     try:
-        for _ in range(60):
+        for number in range(60):
             with Disk(tmp_path / "store") as disk:
                 disk.set("other", b"1")
-                sqlite3.connect(tmp_path / "store" / "vstate.db").execute("PRAGMA wal_checkpoint")
+                mode = "TRUNCATE" if number % 7 == 0 else "PASSIVE"
+                file = tmp_path / "store" / "vstate.db"
+                sqlite3.connect(file).execute(f"PRAGMA wal_checkpoint({mode})")
     finally:
         for writer in writers:
             writer.kill()
@@ -220,6 +223,28 @@ def test_killed_writers_among_others(tmp_path: Path, processes: int) -> None:
     for _ in range(2):
         with Disk(tmp_path / "store") as disk:
             assert list(disk.check()) == []
+
+
+def test_a_log_that_begins_anew_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end, with the name of the file, may be missing then: it is read once more."""
+    file, read = tmp_path / "store" / "vstate.db", log.read
+    reads: list[int] = []
+
+    def interrupted(path: str, page: int) -> log.Log:
+        reads.append(page)
+        found = read(path, page)
+        if len(reads) > 1:
+            return found
+        sqlite3.connect(file).execute("PRAGMA wal_checkpoint(RESTART)")
+        disk.set("b", b"2")
+        return found._replace(names=(bytes(16),))
+
+    with Disk(tmp_path / "store") as disk:
+        disk.set("a", b"1")
+        monkeypatch.setattr(log, "read", interrupted)
+        with Disk(tmp_path / "store") as other:
+            assert other.get("b") == b"2"
+    assert len(reads) == 2
 
 
 def test_names_that_were_never_committed(tmp_path: Path) -> None:

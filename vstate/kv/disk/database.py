@@ -240,8 +240,7 @@ class Database:
 
     def _log_belongs(self, handle: Handle) -> bool:
         """Whether the file and its log make a whole database. Looks at all of it on a suspicion only."""
-        size = _bytes(self.file)
-        if not size:
+        if not _bytes(self.file):
             return False  # SQLite would make an empty file, and remove the log
         try:
             handle.identity = usable_identity(self.file)
@@ -249,10 +248,12 @@ class Database:
                 files = self._files()
                 with FileIO(self._log) as opened:
                     salt = log.salt(opened)
+                size = _bytes(self.file)  # of this log: another one may begin behind a longer file
                 page, name = self._name(files._replace(log=None))
                 found = log.read(self._log, page)
-                if found.salt in (salt, b""):  # otherwise the log began anew meanwhile
-                    break
+                with FileIO(self._log) as opened:
+                    if salt == log.salt(opened) and found.salt in (salt, b""):
+                        break  # otherwise the log began anew meanwhile, and its end may not have been read
             # After a power cut the names in the log may be those of a transaction that was never committed.
             if not found.knows(name) and name != self._name(files)[1]:
                 return False
@@ -267,12 +268,20 @@ class Database:
             return result_code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
     def _name(self, files: Files) -> tuple[int, bytes]:
-        """The page with the names of the file, and its name. Zero and nothing if they cannot be read."""
+        """The page with the names of the file, and its name. Zero and nothing if they make no sense.
+
+        Raises sqlite3.Error if others keep them from being read.
+        """
         try:
             with closing(self._connect(files)) as connection:
                 ((page, names),) = connection.execute(log.NAMES).fetchall()
                 return page, bytes(names)[: log.NAME_BYTES]
-        except (sqlite3.Error, ValueError, TypeError):
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            if isinstance(error, sqlite3.Error) and result_code(error) in (
+                sqlite3.SQLITE_BUSY,
+                sqlite3.SQLITE_LOCKED,
+            ):
+                raise
             return 0, b""
 
     def _files(self) -> Files:
