@@ -387,7 +387,7 @@ def test_what_a_store_holds() -> None:
     assert keys == sorted(
         ["format", f"o/{commit.root}", f"o/{commit.id}", "r/heads/main", "reflog/heads/main"]
     )
-    assert store.get("format") == b"1"
+    assert store.get("format") == b"4"
     assert store.get("r/heads/main") == commit.id.encode()
 
 

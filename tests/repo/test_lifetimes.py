@@ -18,10 +18,9 @@ from vstate import (
     NotFound,
     RefMoved,
     StoreUnavailable,
-    UnsupportedFormat,
     Versioned,
 )
-from vstate.repo import Repository, core
+from vstate.repo import Repository
 from vstate.testing import Faulty
 
 
@@ -227,18 +226,6 @@ def test_bad_times_to_live() -> None:
     with pytest.raises(TypeError):
         Versioned(branch="b", ttl="5")  # type: ignore[arg-type]
     assert Versioned(branch="b", ttl=timedelta(days=1)).branch == "b"
-
-
-def test_older_programs_refuse_such_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older program would not know that the branch expires."""
-    store = Memory()
-    committed(Versioned(store, branch="b"), k=1)
-    assert store.get("format") == b"1"
-    committed(session(store), k=1)
-    assert store.get("format") == b"3"
-    monkeypatch.setattr(core, "FORMAT", 2)
-    with pytest.raises(UnsupportedFormat):
-        Versioned(store)
 
 
 def test_a_damaged_row(time: Time) -> None:

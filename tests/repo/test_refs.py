@@ -19,6 +19,7 @@ from vstate.errors import (
 )
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
+from vstate.repo.core import FORMAT
 from vstate.repo.names.refs import Refs, check_ref_name, quote_ref, unquote_ref
 from vstate.testing import Faulty
 
@@ -159,13 +160,31 @@ def test_a_ref_that_holds_no_id() -> None:
         Versioned(store)
 
 
-@pytest.mark.parametrize("stamp", [b"4", b"99", b"9" * 5000])
-def test_a_newer_format_is_refused(stamp: bytes) -> None:
-    """A store with a newer format is refused with the advice to upgrade."""
+@pytest.mark.parametrize(
+    ("stamp", "advice"),
+    [
+        (b"3", "export it"),
+        (b"5", "upgrade"),
+        (b"99", "upgrade"),
+        (b"9" * 5000, "upgrade"),
+        (b"04", "upgrade"),
+    ],
+)
+def test_another_format_is_refused(stamp: bytes, advice: str) -> None:
+    """A store with an older format has to be exported by its program, and a newer one needs an upgrade."""
     store = Memory()
     store.set("format", stamp)
-    with pytest.raises(UnsupportedFormat, match="upgrade"):
+    with pytest.raises(UnsupportedFormat, match=advice):
         Versioned(store)
+
+
+def test_a_store_says_its_format_from_the_first_commit_on() -> None:
+    """A program of another format then refuses it, whatever it holds."""
+    state = Versioned()
+    assert state.store.get("format") is None
+    state["k"] = 1
+    state.commit()
+    assert state.store.get("format") == str(FORMAT).encode()
 
 
 @pytest.mark.parametrize("stamp", [b"next", b"", b"\xff"])

@@ -413,16 +413,3 @@ for needs in (SigningKey.generate, load, take, lambda: check(signed)):
     assert lines[0] == "unsigned None False"
     assert len(lines) == 5
     assert all("pip install '.[crypto]'" in line for line in lines[1:])
-
-
-@pytest.mark.parametrize(("what", "needed"), [("nothing", b"2"), ("key", b"3"), ("branch", b"3")])
-def test_a_signed_commit_that_expires(what: str, needed: bytes) -> None:
-    """Older programs refuse a store with signatures or expiry."""
-    store = Memory()
-    ttl: dict[str, Any] = {"branch": "session", "ttl": 60} if what == "branch" else {}
-    state = Versioned(store, sign=SigningKey.generate(), **ttl)
-    state["k"] = 1
-    if what == "key":
-        state.expire("k", 60)
-    state.commit()
-    assert store.get("format") == needed

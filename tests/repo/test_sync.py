@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bundle_files import chain, equal, large, refs_of, whole
-from sync_stores import Hooked, cloned, push, statuses
+from sync_stores import cloned, push, statuses
 
 from vstate import Commit, Disk, KVStore, Memory, SigningKey, Versioned
 from vstate.errors import (
@@ -440,54 +440,6 @@ def test_a_pull_builds_on_no_commit_that_is_not_trusted() -> None:
         state.pull(store)
 
 
-def test_signed_commits_take_the_format_along() -> None:
-    """The target's format keeps older programs out once it has a signed commit."""
-    store, target = Memory(), Memory()
-    chain(store, 1)
-    push(store, target)
-    assert target.get("format") == b"1"
-    state = Versioned(store, sign=SigningKey.generate())
-    state["a"] = 1
-    state.commit("signed")
-    push(store, target)
-    assert target.get("format") == b"2"
-    whole(target)
-
-
-def test_keys_that_expire_take_the_format_along() -> None:
-    """The target's format keeps older programs out once it has a key that expires."""
-    store, target = Memory(), Memory()
-    state = chain(store, 1)
-    push(store, target)
-    state.expire("small", 1000)
-    state.commit("expires")
-    push(store, target)
-    assert target.get("format") == store.get("format") == b"3"
-    whole(target)
-
-
-def test_no_commit_is_there_before_its_format_is() -> None:
-    """The target's format is written before the commits, which an older program would misread."""
-    store = Memory()
-    state = Versioned(store, sign=SigningKey.generate())
-    state["a"] = 1
-    state.commit("signed")
-    chain(store, 2, "side")
-    Repository(store).gc(branch="side", keep_last=1, keep_reflog="0")
-    expiring = chain(store, 1, "expiring")
-    expiring.expire("small", 1000)
-    expiring.commit("expires")
-    for branch, needed in (("main", 2), ("side", 2), ("expiring", 3)):
-        target, seen = Memory(), list[tuple[bool, int]]()
-
-        def look(key: str, target: Memory = target, seen: list[tuple[bool, int]] = seen) -> None:
-            commits = any(row[:1] in b"cC" for _, row in target.items("o/"))
-            seen.append((commits, int(target.get("format") or 0)))
-
-        push(store, Hooked(target, look), branch)
-        assert {stamp for commits, stamp in seen if commits} == {needed}
-
-
 # Shallow histories
 
 
@@ -499,7 +451,7 @@ def test_a_history_that_was_cut_off_arrives_so() -> None:
     push(store, target)
     equal(store, target)
     whole(target)
-    assert target.get("format") == b"2"
+    assert target.get("format") == b"4"
     assert len(list(Versioned(target).log())) == 2
     chain(store, 1, start=6)
     push(store, target)

@@ -20,7 +20,6 @@ from vstate import (
     Memory,
     MergeConflict,
     StoreUnavailable,
-    UnsupportedFormat,
     Versioned,
     open_store,
     view,
@@ -28,7 +27,6 @@ from vstate import (
 from vstate.objects import tree
 from vstate.objects.ids import TREE, Object, ObjectId
 from vstate.objects.tree import Node
-from vstate.repo import core
 from vstate.testing import Faulty
 
 LONG = "x" * 5000
@@ -738,20 +736,6 @@ def test_on_servers(server_url: str) -> None:
 # The store
 
 
-def test_older_programs_refuse_such_a_store(store: KVStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The format is raised by the first commit with a key that expires, and by no other."""
-    state = Versioned(store)
-    state["k"] = 1
-    state.commit()
-    assert store.get("format") == b"1"
-    state.expire("k", 1000)
-    state.commit()
-    assert store.get("format") == b"3"
-    monkeypatch.setattr(core, "FORMAT", 2)
-    with pytest.raises(UnsupportedFormat):
-        Versioned(store)
-
-
 @pytest.mark.parametrize("moments", [[5], [None, 5], [7, 5], [7, None, None], "none"])
 def test_fsck_finds_moments_that_are_wrong(moments: Any, time: Time) -> None:
     """A node without the times of its keys could hide them. It is damage, and fsck reports it."""
@@ -762,7 +746,6 @@ def test_fsck_finds_moments_that_are_wrong(moments: Any, time: Time) -> None:
     leaf = state.repo.objects.node(state.head.root)
     leaf = Node(0, leaf.keys, leaf.items, [], None if moments == "none" else moments)
     oid = ObjectId.of(TREE, leaf.body)
-    state.store.set("format", b"3")
     commit = state.repo.build_commit(oid, [])
     rows = state.repo.objects.stored({oid: Object(TREE, leaf.body), commit.oid: commit.as_object()})
     state.store.set_many(rows)
@@ -793,7 +776,7 @@ def test_fsck_compares_moments_with_those_below(time: Time) -> None:
 
 
 def test_other_stores_and_bundles(tmp_path: Path, time: Time) -> None:
-    """fsck is content, and a bundle takes moments, and the format, along."""
+    """fsck is content, and a bundle takes moments along."""
     state = Versioned()
     for number in range(300):
         state[f"k{number:03}"] = LONG + str(number) if number % 50 == 0 else number
@@ -808,7 +791,6 @@ def test_other_stores_and_bundles(tmp_path: Path, time: Time) -> None:
     other = Versioned(copy)
     other.repo.import_bundle(tmp_path / "b")
     other.refresh()
-    assert copy.get("format") == b"3"
     assert dict(other) == dict(state)
     assert [other.expires(key) for key in other] == [state.expires(key) for key in state]
     assert len(other) == 300 - 4

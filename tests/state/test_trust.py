@@ -68,20 +68,7 @@ def test_every_commit_is_signed(key: SigningKey, tmp_path: Path) -> None:
     commits = list(Versioned(store).log())
     assert len(commits) == 10
     assert {signer_of(commit) for commit in commits} == {key.public}
-    assert store.get("format") == b"2"
-
-
-def test_a_store_without_signatures_keeps_format_1() -> None:
-    """Older programs go on reading it."""
-    store = Memory()
-    state = Versioned(store)
-    state["a"] = 1
-    state.commit()
-    assert store.get("format") == b"1"
-    signer = Versioned(store, sign=SigningKey.generate())
-    signer["a"] = 2
-    signer.commit()
-    assert store.get("format") == b"2"
+    assert store.get("format") == b"4"
 
 
 def test_a_trusted_store_is_read_and_written(key: SigningKey) -> None:

@@ -57,7 +57,7 @@ def clone(
                 copy.remotes.add(remote, url)
             work = Sync(original, copy, near=copy, action=ACTION, progress=progress)
             work.run(lambda: list(_wanted(original, None if url is None else remote)))
-            copy.require_format(1)
+            copy.stamp()
             branch = _branch_of_head(original)
             # HEAD comes last: it marks a complete clone.
             copy.refs.set_head(branch=branch, action=f"{ACTION}: on {branch}")

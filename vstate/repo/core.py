@@ -36,7 +36,7 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
-from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
+from vstate.repo.history import ROLLED_BACK, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_ref_name, rows_of_head
 from vstate.repo.names.revisions import Revisions
@@ -53,13 +53,8 @@ from vstate.spans import Attributes, spanned, trace_id
 from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
-FORMAT = 3
-"""The newest format that this version reads.
-
-A store is stamped with the oldest format that allows its contents.
-"""
-SIGNED_COMMITS = 2
-EXPIRY_FORMAT = 3
+FORMAT = 4
+"""The format that this version reads and writes."""
 
 FORMAT_KEY = "format"
 
@@ -106,13 +101,6 @@ class Advance(NamedTuple):
     """Rows of the branch that change with it."""
 
 
-def format_of(*, shallow: bool, signed: bool, expiring: bool) -> int:
-    """The oldest format that allows histories that were cut off, signed commits, or keys that expire."""
-    if expiring:
-        return EXPIRY_FORMAT
-    return max(SHALLOW_FORMAT if shallow else 1, SIGNED_COMMITS if signed else 1)
-
-
 class Core(Uncopied):
     """The commits, branches, tags and HEAD of one store. Every operation stands on it.
 
@@ -142,7 +130,7 @@ class Core(Uncopied):
         self._labels = Labels(store)
         self.leases = Leases(store)
         self._predecessors = Predecessors()
-        self._format = self._read_format(stamp)
+        self._is_stamped = self._has_format(stamp)
 
     @classmethod
     def opened(cls, store: KVStore, security: Security, branch: str | None) -> tuple[Self, Head]:
@@ -151,8 +139,8 @@ class Core(Uncopied):
         core = cls(store, security, stamp=rows.get(FORMAT_KEY))
         return core, core.refs.head_in(rows, branch)
 
-    def _read_format(self, stamp: bytes | None = None) -> int:
-        """The store's format; 0 for a new one."""
+    def _has_format(self, stamp: bytes | None = None) -> bool:
+        """Whether the store has this format; False for a new one. UnsupportedFormat for another."""
         stamp = stamp or self.store.get(FORMAT_KEY)
         if stamp is None:
             if self.store.get(ENCRYPTION_MARK) is not None:
@@ -160,21 +148,20 @@ class Core(Uncopied):
                     f"the store at {self.store.location} is encrypted: open it through "
                     f"Encrypted(store, key), or as encrypted:{self.store.location}?key_file=PATH"
                 )
-            return 0
+            return False
         if not stamp.isdigit():
             reason = f"its format is no number but {stamp[:20]!r}"
             raise CorruptStore(self.store.location, reason, repairable=True)
-        if len(stamp) > 9 or int(stamp) > FORMAT:
-            raise UnsupportedFormat(stamp[:20].decode("ascii", "replace"), FORMAT)
-        return int(stamp)
+        if stamp != str(FORMAT).encode():
+            is_older = len(stamp) < 9 and int(stamp) < FORMAT
+            raise UnsupportedFormat(stamp[:20].decode("ascii", "replace"), FORMAT, is_older=is_older)
+        return True
 
-    def require_format(self, needed: int) -> None:
-        """Stamp the store with this format, so that older programs, which would misread it, refuse it."""
-        while self._format < needed:
-            seen = self.store.get(FORMAT_KEY)
-            self._format = self._read_format()
-            if self._format < needed and self.store.compare_and_swap(FORMAT_KEY, seen, str(needed).encode()):
-                self._format = needed
+    def stamp(self) -> None:
+        """Write the format into a new store, so that programs of another format refuse it."""
+        while not self._is_stamped:
+            stamped = self.store.compare_and_swap(FORMAT_KEY, None, str(FORMAT).encode())
+            self._is_stamped = stamped or self._has_format()
 
     def require_trusted(self, commit: Commit) -> None:
         """Raise UntrustedCommit unless this program may unpickle the commit's values and build upon them."""
@@ -400,20 +387,9 @@ class Core(Uncopied):
         objects: NewObjects,
         nodes: Sequence[tuple[ObjectId, Node]],
     ) -> dict[str, bytes]:
-        """The rows of new objects and commits, and of a segment of the graph that ends there.
-
-        The store's format covers them from now on.
-        """
-        needed = EXPIRY_FORMAT if HEADS + branch in self.refs.lifetimes.wanted else 1
-        for _, node in nodes:
-            if node.expiries is not None:
-                needed = EXPIRY_FORMAT
-        made = dict(objects)
-        for commit in commits:
-            made[commit.oid] = commit.as_object()
-            if commit.signature:
-                needed = max(needed, SIGNED_COMMITS)
-        self.require_format(needed)
+        """The rows of new objects and commits, and of a segment of the graph that ends there."""
+        self.stamp()
+        made = dict(objects) | {commit.oid: commit.as_object() for commit in commits}
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids
         if (
@@ -538,8 +514,6 @@ class Core(Uncopied):
         rows: Mapping[str, bytes | None] = _NOTHING,
     ) -> bool:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
-        if ref in self.refs.lifetimes.wanted:
-            self.require_format(EXPIRY_FORMAT)
         return self._keeping(
             [to],
             lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),

@@ -22,9 +22,6 @@ from vstate.repo.walk import BATCH, NewestFirst
 SHALLOW = "shallow/"
 """Keys with this prefix name commits whose parents were cut off; a value lists the parents left."""
 
-SHALLOW_FORMAT = 2
-"""The first format with such keys: an older program would take a parent that was cut off for lost."""
-
 _SHOWN = 50
 _LINES = 64  # commits of which one comes next
 

@@ -15,7 +15,7 @@ from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.kv.files import replacing
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
-from vstate.repo.core import Core, Revision, format_of
+from vstate.repo.core import FORMAT, Core, Revision
 from vstate.repo.exchange.bundle import (
     FRAME_BYTES,
     FRAME_OBJECTS,
@@ -57,7 +57,7 @@ def export(
             plan = _Plan(repo, progress)
             plan.collect(refs.values(), known)
             header = Header(
-                format=plan.format,
+                format=FORMAT,
                 refs=refs,
                 prerequisites=sorted(set(known)),
                 shallow=plan.shallow,
@@ -133,7 +133,6 @@ class _Plan:
         self._records = bytearray()
         self.counts: dict[Kind, int] = dict.fromkeys((BLOB, INDEX, TREE, COMMIT), 0)
         self.bytes = 0
-        self.format = 1
         self.shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def collect(self, tips: Iterable[ObjectId], known: Sequence[ObjectId]) -> None:
@@ -148,12 +147,8 @@ class _Plan:
         for commit in map(objects.commit, ids or ()):
             for found in difference.needs([commit]):
                 self._add(found)
-            is_shallow = history.is_shallow(commit)
-            if is_shallow:
+            if history.is_shallow(commit):
                 self.shallow[commit.oid] = history.parents(commit)
-            signed = commit.signature is not None
-            needed = format_of(shallow=is_shallow, signed=signed, expiring=difference.expiring)
-            self.format = max(self.format, needed)
             self._progress("collecting", sum(self.counts.values()), None)
 
     def _add(self, found: Needed) -> None:

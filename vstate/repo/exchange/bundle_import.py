@@ -100,8 +100,9 @@ class _Import:
 
     def run(self) -> None:
         """Import everything."""
-        if self._header.format > FORMAT:
-            raise UnsupportedFormat(str(self._header.format), FORMAT)
+        if self._header.format != FORMAT:
+            is_older = self._header.format < FORMAT
+            raise UnsupportedFormat(str(self._header.format), FORMAT, is_older=is_older)
         wanted = {self._renamed(name): oid for name, oid in self._header.refs.items()}
         self._check_prerequisites()
         while not self._try(wanted, self._repo.refs.sweep()):
@@ -128,7 +129,7 @@ class _Import:
         for oid, left in ends.items():
             key, row = shallow_row(oid, left)
             rows[key] = None if left == objects.commit(oid).parent_ids else row
-        self._repo.require_format(max(1, self._header.format))
+        self._repo.stamp()
         if not all(self._move(history, name, oid, rows, sweep) for name, oid in sorted(wanted.items())):
             return False
         if rows and not any(ref.outcome in ("created", "moved") for ref in self.refs.values()):

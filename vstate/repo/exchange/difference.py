@@ -119,7 +119,6 @@ class Difference:
         self._near = objects if near is None else near
         self._met = IdSet()
         self._entries = Entries()
-        self.expiring = False
         """Whether a needed tree has keys that expire: older programs would misread it."""
 
     def leave_out(self, commits: Iterable[Commit]) -> None:
@@ -206,7 +205,6 @@ class Difference:
                 if height is not None and not _is_within(node, child):
                     raise CorruptObject(str(oid), "its keys are outside the range that the node above gives")
                 kept.add(node.height, oid, body)
-                self.expiring = self.expiring or node.expiries is not None
                 yield child, node
 
     def _near_nodes(

@@ -347,7 +347,7 @@ class Sync:
         target = self._target
         absent = {OBJECT_PREFIX + oid.hex(): None for oid in copied.absent}
         if copied.objects or wanted.moves:
-            target.require_format(copied.format)
+            target.stamp()
         if not wanted.moves:
             return target.store.transact(copied.rows, {SWEEP: transfer.sweep.mark, **absent})
         rows = {**copied.rows, **(wanted.rows if old is None else {})}

@@ -13,7 +13,7 @@ from vstate.errors import CorruptObject
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import LATEST, Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
-from vstate.repo.core import Core, format_of
+from vstate.repo.core import Core
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.exchange.remnants import Remnants
 from vstate.repo.graph import graph_key, is_segment
@@ -37,14 +37,13 @@ FEW = 256
 
 @dataclass(slots=True)
 class Copied:
-    """The copied objects: their number, the bytes of their stored form, and the format that they need.
+    """The copied objects: their number, and the bytes of their stored form.
 
     `rows` are ends of histories, to write with the ref if the commits that they cut off are still `absent`.
     """
 
     rows: dict[str, bytes | None] = field(default_factory=dict)
     absent: set[ObjectId] = field(default_factory=set)
-    format: int = 1
     objects: int = 0
     bytes: int = 0
 
@@ -116,14 +115,10 @@ class Transfer:
         self._target.store.set_many({key: row for key, row in rows.items() if is_segment(key, row)})
 
     def _note(self, commits: Sequence[Commit], copied: Copied) -> None:
-        """Note where the histories of these commits end, and the format that older programs have to know."""
+        """Note where the histories of these commits end."""
         for commit in commits:
             self._note_end(commit, copied)
-        signed = any(commit.signature is not None for commit in commits)
-        shallow = any(row is not None for row in copied.rows.values())
-        needed = format_of(shallow=shallow, signed=signed, expiring=self._difference.expiring)
-        copied.format = max(copied.format, needed)
-        self._target.require_format(copied.format)
+        self._target.stamp()
 
     def _note_end(self, commit: Commit, copied: Copied) -> None:
         left = self._source.history.parents(commit)

@@ -10,7 +10,7 @@ from vstate.errors import InvalidInput, StorageError
 from vstate.kv.base import OBJECT_PREFIX, batches
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ObjectId
-from vstate.repo.core import EXPIRY_FORMAT, Core
+from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
@@ -138,7 +138,6 @@ class _Forgetting:
 
     def remove_in_steps(self) -> None:
         """Delete the branch so that its reflog keeps nothing, then the rest. `gc` can do the rest too."""
-        self._repo.require_format(EXPIRY_FORMAT)
         while (now := self._repo.refs.read(self._ref)) is not None:
             policies = self._repo.policies.rows_without(self._name)
             if self._repo.refs.end(self._ref, policies, expected=now, action=FORGOTTEN):

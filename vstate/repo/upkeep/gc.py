@@ -18,7 +18,7 @@ from vstate.objects.ids import COMMIT, ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH, read_segment
-from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
+from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.dates import parse_age
 from vstate.repo.names.refs import (
@@ -129,7 +129,6 @@ def collect(
             collector.find_garbage()
         else:
             if shallow:
-                repo.require_format(SHALLOW_FORMAT)
                 collector.shorten(shallow)
             collector.sweep(parse_age(grace))
         return collector, shallow

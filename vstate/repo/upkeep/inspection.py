@@ -73,7 +73,7 @@ class Inspection:
             if self.full:
                 self._catch_up()
                 self._look_at_all_keys()
-            self.metadata.check_stamp(signed=self.verifier.signed, expiring=self.verifier.expiring)
+            self.metadata.check_stamp()
             for text in files.result() if files is not None else ():
                 self._found(Damage("", "file", text, readable=True))
         for text in dict.fromkeys(self.salvage.unlisted.values()):

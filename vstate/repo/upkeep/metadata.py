@@ -12,7 +12,7 @@ from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
-from vstate.repo.core import FORMAT, FORMAT_KEY, format_of
+from vstate.repo.core import FORMAT, FORMAT_KEY
 from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW, parse_shallow_row
 from vstate.repo.names.refs import (
@@ -43,7 +43,7 @@ from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
 _READ = 256
 
 _ID = re.compile("[0-9a-f]{64}")
-_LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}}|[0-9a-f]{{6}})", re.DOTALL)
+_LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}})", re.DOTALL)
 _SYMBOLIC = b"ref: heads/"
 _KEYS = (FORMAT_KEY, REF + HEAD, SWEEP, ENCRYPTION)
 _PREFIXES = (
@@ -113,10 +113,8 @@ class Metadata:
         self.gone: dict[str, ObjectId] = {}
         self.bad: dict[str, None] = {}
         self.stamp: bytes | None = None
-        self.expiring = False
-        """Whether a branch has a lifetime."""
-        self.needed_format = 0
-        """The format that the stamp has to name; 0 if the stamp is right."""
+        self.needs_stamp = False
+        """Whether the format has to be written."""
         self.lost: set[str] = set()
         """The ids of objects that an earlier repair noted as lost or as inconsistent, and that still are."""
         self.healed: list[str] = []
@@ -156,7 +154,6 @@ class Metadata:
             for key, row in self._salvage.items(prefix):
                 try:
                     parse(key, _readable(row))
-                    self.expiring = self.expiring or prefix == LIFETIME
                 except (ValueError, CorruptStore) as error:
                     self._mark_bad(key, kind, f"{key}: {error}")
 
@@ -310,8 +307,7 @@ class Metadata:
             return f"{key} has no time"
         try:
             value = _readable(row)
-            # Older writers put six random digits in the place of the checksum.
-            if len(match[3]) == CHECK_DIGITS and match[3] != line_check(match[1], value):
+            if match[3] != line_check(match[1], value):
                 return f"{key} does not match its checksum"
             return self._parse_line(key, value)
         except CorruptStore as error:
@@ -319,24 +315,23 @@ class Metadata:
 
     # The format
 
-    def check_stamp(self, *, signed: bool, expiring: bool) -> None:
-        """Check that the stamp keeps out older programs that would misread the store."""
+    def check_stamp(self) -> None:
+        """Check that a store with refs says its format."""
         row = self._salvage.row(FORMAT_KEY)
         if isinstance(row, Unreadable):
             self._found(Damage(FORMAT_KEY, "format", row.reason))
             return
         self.stamp = row
-        shallow, expiring = bool(self._shallow), expiring or self.expiring
-        needed = format_of(shallow=shallow, signed=signed, expiring=expiring)
-        if needed == 1 and not self.raw_refs:
-            needed = 0  # a new store needs no stamp
-        stamp = self.stamp or b""
-        found = int(stamp) if stamp.isdigit() and len(stamp) < 10 else 0
-        if found < needed or found > FORMAT or (self.stamp is not None and not found):
-            self.needed_format = needed or 1
-            says = f"says that it has format {found}" if self.stamp else "names no format"
-            reason = f"the store {says}; it has format {self.needed_format}"
-            self._found(Damage(FORMAT_KEY, "format", reason, readable=True))
+        self.needs_stamp = row != str(FORMAT).encode() and (row is not None or bool(self.raw_refs))
+        if self.needs_stamp:
+            says = (
+                "names no format"
+                if not row
+                else f"says that it has format {row[:20].decode('ascii', 'replace')}"
+            )
+            self._found(
+                Damage(FORMAT_KEY, "format", f"the store {says}; it has format {FORMAT}", readable=True)
+            )
 
 
 def _count_move(moves: Counter[ObjectId | None], line: ReflogEntry) -> None:

@@ -12,8 +12,8 @@ from vstate.forks import cached_property
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import Commit, one_line
 from vstate.objects.ids import ObjectId
-from vstate.repo.core import FORMAT_KEY, Core
-from vstate.repo.history import SHALLOW_FORMAT, shallow_row
+from vstate.repo.core import FORMAT, FORMAT_KEY, Core
+from vstate.repo.history import shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
@@ -105,9 +105,9 @@ class Repair:
         return done
 
     def _write_stamp(self) -> None:
-        needed = self._metadata.needed_format
-        if needed and self._store.compare_and_swap(FORMAT_KEY, self._metadata.stamp, str(needed).encode()):
-            self.done.append(f"wrote the format of the store, {needed}")
+        stamp, needed = self._metadata.stamp, str(FORMAT).encode()
+        if self._metadata.needs_stamp and self._store.compare_and_swap(FORMAT_KEY, stamp, needed):
+            self.done.append(f"wrote the format of the store, {FORMAT}")
 
     def _forget_healed(self) -> None:
         healed = []
@@ -215,8 +215,6 @@ class Repair:
 
     def _cut_histories(self) -> None:
         """End the history at each commit with a lost parent, so that walks know."""
-        if self._found.verifier.cut:
-            self._repo.require_format(SHALLOW_FORMAT)
         for oid, lost in self._found.verifier.cut.items():
             commit = self._loss.commit(oid)
             if commit is None:

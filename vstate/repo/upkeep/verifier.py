@@ -139,10 +139,6 @@ class Verifier:
         self.reached = IdSet()
         self.counts = dict.fromkeys(KINDS, 0)
         self.bytes = 0
-        self.signed = False
-        """Whether one of the commits has a signature."""
-        self.expiring = False
-        """Whether one of the trees has a key that expires."""
         self.bad = IdList()
         self.bad_links = IdSet()
         self.malformed = IdSet()
@@ -339,7 +335,6 @@ class Verifier:
         self._orders[oid] = commit.order
         if commit.order > self._tomorrow:
             self.ahead += 1
-        self.signed = self.signed or commit.signature is not None
         return commit
 
     def _check_parent(self, link: _CommitLink, child: Commit) -> None:
@@ -391,7 +386,6 @@ class Verifier:
             return node
         if node.body != body:
             self._note_fault(TREE, oid, "it is not encoded canonically")
-        self.expiring = self.expiring or node.expiries is not None
         if not node.height and moments(node.items) != node.expiries:
             self._note_fault(TREE, oid, "it does not say when its keys expire")
         # Most versions of a node differ in values only. As in an IdSet, the hash is keyed.
