@@ -114,7 +114,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Store a new agent of a session; SessionException if the session has one with its id."""
         id = session_agent.agent_id
         key = _agent_key(id)
-        self._create(session_id, key, _plain(session_agent, key), f"agent {id}")
+        self._create(session_id, key, lambda: _plain(session_agent, key), f"agent {id}")
 
     def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
         """The agent, None if the session or the agent is absent."""
@@ -137,7 +137,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         self._create(
             session_id,
             key,
-            _plain(session_message, key),
+            lambda: _plain(session_message, key),
             f"{role}: message {number} of {agent_id}",
             needs=_agent_key(agent_id),
         )
@@ -178,8 +178,12 @@ class VstateSessionRepository(Opened, SessionRepository):
     def create_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Store the state of a new multi-agent; SessionException if the session has one with its id."""
         key = join_path(_MULTI_AGENTS, multi_agent.id)
-        state = exact(multi_agent.serialize_state(), key)
-        self._create(session_id, key, state, f"multi-agent {multi_agent.id}")
+        self._create(
+            session_id,
+            key,
+            lambda: exact(multi_agent.serialize_state(), key),
+            f"multi-agent {multi_agent.id}",
+        )
 
     def read_multi_agent(self, session_id: str, multi_agent_id: str, **kwargs: Any) -> dict[str, Any] | None:
         """The state of a multi-agent, None if it is absent."""
@@ -189,11 +193,11 @@ class VstateSessionRepository(Opened, SessionRepository):
     def update_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Replace the state of a multi-agent; SessionException if it is absent."""
         key = join_path(_MULTI_AGENTS, multi_agent.id)
-        state: dict[str, Any] = exact(multi_agent.serialize_state(), key)
 
         def replaced(stored: Snapshot) -> dict[str, Any]:
             if key not in stored:
                 raise SessionException(f"Multi-agent {multi_agent.id} in session {session_id} does not exist")
+            state: dict[str, Any] = exact(multi_agent.serialize_state(), key)
             return state
 
         self._commit(session_id, key, replaced, f"multi-agent {multi_agent.id} updated")
@@ -209,14 +213,22 @@ class VstateSessionRepository(Opened, SessionRepository):
         return None if state is None else state.get(key)
 
     def _create(
-        self, session_id: str, key: str, value: Mapping[str, Any], message: str, *, needs: str | None = None
+        self,
+        session_id: str,
+        key: str,
+        make: Callable[[], Mapping[str, Any]],
+        message: str,
+        *,
+        needs: str | None = None,
     ) -> None:
+        """Store what `make` returns under a new key of a session, in which the key `needs` has to be."""
+
         def new(stored: Snapshot) -> Mapping[str, Any]:
             if needs is not None and needs not in stored:
                 raise SessionException(f"{needs} in session {session_id} does not exist")
             if key in stored:
                 raise SessionException(f"{key} in session {session_id} exists already")
-            return value
+            return make()
 
         self._commit(session_id, key, new, message)
 
