@@ -208,7 +208,8 @@ ALL = [
                 "async_human_feedback",
             )
         ),
-        passed=85,
+        passed=82,
+        failing=listed("crewai_flows"),
         **CREWAI,
     ),
     # The package on the registry has no tests. The sources are those of a commit after the tag v1.4.2.
