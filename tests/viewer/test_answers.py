@@ -314,6 +314,28 @@ class CountingReads(Front):
         return found
 
 
+def test_the_sides_of_a_merge_begin_where_they_differ(tmp_path: Path) -> None:
+    """Long texts, and long values as texts, begin shortly before they differ; short ones are whole."""
+    same = "the same for a long time, " * 40
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state.update({"text": f"{same}base", "dict": {"a": same, "b": 0}, "short": 1})
+        state.commit("base")
+        with state.fork("side") as side:
+            side.update({"text": f"{same}theirs", "dict": {"a": same, "b": 2}, "short": 2})
+            side.commit("theirs")
+        state.update({"text": f"{same}ours", "dict": {"a": same, "b": 1}, "short": 3})
+        state.commit("ours")
+    with viewing(tmp_path / "store") as viewer:
+        conflicts = viewer.get("/merge?ours=main&theirs=side")["conflicts"]
+        sides = {
+            each["key"]: [each[side]["text"] for side in ("base", "ours", "theirs")] for each in conflicts
+        }
+    assert [text[-6:] for text in sides["text"]] == [", base", ", ours", "theirs"]
+    assert {len(text) < 60 for text in [*sides["text"], *sides["dict"]]} == {True}
+    assert [text[-7:] for text in sides["dict"]] == ["'b': 0}", "'b': 1}", "'b': 2}"]
+    assert sides["short"] == ["1", "3", "2"]
+
+
 def test_a_table_tells_which_cells_changed(tmp_path: Path) -> None:
     """The oddest changes come first, by row and column; those of a list of records too."""
     frame = pd.DataFrame(

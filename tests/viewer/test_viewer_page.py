@@ -352,6 +352,8 @@ def test_a_file(
     page.locator(".found a", has_text="steps[1]").click()
     page.locator(".crumbs", has_text="[1]").wait_for()
     assert page.get_by_role("tab", name="Blame").count() == 0
+    page.keyboard.press("l")  # the file has the versions of whole keys
+    assert page.get_by_role("tab").all_inner_texts() == ["Value", "Diff"]
     for name in ("heads/v1", "tags/v1"):
         page.goto(f"{file.as_uri()}#/?branch={name}")
         page.get_by_text("2 commits", exact=True).wait_for()

@@ -454,6 +454,11 @@ def test_a_merge_is_in_the_address(look: Look, viewer: Viewer) -> None:
     page = look(viewer, "page=merge")
     page.get_by_role("button", name="take theirs").click()
     page.locator(".merge-side.is-result", has_text="7.5").wait_for()
+    page.go_back()  # takes the choice back, and stays on the page
+    page.locator(".merge-side.is-result").wait_for(state="detached")
+    page.get_by_role("button", name="take theirs", pressed=False).wait_for()
+    page.go_forward()
+    page.locator(".merge-side.is-result", has_text="7.5").wait_for()
     again = look(viewer, page.url.partition("#/?")[2])
     again.locator(".merge-side.is-result", has_text="7.5").wait_for()
     again.get_by_label("policy").select_option("ours")
