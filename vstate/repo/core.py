@@ -388,7 +388,8 @@ class Core(Uncopied):
         nodes: Sequence[tuple[ObjectId, Node]],
     ) -> dict[str, bytes]:
         """The rows of new objects and commits, and of a segment of the graph that ends there."""
-        self.stamp()
+        if not self._is_stamped:
+            self.stamp()
         made = dict(objects) | {commit.oid: commit.as_object() for commit in commits}
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids

@@ -240,8 +240,6 @@ class Database:
 
     def _log_belongs(self, handle: Handle) -> bool:
         """Whether the file and its log make a whole database. Looks at all of it on a suspicion only."""
-        if not _bytes(self.file):
-            return False  # SQLite would make an empty file, and remove the log
         try:
             handle.identity = usable_identity(self.file)
             while True:
@@ -249,6 +247,8 @@ class Database:
                 with FileIO(self._log) as opened:
                     salt = log.salt(opened)
                 size = _bytes(self.file)  # of this log: another one may begin behind a longer file
+                if not size:
+                    return False  # SQLite would make an empty file, and remove the log
                 page, name = self._name(files._replace(log=None))
                 found = log.read(self._log, page)
                 with FileIO(self._log) as opened:
