@@ -102,7 +102,7 @@ class _Branch(click.ParamType[str]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return value if value == "-" else typed_ref(value)
 
-    shell_complete = staticmethod(complete_branch)  # type: ignore[assignment]
+    shell_complete = staticmethod(complete_branch)  # type: ignore[assignment]  # click passes no self
 
 
 BRANCH = _Branch()

@@ -158,6 +158,25 @@ def test_objects_sets_and_values_without_parts() -> None:
         assert (whole.path, whole.commit.message) == ("", "first")
 
 
+class Wrapper:
+    """Pickled as a call with one argument, which has no step in a path."""
+
+    def __init__(self, inside: dict[str, int]) -> None:
+        self.inside = inside
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Wrapper, (self.inside,)
+
+
+def test_a_path_through_a_value_with_one_argument() -> None:
+    """It leads to the parts of the argument, and back through the versions."""
+    state = Versioned()
+    for number in (1, 2):
+        state["k"] = Wrapper({"a": 1, "b": number})
+        state.commit(str(number))
+    assert [state.blame("k", path).message for path in ("a", "b")] == ["1", "2"]
+
+
 def test_a_value_of_another_type_is_all_new() -> None:
     """A list that became a tuple, or an object of another class, was changed in that commit."""
     state = Versioned()

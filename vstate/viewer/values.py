@@ -138,7 +138,7 @@ class Values:
         if is_text:  # not through the middle of a character
             stop -= len(raw) - len(_CUT_CHARACTER.sub(b"", raw)) if stop < entry.size else 0
             raw = raw[: stop - start].lstrip(_CONTINUATION)
-        value: str | bytes = str(raw, "utf-8") if is_text else raw
+        value: str | bytes = str(raw, "utf-8", "replace") if is_text else raw
         shown = _view(value, view_of(value), "", Marks([]), 0, limit)
         assert shown is not None
         view = shown | {
@@ -282,7 +282,8 @@ def _table(value: object, view: TableView, path: str, marks: Marks, first: int, 
         "next": first + limit if more else None,
         "changed": changed,
         "changed_columns": changed_columns,
-        "changes": _changed_cells(value, steps[: len(view.columns)], marks.inside(path)),
+        # Of the whole table, once: with its first page.
+        "changes": _changed_cells(value, steps[: len(view.columns)], [] if first else marks.inside(path)),
     }
 
 

@@ -488,7 +488,8 @@ def _counterpart(part: Part, wanted: Sequence[bytes], before: object, old: Versi
     places = align([old.prints.of(item) for item in items], wanted)
     assert isinstance(part.place, int)
     place = places[part.place]
-    step = f"{part.step[: part.step.rindex('[')]}[{place}]"
+    # The only argument of a wrapper, such as Decimal('1'), has no step.
+    step = part.step and f"{part.step[: part.step.rindex('[')]}[{place}]"
     return None if place is None else part._replace(place=place, step=step, value=items[place])
 
 
