@@ -270,15 +270,6 @@ def aio_update(store: Gated) -> Call:
     return lambda inside: asyncio.run(state.apply(lambda found: counted(found, inside)))  # type: ignore[arg-type]
 
 
-def aio_together(store: Gated) -> Call:
-    state = aio.Versioned(store, branch="main")
-
-    async def both(inside: Inside) -> None:
-        await asyncio.gather(*(state.apply(lambda found: counted(found, inside)) for _ in range(3)))
-
-    return lambda inside: asyncio.run(both(inside))
-
-
 def aio_transaction(store: Gated) -> Call:
     state = aio.Versioned(store, branch="main")
 
@@ -441,7 +432,7 @@ KINDS: dict[str, Callable[[Gated], Call]] = {
     **{
         kind.__name__: kind
         for kind in (update, commit, pickled, transaction, snapshot, live, journal, journals, fields)
-        + (lease, watch, subscription, aio_update, aio_together, aio_transaction)
+        + (lease, watch, subscription, aio_update, aio_transaction)
         + (state_manager, tool_manager, agents, manager_subscription, service, stopped_service, session)
         + (openai, langgraph, pydantic_ai)
     },
@@ -761,7 +752,6 @@ LISTED: dict[str, str] = {
     "kv/disk/store": "a thread that only copies the log; where it is not alive, another one is made",
     "kv/disk/writes": OWN,
     "kv/pool": OWN,
-    "kv/postgres/queue": RENEWED,
     "kv/redis/transactions": OWN,
     "kv/s3/bucket": RENEWED,
     "managers/edits": OWN,

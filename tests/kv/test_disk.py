@@ -12,9 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,9 +28,7 @@ from vstate.errors import (
 )
 from vstate.kv import Disk
 from vstate.kv.disk.database import LOG_BYTES
-from vstate.kv.disk.queues import POLITE_PAUSE
 from vstate.kv.disk.store import MAX_VALUE_BYTES
-from vstate.kv.files import open_shared
 from vstate.kv.packing import pack, unpack
 from vstate.testing import KVStoreTests
 
@@ -345,49 +342,6 @@ def test_processes_may_make_the_same_store_at_once(tmp_path: Path) -> None:
     for process in processes:
         process.communicate(timeout=300)
     assert [process.returncode for process in processes] == [0, 0, 0]
-
-
-def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If opening a file is slow, an uncontended turn still does not pause before the next one."""
-
-    def slow_open(*arguments: Any) -> int:
-        time.sleep(0.001)
-        return open_shared(*arguments)
-
-    def note(seconds: float) -> None:
-        pauses.append(seconds)
-
-    pauses = list[float]()
-    with Disk(directory) as store:
-        with monkeypatch.context() as patched:
-            patched.setattr("vstate.kv.disk.queues.open_shared", slow_open)
-            for module in ("vstate.kv.disk.queues", "vstate.backoff"):
-                patched.setattr(f"{module}.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
-            for _ in range(3):
-                with store.turn("alone"):
-                    pass
-    assert pauses == []
-
-
-def test_who_had_to_wait_is_polite_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that meets a waiter pauses once before it queues again, for longer than the waiters sleep."""
-    pauses = list[float]()
-    with Disk(directory) as store, Disk(directory) as other, ExitStack() as held:
-
-        def note(seconds: float) -> None:
-            pauses.append(seconds)
-            if len(pauses) == 3:
-                held.close()
-
-        for module in ("vstate.kv.disk.queues", "vstate.backoff"):
-            monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
-        held.enter_context(other.turn("busy"))
-        with store.turn("busy"):
-            assert len(pauses) == 3
-        for expected in ([POLITE_PAUSE], []):
-            pauses.clear()
-            with store.turn("busy"):
-                assert pauses == expected
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 from raising import raised_at
 
-from vstate import Disk, StoreUnavailable, Versioned
+from vstate import Disk, StoreUnavailable
 from vstate.kv.disk import connections
 
 pytestmark = [
@@ -238,51 +237,3 @@ def test_an_exception_at_each_line_of_a_fork_leaves_no_lock(
             if passed < line:
                 break
         assert len(children) > 20
-
-
-@pytest.mark.parametrize("where", ["another thread", "its own function", "no hooks"])
-def test_a_child_keeps_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """An update does not wait for a turn that only a child has inherited, while that child lives."""
-    monkeypatch.setattr("vstate.kv.disk.queues.PATIENCE", 60.0)
-    goes_on = os.pipe()
-    inside, leaves = threading.Event(), threading.Event()
-    children = list[int | subprocess.Popen[bytes]]()
-
-    def fork() -> None:
-        children.append(forked(lambda: len(os.read(goes_on[0], 1)) == 1))
-
-    def plus(state: Versioned) -> None:
-        state["n"] += 1
-        if where == "its own function":
-            fork()
-        elif where == "no hooks":
-            children.append(subprocess.Popen(["sleep", "50"], close_fds=False))
-        else:
-            inside.set()
-            assert leaves.wait(60)
-
-    with Disk(tmp_path) as store, Versioned(store, branch="main") as state:
-        state["n"] = 0
-        state.commit()
-        first = threading.Thread(target=lambda: Versioned(store, branch="main").apply(plus))
-        first.start()
-        if where == "another thread":
-            assert inside.wait(60)
-            fork()
-            leaves.set()
-        first.join()
-        began = time.monotonic()
-        for place in (store, Disk(tmp_path)):
-            Versioned(place, branch="main").apply(lambda now: now.update(n=now["n"] + 1))
-        assert time.monotonic() - began < 30
-        state.refresh()
-        assert state["n"] == 3
-        for child in children:
-            if isinstance(child, int):
-                os.write(goes_on[1], b"1")
-                assert succeeded(child)
-            else:
-                child.kill()
-                child.wait()
-    for descriptor in goes_on:
-        os.close(descriptor)

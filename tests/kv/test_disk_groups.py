@@ -331,29 +331,3 @@ def test_an_exception_of_the_leader_is_known_to_all(
             if passed < line:
                 break
         assert line > 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [_TimeLimit, MemoryError, KeyboardInterrupt])
-@pytest.mark.parametrize("queues", [True, False])
-def test_an_exception_at_each_line_of_a_turn_ends_the_turn(
-    tmp_path: Path, kind: type[BaseException], queues: bool
-) -> None:
-    """Nobody waits for a turn that an exception ended, though somebody keeps the exception."""
-
-    def take() -> None:
-        with store.turn("a"):
-            store.get("key")
-
-    with Disk(tmp_path / "store") as store, Disk(tmp_path / "store") as other:
-        kept = list[Any]()
-        for line in count(1):
-            if queues:
-                store._turns._crowded.add("a")
-            passed, error = raised_at(take, line, kind)
-            kept.append(error)
-            with other.turn("a"):
-                assert "a" not in other._turns._crowded, line
-            if passed < line:
-                break
-        assert line > 10

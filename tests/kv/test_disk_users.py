@@ -21,7 +21,6 @@ import pytest
 from vstate import Disk, Versioned
 from vstate.errors import NotFound, StoreUnavailable
 from vstate.kv import KVStore, open_store
-from vstate.kv.disk.queues import Turns
 from vstate.kv.files import replace_file
 from vstate.managers import FileBackend
 from vstate.sessions.session_files import SessionFiles
@@ -92,11 +91,6 @@ def write_files(path: Path) -> None:
     with FileBackend(path) as store, Versioned(store, branch="main") as state:
         state["n"] = state.get("n", 0) + 1
         state.commit()
-
-
-def take_turn(path: Path) -> None:
-    with Turns(str(path)).turn("main"):
-        assert len(os.listdir(path)) == 1
 
 
 left_open: list[Versioned] = []
@@ -251,7 +245,7 @@ def test_root_locks_nobody_out(place: Path) -> None:
     assert look(path) == 3
 
 
-@pytest.mark.parametrize("write", [replace, save_session, write_files, take_turn])
+@pytest.mark.parametrize("write", [replace, save_session, write_files])
 def test_files_that_root_writes_stay_usable(place: Path, write: Callable[[Path], None]) -> None:
     """A file that root replaces keeps its owner, and the owner of the directory goes on with all others."""
     for user in (OWNER, 0, OWNER):

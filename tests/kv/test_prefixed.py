@@ -2,8 +2,6 @@
 
 import pickle
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -218,10 +216,6 @@ class Calls(Memory):
         super().__init__()
         self.noted: list[tuple[str, str]] = []
 
-    def turn(self, name: str, *, lost: bool = True) -> Any:
-        self.noted.append(("turn", name))
-        return super().turn(name, lost=lost)
-
     def listening(self, key: str) -> Any:
         self.noted.append(("listening", key))
         return super().listening(key)
@@ -234,38 +228,14 @@ class Calls(Memory):
 
 
 def test_names_are_mapped_for_what_is_optional() -> None:
-    """Turns, listening and forgetting are about the part's own keys; a check is about the whole store."""
+    """Listening and forgetting are about the part's own keys; a check is about the whole store."""
     calls = Calls()
     store = Prefixed(calls, "a")
-    with store.turn("update main"), store.listening(REF) as wait:
+    with store.listening(REF) as wait:
         wait(0)
     store.forget(KEY)
-    assert calls.noted == [("turn", "a/update main"), ("listening", f"a/{REF}"), ("forget", f"a/{KEY}")]
+    assert calls.noted == [("listening", f"a/{REF}"), ("forget", f"a/{KEY}")]
     assert list(store.check()) == ["a find"]
-
-
-def test_turns_of_two_parts_do_not_wait_for_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same turn in one part is waited for, that in another is not."""
-    monkeypatch.setattr("vstate.kv.disk.queues.PATIENCE", 20.0)
-    with Disk(tmp_path / "store") as whole:
-        waited = {}
-
-        def take(name: str) -> None:
-            began = time.monotonic()
-            with Prefixed(whole, name).turn("update"):
-                waited[name] = time.monotonic() - began
-
-        with Prefixed(whole, "a").turn("update"):
-            threads = [threading.Thread(target=take, args=(name,)) for name in ("a", "b")]
-            for thread in threads:
-                thread.start()
-            threads[1].join()
-            time.sleep(0.2)
-            assert "a" not in waited
-        threads[0].join()
-        assert waited["b"] < 15  # less than the wait for a turn that is never given back
 
 
 def test_uncached_is_the_part_of_what_is_behind_a_cache(whole: Memory) -> None:

@@ -62,7 +62,7 @@ def test_reads_are_the_stores(behind: Memory) -> None:
     assert not store.transact({}, {REF: b"2"})
     behind.set(REF, b"2")
     assert store.get(REF) == b"2"
-    with store.turn("update"), store.listening(REF) as wait:
+    with store.listening(REF) as wait:
         wait(0)
     assert store.location == behind.location
     assert repr(store) == f"ReadOnly({behind!r})"

@@ -32,7 +32,6 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
     "remote": lambda store: store.remote,
     "ordered": lambda store: store.ordered,
     "keeps_deltas": lambda store: store.keeps_deltas,
-    "turn": lambda store: store.turn("update main", lost=False).__enter__(),
     "listening": lambda store: store.listening(REF).__enter__(),
     "forget": lambda store: store.forget(KEY),
     "uncached": lambda store: type(store.uncached()).__name__,
@@ -57,8 +56,6 @@ WRAPPERS: dict[str, Callable[[KVStore], KVStore]] = {
 }
 
 OWN = {
-    # ReadOnly writes nothing, so it waits for no turn.
-    "ReadOnly": {"turn"},
     # A failure of the store behind would not reach it.
     "Faulty": {"uncached"},
     # Encrypted names have no order.
@@ -73,9 +70,6 @@ BESIDE = {"forget", "transactional", "remote", "ordered", "keeps_deltas"}
 
 class Behind(Memory):
     """A Memory that answers as no default of KVStore does."""
-
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[Any]:
-        return nullcontext(f"its turn, {lost=}")
 
     def listening(self, key: str) -> AbstractContextManager[Any]:
         return nullcontext("it hears")

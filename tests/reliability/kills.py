@@ -20,19 +20,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from operations import together
 from soundness import check_sound
 from story import chain, check_story, number_of, tell
 
 from vstate import Disk, Versioned
 from vstate.errors import NotFound
 from vstate.repo import Repository
-from vstate.state.updates import Update
 
 LOOK_CLOSELY_EVERY = 25
 NEW_STORE_EVERY = 50
@@ -144,20 +141,13 @@ def merge(work: Work) -> None:
 
 
 def update(work: Work) -> None:
-    """One update by itself, then two that go into one transaction."""
+    """One update after another."""
     state = Versioned(Watched(work.directory))
     number = number_of(state.head)
     while True:
         number += 1
         state.apply(lambda fresh, number=number: tell(fresh, number), message=str(number))
         work.acknowledge(number)
-        numbers = number + 1, number + 2
-        together(
-            state,
-            *(Update(partial(tell, state, each), lambda commit: None, message=str(each)) for each in numbers),
-        )
-        for number in numbers:
-            work.acknowledge(number)
 
 
 def import_bundle(work: Work) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -16,8 +16,6 @@ from vstate import KVStore, Memory, Versioned
 from vstate.errors import CorruptObject
 from vstate.repo import Repository
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
-from vstate.state.turns import Turn
-from vstate.state.updates import Update, run_updates
 
 Picture = dict[str, Any]
 """The view that a program has of a store: each ref with its history and its values."""
@@ -116,26 +114,6 @@ def update(state: Versioned) -> None:
             fresh["list"].append(2)
 
     state.apply(change, message="two")
-
-
-def together(state: Versioned, *updates: Update) -> None:
-    """Carry out the updates in one turn, as waiting tasks do. A slow machine leaves some for another turn."""
-    while left := [update for update in updates if not update.done]:
-        turn = Turn()
-        with turn.bell, turn.held:
-            state._handle.turns.take(turn)
-            run_updates(state._handle, left, turn)
-    for update in updates:
-        update.result()
-
-
-def two_updates(state: Versioned) -> None:
-    """The second changes nothing. If both did, one that fails would go alone, after the other."""
-    together(
-        state,
-        Update(partial(edit, state), lambda commit: None, message="two"),
-        Update(lambda: state["list"], lambda commit: None),
-    )
 
 
 def undo(state: Versioned) -> None:
@@ -267,7 +245,6 @@ OPERATIONS: dict[str, Operation] = {
     "cherry-pick": Operation(lambda state: state.cherry_pick("side")),
     "revert": Operation(lambda state: state.revert("HEAD")),
     "update": Operation(update),
-    "two updates together": Operation(two_updates),
     "undo": Operation(undo),
     "redo": Operation(redo, prepare=undo),
     "set a policy": Operation(lambda state: state.set_policy("list", "append"), steps=0),

@@ -7,6 +7,7 @@ from vstate import Disk, Memory, Versioned
 from vstate.errors import StoreUnavailable
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
+from vstate.repo.names.refs import SWEEP
 from vstate.testing import Faulty
 
 
@@ -132,7 +133,7 @@ def test_a_head_that_waits_for_gc_in_vain_has_no_line(overtaken: OvertakenOnce) 
         return swap(key, expected, new)
 
     overtaken.compare_and_swap = sweeping
-    assert not refs.set_head(branch="other", action="lost", sweep=sweep)
+    assert not refs.set_head(branch="other", action="lost", expecting={SWEEP: sweep})
     assert overtaken.get("r/HEAD") == OTHER
     assert not list(refs.reflog("HEAD"))
 

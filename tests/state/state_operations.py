@@ -14,8 +14,6 @@ from typing import Any
 
 from vstate import Disk, KVStore, Live, Memory, Versioned, task
 from vstate.state.base import ReadableState
-from vstate.state.turns import Turn
-from vstate.state.updates import Update, run_updates
 
 PATIENCE = 60  # seconds; a call that takes longer never ends
 
@@ -76,21 +74,6 @@ def failing_transaction(state: Versioned) -> None:
             raise RuntimeError
     except RuntimeError:
         pass
-
-
-def updates_together(state: Versioned) -> None:
-    """Two updates in one transaction. The second changes nothing, so that there are two outcomes."""
-    updates = [
-        Update(partial(function, state), lambda commit: None)
-        for function in (count, lambda now: now["count"])
-    ]
-    while left := [update for update in updates if not update.done]:  # a slow machine leaves the second
-        turn = Turn()
-        with turn.bell, turn.held:
-            state._handle.turns.take(turn)
-            run_updates(state._handle, left, turn)
-    for update in updates:
-        update.result()
 
 
 def failing_update(state: Versioned) -> None:
@@ -173,7 +156,6 @@ OPERATIONS = {
     ),
     "commit under a lease": Operation(commit_under_a_lease, edit, staged=True, repeats=True, in_a_block=True),
     "update": Operation(lambda state: state.apply(count)),
-    "updates together": Operation(updates_together),
     "failing update": Operation(failing_update, repeats=True),
     "transaction": Operation(in_a_transaction, in_a_block=True),
     "failing transaction": Operation(

@@ -14,7 +14,6 @@ from vstate import state as sync
 from vstate.aio.lease import Lease, entered
 from vstate.aio.reading import Snapshot, awaited
 from vstate.aio.repository import Repository
-from vstate.aio.together import Together
 from vstate.aio.workers import Workers
 from vstate.aio.writing import Writing
 from vstate.forks import new_lock
@@ -44,7 +43,7 @@ class Versioned(Writing[sync.Versioned]):
         sliding: bool = False,
         autocommit: bool = False,
     ) -> None:
-        super().__init__(Together(Workers()), None)
+        super().__init__(Workers(), None)
         options = {"branch": branch, "sign": sign, "trust": trust, "allow": allow, "ttl": ttl}
         options |= {"sliding": sliding, "autocommit": autocommit}
         self._open = partial(sync.Versioned, store, **options)  # type: ignore[arg-type]  # as above

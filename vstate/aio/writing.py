@@ -10,19 +10,18 @@ from warnings import warn
 
 from vstate import state as sync
 from vstate.aio.reading import Reading, awaited
-from vstate.aio.together import Together
 from vstate.aio.watching import Watching
 from vstate.arguments import called
 from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change
 from vstate.repo.repository import Revision
-from vstate.state.base import FUNCTION_TO_UPDATE, Message, State, handle_of
+from vstate.state.base import ATTEMPTS, FUNCTION_TO_UPDATE, Message, State, handle_of
 from vstate.state.committing import OnRace
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
 from vstate.state.transactions import Transaction
 from vstate.state.turns import Turn
-from vstate.state.updates import Update
+from vstate.state.updates import run_update
 from vstate.state.watching import Subscription, Watch
 
 _T = TypeVar("_T")
@@ -31,10 +30,6 @@ _W = TypeVar("_W", bound="sync.Versioned | sync.Namespace")
 
 class Writing(Reading[_W]):
     """A mapping whose reads and commits are awaited."""
-
-    def __init__(self, together: Together, handle: _W | None) -> None:
-        super().__init__(together.workers, handle)
-        self._together = together
 
     def __setitem__(self, key: str, value: Any) -> None:
         """Set the key, in memory, until the next commit. This waits while a commit of the handle is under
@@ -67,7 +62,7 @@ class Writing(Reading[_W]):
         function: Callable[[Any], object],
         /,
         *,
-        attempts: int = 10,
+        attempts: int = ATTEMPTS,
         message: Message = "",
         **info: Any,
     ) -> Commit | None:
@@ -97,10 +92,13 @@ class Writing(Reading[_W]):
         """
         handle = await self._opened()
         writer = _writer(handle)
-        update = Update(partial(function, handle), report, **options)
-        if writer.turns.nested:
-            return await self._workers.run(partial(_run_nested, writer, update))
-        return await self._together.run(writer, update)
+
+        def call(outermost: bool) -> Commit | None:
+            commit = run_update(writer, partial(function, handle), outermost, **options)
+            report(commit)
+            return commit
+
+        return await self._in_turn(handle, call)
 
     async def read(self, function: Callable[[_W], _T]) -> _T:
         """Call the function, in a worker thread, with the sync handle at the newest commit, in its turn.
@@ -184,18 +182,13 @@ class Writing(Reading[_W]):
 
     def namespace(self, name: str) -> Namespace:
         """The mapping of the keys under `name/`. Namespaces nest, and one commit covers all."""
-        return Namespace(self._together, self.sync.namespace(name))
+        return Namespace(self._workers, self.sync.namespace(name))
 
 
 def _writer(state: sync.Versioned | sync.Namespace) -> Handle:
     handle = handle_of(state)
     assert isinstance(handle, Handle), "a Versioned, or a namespace of one"
     return handle
-
-
-def _run_nested(writer: Handle, update: Update) -> Commit | None:
-    update.run(writer, in_turn=False)
-    return update.result()
 
 
 def _ended(inner: AbstractContextManager[Any], error: BaseException) -> None:

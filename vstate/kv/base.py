@@ -215,15 +215,6 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         """
         return False
 
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        """Let the callers that use the same name follow one another, as far as the store can.
-
-        A turn saves work that would be done in vain. It is no lock: nobody waits long for a slow holder. If
-        the caller has not `lost` a race yet, a store where turns cost something may grant none. This default
-        waits for nobody.
-        """
-        return nullcontext()
-
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
         """Listen for changes of `key`. The with block gets a function that waits for one, with a timeout.
 

@@ -209,9 +209,6 @@ class Encrypted(Front):
 
         return self._store.exclusively(encrypted)
 
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        return self._store.turn(self._cipher.name(name), lost=lost)
-
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
         return self._store.listening(self._cipher.name(key))
 

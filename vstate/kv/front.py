@@ -77,9 +77,6 @@ class Front(KVStore):
         """As the store does it."""
         return self._store.exclusively(plan)
 
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        return self._store.turn(name, lost=lost)
-
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
         return self._store.listening(key)
 

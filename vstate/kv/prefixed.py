@@ -109,9 +109,6 @@ class Prefixed(Front):
         """As the store does it; writers of the other parts wait too."""
         return self._store.exclusively(lambda: self._renamed(plan()))
 
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        return self._store.turn(self._prefix + name, lost=lost)
-
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
         return self._store.listening(self._outer(key))
 

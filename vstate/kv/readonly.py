@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
 from vstate import errors
@@ -44,10 +43,6 @@ class ReadOnly(Front):
 
     def release(self) -> None:
         self._refuse()
-
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        """Waits for nobody: a reader needs no turn, and a turn may make files."""
-        return nullcontext()
 
     def _refuse(self) -> NoReturn:
         raise errors.ReadOnly(

@@ -38,7 +38,7 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.reading import ChangesReader
 from vstate.repo.history import ROLLED_BACK, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
-from vstate.repo.names.refs import HEADS, TAGS, Head, Move, Refs, Sweep, check_ref_name, rows_of_head
+from vstate.repo.names.refs import HEADS, SWEEP, TAGS, Head, Move, Refs, check_ref_name, rows_of_head
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.predecessors import Predecessors
@@ -99,6 +99,12 @@ class Advance(NamedTuple):
     action: str
     rows: Mapping[str, bytes | None] = _NOTHING
     """Rows of the branch that change with it."""
+
+    @property
+    def move(self) -> Move:
+        """The move of the branch."""
+        last = self.commits[-1]
+        return Move(HEADS + self.branch, self.expected, last.oid, self.action, last.order)
 
 
 class Core(Uncopied):
@@ -344,6 +350,7 @@ class Core(Uncopied):
         advance = Advance(branch, list(commits), objects, list(nodes), expected, action)
         return self.publish_all([advance], needs=needs, guard=guard)
 
+    @spanned("publish", lambda done, core, advances, **_: _told_of(done, advances))
     def publish_all(
         self,
         advances: Sequence[Advance],
@@ -363,34 +370,37 @@ class Core(Uncopied):
                 f"({', '.join(advance.branch for advance in advances)}): commit to one branch at a time, or "
                 "use a store such as Disk, PostgreSQL or Redis"
             )
-        rows: dict[str, bytes] = {}
-        moves, others = [], dict[str, bytes | None]()
-        for branch, commits, objects, nodes, expected, action, its_rows in advances:
-            rows |= self.rows_of(branch, commits, objects, nodes)
-            others |= its_rows
-            moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].order))
-        if not self._publish_moves(rows, others, moves, expecting, needs, guard):
-            return False
+        rows: dict[str, bytes | None] = {}
         for advance in advances:
-            self.remember(advance.nodes, advance.commits)
-        return True
+            rows |= self._objects_in(advance)
+        if not self.store.transactional:
+            # Before the ref: an interrupted write leaves only objects that nothing names.
+            self.store.set_many(rows)  # type: ignore[arg-type]  # of objects, none is deleted
+            rows = {}
+        moves = []
+        for advance in advances:
+            rows |= advance.rows
+            moves.append(advance.move)
+        try:
+            done = self._move_refs(moves, rows, expecting, needs, guard)
+        except StoreUnavailable as error:
+            # One branch that has moved says that all have.
+            if not (error.outcome_unknown and self._has_landed_after(error, moves[0])):
+                raise
+            done = True
+        if not done and guard is not None:
+            guard.check()
+        for advance in advances if done else ():
+            self.objects.remember(advance.nodes, advance.commits)
+            self._predecessors.note(advance.nodes)
+        return done
 
-    def remember(self, nodes: Sequence[tuple[ObjectId, Node]], commits: Sequence[Commit]) -> None:
-        """These nodes and commits are stored, or as good as: the next ones often come after them."""
-        self.objects.remember(nodes, commits)
-        self._predecessors.note(nodes)
-
-    def rows_of(
-        self,
-        branch: str,
-        commits: Sequence[Commit],
-        objects: NewObjects,
-        nodes: Sequence[tuple[ObjectId, Node]],
-    ) -> dict[str, bytes]:
+    def _objects_in(self, advance: Advance) -> dict[str, bytes]:
         """The rows of new objects and commits, and of a segment of the graph that ends there."""
         if not self._is_stamped:
             self.stamp()
-        made = dict(objects) | {commit.oid: commit.as_object() for commit in commits}
+        _, commits, objects, nodes, *_ = advance
+        made = objects | {commit.oid: commit.as_object() for commit in commits}
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids
         if (
@@ -408,53 +418,33 @@ class Core(Uncopied):
                 rows |= self._segment(commit)
         return rows
 
-    def publish_rows(
+    def _move_refs(
         self,
-        branch: str,
-        rows: Mapping[str, bytes],
-        moves: Sequence[tuple[Commit, str]],
-        *,
-        expected: ObjectId | None,
-    ) -> bool:
-        """As `publish`, for rows. The reflog gets a line for each commit and action of `moves`."""
-        last, action = moves[-1]
-        through = [(commit.oid, its_action) for commit, its_action in moves[:-1]]
-        move = Move(HEADS + branch, expected, last.oid, action, last.order, through)
-        return self._publish_moves(rows, _NOTHING, [move], _NOTHING, (), None)
-
-    @spanned("publish", lambda done, core, rows, moves, *_: _told_of(done, rows, moves))
-    def _publish_moves(
-        self,
-        objects: Mapping[str, bytes],
-        others: Mapping[str, bytes | None],
         moves: Sequence[Move],
+        rows: Mapping[str, bytes | None],
         expecting: Mapping[str, bytes | None],
         needs: Sequence[ObjectId],
-        guard: Guard | None,
+        guard: Guard | None = None,
     ) -> bool:
-        if not self.store.transactional:
-            # Before the ref: an interrupted write leaves only objects that nothing names.
-            self.store.set_many(objects)
-            objects = {}
-        rows = {**objects, **others} if others else objects
+        """Move the refs only if `gc` has removed nothing that the commits `needs` hold.
 
-        def move(sweep: Sweep | None) -> bool:
+        No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before
+        the commit's contents. So if the commit is stored, and no sweep comes in between, its contents are
+        stored too.
+        """
+        while True:
+            conditions = expecting
+            if needs:
+                conditions = {**expecting, SWEEP: self.refs.sweep()}
+                for oid in needs:
+                    self.require_stored(oid)
             if guard is None:
-                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=expecting)
-            with guard.rows() as guarded:
-                conditions = {**expecting, **guarded} if expecting else guarded
-                return self.refs.publish_all(moves, rows, sweep=sweep, expecting=conditions)
-
-        try:
-            done = self._keeping(needs, move)
-        except StoreUnavailable as error:
-            # One branch that has moved says that all have.
-            if not (error.outcome_unknown and self._has_landed_after(error, moves[0])):
-                raise
-            done = True
-        if not done and guard is not None:
-            guard.check()
-        return done
+                done = self.refs.publish_all(moves, rows, conditions)
+            else:
+                with guard.rows() as guarded:
+                    done = self.refs.publish_all(moves, rows, {**conditions, **guarded})
+            if done or not needs or self.refs.sweep() == conditions[SWEEP]:
+                return done
 
     def _segment(self, commit: Commit) -> Mapping[str, bytes]:
         try:
@@ -515,28 +505,7 @@ class Core(Uncopied):
         rows: Mapping[str, bytes | None] = _NOTHING,
     ) -> bool:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
-        return self._keeping(
-            [to],
-            lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),
-        )
-
-    def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
-        """Move a ref only if `gc` has removed nothing that the commits `needs` hold.
-
-        No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before
-        the commit's contents. So if the commit is stored, and no sweep comes in between, its contents are
-        stored too.
-        """
-        if not needs:
-            return move(None)
-        while True:
-            sweep = self.refs.sweep()
-            for oid in needs:
-                self.require_stored(oid)
-            if move(sweep):
-                return True
-            if self.refs.sweep() == sweep:
-                return False
+        return self._move_refs([Move(ref, expected, to, action)], rows, _NOTHING, [to])
 
     def require_stored(self, oid: ObjectId) -> None:
         """Raise NotFound if the store has no such commit.
@@ -809,9 +778,11 @@ class Core(Uncopied):
         else:
             commit = self.resolve(target)
             action = f"checkout: to {commit.short}"
-            self._keeping(
-                [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
-            )
+            while True:
+                sweep = {SWEEP: self.refs.sweep()}
+                self.require_stored(commit.oid)
+                if self.refs.set_head(commit=commit.oid, action=action, expecting=sweep):
+                    break
         return self.refs.head()
 
     def take_head(self, branch: str, verb: str, *, existing: bool = True) -> None:
@@ -820,9 +791,11 @@ class Core(Uncopied):
             raise NotFound(f"no branch {branch!r}: it was deleted meanwhile", name=branch)
 
 
-def _told_of(done: bool, rows: Mapping[str, bytes], moves: Sequence[Move]) -> Attributes:
-    size = sum(map(len, rows.values()))
-    return {"done": done, "branches": len(moves), "rows": len(rows), "bytes": size}
+def _told_of(done: bool, advances: Sequence[Advance]) -> Attributes:
+    bodies = [made.body for advance in advances for made in advance.objects.values()]
+    bodies += [commit.body for advance in advances for commit in advance.commits]
+    size = sum(map(len, bodies))
+    return {"done": done, "branches": len(advances), "objects": len(bodies), "bytes": size}
 
 
 def _rollback_message(target: Commit) -> str:

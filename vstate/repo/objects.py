@@ -21,7 +21,6 @@ from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObject
 from vstate.objects.stream import BLOB_BYTES, INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 from vstate.plural import counted
-from vstate.repo.unpublished import Rows, Unpublished
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
@@ -361,12 +360,6 @@ class Objects:
         return body
 
     # Writing
-
-    def show(self, rows: Rows) -> None:
-        """Let reads find these rows while somebody holds them, before they are in the store."""
-        if not isinstance(self.store, Unpublished):
-            self.store = Unpublished(self.store)
-        self.store.show(rows)
 
     def stored(self, objects: NewObjects, before: Mapping[ObjectId, bytes] = _NONE) -> dict[str, bytes]:
         """The rows to write for new objects, by key. Ids do not depend on compression.

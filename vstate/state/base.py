@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from vstate.repo.core import Revision
     from vstate.state.watching import Watch
 
+ATTEMPTS: Final = 100
+"""How often an update runs, by default, before it gives up. Ten writers of a counter may need 15 runs."""
+
 Message = str | Callable[[Any], str]
 """The message of an update's commit, or a function that makes it from the result of the update's function."""
 
@@ -318,7 +321,7 @@ class State(ReadableState, MutableMapping[str, Any]):
 
     @abstractmethod
     def _update(
-        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
+        self, function: Callable[[], object], *, attempts: int = ATTEMPTS, message: Message = "", **info: Any
     ) -> Commit | None:
         """As `apply` promises, on the whole state."""
 
@@ -340,7 +343,7 @@ class State(ReadableState, MutableMapping[str, Any]):
         function: Callable[[Any], object],
         /,
         *,
-        attempts: int = 10,
+        attempts: int = ATTEMPTS,
         message: Message = "",
         **info: Any,
     ) -> Commit | None:

@@ -28,7 +28,7 @@ from vstate.spans import spanned
 from vstate.state.base import check_several, missing
 from vstate.state.handle import Handle
 from vstate.state.plan import Plan
-from vstate.state.position import NO_VALUES, SETTLED, Chain, Landing, Pending, Position, Unsettled, is_live
+from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, Unsettled, is_live
 
 OnRace = Literal["merge", "raise"]
 """The outcome of a commit whose branch another writer has moved: a merge, or RefMoved."""
@@ -113,12 +113,6 @@ def _commit_to(
         landing, token = Landing(branch, commit, plan.steps, at.events, keys is None), Lock()
         for key in plan.expiring:
             at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
-        if at.rest is not None and (chain := at.rest.chain) is not None:
-            chain.rows.add(handle.repo.rows_of(branch, [commit], plan.objects | objects, nodes))
-            handle.repo.remember(nodes, [commit])
-            land(handle, landing, commit)
-            handle.at.hand.seal(plan.unshared)
-            return commit
         pending = Pending(ref(token), partial(_look_for, handle, landing))
         while not handle.swap(at := handle.at, at.awaiting(pending)):
             pass
@@ -175,40 +169,6 @@ def _publish(
     )
 
 
-def publish_chain(handle: Handle, branch: str, chain: Chain) -> bool:
-    """Put the commits of a chain on their branch, in one transaction. The handle is settled.
-
-    False if the branch, or this handle, has moved: then the handle is at the base of the chain again.
-    """
-    last, token = chain.commits[-1], Lock()
-    pending = Pending(ref(token), partial(_look_for_chain, handle, branch, chain))
-    handle.change(lambda at: at.moved(pending=pending))
-    try:
-        with token:
-            done = (handle.at.branch, handle.at.head) == (branch, last) and handle.repo.publish_rows(
-                branch,
-                chain.rows,
-                [(commit, reflog_action("commit", commit)) for commit in chain.commits],
-                expected=None if chain.base is None else chain.base.oid,
-            )
-            if done:
-                handle.go(chain=None, pending=None)
-            else:
-                handle.abandon(chain)
-    except VStateError as error:
-        _explain(handle, error, pending, last)
-        raise
-    return done
-
-
-def _look_for_chain(handle: Handle, branch: str, chain: Chain) -> None:
-    """Find out whether the commits of a chain are on their branch, and be where they say."""
-    if handle.repo.has_landed(branch, chain.commits[-1].oid):
-        handle.go(chain=None, pending=None)
-    else:
-        handle.abandon(chain)
-
-
 def land(
     handle: Handle, landing: Landing, head: Commit, moved: Iterable[str] = (), *, late: bool = False
 ) -> None:
@@ -227,11 +187,10 @@ def land(
             known = set(map(id, landing.events))
             events = tuple(event for event in at.events if id(event) not in known)
         attempt = rest.attempt if late else None
-        chain = None if rest.chain is None else rest.chain.with_commit(head, steps)
         saved = rest.open
         if saved and not landing.whole:  # the other keys that were staged then are staged still
             saved = tuple(each.without(steps) if each.epoch == at.epoch else each for each in saved)
-        rest = Unsettled(steps, None, attempt, saved, rest.owed, chain)
+        rest = Unsettled(steps, None, attempt, saved, rest.owed)
         hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
         return Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
 

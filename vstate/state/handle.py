@@ -50,7 +50,6 @@ from vstate.state.position import (
     OVER,
     SETTLED,
     Attempt,
-    Chain,
     Position,
     Unsettled,
     end,
@@ -99,8 +98,6 @@ class Handle(StateHandle):
         self.follows_head = follows_head
         super().__init__()
         self.watches: WeakSet[Any] = WeakSet()
-        self.update_seconds = 0.0
-        """How long the function of the last update took."""
         self.created: tuple[str, ObjectId] | None = None
         """The branch that `switch` was about to create, and its commit: a repeated call may find it there."""
         commit = repo.commit_at(head)
@@ -122,12 +119,7 @@ class Handle(StateHandle):
     @property
     def head(self) -> Commit | None:
         """The commit that the next one is made on; None before the first."""
-        return self._known(self._settled())
-
-    def _known(self, at: Position) -> Commit | None:
-        """The head that this context may know: outside of its updates, not that of a chain of commits."""
-        chain = None if at.rest is None else at.rest.chain
-        return at.head if chain is None or self.turns.nested else chain.base
+        return self._settled().head
 
     @property
     def branch(self) -> str | None:
@@ -231,8 +223,6 @@ class Handle(StateHandle):
                 raise
         if (rest := self.rest).attempt is not None and not is_live(rest.attempt.token):
             self._undo(rest.attempt)
-        if (chain := self.rest.chain) is not None and not is_live(chain.token):
-            self.abandon(chain)
         at = self.at
         open_now = (at.rest or SETTLED).open
         for i, saved in enumerate(open_now):
@@ -302,11 +292,6 @@ class Handle(StateHandle):
         # Other threads' reads and writes are noted too. Their edits in place of other keys stay.
         self.drop(at, [key for key in plan.touched if key in attempt.notes], attempt=None, events=events)
 
-    def abandon(self, chain: Chain) -> None:
-        """Be at the base of a chain that did not get to the branch. The values of its keys are read again."""
-        steps = self.at.hand.forget(chain.keys, {})
-        self.go(head=chain.base, chain=None, pending=None, steps=steps)
-
     def drop(self, at: Position, keys: Iterable[str], **fields: Any) -> bool:
         """Forget the slots of the keys; False, and nothing is done, if the handle is not at `at` any more."""
         slots = at.hand.slots
@@ -349,7 +334,7 @@ class Handle(StateHandle):
             if rest.pending is not None:
                 end(rest.pending.token)
         if not self.turns.nested:
-            for each in (rest.attempt, rest.chain, *rest.open):
+            for each in (rest.attempt, *rest.open):
                 if each is not None:
                     end(each.token)
         super().renew()
@@ -809,7 +794,7 @@ class Handle(StateHandle):
     def own_head(self) -> Head:
         """Where this state is, as its HEAD."""
         at = self._settled()
-        head = self._known(at)
+        head = at.head
         return Head(at.branch, None if head is None else head.oid)
 
     def resolve(self, rev: Revision) -> Commit:

@@ -15,7 +15,7 @@ from vstate.forks import renew_in_child
 from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
-from vstate.state.base import Message, State, StateHandle, make_expiry, missing
+from vstate.state.base import ATTEMPTS, Message, State, StateHandle, make_expiry, missing
 from vstate.state.namespace import Namespace
 from vstate.state.turns import Turn
 
@@ -221,7 +221,7 @@ class Live(State):
                 raise
 
     def _update(
-        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
+        self, function: Callable[[], object], *, attempts: int = ATTEMPTS, message: Message = "", **info: Any
     ) -> None:
         """Run the function once, in a transaction: a Live has no other writer, and no commits."""
         with self.transaction(message if isinstance(message, str) else "", **info):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vstate.arguments import check_key, require_plain
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
-from vstate.state.base import Message, State, check_several, handle_of, missing
+from vstate.state.base import ATTEMPTS, Message, State, check_several, handle_of, missing
 
 if TYPE_CHECKING:
     from vstate.repo.compare.diff import Change
@@ -105,7 +105,7 @@ class Namespace(State):
         return self._root.transaction(message, **info)
 
     def _update(
-        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
+        self, function: Callable[[], object], *, attempts: int = ATTEMPTS, message: Message = "", **info: Any
     ) -> Commit | None:
         return self._root._update(function, attempts=attempts, message=message, **info)
 

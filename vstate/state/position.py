@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 from vstate.objects.commit import Commit, Event
-from vstate.repo.unpublished import Rows
 from vstate.state.slots import Hand, Mark, Slot, Steps
 from vstate.values.entry import Encoded
 
@@ -112,24 +111,6 @@ class Saved(NamedTuple):
         return self._replace(epoch=self.epoch + 1, staged=left)
 
 
-class Chain(NamedTuple):
-    """The commits of updates that go to the store together, each on top of the one before, oldest first.
-
-    They begin at `base`, the commit that the branch is at. `rows` are their objects as the store will have
-    them, and `keys` the keys that they changed.
-    """
-
-    token: ReferenceType[Token]
-    base: Commit | None
-    rows: Rows
-    keys: frozenset[str] = frozenset()
-    commits: tuple[Commit, ...] = ()
-
-    def with_commit(self, commit: Commit, keys: Iterable[str]) -> Chain:
-        """The chain with one more commit, whose objects are in the rows already."""
-        return self._replace(keys=self.keys.union(keys), commits=(*self.commits, commit))
-
-
 class Unsettled(NamedTuple):
     """The part of a position that is rarely there.
 
@@ -138,8 +119,6 @@ class Unsettled(NamedTuple):
     - `attempt`: the attempt of an update that is under way.
     - `open`: the savepoints that are under way, the outermost first.
     - `owed`: the savepoint that the handle has to go back to.
-    - `chain`: commits of updates that go to the store together. The handle is at the last one, while the
-      branch is at their base.
     - `doubts`: commits that were not on the branch when the handle looked. A server may still carry one out,
       as long as the branch has not moved.
     """
@@ -149,15 +128,12 @@ class Unsettled(NamedTuple):
     attempt: Attempt | None = None
     open: tuple[Saved, ...] = ()
     owed: Saved | None = None
-    chain: Chain | None = None
     doubts: tuple[Landing, ...] = ()
 
     @property
     def is_under_way(self) -> bool:
         """Whether an attempt that is under way is all that is unsettled: mostly so inside an update."""
         if self.attempt is None or self.open or self.steps is not None:
-            return False
-        if self.chain is not None and not is_live(self.chain.token):
             return False
         return self.pending is None and self.owed is None and is_live(self.attempt.token)
 

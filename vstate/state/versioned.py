@@ -33,7 +33,7 @@ from vstate.repo.rules.labels import Atom
 from vstate.repo.rules.policies import Policy
 from vstate.repo.rules.security import Security
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
-from vstate.state.base import Message, State
+from vstate.state.base import ATTEMPTS, Message, State
 from vstate.state.closing import Leftovers
 from vstate.state.committing import OnRace, commit, commit_now
 from vstate.state.handle import Handle
@@ -311,7 +311,7 @@ class Versioned(State):
         return Transaction(self._handle, self, message, info)
 
     def _update(
-        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
+        self, function: Callable[[], object], *, attempts: int = ATTEMPTS, message: Message = "", **info: Any
     ) -> Commit | None:
         return run_update(self._handle, function, attempts=attempts, message=message, **info)
 

@@ -108,9 +108,6 @@ class Faulty(KVStore):
             return super().exclusively(plan)
         return self._call("exclusively", lambda: self.store.exclusively(plan))
 
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        return self.store.turn(name, lost=lost)
-
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
         return self.store.listening(key)
 

@@ -2,8 +2,8 @@
 
 `store` reads and writes rows; `writes` lets the transactions of threads go together; `database` makes, opens
 and syncs the file, and translates its errors; `log` tells a log of another file; `connections` closes all
-connections while the process forks; `queues` decides whose update is next; `deltas` packs values that have an
-earlier version. sqlite3 is imported when a store is made.
+connections while the process forks; `deltas` packs values that have an earlier version.
+sqlite3 is imported when a store is made.
 """
 
 from vstate.kv.disk.store import Disk, _reopen

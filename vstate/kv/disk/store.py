@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from vstate.arguments import check_count
@@ -15,7 +15,6 @@ from vstate.forks import renew_in_child
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk import deltas
 from vstate.kv.disk.connections import Handle
-from vstate.kv.disk.queues import Turns
 from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
 
@@ -109,7 +108,6 @@ class Disk(TransactionalStore):
         self._closed = False
         self._timeout = timeout
         self._database = database.Database(name, size_limit=size_limit, durability=durability, create=create)
-        self._turns = Turns(self._database.directory)
         self._waiting = Waiting()
         file = self._database.file
         self._reader = Handle(file)
@@ -307,10 +305,6 @@ class Disk(TransactionalStore):
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, under the write lock."""
         return self._write(Write(lambda: _split(plan())))
-
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        """As promised by KVStore, between the processes of this machine."""
-        return self._turns.turn(name)
 
     def _write(self, write: Write) -> bool:
         """If every expectation holds, write the rows; return whether it did."""
@@ -533,7 +527,6 @@ class Disk(TransactionalStore):
 
     def _renew(self) -> None:
         self._waiting.clear()  # those threads are in the parent
-        self._turns.forget()
 
     # Identity
 

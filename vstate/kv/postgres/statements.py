@@ -105,11 +105,6 @@ def lock_number(key: bytes) -> int:
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big", signed=True) | 1
 
 
-def turn_number(name: str) -> int:
-    """The number of the advisory lock of a turn: even, and none of the numbers above."""
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True) & ~7 | 4
-
-
 class Statements:
     """The statements about `table`."""
 
@@ -155,8 +150,6 @@ class Statements:
         self.traces = self._made(_TRACES)
         self.notify = self._made("SELECT pg_notify('vstate_' || {name}::regclass::oid, %s)")
         self.channel = self._made("SELECT 'vstate_' || {name}::regclass::oid")
-        # Shared: two that ask at a time must not take each other for a holder.
-        self.ask_turn = self._made("SELECT pg_try_advisory_xact_lock_shared(%s::int8 # {base})")
         self.note_listener = self._made("SELECT pg_advisory_lock_shared({listeners})")
 
         self.look = self._made("""
@@ -170,24 +163,6 @@ class Statements:
             self._made("ALTER TABLE {table} ALTER value SET STORAGE EXTERNAL"),
             self._made(f"COMMENT ON TABLE {{table}} IS 'vstate {FORMAT}'"),
         ]
-
-    def take_turn(self, name: str, *, wait: float, hold: float, check_interval: str) -> bytes:
-        """A transaction that begins with the lock of a turn, and ends if its client stays silent. Its second
-        answer says whether nobody had the turn.
-        """
-        # One text without parameters: after statements that are sent at once but apart, the server (18) does
-        # not measure the silence of its client.
-        settings = {
-            "lock_timeout": f"{wait * 1000:.0f}",
-            "idle_in_transaction_session_timeout": f"{hold * 1000:.0f}",
-            "client_connection_check_interval": check_interval,
-        }
-        number = f"{turn_number(name)}::int8 # {{base}}"
-        return self._made(
-            f"{self.begin.decode()}; SELECT pg_try_advisory_xact_lock({number}), "
-            + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
-            + f"; SELECT pg_advisory_xact_lock({number})"
-        )
 
     def write(self, *, expecting: bool, sets: bool, deletes: bool, listened: bool) -> bytes:
         """A statement that writes if every expectation holds. Its row: whether it did; whether to notify."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -65,7 +65,6 @@ class Postgres(TransactionalStore):
             raise InvalidInput(f"the store on PostgreSQL needs psycopg; type: {install('postgres')}")
         # Late, as is every driver: these modules import it.
         from vstate.kv.postgres.address import Address
-        from vstate.kv.postgres.queue import UpdateQueues
         from vstate.kv.postgres.session import Session
         from vstate.kv.postgres.transactions import Transactions
 
@@ -77,8 +76,7 @@ class Postgres(TransactionalStore):
         self._session = Session(
             self._address, table, create=create, timeout=Timeout.of(timeout, 30.0), size=connections
         )
-        self._queues = UpdateQueues(self._session)
-        self._transactions = Transactions(self._session, self._queues)
+        self._transactions = Transactions(self._session)
         if not create:
             try:
                 self._session.read(self._session.statements.present, ([],))
@@ -161,13 +159,6 @@ class Postgres(TransactionalStore):
         self._transactions.write_alone(plan)
         return True
 
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        """As promised by KVStore, among all who use the store, once a caller has met others. It then takes
-        two round trips, on a connection of its own, for several updates in a row. A slow holder keeps it for
-        five seconds.
-        """
-        return self._queues.turn(name, lost=lost)
-
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
         """As promised by KVStore. It hears of a change through NOTIFY, which takes a connection. Behind a
@@ -184,8 +175,6 @@ class Postgres(TransactionalStore):
     # Connections
 
     def close(self) -> None:
-        if "_queues" in self.__dict__:
-            self._queues.close()
         self._session.connections.close()
 
     def __del__(self) -> None:

@@ -15,9 +15,8 @@ from vstate.errors import StoreUnavailable
 from vstate.kv.base import check_value
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes
 from vstate.kv.postgres.connections import Connection
-from vstate.kv.postgres.queue import UpdateQueues
 from vstate.kv.postgres.session import Attempt, Session, Steps
-from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number, turn_number
+from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number
 
 MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
 """The longest value. PostgreSQL's limit is 2^30 bytes, for a row and for a message with its overhead."""
@@ -97,9 +96,8 @@ class Transactions:
     earlier holders.
     """
 
-    def __init__(self, session: Session, queues: UpdateQueues) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._queues = queues
 
     def write(self, writes: Writes, expected: Writes) -> bool:
         """Carry out the writes if every expectation holds; whether it did."""
@@ -177,7 +175,6 @@ class Transactions:
         steps = list(head)
         if len(parts) > 1:
             steps.append((statements.stay, None))
-        skipped = self._queues.skipped
         for number, part in enumerate(parts, 1):
             last = number == len(parts)
             removed = change.deletes if last else []
@@ -195,8 +192,6 @@ class Transactions:
                 "values": [value for _, value in part],
                 "removed": removed,
             }
-            if last and skipped is not None:
-                steps.append((statements.ask_turn, (turn_number(skipped),)))
             steps.append((statement, parameters))
             if last:
                 # Sent together, so that a commit is one round trip. A decision of the client would take two.
@@ -208,8 +203,6 @@ class Transactions:
             row = results[-2 if last else -1]
             assert row is not None
             met, listened = row
-            if last and skipped is not None and results[-3] == (False,):
-                self._queues.note_others(skipped)
             if not met:
                 break
             steps = []

@@ -20,7 +20,7 @@ from vstate.repo.exchange.progress import TransferProgress
 from vstate.repo.exchange.remnants import Remnants
 from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
-from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, Sweep, check_ref_name
+from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, check_ref_name
 from vstate.repo.objects import Objects
 from vstate.repo.upkeep.damage import Damage, link_key
 from vstate.repo.upkeep.salvage import Salvage
@@ -109,7 +109,7 @@ class _Import:
             pass
         self._repo.history.reload()
 
-    def _try(self, wanted: Mapping[str, ObjectId], sweep: Sweep) -> bool:
+    def _try(self, wanted: Mapping[str, ObjectId], sweep: bytes | None) -> bool:
         """Write the missing objects and move the refs; False if the import has to try again."""
         if not self._write_objects(sweep):
             return False
@@ -133,7 +133,7 @@ class _Import:
         if not all(self._move(history, name, oid, rows, sweep) for name, oid in sorted(wanted.items())):
             return False
         if rows and not any(ref.outcome in ("created", "moved") for ref in self.refs.values()):
-            return self._repo.store.transact(rows, {SWEEP: sweep.mark})  # no ref took them along
+            return self._repo.store.transact(rows, {SWEEP: sweep})  # no ref took them along
         return True
 
     def _renamed(self, name: str) -> str:
@@ -156,7 +156,7 @@ class _Import:
                 name=str(missing[0]),
             )
 
-    def _write_objects(self, sweep: Sweep) -> bool:
+    def _write_objects(self, sweep: bytes | None) -> bool:
         """Write the missing objects; False, with no further frame written, if gc has swept since.
 
         Others take a commit that is there for a sign that all its objects are there.
@@ -171,7 +171,7 @@ class _Import:
             missing = {oid for key, oid in keys.items() if key not in there}
             if missing:
                 objects = {oid: new for oid, new in frame.objects().items() if oid in missing}
-                if not self._repo.store.transact(self._repo.objects.stored(objects), {SWEEP: sweep.mark}):
+                if not self._repo.store.transact(self._repo.objects.stored(objects), {SWEEP: sweep}):
                     return False
                 self.written += len(objects)
                 for oid, (kind, body) in objects.items():
@@ -274,7 +274,12 @@ class _Import:
     # Refs
 
     def _move(
-        self, history: History, name: str, oid: ObjectId, rows: Mapping[str, bytes | None], sweep: Sweep
+        self,
+        history: History,
+        name: str,
+        oid: ObjectId,
+        rows: Mapping[str, bytes | None],
+        sweep: bytes | None,
     ) -> bool:
         """Move a ref ahead to the bundle's commit, if ours allows; False if gc has swept meanwhile."""
         refs = self._repo.refs
@@ -283,7 +288,7 @@ class _Import:
             outcome = self._outcome(history, name, old, oid)
             moving = outcome in ("created", "moved")
             if moving and not refs.publish(
-                name, rows, expected=old, new=oid, action=self._action, sweep=sweep
+                name, rows, expected=old, new=oid, action=self._action, expecting={SWEEP: sweep}
             ):
                 if refs.sweep() != sweep:
                     return False

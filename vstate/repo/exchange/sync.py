@@ -349,7 +349,7 @@ class Sync:
         if copied.objects or wanted.moves:
             target.stamp()
         if not wanted.moves:
-            return target.store.transact(copied.rows, {SWEEP: transfer.sweep.mark, **absent})
+            return target.store.transact(copied.rows, {SWEEP: transfer.sweep, **absent})
         rows = {**copied.rows, **(wanted.rows if old is None else {})}
         try:
             return target.refs.publish(
@@ -358,8 +358,7 @@ class Sync:
                 expected=old,
                 new=wanted.oid,
                 action=self._action,
-                sweep=transfer.sweep,
-                expecting=absent,
+                expecting={SWEEP: transfer.sweep, **absent},
             )
         except StoreUnavailable as error:
             if not error.outcome_unknown or target.refs.read(wanted.ref) != wanted.oid:
@@ -385,10 +384,11 @@ def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None, action: s
     """Move a tracking ref to a commit of this store."""
     ref = tracking_ref(remote, branch)
     while (old := repo.refs.read(ref)) != oid:
-        sweep = repo.refs.sweep()
+        sweep = {SWEEP: repo.refs.sweep()}
         if oid is not None and not repo.objects.is_stored(oid):
             return  # the branch has moved on here, and gc has removed the commit
-        if repo.refs.publish(ref, {}, expected=old, new=oid, action=f"{action}: to {remote}", sweep=sweep):
+        line = f"{action}: to {remote}"
+        if repo.refs.publish(ref, {}, expected=old, new=oid, action=line, expecting=sweep):
             return
 
 

@@ -163,9 +163,8 @@ class ReflogEntry(NamedTuple):
 class Move(NamedTuple):
     """A ref goes from `expected` to `new` (None: absent), with a line of the reflog that says the action.
 
-    With `through`, the ref moves to these ids first, each with its action: each move has its line. The place
-    of the lines in the reflog is `order`, in microseconds, or now if it is None. With the order of the commit
-    they stand in the order of the commits, whatever the clocks say.
+    The place of the line in the reflog is `order`, in microseconds, or now if it is None. With the order of
+    the commit, lines stand in the order of the commits, whatever the clocks say.
     """
 
     ref: str
@@ -173,13 +172,6 @@ class Move(NamedTuple):
     new: ObjectId | None
     action: str
     order: int | None = None
-    through: Sequence[tuple[ObjectId, str]] = ()
-
-
-class Sweep(NamedTuple):
-    """The last sweep of `gc`; `mark` is None before the first."""
-
-    mark: bytes | None
 
 
 class Lifetime(NamedTuple):
@@ -386,30 +378,27 @@ class Refs:
         expected: ObjectId | None,
         new: ObjectId | None,
         action: str,
-        sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
         """As `publish_all`, for one ref."""
-        return self.publish_all([Move(ref, expected, new, action)], rows, sweep=sweep, expecting=expecting)
+        return self.publish_all([Move(ref, expected, new, action)], rows, expecting)
 
     def publish_all(
         self,
         moves: Sequence[Move],
         rows: Mapping[str, bytes | None],
-        *,
-        sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
         """Write the rows and move the refs, in one `transact`; False, with no move, if one was elsewhere.
 
-        False also if `sweep` is given and another sweep came since, or a row differs from its value in
-        `expecting`. An expired branch counts as absent; a sliding lifetime begins again. The line of a
-        deletion is dated after all others of the ref: `fsck` takes an absent ref for lost unless its last
-        line is a deletion. More than one move takes a store with transactions.
+        False also if a row, such as that of the last sweep, differs from its value in `expecting`. An expired
+        branch counts as absent; a sliding lifetime begins again. The line of a deletion is dated after all
+        others of the ref: `fsck` takes an absent ref for lost unless its last line is a deletion. More than
+        one move takes a store with transactions.
         """
         writes, conditions = dict(rows), dict(expecting)
         lived: dict[str, bytes | None] = {}
-        for ref, expected, new, action, order, through in moves:
+        for ref, expected, new, action, order in moves:
             place = time.time_ns() if order is None else order * 1000
             if new is None or (order is None and expected is not None and ref.startswith(HEADS)):
                 place = max(place, self._last_move(ref) + 1)
@@ -433,15 +422,10 @@ class Refs:
                     if now != row:
                         writes.setdefault(LIFETIME + ref, now)  # `rows` has that of a renamed branch
                 lived[ref] = row
-            for oid, its_action in through:
-                line, writes[line] = self._reflog_line(ref, expected, oid, its_action, place)
-                expected = oid
             line, writes[line] = self._reflog_line(ref, expected, new, action, place)
             writes[REF + ref], conditions[REF + ref] = _value(new), before
             if new is None and ref.startswith(HEADS):
                 writes[LABELS + ref] = None
-        if sweep is not None:
-            conditions[SWEEP] = sweep.mark
         done = self._transact(writes, conditions)
         if done:
             for ref, row in lived.items():
@@ -512,9 +496,9 @@ class Refs:
             return Head(branch, self.read(HEADS + branch))
         return Head(None, self._parse(HEAD, value))
 
-    def sweep(self) -> Sweep:
-        """The last sweep of `gc`."""
-        return Sweep(self._store.get(SWEEP))
+    def sweep(self) -> bytes | None:
+        """The mark of the last sweep of `gc`, which is the row `SWEEP`; None before the first."""
+        return self._store.get(SWEEP)
 
     def set_head(
         self,
@@ -522,19 +506,19 @@ class Refs:
         branch: str | None = None,
         commit: ObjectId | None = None,
         action: str,
-        sweep: Sweep | None = None,
         existing: bool = False,
+        expecting: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
         """Put HEAD on a branch, or detach it at a commit; the last caller wins.
 
-        False, changing nothing, if `sweep` is given and another sweep came since, or if the branch has to be
-        an `existing` one and is gone.
+        False, changing nothing, if a row differs from its value in `expecting`, or if the branch has to be an
+        `existing` one and is gone.
         """
         value = (_SYMBOLIC + HEADS + branch).encode() if branch is not None else _value(commit)
-        while sweep is None or self.sweep() == sweep:
+        while all(self._store.get(key) == row for key, row in expecting.items()):
             before = self._store.get(REF + HEAD)
             old = self.head().commit
-            conditions = {REF + HEAD: before}
+            conditions = {**expecting, REF + HEAD: before}
             new = commit
             if branch is not None:
                 new = self.read(HEADS + branch)
@@ -543,8 +527,6 @@ class Refs:
                         return False
                     conditions[REF + HEADS + branch] = _value(new)
             line, text = self._reflog_line(HEAD, old, new, action)
-            if sweep is not None:
-                conditions[SWEEP] = sweep.mark
             if self._transact({line: text, REF + HEAD: value}, conditions):
                 return True
         return False

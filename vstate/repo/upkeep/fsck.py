@@ -10,7 +10,6 @@ from vstate.errors import CorruptStore, VStateError
 from vstate.objects.ids import KINDS
 from vstate.plural import counted
 from vstate.repo.core import Core
-from vstate.repo.names.refs import Sweep
 from vstate.repo.upkeep.damage import Damage, Lost
 from vstate.repo.upkeep.gc import UpkeepProgress
 from vstate.repo.upkeep.inspection import Inspection
@@ -150,7 +149,7 @@ def _inspected(repo: Core, full: bool, progress: UpkeepProgress | None) -> Inspe
     return inspection
 
 
-def _sweep(repo: Core) -> Sweep | None:
+def _sweep(repo: Core) -> bytes | None:
     try:
         return repo.refs.sweep()
     except CorruptStore:

@@ -1,0 +1,68 @@
+"""Many processes that update one key: all their updates happen, and nobody starves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from servers import with_options
+
+from vstate import Versioned, open_store
+
+WRITERS = 10
+TIMES = 50
+
+COUNT = """
+import json, sys, time
+from vstate import Versioned
+with Versioned(sys.argv[1], branch="main") as state:
+    state.apply(lambda now: now["n"])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began = time.monotonic()
+    for _ in range(int(sys.argv[2])):
+        state.apply(lambda now: now.update(n=now["n"] + 1))
+    print(json.dumps(time.monotonic() - began), flush=True)
+"""
+
+
+def spent(url: str, *, writers: int = WRITERS, times: int = TIMES) -> list[float]:
+    """The seconds that each of the writers takes to increment one counter so many times, all at once."""
+    with open_store(url) as store, Versioned(store, branch="main") as state:
+        state["n"] = 0
+        state.commit()
+    pipe = subprocess.PIPE
+    workers = [
+        subprocess.Popen([sys.executable, "-c", COUNT, url, str(times)], stdin=pipe, stdout=pipe, text=True)
+        for _ in range(writers)
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    seconds = [json.loads(worker.communicate()[0]) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * writers
+    with open_store(url) as store, Versioned(store, branch="main") as state:
+        assert state["n"] == writers * times
+    return seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["disk", "postgres", "redis"])
+def test_writers_of_one_counter_share_it(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """No update fails, and the slowest writer takes at most three times the mean."""
+    if kind == "disk":
+        url = str(tmp_path / "store")
+    elif kind == "postgres":
+        dsn, table = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_table")
+        url = with_options(dsn, [f"table={table}"])
+    else:
+        url = request.getfixturevalue("redis_url")
+    seconds = spent(url)
+    assert max(seconds) <= 3 * sum(seconds) / len(seconds)
