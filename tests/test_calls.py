@@ -20,14 +20,14 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (175, 32),
-    "memory": (136, 25),
-    "update": (266, 35),
-    "read": (68, 12),
-    "open": (124, 33),
-    "put": (212, 35),
-    "put_writes": (194, 34),
-    "get": (55, 14),
+    "commit": (161, 32),
+    "memory": (127, 25),
+    "update": (225, 34),
+    "read": (56, 12),
+    "open": (119, 32),
+    "put": (202, 35),
+    "put_writes": (184, 34),
+    "get": (53, 14),
 }
 """The most calls of an operation, and the most files that they are in."""
 

@@ -19,17 +19,11 @@ CUT_OFF: Final = "the history behind it was cut off"
 _ARROW: Final = "HEAD -> "
 _MOST_ITEMS: Final = 8  # of info, in a line
 _LONGEST_NAME: Final = 60
-_LONGEST_SUBJECT: Final = 1000
-
-
-def subject(commit: Commit) -> str:
-    """The first line of the message."""
-    return safe(commit.message.strip().split("\n", 1)[0], _LONGEST_SUBJECT)
 
 
 def summary(commit: Commit) -> Line:
     """The abbreviated id and the subject."""
-    return [(commit.short, "yellow"), f" {subject(commit)}".rstrip()]
+    return [(commit.short, "yellow"), f" {safe(commit.subject)}".rstrip()]
 
 
 def decoration(refs: Sequence[str], at: str, head: Head) -> Line:

@@ -10,7 +10,6 @@ from rich.cells import cell_len
 from vstate.display import branches
 from vstate.plural import counted
 from vstate.repo.repository import Repository
-from vstate_cli import commits
 from vstate_cli.output import Line, Output, columns, padded, safe
 
 _SHOWN = 8
@@ -33,7 +32,7 @@ def lines(repo: Repository, out: Output, command: str) -> Iterator[Line]:
             ("  ", ""), (padded(safe(branch.title), width), "bold green"), f"  {number:>12}  ",
             (out.moment(branch.commit.time), "dim"), "  ",
         ]  # fmt: skip
-        yield [*line, out.fit(commits.subject(branch.commit), columns(line))]
+        yield [*line, out.fit(safe(branch.commit.subject), columns(line))]
     if len(every) > len(found):
         yield [(f"  … {len(every) - len(found):,} more: vstate branch -v", "dim")]
     command = "log -p" if command == "diff" else command  # `diff BRANCH` would compare it with HEAD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Change, Diff
@@ -17,12 +17,9 @@ __all__ = [
     "entry_document",
     "event_documents",
     "keys_document",
-    "subject",
 ]
 
 Document = dict[str, Any]
-
-_LONGEST_SUBJECT: Final = 300  # characters
 
 
 def entry_document(entry: Entry) -> Document:
@@ -65,11 +62,6 @@ def commit_document(commit: Commit, refs: Sequence[str] = (), *, shallow: bool =
         "refs": sorted(refs),
     }
     return members | {"shallow": True} if shallow else members
-
-
-def subject(commit: Commit) -> str:
-    """The first line of the commit's message, of at most 300 characters."""
-    return commit.message.strip().split("\n", 1)[0][:_LONGEST_SUBJECT]
 
 
 def event_documents(commit: Commit) -> list[Document]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, Revised, check_key, check_value
@@ -15,20 +15,29 @@ _OBJECT_KEY_LENGTH = len(OBJECT_PREFIX) + 64
 
 def pack(key: str) -> bytes:
     """The stored form of a key: for "o/" and 64 hex digits the mark and 32 bytes, for any other its UTF-8."""
-    if type(key) is not str:
-        key = str.__str__(check_key(key))  # a member of an enum, say, is stored as its text
-    if len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
-        digits = key[2:]
-        try:
-            packed = bytes.fromhex(digits)
-        except ValueError:
-            packed = b""
-        # fromhex also takes capitals and spaces, which unpack() would not give back.
-        if packed.hex() == digits:
-            return OBJECT_MARK + packed
-    if "\0" in key or not key.isascii():
-        check_key(key)
-    return key.encode()
+    return pack_all((key,))[0]
+
+
+def pack_all(keys: Iterable[str]) -> list[bytes]:
+    """The stored forms of keys, in their order."""
+    packed = []
+    for key in keys:
+        if type(key) is not str:
+            key = str.__str__(check_key(key))  # a member of an enum, say, is stored as its text
+        if len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
+            digits = key[2:]
+            try:
+                oid = bytes.fromhex(digits)
+            except ValueError:
+                oid = b""
+            # fromhex also takes capitals and spaces, which unpack() would not give back.
+            if oid.hex() == digits:
+                packed.append(OBJECT_MARK + oid)
+                continue
+        if "\0" in key or not key.isascii():
+            check_key(key)
+        packed.append(key.encode())
+    return packed
 
 
 def unpack(stored: bytes) -> str:
@@ -46,20 +55,20 @@ def pack_writes(
     sets: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []
     revised: list[tuple[bytes, Revised]] = []
-    for key, value in writes.items():
+    for key, packed, value in zip(writes, pack_all(writes), writes.values(), strict=True):
         if type(value) is bytes and len(value) <= longest:  # mostly so
-            sets.append((pack(key), value))
+            sets.append((packed, value))
         elif value is None:
-            deletes.append(pack(key))
+            deletes.append(packed)
         else:
             value = check_value(value)
             if len(value) > longest:
                 size, most = f"{len(value):,} bytes", f"{longest:,} at most"
                 raise InvalidInput(f"the value of {key!r} has {size}; {store} takes {most}: split it")
             if type(value) is Revised:
-                revised.append((pack(key), value))
+                revised.append((packed, value))
             else:
-                sets.append((pack(key), value))
+                sets.append((packed, value))
     return sets, deletes, revised
 
 

@@ -17,6 +17,8 @@ _SIGNED_BEGIN = b"vstate commit signature\0"
 _ARRAY = 0x90  # MessagePack's first byte of a short array, without its length
 _SIGNATURE_LENGTH = 1 + (2 + SIGNER_BYTES) + (2 + SIGNATURE_BYTES)  # as encoded: [signer, value]
 
+_LONGEST_SUBJECT: Final = 300  # characters
+
 LATEST: Final = 1_640_995_200_000_000 * 10  # microseconds: some day of the year 2490
 """A commit that comes from elsewhere is not dated later, so that there is room for commits after it."""
 LAST_ORDER: Final = (2**64 - 1) // 1000  # so that reflog lines, in nanoseconds, have 16 hex digits
@@ -243,19 +245,19 @@ class Commit:
     def __repr__(self) -> str:
         return f"Commit({self.short} {self.message!r})" if self.message else f"Commit({self.short})"
 
+    @property
+    def subject(self) -> str:
+        """The first line of the message, of at most 300 characters."""
+        return self.message.strip().split("\n", 1)[0][:_LONGEST_SUBJECT]
+
     def __str__(self) -> str:
-        return f"{self.short}  {self.time:%Y-%m-%d %H:%M:%S}  {one_line(self.message)}".rstrip()
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in self.subject)
+        return f"{self.short}  {self.time:%Y-%m-%d %H:%M:%S}  {shown}".rstrip()
 
     def _repr_html_(self) -> str:
         from html import escape  # only a notebook asks
 
         return f"<code>{self.short}</code> {self.time:%Y-%m-%d %H:%M:%S} {escape(self.message)}"
-
-
-def one_line(text: str) -> str:
-    """The first line of a text, with control characters escaped."""
-    line = text.split("\n", 1)[0]
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _id(value: object) -> ObjectId:

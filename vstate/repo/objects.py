@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
+from weakref import ref
 
 import zstandard
 from blake3 import blake3
@@ -79,7 +80,6 @@ _NONE: Mapping[ObjectId, bytes] = MappingProxyType({})
 _LETTERS: dict[Kind, tuple[bytes, bytes]] = {
     kind: (kind.code.encode(), kind.code.upper().encode()) for kind in KINDS
 }
-_RAW_LETTERS = [next((kind for kind in KINDS if kind.code == chr(byte)), None) for byte in range(256)]
 _KIND_OF = {ord(letter): kind for kind, letters in _LETTERS.items() for letter in letters}
 
 
@@ -98,12 +98,29 @@ def in_trash(stored: bytes) -> bytes:
     return int(time.time()).to_bytes(8, "big") + stored
 
 
+class _Nodes(dict[bytes, Node]):
+    """The tree nodes in memory. One that is not there is read: of the others, no call of Python is needed."""
+
+    __slots__ = ("_objects",)
+
+    def __init__(self, objects: Objects) -> None:
+        super().__init__()
+        self._objects = ref(objects)  # weak: without a cycle, an unused store is closed at once
+
+    def __missing__(self, oid: bytes) -> Node:
+        objects = self._objects()
+        assert objects is not None
+        return objects._decoded_node(oid, objects.read(TREE, oid))
+
+
 class Objects:
     """The objects of one store. Threads may share it."""
 
     def __init__(self, store: KVStore) -> None:
         self.store: KVStore = store
-        self._nodes: dict[bytes, Node] = {}
+        self._nodes = _Nodes(self)
+        self.node: Callable[[bytes], Node] = self._nodes.__getitem__
+        """A tree node, by its id, from memory if it was read or written recently; CorruptObject."""
         self._commits: dict[ObjectId, Commit] = {}
         self._misses = {kind: [0] * (MAX_OBJECT_BYTES.bit_length() + 1) for kind in KINDS}
 
@@ -112,11 +129,13 @@ class Objects:
     def read(self, kind: Kind, oid: bytes) -> bytes:
         """The body of the object of this kind; CorruptObject if it is missing or damaged."""
         stored = self.store.get(OBJECT_PREFIX + oid.hex())
-        if stored and _RAW_LETTERS[stored[0]] is kind:
-            body = stored[1:]
+        (raw,), (packed,) = _LETTERS[kind]
+        if stored and (stored[0] == raw or stored[0] == packed):
+            body = stored[1:] if stored[0] == raw else _zstd.unpack(memoryview(stored)[1:], _LONGEST[kind])
             if blake3(body, key=kind.key).digest() == oid:
                 return body
-        return self._checked(kind, oid, stored)  # compressed, or not right
+        # A body that is not right goes the long way, which says why, or reads it again.
+        return self._checked(kind, oid, stored)
 
     def read_many(
         self, kind: Kind, ids: Iterable[_Id], *, longest: Mapping[_Id, int] | None = None
@@ -194,17 +213,15 @@ class Objects:
         """The bodies of these index nodes."""
         return self.read_many(INDEX, ids, longest=dict.fromkeys(ids, _LONGEST_INDEX))
 
-    def node(self, oid: bytes) -> Node:
-        """A tree node, from memory if it was read or written recently."""
-        node = self._nodes.get(oid)
-        if node is None:
-            node = self._decoded_node(oid, self.read(TREE, oid))
-        return node
-
     def _decoded_node(self, oid: bytes, body: bytes) -> Node:
-        node = _decode_node(oid, body)
+        try:
+            node = Node.decode(body)
+        except ValueError as error:
+            raise CorruptObject(oid.hex(), str(error)) from error
         if len(body) <= LONGEST_CACHED:
-            self.remember([(oid, node)])
+            self._nodes[oid] = node
+            if len(self._nodes) > NODE_CACHE:
+                _trim(self._nodes, NODE_CACHE)
         return node
 
     def nodes(self, ids: Sequence[bytes]) -> list[Node]:
@@ -268,7 +285,9 @@ class Objects:
         except ValueError as error:
             raise CorruptObject(str(oid), str(error)) from error
         if len(body) <= LONGEST_CACHED:
-            self.remember((), [commit])
+            self._commits[oid] = commit
+            if len(self._commits) > COMMIT_CACHE:
+                _trim(self._commits, COMMIT_CACHE)
         return commit
 
     def remember(self, nodes: Iterable[tuple[bytes, Node]], commits: Iterable[Commit] = ()) -> None:

@@ -204,7 +204,4 @@ def _with_sliding(
 
 def reflog_action(operation: str, commit: Commit) -> str:
     """The text of a line of the reflog: the operation and the first line of the commit's message."""
-    if not commit.message:
-        return operation
-    summary = commit.message.strip().split("\n", 1)[0][:80]
-    return f"{operation}: {summary}" if summary else operation
+    return f"{operation}: {subject}" if commit.message and (subject := commit.subject[:80]) else operation

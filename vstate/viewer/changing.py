@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any, Final
 
 from vstate.arguments import storable
-from vstate.display.documents import subject
 from vstate.errors import AlreadyExists, CorruptObject, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.objects import tree
 from vstate.objects.commit import Commit
@@ -187,9 +186,9 @@ class Changing:
         return {
             "branch": branch,
             "from": before.id,
-            "from_message": subject(before),
+            "from_message": before.subject,
             "to": None if after is None else after.id,
-            "message": "" if after is None else subject(after),
+            "message": "" if after is None else after.subject,
             "changes": self._changes(repo, before, after) if after and body.flag("preview") else None,
         }
 
@@ -204,12 +203,12 @@ class Changing:
     def _fork(self, repo: Repository, body: Body) -> Answer:
         name = body.text("name")
         commit = repo.create_branch(name, body.text("at"))
-        return {"branch": name, "to": commit.id, "message": subject(commit), "changes": None}
+        return {"branch": name, "to": commit.id, "message": commit.subject, "changes": None}
 
     def _tag(self, repo: Repository, body: Body) -> Answer:
         name = body.text("name")
         commit = repo.create_tag(name, body.text("at"))
-        return {"tag": name, "to": commit.id, "message": subject(commit), "changes": None}
+        return {"tag": name, "to": commit.id, "message": commit.subject, "changes": None}
 
     def _rollback(self, repo: Repository, body: Body) -> Answer:
         branch, head = self._head(repo, body)

@@ -10,7 +10,6 @@ from time import monotonic
 from typing import Any, Final
 
 from vstate.display.cells import cut_text
-from vstate.display.documents import subject
 from vstate.display.views import part_text
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
@@ -156,7 +155,7 @@ def _version(parts: _Parts, commit: Commit, end: float) -> dict[str, Any] | None
         "id": commit.id,
         "short": commit.short,
         "time": commit.time.isoformat(),
-        "message": subject(commit),
+        "message": commit.subject,
         "kind": "removed" if entry is None else "added" if before.content is None else "modified",
         "type": None if entry is None else type_of(part.value) if part.is_read else entry.type,
         "size": None if entry is None else entry.size,
@@ -210,7 +209,7 @@ def blame_document(repo: Repository, start: Commit, key: str, path: str) -> dict
                 "id": each.commit.id,
                 "short": each.commit.short,
                 "time": each.commit.time.isoformat(),
-                "message": subject(each.commit),
+                "message": each.commit.subject,
             },
         }
         for each in found[:_MOST_BLAMED]

@@ -13,7 +13,6 @@ from threading import RLock
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from vstate.display.documents import subject
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.forks import new_lock
 from vstate.objects.commit import Commit
@@ -313,7 +312,7 @@ class Listings:
             else:
                 placed = lanes.add(commit.oid, parents)
             is_linear = len(parents) == 1 and all(low == high for low, high, _ in placed.edges)
-            alike = _DIGITS.sub("#", subject(commit))
+            alike = _DIGITS.sub("#", commit.subject)
             yield _Row(commit.oid, placed, commit.time.timestamp(), commit.order, is_linear, alike)
 
     def _documents(self, places: Sequence[tuple[_Row, _Row, Sequence[_Row], int]]) -> list[dict[str, Any]]:
@@ -381,7 +380,7 @@ def row_document(repo: Repository, commit: Commit, refs: list[dict[str, Any]]) -
         "short": commit.short,
         "parents": [*commit.parents],
         "time": commit.time.isoformat(),
-        "message": subject(commit),
+        "message": commit.subject,
         "info": {
             name[:_LONGEST_NAME]: _brief(value) for name, value in list(commit.info.items())[:_MOST_INFO]
         },

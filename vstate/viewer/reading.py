@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from vstate.display import branches
-from vstate.display.documents import change_document, commit_document, event_documents, subject
+from vstate.display.documents import change_document, commit_document, event_documents
 from vstate.errors import CorruptObject, InvalidInput, VStateError
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
@@ -106,7 +106,7 @@ class Reading:
                     "commits": count,
                     "all": count < branches.MOST_COUNTED,
                     "time": each.commit.time.isoformat(),
-                    "message": subject(each.commit),
+                    "message": each.commit.subject,
                 }
             )
         return {"summary": branches.summary(every), "rows": rows, "more": len(every) - len(rows)}
@@ -282,7 +282,7 @@ class Reading:
             commit = self._repo.resolve(rev)
         except VStateError:
             return None
-        return {"id": commit.id, "short": commit.short, "message": subject(commit)}
+        return {"id": commit.id, "short": commit.short, "message": commit.subject}
 
 
 def refs_state(repo: Repository) -> str:

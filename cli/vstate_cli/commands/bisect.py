@@ -13,7 +13,7 @@ from vstate.objects.commit import Commit
 from vstate.repo.compare.paths import part_at
 from vstate_cli import changes, commits
 from vstate_cli.condition import Condition
-from vstate_cli.output import Document
+from vstate_cli.output import Document, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_key, complete_revision
 from vstate_cli.values import UNREADABLE
@@ -97,7 +97,7 @@ def bisect(session: Session, key: str, words: tuple[str, ...], good: str, bad: s
         if not session.json:
             mark = ("good  ", "green") if good else ("bad   ", "red")
             remaining = f"  ({left:,} left)" if left else ""
-            out.line(mark, (commit.short, "yellow"), f"  {commits.subject(commit)}", (remaining, "dim"))
+            out.line(mark, (commit.short, "yellow"), f"  {safe(commit.subject)}", (remaining, "dim"))
 
     try:
         first = repo.bisect(is_good, good, bad, report=report)
@@ -113,7 +113,7 @@ def bisect(session: Session, key: str, words: tuple[str, ...], good: str, bad: s
     out.line()
     decoration = commits.decoration(refs, first.id, repo.refs.head())
     out.line("The first bad commit is ", (first.id, "yellow"), *decoration)
-    out.line("    ", commits.subject(first))
+    out.line("    ", safe(first.subject))
     out.line("    ", *commits.time_and_info(first, out))
     shown = [*islice(diff.values(), _MOST_KEYS)]
     width = changes.name_width(change.key for change in shown)

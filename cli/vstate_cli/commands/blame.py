@@ -12,7 +12,6 @@ from vstate.display.views import part_text
 from vstate.errors import KeyNotFound, NotFound
 from vstate.repo.search.blame import Blamed
 from vstate.values.inert import plain, preview
-from vstate_cli import commits
 from vstate_cli.drawing import cut
 from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.progress import ProgressBar
@@ -96,9 +95,7 @@ def _lines(session: Session, blamed: list[Blamed]) -> Iterator[Line]:
         found += run
     names = [safe(str(each.line) if each.line is not None else each.path) for each in found]
     # Once for each commit: its message may be long, and the lines many.
-    subjects = {
-        commit: safe(commits.subject(commit), _WIDEST_MESSAGE) for commit in {e.commit for e in found}
-    }
+    subjects = {commit: safe(commit.subject, _WIDEST_MESSAGE) for commit in {e.commit for e in found}}
     messages = [subjects[each.commit] for each in found]
     width = min(max(map(cell_len, names)), _WIDEST_PATH)
     message_width = max(map(cell_len, messages))

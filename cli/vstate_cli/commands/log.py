@@ -19,7 +19,7 @@ from vstate.repo.names.refs import Head
 from vstate.repo.search.selection import Selection, links, select
 from vstate_cli import changes, commits, overview
 from vstate_cli.graph import Graph, Row
-from vstate_cli.output import Document, Line, columns
+from vstate_cli.output import Document, Line, columns, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_key, complete_revision
@@ -204,7 +204,7 @@ def _lines(
     last: Line = [" ", *changes.counts(diff)] if view.oneline and diff else []
     if view.oneline and shallow:
         last = [*last, ("  (history cut off)", "yellow")]
-    message = commits.subject(commit)
+    message = safe(commit.subject)
     if session.out.width is not None:
         message = session.out.fit(message, used + columns([*first, *last]) + 1)
     first += [f" {message}"] if message else [(" (no message)", "dim")]

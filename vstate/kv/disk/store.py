@@ -16,7 +16,7 @@ from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk import deltas
 from vstate.kv.disk.connections import Handle
 from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
-from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
+from vstate.kv.packing import OBJECT_MARK, pack_all, pack_writes, ranges, unpack
 
 if TYPE_CHECKING:
     import sqlite3
@@ -125,7 +125,7 @@ class Disk(TransactionalStore):
     # Reading
 
     def get(self, key: str) -> bytes | None:
-        packed = pack(key)
+        (packed,) = pack_all((key,))
         reader = self._reader
         if packed[0:1] == OBJECT_MARK:
             # The short way of most reads: an object that is there. Anything else goes the long way.
@@ -152,7 +152,7 @@ class Disk(TransactionalStore):
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         found = {}
         for some in batches(keys, KEYS_PER_QUERY):
-            names = {pack(key): key for key in some}
+            names = dict(zip(pack_all(some), some, strict=True))
             marks = ",".join(["(?)"] * len(names))
             # A fifth quicker than `key IN (…)`, for which SQLite makes a table with an index.
             sql = f"SELECT key, value, base FROM (VALUES {marks}) CROSS JOIN kv ON key = column1"
@@ -243,7 +243,7 @@ class Disk(TransactionalStore):
                 first = self._value(rows[-1][0]) + b"\0"
 
     def _query_each(self, columns: str, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        for some in batches(map(pack, keys), KEYS_PER_QUERY):
+        for some in map(pack_all, batches(keys, KEYS_PER_QUERY)):
             marks = ",".join("?" * len(some))
             yield from self._query(f"SELECT {columns} FROM kv WHERE key IN ({marks})", some)
 
@@ -299,8 +299,8 @@ class Disk(TransactionalStore):
     # Writing
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        rows = _split(writes)
-        return self._write(Write(lambda: rows, rows, [(pack(key), old) for key, old in expected.items()]))
+        rows, conditions = _split(writes), zip(pack_all(expected), expected.values(), strict=True)
+        return self._write(Write(lambda: rows, rows, list(conditions)))
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, under the write lock."""

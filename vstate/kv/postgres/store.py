@@ -13,7 +13,7 @@ from vstate.backoff import Timeout
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.extras import install
 from vstate.kv.base import TransactionalStore, batches
-from vstate.kv.packing import pack, ranges, unpack
+from vstate.kv.packing import pack, pack_all, ranges, unpack
 
 KEYS_PER_PAGE: Final = 2000
 ITEMS_PER_PAGE: Final = 1000
@@ -133,7 +133,7 @@ class Postgres(TransactionalStore):
                 first = rows[-1][0] + b"\0"
 
     def _query_each(self, statement: bytes, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        for some in batches(map(pack, keys), KEYS_PER_QUERY):
+        for some in map(pack_all, batches(keys, KEYS_PER_QUERY)):
             yield from self._session.read(statement, (some,))
 
     def _unpacked(self, stored: bytes) -> str:

@@ -10,7 +10,7 @@ from itertools import chain
 from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
 from vstate.forks import cached_property
 from vstate.kv.base import OBJECT_PREFIX
-from vstate.objects.commit import Commit, one_line
+from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import FORMAT, FORMAT_KEY, Core
 from vstate.repo.history import shallow_row
@@ -144,7 +144,7 @@ class Repair:
             can = "cannot" if is_tag else "can"
             self.left.append(f"{_named(name)}: {states} {can} be read whole; it stays as it is")
         else:
-            text = one_line(target.message)[:60]
+            text = target.subject[:60]
             self._put(name, target.oid, f"at {target.short} now, {text!r}; its reflog tells where it was")
 
     def _mend_head(self) -> None:
