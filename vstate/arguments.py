@@ -181,7 +181,7 @@ def takes_one(function: Callable[..., object]) -> bool:
 
 
 def _not_plain(role: str) -> TypeError:
-    return TypeError(f"{role} is called, not awaited nor gone through: give it a plain def")
+    return TypeError(f"{role} must be a plain function, not async or a generator")
 
 
 def _or(none: str) -> str:

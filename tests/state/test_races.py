@@ -572,7 +572,7 @@ def test_a_coroutine_function_is_refused() -> None:
     async def function(now: Versioned) -> None:
         now["a"] = 1
 
-    with pytest.raises(TypeError, match="plain def"):
+    with pytest.raises(TypeError, match="plain function"):
         state.apply(function)
 
 

@@ -243,7 +243,7 @@ def test_a_generator_function_is_refused() -> None:
         now["a"] = 1
         yield
 
-    with pytest.raises(TypeError, match="plain def"):
+    with pytest.raises(TypeError, match="plain function"):
         state.apply(change)
     assert "a" not in state
 

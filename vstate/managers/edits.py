@@ -73,9 +73,9 @@ Commit = Callable[[Mapping[str, Edit], Callable[[], object]], Awaitable[object]]
 class PendingEdits:
     """The edits by key that are not committed yet, and those that a commit is under way with.
 
-    With an `interval`, they are committed as they come, but at least that many seconds after the last commit:
-    by a timer of the event loop, or by the next edit if that loop is gone. Only the timer holds the function
-    that commits, so a manager that is dropped is freed at once.
+    `interval` is the least time between two commits, in seconds. A timer of the event loop commits, or the
+    next edit if that loop is gone. Only the timer holds the function that commits, so a manager that is
+    dropped is freed at once.
     """
 
     def __init__(self, interval: float | None, *, in_memory: bool = False) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyfastcdc import FastCDC
 
 BLOB_BYTES = 16 * 1024
+"""The longest stream that is one blob; part of the format."""
 
 MIB = 1024 * 1024
 
@@ -39,10 +40,12 @@ past a bound is stored anew once.
 
 SMALLEST = 4
 LARGEST = 4
-"""The smallest chunk is the average divided by `SMALLEST`, the largest the average times `LARGEST`."""
+"""The smallest chunk is the average divided by `SMALLEST`, the largest the average times `LARGEST`; part of
+the format."""
 
 INDEX_FANOUT = 8
 INDEX_LIMIT = 16 * INDEX_FANOUT
+"""The items of an index node: 8 on average, 128 at the most; part of the format."""
 
 JOIN_BYTES = 2 * MIB
 """How many bytes of chunks one call reads: 32 chunks of a long value, as many as S3 reads at once."""

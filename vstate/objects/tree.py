@@ -29,13 +29,13 @@ from vstate.objects.ids import ID_BYTES, TREE, NewObjects, Object, ObjectId
 LEVEL_BITS = 5  # 2 ** 5 = 32 items in an average node
 
 MAX_HEIGHT = 64
+"""No tree is higher: no key's level is above 12."""
 
 DIFF_BATCH = 256
 """How many leaves of each tree a diff reads at a time."""
 
 READ_AHEAD = 64
 """How many nodes of one level a scan reads at a time, after the first: few round trips to a server."""
-"""No tree is higher: no key's level is above 12."""
 
 
 class Node:

@@ -18,9 +18,8 @@ _TIPS = 1
 """Of 256 commits, so many may be the newest of a segment, by chance."""
 
 _DENSER = 1, 4, 16
-"""A store that takes a request for each key has so many times as many tips, in ranks. A segment at a tip of
-one rank goes back to the next tip of the rank before. So a walk meets a tip after a few commits, and then one
-segment of each rank."""
+"""A store that takes a request for each key has 1, 4 and 16 times as many segments, in three ranks. A segment
+goes back to the next tip of the rank before its own, so a walk needs few requests."""
 
 _MOST = 4096
 """A segment has so many commits at the most."""

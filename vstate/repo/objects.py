@@ -63,8 +63,8 @@ _COPIED = BLOB_BYTES + 1
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
-"""After 8 objects in a row that did not shrink, of one kind and of about one length (up to twice the other),
-try only every 32nd, until one shrinks. The root of a tree does not shrink where its leaves do."""
+"""If 8 similar objects in a row did not shrink, one in 32 is tried, until one shrinks. Similar are objects of
+one kind and of about one length: the root of a tree does not shrink where its leaves do."""
 
 NODE_CACHE = 4096
 COMMIT_CACHE = 4096

@@ -1,8 +1,8 @@
 """Predecessors: the earlier versions of a commit's new objects.
 
-They are hints for stores that keep deltas: a wrong one costs some bytes. A node of the tree comes after the
-node that was in its place. The value of a key comes after the value of the same key, or, if the key is new,
-after the value of the key before it: rounds, events and logs have keys in order.
+They are hints for stores that keep deltas: a wrong one costs some bytes. Before a node of the tree comes the
+node that was in its place; before a value, the key's old value, or for a new key the value of the key in
+front of it: rounds, events and logs have keys in order.
 """
 
 from __future__ import annotations

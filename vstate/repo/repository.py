@@ -449,10 +449,10 @@ class Repository(Core):
 
         A branch that is missing here is created, and one that the bundle's branch is ahead of is moved. A
         branch that has diverged, and a tag that is elsewhere, stay, and the report says so: with the prefix
-        `imported/` they arrive as `imported/main`. Call an interrupted import again, and it continues. No
-        ref has moved if this raises InvalidInput, for a damaged bundle or one whose commits need objects
-        that neither it nor the store has, or NotFound, if the store lacks the commits that the bundle
-        continues from.
+        `imported/` they arrive as `imported/main`. Call an interrupted import again, and it continues.
+
+        Raises InvalidInput for a damaged or incomplete bundle, and NotFound if the store lacks the commits
+        that the bundle continues from. Then no ref has moved.
         """
         from vstate.repo.exchange import bundle_import
 

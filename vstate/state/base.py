@@ -307,8 +307,7 @@ class State(ReadableState, MutableMapping[str, Any]):
         The expiry is staged, and committed with the value. It goes wherever the value goes: into branches,
         merges, pushes and rollbacks. The time begins now; with `sliding`, it begins again with each commit
         that changes the value. Without `sliding`, an edit in place leaves the time as it is, and setting the
-        key takes the expiry away: nobody said that the new value expires, and a value that vanished unasked
-        would be lost.
+        key removes its expiry.
 
         No mapping, listing or count has an expired key. `purge` removes it, and so does the next commit if
         the key was changed. History stays: `checkout` shows the commit as it was made. The reader's clock

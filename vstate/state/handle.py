@@ -165,8 +165,8 @@ class Handle(StateHandle):
             if self._operation() is not None and is_live(self._operation):
                 self.hooks.require_none()
                 raise InvalidInput(
-                    "another call on this state is under way in this thread; a signal handler, a finalizer "
-                    "or a merge policy cannot commit or move the branch then: leave that out"
+                    "this call came from inside another call on the same state; do not commit or move the "
+                    "branch from a signal handler, a finalizer or a merge policy"
                 )
             token = Lock()
             with token:

@@ -205,8 +205,8 @@ class Hand:
     def apply(self, steps: Steps) -> None:
         """Take each step whose slot is still the one it was made for, and make the hints exact.
 
-        Applying again changes nothing. A slot that was set again since keeps its value and forgets its base:
-        the tree under it has changed. A signal handler that uses the state in between takes all the steps
+        Applying again changes nothing. A slot that was set after the plan keeps the new value and loses its
+        base. A signal handler that uses the state in between takes all the steps
         first, so a slot that is not `now` any more is left alone. No handler runs between a test with `in` or
         `is` and the assignment that follows, because nothing is called there.
         """

@@ -289,15 +289,15 @@ class Versioned(State):
 
         `info` is plain data kept with the commit; InvalidInput for a name that is an argument elsewhere.
 
-        If another writer moved the branch and changed other keys, or the same keys and the branch has a merge
-        policy for them, both changes are kept: the result is then a merge commit, whose second parent is this
-        change alone. Read the keys that it merged again. With `on_race="raise"` nothing is merged: if the
-        branch has moved, RefMoved is raised.
+        If another writer moved the branch, vstate merges and keeps both changes, in a merge commit whose
+        second parent is this change alone. Read the merged keys again. With `on_race="raise"`, it raises
+        RefMoved instead.
 
-        Raises MergeConflict if the other writer changed keys that are changed here too, RefMoved if `head` is
-        no longer in the history of the branch (`refresh` first), Unpicklable naming every value that cannot
-        be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything is still
-        staged, unless a StorageError says `outcome_unknown`: then the next call finds out, and `head` tells.
+        Raises MergeConflict for a key that both changed, if the branch has no policy for it, RefMoved if
+        `head` is no longer in the history of the branch (`refresh` first), Unpicklable naming every value
+        that cannot be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything
+        is still staged, unless a StorageError says `outcome_unknown`: then the next call finds out, and
+        `head` tells.
         """
         return commit(self._handle, message, info, on_race=on_race, keys=keys)
 
@@ -650,8 +650,7 @@ class Versioned(State):
         - "union": a set, or a list as one, with the additions of both sides and without the removals of
           either;
         - "append": a list, text or bytes with the additions of both sides at its end, in the order of the
-          commits; the additions of a commit that lost a race go behind everything that the branch has by
-          then;
+          commits; if two commits race, the loser's additions come last;
         - "deep": a dict or an object, merged by path: by the entries of dicts and the fields of objects;
         - "text": a text, merged by lines;
         - a function of (base, ours, theirs), importable by others, that returns the merged value. It gets

@@ -9,8 +9,8 @@ The column `base` of a row says how its value is kept:
 A packed value begins with one byte: a bit that says whether zstd packed it, and the number of its version in
 seven bits. A value that is packed by itself has the number 0, the next one 1, and so on to 120. The multiples
 of 11 are *marks*: each is based on the mark before it, and any other version on the version before it. So 20
-steps at the most lead to any value. A value that grew, and does not grow any more, becomes a mark, and the
-versions below it are based on it. The triggers in `database.py` keep a base as long as a row needs it.
+steps at the most lead to any value. When a value stops growing, it becomes a mark, to which the older
+versions refer. The triggers in `database.py` keep a base as long as a row needs it.
 """
 
 from __future__ import annotations

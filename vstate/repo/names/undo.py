@@ -79,8 +79,8 @@ def find_redo(objects: Objects, refs: Refs, branch: str, old: Commit) -> Undo:
 def _moves(refs: Refs, branch: str, at: ObjectId) -> Iterator[ReflogEntry]:
     """The lines of the reflog that led to the branch's commit, newest first.
 
-    Lines that moved nothing are left out, and so are lines that do not connect: a process leaves such a
-    line if it died while it moved the branch in a store without transactions, or if its clock is behind.
+    Without lines that moved nothing, and without stale lines, which do not connect: a crash in a store
+    without transactions leaves such lines, and so does a clock that is behind.
     """
     now: ObjectId | None = at
     for line in refs.reflog(HEADS + branch):

@@ -38,9 +38,8 @@ def _sorted(value: Any) -> Any:
 def key_faults(node: Node) -> Iterator[str]:
     """The faults in the choice of a tree node's keys, as far as the node itself shows them.
 
-    A key that begins a node is, but for the very first key, also in the nodes above, up to the height of
-    its level; only there it is not the node's first key. So checking the keys behind the first in each node
-    checks both sides of every boundary.
+    Each first key also stands in the nodes above, where it is not the first one. So checking the other keys
+    checks all.
     """
     if any(level(key) != node.height for key in node.keys[1:]):
         yield "a key in it is not at the height of its level"
