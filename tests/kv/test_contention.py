@@ -54,9 +54,13 @@ def spent(url: str, *, writers: int = WRITERS, times: int = TIMES) -> list[float
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["disk", "postgres", "redis"])
-def test_writers_of_one_counter_share_it(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """No update fails, and the slowest writer takes at most three times the mean."""
+@pytest.mark.parametrize(("kind", "most"), [("disk", 1.6), ("postgres", 1.7), ("redis", 3)])
+def test_writers_of_one_counter_share_it(
+    kind: str, most: float, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """No update fails, and the slowest writer is not far behind the mean. If ten writers went one after the
+    other, the last one would take 1.82 times the mean.
+    """
     if kind == "disk":
         url = str(tmp_path / "store")
     elif kind == "postgres":
@@ -65,4 +69,4 @@ def test_writers_of_one_counter_share_it(kind: str, tmp_path: Path, request: pyt
     else:
         url = request.getfixturevalue("redis_url")
     seconds = spent(url)
-    assert max(seconds) <= 3 * sum(seconds) / len(seconds)
+    assert max(seconds) <= most * sum(seconds) / len(seconds)

@@ -142,7 +142,7 @@ def test_a_function_that_is_awaited(state: Any) -> None:
         return job.queue
 
     records = Records(state, Job, key="id", index={"odd": odd})  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match="the function of index 'odd' is called, not awaited"):
+    with pytest.raises(TypeError, match="the function of index 'odd' must be a plain function"):
         records.put(Job(id="a"))
     assert len(state) == 0
 

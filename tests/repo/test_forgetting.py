@@ -462,14 +462,14 @@ def test_a_ref_to_a_commit_that_is_forgotten_in_between_is_refused(monkeypatch: 
     repo, other = Repository(store), Repository(store)
     repo.commit("main", set={"a": 1})
     at = made(repo.commit("it", set={"k": large(1)}))
-    publish = other.refs.publish
+    publish = other.refs.publish_all
 
     def late(*arguments: Any, **options: Any) -> bool:
         monkeypatch.undo()
         repo.delete_branch("it", forget=True)
         return publish(*arguments, **options)
 
-    monkeypatch.setattr(other.refs, "publish", late)
+    monkeypatch.setattr(other.refs, "publish_all", late)
     with pytest.raises(NotFound):
         other.create_branch("back", at)
     whole(store)

@@ -149,10 +149,7 @@ def split(
         stored = stored.union(previous.ids)
         previous = None
     prints = _unchanged(view, previous, average)
-    if previous is None and _in_threads(average):
-        ids, lengths, objects = _cut_in_threads(view, average)
-    else:
-        ids, lengths, objects = _cut(view, previous, prints[-1] if prints else _START, average)
+    ids, lengths, objects = _cut(view, previous, prints[-1] if prints else _START, average)
     # Only of bytes: another thread may write to any other buffer after it was hashed.
     if previous is not None and type(data) is bytes:
         prints += _prints(view, lengths, prints, average)
@@ -249,29 +246,6 @@ def _cut(
                     first = expect = places[oid] + 1
                     break
     return tuple(ids), tuple(lengths), objects
-
-
-def _cut_in_threads(
-    view: memoryview, average: int
-) -> tuple[tuple[ObjectId, ...], tuple[int, ...], NewObjects]:
-    """As `_cut`, of a stream without an earlier version."""
-    places: list[tuple[int, int]] = []
-    made: dict[int, tuple[ObjectId, Object]] = {}
-
-    def find() -> Iterator[int]:
-        position = 0
-        for number, piece in enumerate(_chunker(average).cut_buf(view)):
-            places.append((position, position + piece.length))
-            position += piece.length
-            yield number
-
-    def make(number: int) -> None:
-        begin, end = places[number]
-        made[number] = _blob(view[begin:end])
-
-    in_two_threads(make, find())  # while one thread looks for the next end, the other one copies and hashes
-    blobs = [made[number] for number in range(len(places))]
-    return tuple(oid for oid, _ in blobs), tuple(end - begin for begin, end in places), dict(blobs)
 
 
 def _blob(chunk: memoryview) -> tuple[ObjectId, Object]:

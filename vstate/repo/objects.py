@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
-from weakref import ref
 
 import zstandard
 from blake3 import blake3
@@ -98,29 +97,12 @@ def in_trash(stored: bytes) -> bytes:
     return int(time.time()).to_bytes(8, "big") + stored
 
 
-class _Nodes(dict[bytes, Node]):
-    """The tree nodes in memory. One that is not there is read: of the others, no call of Python is needed."""
-
-    __slots__ = ("_objects",)
-
-    def __init__(self, objects: Objects) -> None:
-        super().__init__()
-        self._objects = ref(objects)  # weak: without a cycle, an unused store is closed at once
-
-    def __missing__(self, oid: bytes) -> Node:
-        objects = self._objects()
-        assert objects is not None
-        return objects._decoded_node(oid, objects.read(TREE, oid))
-
-
 class Objects:
     """The objects of one store. Threads may share it."""
 
     def __init__(self, store: KVStore) -> None:
         self.store: KVStore = store
-        self._nodes = _Nodes(self)
-        self.node: Callable[[bytes], Node] = self._nodes.__getitem__
-        """A tree node, by its id, from memory if it was read or written recently; CorruptObject."""
+        self._nodes: dict[bytes, Node] = {}
         self._commits: dict[ObjectId, Commit] = {}
         self._misses = {kind: [0] * (MAX_OBJECT_BYTES.bit_length() + 1) for kind in KINDS}
 
@@ -213,6 +195,13 @@ class Objects:
         """The bodies of these index nodes."""
         return self.read_many(INDEX, ids, longest=dict.fromkeys(ids, _LONGEST_INDEX))
 
+    def node(self, oid: bytes) -> Node:
+        """A tree node, from memory if it was read or written recently."""
+        node = self._nodes.get(oid)
+        if node is None:
+            node = self._decoded_node(oid, self.read(TREE, oid))
+        return node
+
     def _decoded_node(self, oid: bytes, body: bytes) -> Node:
         try:
             node = Node.decode(body)
@@ -285,9 +274,7 @@ class Objects:
         except ValueError as error:
             raise CorruptObject(str(oid), str(error)) from error
         if len(body) <= LONGEST_CACHED:
-            self._commits[oid] = commit
-            if len(self._commits) > COMMIT_CACHE:
-                _trim(self._commits, COMMIT_CACHE)
+            self.remember((), [commit])
         return commit
 
     def remember(self, nodes: Iterable[tuple[bytes, Node]], commits: Iterable[Commit] = ()) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 from weakref import ref
 
 from vstate.arguments import called, check_info
-from vstate.backoff import Backoff
 from vstate.errors import Conflict, InvalidInput, MergeConflict
 from vstate.objects.commit import Commit
 from vstate.state.base import ATTEMPTS, Message
@@ -18,8 +19,7 @@ from vstate.state.moving import go_to_newest
 from vstate.state.position import Attempt, Notes, Token
 from vstate.state.turns import Turn
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
-"""Seconds. Longer ones would starve who lost a few times: the others go on meanwhile."""
+_LONGEST_PAUSE = 0.05  # seconds: a long function loses to short ones, and a pause does not help it
 
 
 def run_update(
@@ -57,14 +57,16 @@ def _run(
 ) -> Commit | None:
     handle.require_clean("update")
     handle.own_branch()
-    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     for attempt in range(1, attempts + 1):
+        began = time.monotonic()
         try:
             return _attempt(handle, function, message, info)
         except _LostRace as lost:
             if attempt == attempts:
                 raise lost.as_update() from None
-        backoff.pause()
+        # Not longer than the attempt: who waited longer after each loss would lose until the others are done.
+        took = time.monotonic() - began
+        time.sleep(min(took, _LONGEST_PAUSE) * os.urandom(1)[0] / 256)
     raise AssertionError("the last attempt returns or raises")
 
 
