@@ -22,9 +22,9 @@ ROOT = Path(vstate.__file__).parent
 LIMITS = {
     "commit": (161, 32),
     "memory": (127, 25),
-    "update": (225, 34),
+    "update": (224, 33),
     "read": (56, 12),
-    "open": (119, 32),
+    "open": (120, 32),
     "put": (202, 35),
     "put_writes": (184, 34),
     "get": (53, 14),

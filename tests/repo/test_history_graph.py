@@ -30,7 +30,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of a few commits, so that small histories have many."""
-    monkeypatch.setattr(graph, "_TIPS", 64)
+    monkeypatch.setattr(graph, "_RANKS", (64, 256, 1024))
     monkeypatch.setattr(graph, "_MOST", 8)
     monkeypatch.setattr(graph, "_KEPT", 2)
 
@@ -67,7 +67,7 @@ def test_walks_find_the_same_with_the_graph_and_without(
 ) -> None:
     """Merge bases, ancestry, first parents and logs, in histories of any shape, parts of which have rows."""
     if kind is RequestAKey:
-        monkeypatch.setattr(graph, "_TIPS", 10)  # and four and sixteen times as many
+        monkeypatch.setattr(graph, "_RANKS", (10, 40, 160))
     random, store = Random(seed), kind()
     commits = random_history(store, random)
     heads = [commit.oid for commit in random.sample(commits, min(len(commits), 4))]

@@ -14,12 +14,10 @@ from vstate.objects.segment import EDGE, MOST_BYTES, Segment, encode_segment
 GRAPH = "commit-graph/"
 """Under this prefix, by the id of its newest commit, lies a row with a segment of the history before it."""
 
-_TIPS = 1
-"""Of 256 commits, so many may be the newest of a segment, by chance."""
-
-_DENSER = 1, 4, 16
-"""A store that takes a request for each key has 1, 4 and 16 times as many segments, in three ranks. A segment
-goes back to the next tip of the rank before its own, so a walk needs few requests."""
+_RANKS = 1, 4, 16
+"""Of 256 commits, so many may be the newest of a segment, by chance: one. A store that takes a request for
+each key also has segments of two later ranks, at 4 and 16 of 256. A segment goes back to the next tip of the
+rank before its own, so a walk needs few requests."""
 
 _MOST = 4096
 """A segment has so many commits at the most."""
@@ -47,7 +45,7 @@ class Graph:
         self._store = store
         self.has_ranks = store.remote and not store.transactional
         """Whether there are later ranks: a store without transactions takes a request for each key."""
-        self._ranks = tuple(_TIPS * times for times in (_DENSER if self.has_ranks else _DENSER[:1]))
+        self._ranks = _RANKS if self.has_ranks else _RANKS[:1]
         self._segments: tuple[Segment, ...] = ()
         self._absent: set[bytes] = set()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -97,16 +97,11 @@ def in_trash(stored: bytes) -> bytes:
     return int(time.time()).to_bytes(8, "big") + stored
 
 
-class Objects:
-    """The objects of one store. Threads may share it."""
+class _Bodies:
+    """The bodies of the objects of one store."""
 
     def __init__(self, store: KVStore) -> None:
-        self.store: KVStore = store
-        self._nodes: dict[bytes, Node] = {}
-        self._commits: dict[ObjectId, Commit] = {}
-        self._misses = {kind: [0] * (MAX_OBJECT_BYTES.bit_length() + 1) for kind in KINDS}
-
-    # Reading
+        self.store = store
 
     def read(self, kind: Kind, oid: bytes) -> bytes:
         """The body of the object of this kind; CorruptObject if it is missing or damaged."""
@@ -118,6 +113,71 @@ class Objects:
                 return body
         # A body that is not right goes the long way, which says why, or reads it again.
         return self._checked(kind, oid, stored)
+
+    def _checked(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
+        """The body of a stored form. A damaged one is read again past the cache, if there is a cache."""
+        try:
+            return self._verified(kind, oid, stored)
+        except CorruptObject:
+            key = OBJECT_PREFIX + oid.hex()
+            self.store.forget(key)
+            again = self.store.get(key)
+            if again is None:
+                # gc may bring the object back between the two reads: then a last read finds it.
+                again = (self.store.get(TRASH + oid.hex()) or b"")[8:] or self.store.get(key)
+            return self._verified(kind, oid, again)
+
+    def _verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
+        if stored is None:
+            raise CorruptObject(oid.hex(), "it is missing")
+        raw, packed = _LETTERS[kind]
+        letter = stored[:1]
+        if letter == raw:
+            body = stored[1:]
+        elif letter == packed:
+            body = _zstd.decompress(oid, stored, longest(kind))
+        else:
+            raise CorruptObject(oid.hex(), f"it is no {kind.name}")
+        if blake3(body, key=kind.key).digest() != oid:
+            raise CorruptObject(oid.hex(), "its content does not match its id")
+        return body
+
+
+class _Nodes(dict[bytes, Node]):
+    """The tree nodes in memory, by their ids. One that is not there is read: CorruptObject."""
+
+    def __init__(self, bodies: _Bodies) -> None:
+        super().__init__()
+        self._bodies = bodies
+
+    def __missing__(self, oid: bytes) -> Node:
+        return self.keep(oid, self._bodies.read(TREE, oid))
+
+    def keep(self, oid: bytes, body: bytes) -> Node:
+        """The node with this body. It stays in memory unless it is long."""
+        try:
+            node = Node.decode(body)
+        except ValueError as error:
+            raise CorruptObject(oid.hex(), str(error)) from error
+        if len(body) <= LONGEST_CACHED:
+            self[oid] = node
+            if len(self) > NODE_CACHE:
+                _trim(self, NODE_CACHE)
+        return node
+
+
+class Objects(_Bodies):
+    """The objects of one store. Threads may share it."""
+
+    def __init__(self, store: KVStore) -> None:
+        super().__init__(store)
+        self._nodes = _Nodes(_Bodies(store))
+        self.node: Callable[[bytes], Node] = self._nodes.__getitem__
+        """A tree node, by its id, from memory if it was read or written recently."""
+        self._commits: dict[ObjectId, Commit] = {}
+        self._misses = {kind: [0] * (MAX_OBJECT_BYTES.bit_length() + 1) for kind in KINDS}
+
+    # Reading
 
     def read_many(
         self, kind: Kind, ids: Iterable[_Id], *, longest: Mapping[_Id, int] | None = None
@@ -195,24 +255,6 @@ class Objects:
         """The bodies of these index nodes."""
         return self.read_many(INDEX, ids, longest=dict.fromkeys(ids, _LONGEST_INDEX))
 
-    def node(self, oid: bytes) -> Node:
-        """A tree node, from memory if it was read or written recently."""
-        node = self._nodes.get(oid)
-        if node is None:
-            node = self._decoded_node(oid, self.read(TREE, oid))
-        return node
-
-    def _decoded_node(self, oid: bytes, body: bytes) -> Node:
-        try:
-            node = Node.decode(body)
-        except ValueError as error:
-            raise CorruptObject(oid.hex(), str(error)) from error
-        if len(body) <= LONGEST_CACHED:
-            self._nodes[oid] = node
-            if len(self._nodes) > NODE_CACHE:
-                _trim(self._nodes, NODE_CACHE)
-        return node
-
     def nodes(self, ids: Sequence[bytes]) -> list[Node]:
         """Tree nodes in the order of the ids. Nodes that are not in memory are read in one batch."""
         cached = self._nodes
@@ -221,7 +263,7 @@ class Objects:
             unknown = [oid for oid in ids if oid not in cached]
             if len(unknown) < 2:
                 return [self.node(oid) for oid in ids]
-            read = {oid: self._decoded_node(oid, body) for oid, body in self.read_many(TREE, unknown).items()}
+            read = {oid: self._nodes.keep(oid, body) for oid, body in self.read_many(TREE, unknown).items()}
             return [read.get(oid) or self.node(oid) for oid in ids]
         return found  # type: ignore[return-value]  # mypy does not narrow a list
 
@@ -327,34 +369,6 @@ class Objects:
         if most is not None and stored and (size := _body_size(stored)) > most:
             raise CorruptObject(oid.hex(), f"it has {size} bytes, not {most}")
         return self._checked(kind, oid, stored)
-
-    def _checked(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
-        """The body of a stored form. A damaged one is read again past the cache, if there is a cache."""
-        try:
-            return self._verified(kind, oid, stored)
-        except CorruptObject:
-            key = OBJECT_PREFIX + oid.hex()
-            self.store.forget(key)
-            again = self.store.get(key)
-            if again is None:
-                # gc may bring the object back between the two reads: then a last read finds it.
-                again = (self.store.get(TRASH + oid.hex()) or b"")[8:] or self.store.get(key)
-            return self._verified(kind, oid, again)
-
-    def _verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
-        if stored is None:
-            raise CorruptObject(oid.hex(), "it is missing")
-        raw, packed = _LETTERS[kind]
-        letter = stored[:1]
-        if letter == raw:
-            body = stored[1:]
-        elif letter == packed:
-            body = _zstd.decompress(oid, stored, longest(kind))
-        else:
-            raise CorruptObject(oid.hex(), f"it is no {kind.name}")
-        if blake3(body, key=kind.key).digest() != oid:
-            raise CorruptObject(oid.hex(), "its content does not match its id")
-        return body
 
     def verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes | memoryview:
         """The body in this stored form, not copied unless compressed; CorruptObject if it is damaged."""
