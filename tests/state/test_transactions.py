@@ -381,7 +381,7 @@ def test_a_call_from_inside_an_operation_is_refused() -> None:
     state["n"] = 2
     state.commit("outside")
     assert len(refused) == 1
-    assert "under way" in str(refused[0])
+    assert "inside another call" in str(refused[0])
     assert Versioned(store)["n"] == 2
 
 
