@@ -156,3 +156,13 @@ def test_the_wheel_in_an_empty_environment() -> None:
     assert done.returncode == 0, done.stderr
     assert "say goodbye" in done.stdout
     assert ".whl" in done.stdout
+
+
+def test_the_quick_tests_exist() -> None:
+    """Each file that `make quick` names is there: pytest runs nothing if one is missing."""
+    shown = subprocess.run(
+        ["make", "-n", "quick"], cwd=TOP, capture_output=True, text=True, check=True
+    ).stdout
+    named = re.findall(r"(?<= )tests/\S+", shown)
+    assert len(named) > 10
+    assert [path for path in named if not (TOP / path).exists()] == []
