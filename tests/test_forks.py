@@ -229,7 +229,7 @@ def fields(store: Gated) -> Call:
 
 def lease(store: Gated) -> Call:
     state = Versioned(store, branch="main")
-    names = iter(range(1000))
+    names = iter(range(1_000_000))
 
     def call(inside: Inside) -> None:
         with state.lease(f"job {next(names)}") as held:
