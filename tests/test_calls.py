@@ -20,13 +20,13 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (161, 32),
-    "memory": (127, 25),
-    "update": (224, 33),
+    "commit": (159, 31),
+    "memory": (125, 24),
+    "update": (222, 32),
     "read": (56, 12),
     "open": (120, 32),
-    "put": (202, 35),
-    "put_writes": (184, 34),
+    "put": (200, 34),
+    "put_writes": (182, 33),
     "get": (53, 14),
 }
 """The most calls of an operation, and the most files that they are in."""

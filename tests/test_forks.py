@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ def fields(store: Gated) -> Call:
 
 def lease(store: Gated) -> Call:
     state = Versioned(store, branch="main")
-    names = iter(range(1_000_000))
+    names = count()
 
     def call(inside: Inside) -> None:
         with state.lease(f"job {next(names)}") as held:

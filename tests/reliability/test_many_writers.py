@@ -13,7 +13,7 @@ from soak import sized
 PROCESSES = sized(4, 8)
 COMMITS = sized(500, 20_000)
 WINDOW = sized(400, 2000)
-LEAST_SHARE = 0.02
+LEAST_SHARE = 0.1
 
 SECONDS = sized(5, 1800)
 SECONDS_IN_THREADS = sized(3, 300)
@@ -27,8 +27,7 @@ Record = Callable[[str, object], None]
 
 @needs_fork
 def test_processes_that_count(tmp_path: Path, record_property: Record) -> None:
-    """Processes that `update` one key lose no increment, and none waits until the others are done: a
-    fair share of any commits in a row would be a quarter, or an eighth."""
+    """Processes that `update` one key lose no increment, and each has its share of any commits in a row."""
     result = run_script("counting.py", PROCESSES, COMMITS, WINDOW, tmp_path)
     assert result["counter"] == PROCESSES * COMMITS
     assert result["commits"] == PROCESSES * COMMITS

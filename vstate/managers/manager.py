@@ -22,7 +22,7 @@ X = TypeVar("X")
 _T = TypeVar("_T")
 
 _ATTEMPTS = 1000
-"""Attempts of one change. On a server without turns, one of eight processes on one queue needed 50."""
+"""Attempts of one change. One of eight processes on one queue needed 50."""
 
 _PAUSE = 0.001  # seconds between two looks at the calls under way
 

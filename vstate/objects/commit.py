@@ -17,7 +17,7 @@ _SIGNED_BEGIN = b"vstate commit signature\0"
 _ARRAY = 0x90  # MessagePack's first byte of a short array, without its length
 _SIGNATURE_LENGTH = 1 + (2 + SIGNER_BYTES) + (2 + SIGNATURE_BYTES)  # as encoded: [signer, value]
 
-_LONGEST_SUBJECT: Final = 300  # characters
+_LONGEST_SUBJECT: Final = 1000  # characters
 
 LATEST: Final = 1_640_995_200_000_000 * 10  # microseconds: some day of the year 2490
 """A commit that comes from elsewhere is not dated later, so that there is room for commits after it."""
@@ -247,8 +247,9 @@ class Commit:
 
     @property
     def subject(self) -> str:
-        """The first line of the message, of at most 300 characters."""
-        return self.message.strip().split("\n", 1)[0][:_LONGEST_SUBJECT]
+        """The first line of the message; of a longer one than 1,000 characters, these and an ellipsis."""
+        line = self.message.strip().split("\n", 1)[0]
+        return line if len(line) <= _LONGEST_SUBJECT else line[:_LONGEST_SUBJECT] + "…"
 
     def __str__(self) -> str:
         shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in self.subject)

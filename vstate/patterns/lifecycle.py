@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Hashable)
 
-_ATTEMPTS = 100
 _ABSENT = object()
 
 
@@ -157,10 +156,10 @@ class Lifecycle(Generic[S]):
         if isinstance(state, aio.Versioned | aio.Namespace):
             return _awaited(state, move, note, moved)
         if isinstance(state, State):
-            state.apply(move, attempts=_ATTEMPTS, message=note)
+            state.apply(move, message=note)
         else:
             records = state
-            records.state.apply(lambda _: move(records), attempts=_ATTEMPTS, message=note)
+            records.state.apply(lambda _: move(records), message=note)
         return moved[0]
 
     def _move(self, state: State | Records[Any], key: Id, event: str | Enum, field: str | None) -> S:
@@ -237,7 +236,7 @@ class Lifecycle(Generic[S]):
 
 
 async def _awaited(state: aio.Versioned | aio.Namespace, move: Any, message: str, moved: list[S]) -> S:
-    await state.apply(move, attempts=_ATTEMPTS, message=message)
+    await state.apply(move, message=message)
     return moved[0]
 
 

@@ -100,12 +100,6 @@ class Advance(NamedTuple):
     rows: Mapping[str, bytes | None] = _NOTHING
     """Rows of the branch that change with it."""
 
-    @property
-    def move(self) -> Move:
-        """The move of the branch."""
-        last = self.commits[-1]
-        return Move(HEADS + self.branch, self.expected, last.oid, self.action, last.order)
-
 
 class Core(Uncopied):
     """The commits, branches, tags and HEAD of one store. Every operation stands on it.
@@ -370,17 +364,19 @@ class Core(Uncopied):
                 f"({', '.join(advance.branch for advance in advances)}): commit to one branch at a time, or "
                 "use a store such as Disk, PostgreSQL or Redis"
             )
+        objects: dict[str, bytes] = {}
         rows: dict[str, bytes | None] = {}
-        for advance in advances:
-            rows |= self._objects_in(advance)
-        if not self.store.transactional:
-            # Before the ref: an interrupted write leaves only objects that nothing names.
-            self.store.set_many(rows)  # type: ignore[arg-type]  # of objects, none is deleted
-            rows = {}
         moves = []
         for advance in advances:
+            objects |= self._objects_in(advance)
             rows |= advance.rows
-            moves.append(advance.move)
+            branch, commits, _, _, expected, action, _ = advance
+            moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].order))
+        if self.store.transactional:
+            rows |= objects
+        else:
+            # Before the ref: an interrupted write leaves only objects that nothing names.
+            self.store.set_many(objects)
         try:
             done = self._move_refs(moves, rows, expecting, needs, guard)
         except StoreUnavailable as error:

@@ -71,6 +71,7 @@ class History:
         self.trail = trail
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store)
+        self.is_tip = self._graph.is_tip
         self._order = _Order(None, frozenset(), frozenset(), 1)
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
@@ -421,10 +422,6 @@ class History:
         return found
 
     # Writing the graph
-
-    def is_tip(self, oid: ObjectId) -> bool:
-        """Whether a segment of the graph may end at this commit."""
-        return self._graph.is_tip(oid)
 
     def segment(self, tip: Commit, *, seconds: float = inf) -> dict[str, bytes]:
         """The row of the graph that ends at this commit, if one may end there. The commit may be new.

@@ -196,10 +196,13 @@ class Objects(_Bodies):
             bodies[oid] = self._bounded(kind, oid, found.get(key), most)
         return bodies
 
-    def each_node(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, Node, bytes]]:
+    def each_node(self, ids: Sequence[_Id]) -> Iterator[tuple[_Id, Node, bytes]]:
         """Tree nodes with their bodies, in one batch; CorruptObject as for `read`. None stays in memory."""
         for oid, body in self._each(TREE, ids):
-            yield oid, _decode_node(oid, body), body
+            try:
+                yield oid, Node.decode(body), body
+            except ValueError as error:
+                raise CorruptObject(oid.hex(), str(error)) from error
 
     def each_index(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, int, IndexItems, bytes]]:
         """Index nodes with their heights, items and bodies, in one batch; CorruptObject as for `read`."""
@@ -273,9 +276,9 @@ class Objects(_Bodies):
         if known.count(None) < MOST_KEPT:
             yield from self.nodes(ids)
             return
-        read = self._each(TREE, [oid for oid, node in zip(ids, known, strict=True) if node is None])
+        read = self.each_node([oid for oid, node in zip(ids, known, strict=True) if node is None])
         for node in known:
-            yield _decode_node(*next(read)) if node is None else node
+            yield next(read)[1] if node is None else node
 
     def commit(self, oid: ObjectId) -> Commit:
         """A commit, from memory if it was read or written recently."""
@@ -466,13 +469,6 @@ class _Zstd(threading.local):
 
 
 _zstd: Final = _Zstd()
-
-
-def _decode_node(oid: bytes, body: bytes) -> Node:
-    try:
-        return Node.decode(body)
-    except ValueError as error:
-        raise CorruptObject(oid.hex(), str(error)) from error
 
 
 def _body_size(stored: bytes) -> int:

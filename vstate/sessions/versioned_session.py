@@ -193,7 +193,7 @@ class VersionedSession(SessionBase):
     ) -> Commit | None:
         name = f"{user_id}/{session_id}" if user_id else session_id
         info = {"session_id": session_id, "user_id": user_id, **more}
-        return await self._state.apply(change, message=f"{verb}: session {name}", attempts=100, **info)
+        return await self._state.apply(change, message=f"{verb}: session {name}", **info)
 
     async def close(self) -> None:
         """Close the store, unless the program passed it."""

@@ -98,6 +98,8 @@ class Handle(StateHandle):
         self.follows_head = follows_head
         super().__init__()
         self.watches: WeakSet[Any] = WeakSet()
+        self.contended = (0.0, 0.0)
+        """Until when updates begin with a pause, by the monotonic clock, and the pause's most seconds."""
         self.created: tuple[str, ObjectId] | None = None
         """The branch that `switch` was about to create, and its commit: a repeated call may find it there."""
         commit = repo.commit_at(head)
@@ -794,8 +796,7 @@ class Handle(StateHandle):
     def own_head(self) -> Head:
         """Where this state is, as its HEAD."""
         at = self._settled()
-        head = at.head
-        return Head(at.branch, None if head is None else head.oid)
+        return Head(at.branch, None if at.head is None else at.head.oid)
 
     def resolve(self, rev: Revision) -> Commit:
         """The commit of a revision, as this state sees HEAD."""

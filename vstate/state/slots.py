@@ -206,9 +206,9 @@ class Hand:
         """Take each step whose slot is still the one it was made for, and make the hints exact.
 
         Applying again changes nothing. A slot that was set after the plan keeps the new value and loses its
-        base. A signal handler that uses the state in between takes all the steps
-        first, so a slot that is not `now` any more is left alone. No handler runs between a test with `in` or
-        `is` and the assignment that follows, because nothing is called there.
+        base. A signal handler that uses the state in between takes all the steps first, so a slot that is not
+        `now` any more is left alone. No handler runs between a test with `in` or `is` and the assignment that
+        follows, because nothing is called there.
         """
         slots = self.slots
         for key, (old, new) in steps.items():

@@ -19,7 +19,11 @@ from vstate.state.moving import go_to_newest
 from vstate.state.position import Attempt, Notes, Token
 from vstate.state.turns import Turn
 
-_LONGEST_PAUSE = 0.05  # seconds: a long function loses to short ones, and a pause does not help it
+_CONTENDED_SECONDS = 0.5
+"""For so long after a lost race, each attempt begins with a pause, also that of another update. Without it, a
+process that commits on and on would win until it is done."""
+_LONGEST_PAUSE = 0.05
+"""Seconds. The pause is a random part of the time that the lost attempt took, and of this at the most."""
 
 
 def run_update(
@@ -56,17 +60,19 @@ def _run(
     handle: Handle, function: Callable[[], object], attempts: int, message: Message, info: Mapping[str, Any]
 ) -> Commit | None:
     handle.require_clean("update")
-    handle.own_branch()
+    handle.own_branch()  # before the function is called, if there is none
     for attempt in range(1, attempts + 1):
+        contended_until, longest = handle.contended
+        if time.monotonic() < contended_until:
+            time.sleep(longest * os.urandom(1)[0] / 256)
         began = time.monotonic()
         try:
             return _attempt(handle, function, message, info)
         except _LostRace as lost:
             if attempt == attempts:
                 raise lost.as_update() from None
-        # Not longer than the attempt: who waited longer after each loss would lose until the others are done.
-        took = time.monotonic() - began
-        time.sleep(min(took, _LONGEST_PAUSE) * os.urandom(1)[0] / 256)
+        ended = time.monotonic()
+        handle.contended = ended + _CONTENDED_SECONDS, min(ended - began, _LONGEST_PAUSE)
     raise AssertionError("the last attempt returns or raises")
 
 
