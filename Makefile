@@ -31,7 +31,7 @@ help:
 	@echo "make bench    measure vstate, other stores and the floor; writes the figures into results.json and the docs"
 	@echo "make calls    count the calls of a commit, a read and others; make calls WAY=commit prints them in their order"
 	@echo "make format   format the sources"
-	@echo "make docs     write docs/cli.md from the commands"
+	@echo "make docs     write docs/cli.md and docs/modules.md from the code"
 	@echo "make dist     build the sdist and the wheel into build/dist, and try the wheel in an empty environment"
 	@echo "make site     build the site of the docs, with a reference of every public name, into build/site"
 	@echo "make screenshots   take the pictures of the viewer anew; needs Chromium"
@@ -130,6 +130,7 @@ format: .venv/installed-dev
 
 docs: .venv/installed-dev
 	@$(BIN)/python docs/generate_cli.py
+	@$(BIN)/python docs/generate_modules.py
 
 # The wheel is installed into an empty environment, and runs the programs of the README from there.
 dist: .venv/installed-dev

@@ -30,7 +30,7 @@ NAVIGATION: dict[str, list[str]] = {
     ],
     "For agents": ["integrations", "agents", "agentscope", "agentscope-runtime", "agenticaiframework"],
     "To look things up": ["stores", "sync", "viewer", "cli", "security", "reliability", "benchmarks"],
-    "Inside": ["architecture", "format", "releasing", "contributing", "changelog"],
+    "Inside": ["architecture", "modules", "format", "releasing", "contributing", "changelog"],
 }
 
 MODULES = [

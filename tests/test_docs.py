@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import runpy
 import shelve
 import shlex
 import shutil
@@ -170,6 +171,13 @@ def test_the_map_names_files_that_are_there() -> None:
         file.parent.relative_to(TOP) for root in ("vstate", "cli") for file in (TOP / root).rglob("*.py")
     }
     assert all(f"`{folder}/" in page or f"{folder.name}/`" in page for folder in folders), folders
+
+
+def test_the_list_of_modules_is_current() -> None:
+    """docs/modules.md has the sentence of every module, as its docstring says it now."""
+    made = runpy.run_path(str(TOP / "docs" / "generate_modules.py"))["page"]()
+    assert text_of("docs/modules.md") == made, "run `make docs`"
+    assert not re.findall(r"^\| `[^|]*` \|  \|$", made, re.MULTILINE), "a module has no docstring"
 
 
 def public(mapping: type) -> set[str]:
