@@ -1,4 +1,4 @@
-"""Writes docs/modules.md, a line for each module, from the first sentences of their docstrings.
+"""Writes docs/modules.md, a line for each module, from the first lines of their docstrings.
 
 python docs/generate_modules.py
 """
@@ -6,7 +6,6 @@ python docs/generate_modules.py
 from __future__ import annotations
 
 import ast
-from itertools import groupby
 from pathlib import Path
 
 TOP = Path(__file__).parent.parent
@@ -17,25 +16,27 @@ INTRODUCTION = """\
 
 <!-- docs/generate_modules.py writes this page. Change the docstring of a module, then run `make docs`. -->
 
-What each file is for, by folder. [The map](../CONTRIBUTING.md#the-map) says how the folders stand on each
-other, and [architecture](architecture.md) how a commit goes through them.
+What each file is for. [The map](../CONTRIBUTING.md#the-map) says how the folders stand on each other, and
+[architecture](architecture.md) how a commit goes through them.
+
+| file | what it is for |
+|---|---|
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page. Raises ValueError for a module without a docstring."""
     files = [file.relative_to(TOP) for top in ("vstate", "cli") for file in (TOP / top).rglob("*.py")]
-    parts = [INTRODUCTION]
-    for folder, modules in groupby(sorted(files, key=lambda file: (file.parent, file)), lambda f: f.parent):
-        parts.append(f"\n## {folder}\n\n| file | what it is for |\n|---|---|\n")
-        parts += [f"| `{file.name}` | {_told(file)} |\n" for file in modules]
-    return "".join(parts)
+    rows = [f"| `{file}` | {_told(file)} |\n" for file in sorted(files, key=lambda file: (file.parent, file))]
+    return INTRODUCTION + "".join(rows)
 
 
 def _told(file: Path) -> str:
-    """The first paragraph of the docstring, which is one line, without the name of the module."""
-    text = (ast.get_docstring(ast.parse((TOP / file).read_text("utf-8"))) or "").partition("\n")[0]
-    return text.replace("|", "\\|")
+    """The first line of the module's docstring, as a cell of a table."""
+    told = ast.get_docstring(ast.parse((TOP / file).read_text("utf-8")))
+    if not told:
+        raise ValueError(f"{file} has no docstring")
+    return told.partition("\n")[0].replace("|", "\\|")
 
 
 if __name__ == "__main__":
