@@ -16,6 +16,7 @@ LONGEST_NAME: Final = 200
 
 RESERVED: Final = frozenset(
     [
+        "arrived",
         "commit-graph",
         "damaged",
         "expiry",

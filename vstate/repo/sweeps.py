@@ -2,18 +2,26 @@
 
 An operation reads a ref, and then the objects behind it. If the ref moves or goes in between, a sweep may
 remove these objects. Nothing is damaged then: the operation begins anew, with the refs as they are now.
+
+Commits that arrive before their ref are noted in a row. The next sweep removes those that no ref leads to,
+before it removes anything that they hold. So a commit that is there is whole.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from vstate.errors import CorruptObject
+from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
-from vstate.objects.ids import ObjectId
+from vstate.objects.ids import COMMIT, ID_BYTES, NewObjects, ObjectId
 from vstate.repo.names.refs import Refs
+
+ARRIVED = "arrived/"
+"""The prefix of the rows that name commits which no ref led to when they were written."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -67,3 +75,19 @@ def begins_anew(method: Callable[Concatenate[_Core, _P], _T]) -> Callable[Concat
         return anew(self, partial(method, self, *args, **options), (*args, *options.values()))
 
     return call
+
+
+def arrival(store: KVStore, objects: NewObjects) -> dict[str, bytes]:
+    """The row to write in one transaction with objects, if commits are among them that no ref leads to yet.
+
+    None in a store without transactions: there gc moves garbage to the trash, where it is found.
+    """
+    commits = [oid for oid, new in objects.items() if new.kind is COMMIT]
+    return {ARRIVED + os.urandom(8).hex(): b"".join(commits)} if commits and store.transactional else {}
+
+
+def arrivals(store: KVStore) -> tuple[list[str], list[ObjectId]]:
+    """The keys of these rows, and the commits that they name."""
+    rows = dict(store.items(ARRIVED))
+    ids = b"".join(rows.values())
+    return [*rows], [ObjectId(ids[at : at + ID_BYTES]) for at in range(0, len(ids), ID_BYTES)]

@@ -22,6 +22,7 @@ from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, check_ref_name
 from vstate.repo.objects import Objects
+from vstate.repo.sweeps import arrival
 from vstate.repo.upkeep.damage import Damage, link_key
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
@@ -95,6 +96,7 @@ class _Import:
         self._salvage = Salvage(repo.store)
         self._written = IdSet()  # links to the blobs of this import, which need no second reading
         self._reads_present = self._distrusts_garbage = False
+        self._arrived: list[str] = []
         self.written = 0
         self.refs: dict[str, BundleRef] = {}
 
@@ -107,6 +109,7 @@ class _Import:
         self._check_prerequisites()
         while not self._try(wanted, self._repo.refs.sweep()):
             pass
+        self._repo.store.delete_many(self._arrived)
         self._repo.history.reload()
 
     def _try(self, wanted: Mapping[str, ObjectId], sweep: bytes | None) -> bool:
@@ -171,8 +174,11 @@ class _Import:
             missing = {oid for key, oid in keys.items() if key not in there}
             if missing:
                 objects = {oid: new for oid, new in frame.objects().items() if oid in missing}
-                if not self._repo.store.transact(self._repo.objects.stored(objects), {SWEEP: sweep}):
+                arrived = arrival(self._repo.store, objects)
+                rows = self._repo.objects.stored(objects) | arrived
+                if not self._repo.store.transact(rows, {SWEEP: sweep}):
                     return False
+                self._arrived += arrived
                 self.written += len(objects)
                 for oid, (kind, body) in objects.items():
                     if kind is BLOB:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +18,9 @@ from vstate.repo.exchange.difference import Difference, Needed, new_commits, rea
 from vstate.repo.exchange.remnants import Remnants
 from vstate.repo.graph import graph_key, is_segment
 from vstate.repo.history import History, shallow_row
+from vstate.repo.names.refs import SWEEP
 from vstate.repo.objects import Objects
+from vstate.repo.sweeps import arrival
 from vstate.repo.walk import batches
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class Transfer:
         if not ids:
             return copied
         with ThreadPoolExecutor(1) as threads:
-            sender = _Sender(self._source.objects, self._target.store, self._objects.stored, threads, copied)
+            sender = _Sender(self._source.objects, self._objects, self.sweep, threads, copied)
             for start in range(0, len(ids), GROUP):
                 commits = self._source.objects.commits(ids[start : start + GROUP])
                 needed = self._difference.needs(commits, self._beside(commits))
@@ -194,14 +196,15 @@ class _Sender:
     def __init__(
         self,
         source: Objects,
-        target: KVStore,
-        pack: Callable[[NewObjects], Mapping[str, bytes]],
+        target: Objects,
+        sweep: bytes | None,
         threads: ThreadPoolExecutor,
         copied: Copied,
     ) -> None:
         self._source = source
-        self._target = target
-        self._pack = pack
+        self._objects = target
+        self._target = target.store
+        self._sweep = sweep
         self._threads = threads
         self._copied = copied
         self._writing: Future[None] | None = None
@@ -216,9 +219,11 @@ class _Sender:
         objects: NewObjects = {}
         for item, body in zip(missing, read_bodies(self._source, missing), strict=True):
             objects[item.oid] = Object(item.kind, body)
-        rows = self._pack(objects)
+        rows = self._objects.stored(objects)
         self.finish()
-        self._writing = self._threads.submit(self._write, rows, missing[0].kind)
+        self._writing = self._threads.submit(
+            self._write, rows, missing[0].kind, arrival(self._target, objects)
+        )
 
     def finish(self) -> None:
         """Wait until all objects are written."""
@@ -226,15 +231,16 @@ class _Sender:
         if writing is not None:
             writing.result()
 
-    def _write(self, rows: Mapping[str, bytes], kind: Kind) -> None:
+    def _write(self, rows: Mapping[str, bytes], kind: Kind, arrived: Mapping[str, bytes]) -> None:
         # An interrupted set_many may have written any part, for example a commit without its parent.
         if kind is not COMMIT:
             self._target.set_many(rows)
-        elif self._target.transactional:
-            self._target.transact(rows, {})
-        else:
+        elif not self._target.transactional:
             for key, value in rows.items():
                 self._target.set(key, value)
+        elif not self._target.transact({**rows, **arrived}, {SWEEP: self._sweep}):
+            raise CorruptObject(next(iter(rows)).removeprefix(OBJECT_PREFIX), "gc has removed what it holds")
+        self._copied.rows |= dict.fromkeys(arrived)
         self._copied.objects += len(rows)
         self._copied.bytes += sum(map(len, rows.values()))
 

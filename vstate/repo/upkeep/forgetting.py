@@ -15,7 +15,7 @@ from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
 from vstate.repo.names.refs import HEADS, LABELS, LIFETIME, REF, SWEEP, read_lifetime
-from vstate.repo.sweeps import anew
+from vstate.repo.sweeps import anew, arrivals
 from vstate.repo.upkeep.gc import MOST_DELETED, Collector, new_mark
 from vstate.repo.upkeep.reach import Reach
 
@@ -127,9 +127,12 @@ class _Forgetting:
         self._require_not_head()
         self._walk()  # the branch may have moved
         self._collector.catch_up()
-        gone = (oid for oid in chain(self._commits, self._others) if oid not in self._collector.reach)
+        arrived, commits = arrivals(self._store)
+        ids = chain(commits, self._commits, self._others)
+        gone = (oid for oid in ids if oid not in self._collector.reach)
         return {
             SWEEP: new_mark(),
+            **dict.fromkeys(arrived),
             **dict.fromkeys([REF + self._ref, LIFETIME + self._ref, LABELS + self._ref]),
             **self._repo.policies.rows_without(self._name),
             **dict.fromkeys(self._rows()),

@@ -35,7 +35,7 @@ from vstate.repo.names.refs import (
     ReflogEntry,
 )
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
-from vstate.repo.sweeps import anew
+from vstate.repo.sweeps import anew, arrivals
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.upkeep.reach import Reach
 
@@ -425,9 +425,10 @@ class Collector:
 
         def plan() -> Mapping[str, bytes | None]:
             self.catch_up()
-            keys = [OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self.reach]
+            arrived, commits = arrivals(self._store)
+            keys = [OBJECT_PREFIX + oid.hex() for oid in (*commits, *ids) if oid not in self.reach]
             sizes.update({key: len(value) for key, value in self._store.get_many(keys).items()})
-            return {SWEEP: new_mark(), **dict.fromkeys(keys)}
+            return {SWEEP: new_mark(), **dict.fromkeys([*arrived, *keys])}
 
         if not self._store.exclusively(plan):
             return False

@@ -37,6 +37,7 @@ from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.rules.labels import parse_labels
 from vstate.repo.rules.leases import LEASE, SIGHT, parse_lease, parse_sights
 from vstate.repo.rules.policies import POLICY, parse_policies
+from vstate.repo.sweeps import ARRIVED
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
 
@@ -61,6 +62,7 @@ _PREFIXES = (
     SIGHT,
     LIFETIME,
     GRAPH,
+    ARRIVED,
 )
 
 
