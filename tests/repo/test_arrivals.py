@@ -11,6 +11,7 @@ from vstate import Memory, Versioned
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.repo import Repository
 from vstate.repo.names.refs import REF
+from vstate.repo.sweeps import arrivals
 
 
 class Killed(Exception):
@@ -72,3 +73,19 @@ def test_a_commit_that_arrives_beside_gc_is_whole_or_gone(way: str, number: int)
     state.push(store)
     assert dict(Versioned(store, branch="side")) == dict(state)
     assert not list(store.keys("arrived/"))
+
+
+def test_commits_that_arrived_without_a_ref_stay_noted() -> None:
+    """Until a sweep: the import brought them, and moved no ref to them."""
+    store, other = Memory(), Memory()
+    for each in (store, other):
+        Repository(each).commit("main", set={"value": id(each)})
+    bundle = io.BytesIO()
+    Repository(other).export(bundle, ["main"])
+    repo = Repository(store)
+    bundle.seek(0)
+    assert [ref.outcome for ref in repo.import_bundle(bundle).refs] == ["diverged"]
+    assert arrivals(store)[1] == [Repository(other).resolve("main").oid]
+    assert repo.fsck().foreign == 0
+    repo.gc()
+    assert arrivals(store) == ([], [])

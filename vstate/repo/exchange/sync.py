@@ -350,7 +350,7 @@ class Sync:
             target.stamp()
         if not wanted.moves:
             return target.store.transact(copied.rows, {SWEEP: transfer.sweep, **absent})
-        rows = {**copied.rows, **(wanted.rows if old is None else {})}
+        rows = {**copied.rows, **dict.fromkeys(copied.arrived), **(wanted.rows if old is None else {})}
         try:
             return target.refs.publish(
                 wanted.ref,

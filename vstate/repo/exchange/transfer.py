@@ -15,7 +15,6 @@ from vstate.objects.commit import LATEST, Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
 from vstate.repo.core import Core
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
-from vstate.repo.exchange.remnants import Remnants
 from vstate.repo.graph import graph_key, is_segment
 from vstate.repo.history import History, shallow_row
 from vstate.repo.names.refs import SWEEP
@@ -42,10 +41,12 @@ class Copied:
     """The copied objects: their number, and the bytes of their stored form.
 
     `rows` are ends of histories, to write with the ref if the commits that they cut off are still `absent`.
+    `arrived` are the keys of the rows that name the commits until a ref leads to them.
     """
 
     rows: dict[str, bytes | None] = field(default_factory=dict)
     absent: set[ObjectId] = field(default_factory=set)
+    arrived: list[str] = field(default_factory=list)
     objects: int = 0
     bytes: int = 0
 
@@ -54,7 +55,7 @@ class Transfer:
     """Copies the objects that commits of `source` need to `target`.
 
     Objects that a ref of the target leads to are whole there; they are neither looked at nor sent. Other
-    objects may be remnants of an interrupted transfer, or about to be removed by gc, so the transfer looks
+    objects may be left of an interrupted transfer, or about to be removed by gc, so the transfer looks
     for each of them. Its findings hold as long as `sweep` is the last sweep of the target: moving the ref has
     that as a condition.
 
@@ -71,7 +72,6 @@ class Transfer:
         # Not the repository's own, which remember commits that gc may just have removed.
         self._objects = Objects(target.store.uncached())
         self._history = History(self._objects)
-        self._remnants = Remnants(target.store, self._history)
         self._near_is_source = near is source
         stores = [source.objects, self._objects]
         self._places = stores if self._near_is_source else stores[::-1]
@@ -126,12 +126,11 @@ class Transfer:
         left = self._source.history.parents(commit)
         cut = [oid for oid in commit.parent_ids if oid not in left]
         # The target may have older commits that only a reflog leads to: they stay part of the history.
-        there = _present(self._target.store, cut)
-        kept = [oid for oid in there if oid in self._known or oid not in self._remnants]
+        kept = _present(self._target.store, cut)
         key, row = shallow_row(commit.oid, [oid for oid in commit.parent_ids if oid in left or oid in kept])
         if len(kept) < len(cut):
             copied.rows[key] = row
-            copied.absent.update(oid for oid in cut if oid not in there)
+            copied.absent.update(oid for oid in cut if oid not in kept)
         elif self._history.is_shallow(commit):
             copied.rows[key] = None
 
@@ -240,7 +239,7 @@ class _Sender:
                 self._target.set(key, value)
         elif not self._target.transact({**rows, **arrived}, {SWEEP: self._sweep}):
             raise CorruptObject(next(iter(rows)).removeprefix(OBJECT_PREFIX), "gc has removed what it holds")
-        self._copied.rows |= dict.fromkeys(arrived)
+        self._copied.arrived += arrived
         self._copied.objects += len(rows)
         self._copied.bytes += sum(map(len, rows.values()))
 
