@@ -277,7 +277,7 @@ def test_a_complete_object_is_not_loaded_twice(old: ModuleType, monkeypatch: pyt
     def refuse(*_: Any) -> None:
         raise AssertionError("the unpickler in Python ran")
 
-    monkeypatch.setattr("vstate.values.tracing.Tracer.load", refuse)
+    monkeypatch.setattr("vstate.values.loading.Tracer.load", refuse)
     assert len(Versioned(store)["plans"]) == 10
 
 

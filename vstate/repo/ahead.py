@@ -15,7 +15,7 @@ from vstate.repo.compare.reading import BATCH_BYTES, FIRST_BATCH, LONGEST_BATCH,
 from vstate.repo.core import Core
 from vstate.spans import spanned
 from vstate.values.entry import PICKLE, Entry, Short
-from vstate.values.pickling import is_plain, load_plain
+from vstate.values.loading import is_plain, load_plain
 
 
 class _Expected(NamedTuple):

@@ -41,8 +41,7 @@ from vstate.values.entry import (
     read_parts,
 )
 from vstate.values.likeness import is_alike_in_parts, may_count_partly
-from vstate.values.opcodes import may_hold
-from vstate.values.pickling import NAMES
+from vstate.values.opcodes import NAMES, may_hold
 
 
 class Plan:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from vstate.errors import CannotLoad
+from vstate.values.loading import Tracer
 from vstate.values.pickling import Pickler, dumps_unproven
-from vstate.values.tracing import Tracer
 
 _DEEP_PATH_LIMIT: Final = 3
 

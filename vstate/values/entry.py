@@ -23,8 +23,8 @@ from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chun
 from vstate.values.allow import Allow
 from vstate.values.culprits import own_error
 from vstate.values.definitions import Definition
-from vstate.values.opcodes import frameless, may_hold
-from vstate.values.pickling import EMPTY_SET, FROZENSET, Check, load_value, pickled
+from vstate.values.opcodes import EMPTY_SET, FROZENSET, frameless, may_hold
+from vstate.values.pickling import Check, load_value, pickled
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
 _WITH_PARTS = (PICKLE, BYTES, TEXT)

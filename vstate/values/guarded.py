@@ -11,7 +11,7 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from functools import partial, wraps
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -23,11 +23,8 @@ from vstate.values.allow import CODE, Allow
 from vstate.values.builders import Builders
 from vstate.values.exceptions import restore_exception
 from vstate.values.fields import set_fields
+from vstate.values.loading import Buffers, Loader, Tracer, loaded
 from vstate.values.opcodes import framed
-from vstate.values.pickling import Loader, loaded
-from vstate.values.tracing import Tracer
-
-Buffers = Sequence[bytearray | memoryview]
 
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of the class can be set
 _SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Enum)

@@ -15,17 +15,15 @@ from itertools import chain
 from typing import Any, ClassVar, Final
 
 from vstate.plural import counted
-from vstate.values import (
-    shapes,
-    tables,  # noqa: F401  # `preview` reads tables, and a process that has read a pickle imports nothing more
-)
+from vstate.values import shapes
 from vstate.values.arrays import Array
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.hashtable import CROWDED, HashTable, add_members, make_frozenset
-from vstate.values.instance import Global, Instance, preview, printable
+from vstate.values.instance import Global, Instance, printable
 from vstate.values.opcodes import OPCODES, STOP
 from vstate.values.plain import plain
 from vstate.values.serialized import KINDS, read_serialized
+from vstate.values.tables import preview
 
 __all__ = [
     "Array",

@@ -1,4 +1,4 @@
-"""Instance and Global, which stand for objects that were not built; `preview` shows values to people."""
+"""Instance and Global, which stand for objects that were not built; `outline` shows values to people."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Final
 
 from vstate.plural import counted
 
-__all__ = ["Global", "Instance", "in_order", "is_float_nan", "preview", "printable"]
+__all__ = ["MOST_NODES", "Global", "Instance", "in_order", "is_float_nan", "outline", "printable"]
 
 _LONGEST_NAME: Final = 200
 _LONGEST_TEXT: Final = 500
-_MOST_NODES: Final = 2000
-_TABLE_NODES: Final = 100  # the cost of a frame in an unknown form, which was read in vain
+MOST_NODES: Final = 2000
 _WIDEST_INT: Final = 1000  # bits: the decimal digits of an int take quadratic time, and over 4300 raise
 
 
@@ -60,7 +59,7 @@ class Instance:
     called: bool = False
 
     def __repr__(self) -> str:
-        return preview(self, width=None, max_depth=4, max_items=10)
+        return outline(self, width=None, max_depth=4, max_items=10)
 
     def children(self) -> Iterator[object]:
         """Everything directly inside; `args`, `items` and `entries` whole, since others may share them."""
@@ -99,47 +98,42 @@ def in_order(members: Iterable[object]) -> list[object]:
     return [*sorted(numbers), *sorted(texts), *others]
 
 
-def preview(
+def outline(
     value: object,
     *,
     width: int | None = 80,
     max_depth: int = 6,
     max_items: int = 20,
-    max_nodes: int = _MOST_NODES,
+    max_nodes: int = MOST_NODES,
     measure: Callable[[str], int] = len,
+    kind: type[Outline] | None = None,
 ) -> str:
-    """`value`, as `inert.read` returns it, for people: one line if it fits `width` columns, else several.
-
-    The text of any value is bounded. "…" with a number stands for deeper containers, later items, the rest
-    of long strings, and everything after `max_nodes` parts. A container inside itself is `<cycle>`. Control
-    characters are escaped, so a stored string cannot drive a terminal. `width=None` makes one line of any
-    length. `measure` gives the columns of a text; wide characters take two on a terminal.
-    """
-    node = _Outline(max_depth=max_depth, max_items=max_items, max_nodes=max_nodes).node(value, 0)
+    """As `inert.preview` promises, with frames as any other object. `kind` is the class that outlines."""
+    node = (kind or Outline)(max_depth, max_items, max_nodes).node(value, 0)
     if width is None:
-        return _flat(node)
+        return flat(node)
     return "\n".join(_laid_out(node, "", "", 0, width, measure))
 
 
 @dataclass(slots=True)
-class _Group:
+class Group:
     """A part of a preview in brackets. Each part inside has a prefix, such as `name=`."""
 
     opening: str
     closing: str
-    parts: list[tuple[str, str | _Group]]
+    parts: list[tuple[str, str | Group]]
 
 
-class _Outline:
+class Outline:
     """Turns a value into a bounded number of nested groups of text."""
 
-    def __init__(self, *, max_depth: int, max_items: int, max_nodes: int) -> None:
+    def __init__(self, max_depth: int, max_items: int, max_nodes: int) -> None:
         self.max_depth = min(max_depth, 50)
         self.max_items = max_items
         self.left = max_nodes
         self.inside: set[int] = set()
 
-    def node(self, value: object, depth: int) -> str | _Group:
+    def node(self, value: object, depth: int) -> str | Group:
         self.left -= 1
         if not isinstance(value, list | tuple | dict | set | frozenset | Instance):
             if isinstance(value, str | bytes | bytearray):
@@ -157,87 +151,67 @@ class _Outline:
         finally:
             self.inside.remove(id(value))
 
-    def _container(self, value: object, depth: int) -> _Group:
+    def _container(self, value: object, depth: int) -> Group:
         if isinstance(value, Instance):
-            return self._table(value, depth) or self._instance(value, depth)
+            return self.table(value, depth) or self._instance(value, depth)
         if isinstance(value, dict):
-            return _Group("{", "}", self._entries(value, depth))
+            return Group("{", "}", self._entries(value, depth))
         if isinstance(value, list):
-            return _Group("[", "]", self._items(value, len(value), depth))
+            return Group("[", "]", self.items(value, len(value), depth))
         if isinstance(value, tuple):
             closing = ",)" if len(value) == 1 else ")"
-            return _Group("(", closing, self._items(value, len(value), depth))
+            return Group("(", closing, self.items(value, len(value), depth))
         assert isinstance(value, set | frozenset)
         members = in_order(value) if len(value) <= 1000 else value
-        parts = self._items(members, len(value), depth)
+        parts = self.items(members, len(value), depth)
         if isinstance(value, frozenset):
-            return _Group("frozenset({", "})", parts) if parts else _Group("frozenset(", ")", parts)
-        return _Group("{", "}", parts) if parts else _Group("set(", ")", parts)
+            return Group("frozenset({", "})", parts) if parts else Group("frozenset(", ")", parts)
+        return Group("{", "}", parts) if parts else Group("set(", ")", parts)
 
-    def _table(self, instance: Instance, depth: int) -> _Group | None:
-        """A frame inside a value: its columns, with their dtypes and first cells. None for other objects."""
-        from vstate.values.tables import is_table, table_of  # late: tables are read from instances
+    def table(self, instance: Instance, depth: int) -> Group | None:
+        """The outline of a frame; None for other objects."""
+        return None
 
-        if not is_table(instance):
-            return None
-        table = table_of(instance)
-        if table is None:
-            self.left -= _TABLE_NODES
-            return None
-        parts: list[tuple[str, str | _Group]] = [("", counted(table.rows, "row"))]
-        for column in islice(table.columns, self.max_items):
-            if self.left < 0:
-                break
-            name = column.name
-            prefix = f"{printable(name) if isinstance(name, str) else _flat(self.node(name, depth))}: "
-            cells = self._items(column.cells(0, self.max_items), column.rows, depth)
-            prefix = "" if name is None else prefix  # a series without a name
-            parts.append((prefix, _Group(f"{printable(column.dtype)} [", "]", cells)))
-        if len(parts) <= len(table.columns):
-            parts.append(("", _more(len(table.columns) + 1 - len(parts))))
-        self.left -= len(table.columns)
-        return _Group(f"{printable(instance.type)}(", ")", parts)
-
-    def _instance(self, instance: Instance, depth: int) -> _Group:
-        parts = self._items(instance.args, len(instance.args), depth)
+    def _instance(self, instance: Instance, depth: int) -> Group:
+        parts = self.items(instance.args, len(instance.args), depth)
         if instance.items is not None:
-            parts.append(("", _Group("[", "]", self._items(instance.items, len(instance.items), depth))))
+            parts.append(("", Group("[", "]", self.items(instance.items, len(instance.items), depth))))
         if instance.entries is not None:
-            parts.append(("", _Group("{", "}", self._entries(instance.entries, depth))))
+            parts.append(("", Group("{", "}", self._entries(instance.entries, depth))))
         for named in (instance.kwargs, instance.fields):
             for name, value in islice(named.items(), self.max_items):
                 if self.left < 0:
                     break
                 parts.append((f"{printable(name)}=", self.node(value, depth)))
             if len(named) > self.max_items:
-                parts.append(("", _more(len(named) - self.max_items)))
+                parts.append(("", more(len(named) - self.max_items)))
         if instance.state is not None:
             parts.append(("state=", self.node(instance.state, depth)))
         name = printable(instance.type)
-        return _Group(f"<{name}(", ")>", parts) if instance.called else _Group(f"{name}(", ")", parts)
+        return Group(f"<{name}(", ")>", parts) if instance.called else Group(f"{name}(", ")", parts)
 
-    def _items(self, items: Iterable[object], total: int, depth: int) -> list[tuple[str, str | _Group]]:
-        parts: list[tuple[str, str | _Group]] = []
+    def items(self, items: Iterable[object], total: int, depth: int) -> list[tuple[str, str | Group]]:
+        parts: list[tuple[str, str | Group]] = []
         for item in islice(items, self.max_items):
             if self.left < 0:
                 break
             parts.append(("", self.node(item, depth)))
         if len(parts) < total:
-            parts.append(("", _more(total - len(parts))))
+            parts.append(("", more(total - len(parts))))
         return parts
 
-    def _entries(self, entries: dict[object, object], depth: int) -> list[tuple[str, str | _Group]]:
-        parts: list[tuple[str, str | _Group]] = []
+    def _entries(self, entries: dict[object, object], depth: int) -> list[tuple[str, str | Group]]:
+        parts: list[tuple[str, str | Group]] = []
         for key, value in islice(entries.items(), self.max_items):
             if self.left < 0:
                 break
-            parts.append((f"{_flat(self.node(key, depth))}: ", self.node(value, depth)))
+            parts.append((f"{flat(self.node(key, depth))}: ", self.node(value, depth)))
         if len(parts) < len(entries):
-            parts.append(("", _more(len(entries) - len(parts))))
+            parts.append(("", more(len(entries) - len(parts))))
         return parts
 
 
-def _more(count: int) -> str:
+def more(count: int) -> str:
     return f"… {count} more"
 
 
@@ -270,17 +244,17 @@ def _atom(value: object) -> str:
     return f"<{printable(type(value).__name__)}>"
 
 
-def _flat(node: str | _Group) -> str:
+def flat(node: str | Group) -> str:
     if isinstance(node, str):
         return node
-    inside = ", ".join(prefix + _flat(part) for prefix, part in node.parts)
+    inside = ", ".join(prefix + flat(part) for prefix, part in node.parts)
     return f"{node.opening}{inside}{node.closing}"
 
 
 def _laid_out(
-    node: str | _Group, prefix: str, suffix: str, indent: int, width: int, measure: Callable[[str], int]
+    node: str | Group, prefix: str, suffix: str, indent: int, width: int, measure: Callable[[str], int]
 ) -> Iterator[str]:
-    line = f"{' ' * indent}{prefix}{_flat(node)}{suffix}"
+    line = f"{' ' * indent}{prefix}{flat(node)}{suffix}"
     if isinstance(node, str) or (len(line) <= 2 * width and measure(line) <= width):
         yield line
         return

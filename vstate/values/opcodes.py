@@ -10,6 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+NAMES = 0x93
+"""The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
+
+EMPTY_SET, FROZENSET = 0x8F, 0x91
+"""The opcodes before the items of a set, and behind those of a frozenset."""
+
 __all__ = [
     "FRAME",
     "OPCODES",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
-import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,18 +9,16 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from vstate.errors import CannotLoad
 from vstate.forks import is_mine, new_lock, renew_in_child
-from vstate.values import builders, definitions, evolution
+from vstate.values import builders, definitions
 from vstate.values.allow import Allow
 from vstate.values.code import runs_code
-from vstate.values.fields import field_names, is_by_name, make, set_fields
-from vstate.values.opcodes import framed, join_pieces, may_hold, tokens
-
-if TYPE_CHECKING:
-    from vstate.values.tracing import Tracer
+from vstate.values.fields import is_by_name
+from vstate.values.loading import Buffers, load_any
+from vstate.values.opcodes import join_pieces
 
 OUT_OF_BAND_BYTES = 1024
 """A contiguous buffer from this size on leaves the pickle and is stored beside it."""
@@ -35,17 +31,6 @@ LONG_BYTEARRAY = 4 * 1024 * 1024
 
 A shorter one is copied into the pickle in one step, so that another thread can change its length meanwhile.
 """
-
-NAMES = 0x93
-"""The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
-
-EMPTY_SET, FROZENSET = 0x8F, 0x91
-"""The opcodes before the items of a set, and behind those of a frozenset."""
-
-_EXTENSIONS = 0x82, 0x83, 0x84
-"""The opcodes for classes with a short code, which an unpickler remembers and does not look for again."""
-
-_SHORT = 4096  # bytes; a Loader of a pickle up to here takes less time than a look for names
 
 _RETRIES = 20
 _LONG_SWITCH_SECONDS = 10.0
@@ -121,11 +106,12 @@ class Check(NamedTuple):
     def load(self) -> None:
         """Load the pickle; CannotLoad. Its classes that run no code of their own are proven then."""
         try:
-            loads(self.data, [buffer.toreadonly() for buffer in self.buffers])  # not copied: they may be long
+            # Not copied: they may be long.
+            load_any(self.data, [buffer.toreadonly() for buffer in self.buffers])
         except CannotLoad:
             if not self.buffers:
                 raise
-            loads(self.data, [bytearray(buffer) for buffer in self.buffers])  # some classes write to them
+            load_any(self.data, [bytearray(buffer) for buffer in self.buffers])  # some classes write to them
         for kind in self.kinds:
             reduced = issubclass(kind, BaseException | FunctionType | type) or is_by_name(kind)
             if runs_code(kind):
@@ -243,9 +229,7 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
     return join_pieces(file), buffers, pickler
 
 
-def loads(
-    data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = (), *, allow: Allow | None = None
-) -> Any:
+def loads(data: bytes | bytearray, buffers: Buffers = (), *, allow: Allow | None = None) -> Any:
     """The value that `dumps` stored in `data` and `buffers`.
 
     Unpickling runs the code that the pickle names: any, or with `allow` only names that it covers. Raises
@@ -256,7 +240,7 @@ def loads(
 
 def load_value(
     data: bytes | bytearray,
-    buffers: Sequence[bytearray | memoryview] = (),
+    buffers: Buffers = (),
     allow: Allow | None = None,
     names: list[str] | None = None,
 ) -> tuple[Any, bool]:
@@ -264,184 +248,8 @@ def load_value(
 
     `names` gets the names in the pickle.
     """
-    if allow is not None:
-        # Late: it imports this module, and a program without an allow-list never needs it.
-        from vstate.values.guarded import loads_allowed
+    if allow is None:
+        return load_any(data, buffers, names)
+    from vstate.values.guarded import loads_allowed  # late: a program without an allow-list never needs it
 
-        return loads_allowed(data, buffers, allow, names)
-    if not buffers and (NAMES not in data or (len(data) > _SHORT and not may_hold(data, NAMES))):
-        return load_plain(data), False  # it names no class, and needs no Loader: a third of its time
-    tracer = partial(_tracer, data, buffers)
-    loader = Loader(io.BytesIO(framed(data)), buffers=buffers)
-    loader.names = names
-    try:
-        value = loaded(loader.load, tracer)
-        if loader.by_name <= loader.given and not (
-            loader.evolving and evolution.lacks_fields(value, loader.evolving)
-        ):
-            return value, loader.evolved
-    except (evolution.UpgradeNeeded, AttributeError):
-        pass  # it may have no attributes any more, but slots
-    except Exception as error:
-        # A key may have lacked the field that its hash needs.
-        if isinstance(error, MemoryError) or not (loader.evolving or loader.by_name - loader.given):
-            raise
-    evolving = tracer()
-    evolving.names = names
-    return loaded(evolving.load, tracer), evolving.evolved
-
-
-def is_plain(data: bytes) -> bool:
-    """Whether a short pickle, of protocol 4 or later, surely names no class and holds no set."""
-    if NAMES not in data and EMPTY_SET not in data and FROZENSET not in data:
-        return True
-    return not may_hold(data, NAMES, EMPTY_SET, FROZENSET)  # a float may have these bytes, and so may text
-
-
-def load_plain(data: bytes | bytearray | memoryview) -> Any:
-    """The value of a pickle that names no class; CannotLoad."""
-    try:
-        return pickle.loads(data)
-    except Exception as error:  # a damaged pickle may raise anything
-        explain(error, partial(_tracer, data, ()))
-        raise
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Loads nothing that has a name."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise CannotLoad(f"{module}.{name}", "only plain data is loaded here")
-
-
-def load_only_plain(data: bytes | bytearray) -> Any:
-    """The value of any pickle of plain data. CannotLoad, and no code has run, if it names something else.
-
-    It takes less time than a look for names, because data may have the bytes of one.
-    """
-    if getattr(copyreg, "_inverted_registry", None) and may_hold(bytes(data), *_EXTENSIONS):
-        found = tokens(bytes(data))
-        if found is None or any(token[0] in _EXTENSIONS for token in found):
-            raise CannotLoad("copyreg", "only plain data is loaded here")
-    try:
-        return _PlainUnpickler(io.BytesIO(framed(bytes(data)))).load()
-    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CannotLoad("its pickle", f"{type(error).__name__}: {error}") from error
-
-
-def _tracer(data: bytes | bytearray | memoryview, buffers: Sequence[bytearray | memoryview]) -> Tracer:
-    from vstate.values.tracing import Tracer  # late: only errors need it
-
-    return Tracer(io.BytesIO(data), buffers=buffers)
-
-
-def loaded(load: Callable[[], Any], tracer: Callable[[], Tracer]) -> Any:
-    """The result of `load`, with errors as `explain` tells them."""
-    try:
-        return load()
-    except Exception as error:  # the code that a pickle names may raise anything
-        explain(error, tracer)
-        raise
-
-
-def explain(error: Exception, tracer: Callable[[], Tracer]) -> None:
-    """Raise CannotLoad for an error of loading, with the name that fails once more in a `tracer`.
-
-    An error that does not come again is not the value's: a signal handler raised it, say. The caller raises
-    it as it is, and so MemoryError.
-    """
-    if isinstance(error, CannotLoad | MemoryError):
-        return
-    tracing = tracer()
-    try:
-        tracing.load()
-    except Exception:  # as above
-        reason = f"{type(error).__name__}: {error}"
-        name = tracing.calling or tracing.last_global or "its pickle"
-        raise CannotLoad(name, reason, called=bool(tracing.calling)) from error
-
-
-class Finder:
-    """Finds classes as pickle does, but for a class of `__main__` it takes the running program's own.
-
-    cloudpickle would make a second class of the same name. In a program that was started again, isinstance()
-    with the program's own class would then be False.
-    """
-
-    names: list[str] | None = None
-    """Gets each name that the pickle finds."""
-    last_global = ""
-    builders: builders.Builders | None = None
-    """Made at the first name that needs one: most pickles have none."""
-
-    def record(self, module: str, name: str) -> None:
-        self.last_global = f"{module}.{name}"
-        if self.names is not None:
-            self.names.append(self.last_global)
-
-    def find_class(self, module: str, name: str) -> Any:
-        self.record(module, name)
-        if module in builders.MODULES:
-            if self.builders is None:
-                self.builders = builders.Builders(self._load_definition, self.note)
-            builder = self.builders.find(module, name)
-            if builder is not None:
-                return builder
-        new = evolution.present(self.last_global)
-        if new is None:
-            found = super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
-        else:
-            found = evolution.find(new, self.last_global)
-        self.note(found)
-        return found
-
-    def _load_definition(self, data: bytes) -> Any:
-        found = loads(data)
-        if isinstance(found, type) and evolution.has_upgrade(found):
-            self.note(found)
-        return found
-
-    def note(self, found: Any) -> None:
-        """The pickle names this class or function."""
-
-
-class Loader(Finder, pickle.Unpickler):
-    """The unpickler in C. It stops with UpgradeNeeded at a class whose fields the program upgrades."""
-
-    evolving: tuple[type, ...] = ()
-    """The classes in the pickle that have fields with defaults."""
-    evolved = False
-    """Whether an object was made with the default of a field that it was not stored with."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.by_name: set[type] = set()
-        """The classes in the pickle whose new objects get their fields by name."""
-        self.given: set[type] = set()
-        """Those of which an object got fields so. Objects of others may have a state of an older class."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        if found is set_fields:
-            return self._set_fields
-        return self._make if found is make else found
-
-    def _set_fields(self, obj: Any, fields: dict[str, Any]) -> Any:
-        self.given.add(type(obj))
-        return set_fields(obj, fields)
-
-    def _make(self, kind: type, fields: dict[str, Any]) -> Any:
-        self.evolved = self.evolved or len(fields) < len(field_names(kind) or ())
-        return make(kind, fields)
-
-    def note(self, found: Any) -> None:
-        """The pickle names this class or function."""
-        if isinstance(found, type):
-            if self.names is not None and found.__module__ == "__main__":
-                self.names.append(f"__main__.{found.__qualname__}")
-            if evolution.has_upgrade(found):
-                raise evolution.UpgradeNeeded(self.last_global, "the program upgrades its fields")
-            if evolution.defaults(found):
-                self.evolving += (found,)
-            if is_by_name(found) and field_names(found) is None:
-                self.by_name.add(found)
+    return loads_allowed(data, buffers, allow, names)

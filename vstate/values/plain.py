@@ -11,8 +11,8 @@ from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
 from vstate.values.arrays import Array
-from vstate.values.instance import Global, Instance, in_order, preview
-from vstate.values.tables import Column, Table, is_table, table_of
+from vstate.values.instance import Global, Instance, in_order
+from vstate.values.tables import Column, Table, is_table, preview, table_of
 
 __all__ = ["plain"]
 

@@ -44,7 +44,8 @@ from vstate.sessions.shielding import in_thread
 from vstate.state.base import ReadableState
 from vstate.state.live import Live
 from vstate.state.snapshot import Snapshot
-from vstate.values.pickling import dumps, is_plain, loads
+from vstate.values.loading import is_plain
+from vstate.values.pickling import dumps, loads
 
 _ITEMS: Final = "items"
 _VECTORS: Final = "vectors"
