@@ -30,7 +30,8 @@ from vstate.repo.objects import Objects
 from vstate.values import guarded
 from vstate.values.allow import ALWAYS, Allow
 from vstate.values.entry import Entry, decode_value, encode_value
-from vstate.values.pickling import dumps, load_value, loads
+from vstate.values.loading import load_any
+from vstate.values.pickling import dumps, loads
 
 NOTHING = Allow([])
 APP = Allow(["guestapp"])
@@ -309,7 +310,7 @@ def test_it_loads_as_without_a_list(name: str) -> None:
     value = shape.make()
     data, buffers = dumps(value)
     found: list[str] = []
-    load_value(data, [bytearray(buffer) for buffer in buffers], names=found)
+    load_any(data, [bytearray(buffer) for buffer in buffers], names=found)
     names = set(found)
     if any(name.startswith(("cloudpickle.", "vstate.")) for name in names):
         names |= {"cloudpickle", "builtins", "types"}

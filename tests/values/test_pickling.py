@@ -12,7 +12,7 @@ import pytest
 from vstate import Unpicklable, Versioned
 from vstate.errors import CannotLoad
 from vstate.values.entry import encode_value
-from vstate.values.loading import load_only_plain
+from vstate.values.opcodes import load_only_plain
 from vstate.values.pickling import LONG_BYTEARRAY
 
 SCRIPT = """

@@ -26,7 +26,7 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges
 from vstate.values.entry import PICKLE, read_parts
-from vstate.values.loading import load_only_plain
+from vstate.values.opcodes import load_only_plain
 
 SEGMENT_BYTES = 8 * 1024
 """A segment takes records up to this size, and then is one object. A longer record has a segment alone.

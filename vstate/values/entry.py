@@ -23,8 +23,9 @@ from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chun
 from vstate.values.allow import Allow
 from vstate.values.culprits import own_error
 from vstate.values.definitions import Definition
+from vstate.values.loading import load_any
 from vstate.values.opcodes import EMPTY_SET, FROZENSET, frameless, may_hold
-from vstate.values.pickling import Check, load_value, pickled
+from vstate.values.pickling import Check, pickled
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
 _WITH_PARTS = (PICKLE, BYTES, TEXT)
@@ -344,7 +345,12 @@ def decode_value(entry: Entry | Short, reader: Reader, *, allow: Allow | None = 
         buffers = [_writable(part) for part in others]
     if codec == PICKLE:
         names: list[str] = []
-        value, evolved = load_value(data, buffers, allow, names)
+        if allow is None:
+            value, evolved = load_any(data, buffers, names)
+        else:
+            from vstate.values.guarded import loads_allowed  # late, as in `pickling.loads`
+
+            value, evolved = loads_allowed(data, buffers, allow, names)
         sets = (EMPTY_SET in data or FROZENSET in data) and may_hold(data, EMPTY_SET, FROZENSET)
         # As in `Entry.decode`.
         return tuple.__new__(Decoded, (value, chunks, size, evolved or sets, names))

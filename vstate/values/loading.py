@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import io
 import pickle
 from collections.abc import Callable, Sequence
@@ -12,12 +11,9 @@ from typing import Any, ClassVar, TypeAlias
 from vstate.errors import CannotLoad
 from vstate.values import builders, evolution
 from vstate.values.fields import field_names, is_by_name, make, set_fields
-from vstate.values.opcodes import EMPTY_SET, FROZENSET, NAMES, framed, may_hold, tokens
+from vstate.values.opcodes import EMPTY_SET, FROZENSET, NAMES, framed, may_hold
 
 Buffers: TypeAlias = Sequence[bytearray | memoryview]
-
-_EXTENSIONS = 0x82, 0x83, 0x84
-"""The opcodes for classes with a short code, which an unpickler remembers and does not look for again."""
 
 _SHORT = 4096  # bytes; a Loader of a pickle up to here takes less time than a look for names
 
@@ -66,28 +62,6 @@ def load_plain(data: bytes | bytearray | memoryview) -> Any:
     except Exception as error:  # a damaged pickle may raise anything
         explain(error, partial(_tracer, data, ()))
         raise
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Loads nothing that has a name."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise CannotLoad(f"{module}.{name}", "only plain data is loaded here")
-
-
-def load_only_plain(data: bytes | bytearray) -> Any:
-    """The value of any pickle of plain data. CannotLoad, and no code has run, if it names something else.
-
-    It takes less time than a look for names, because data may have the bytes of one.
-    """
-    if getattr(copyreg, "_inverted_registry", None) and may_hold(bytes(data), *_EXTENSIONS):
-        found = tokens(bytes(data))
-        if found is None or any(token[0] in _EXTENSIONS for token in found):
-            raise CannotLoad("copyreg", "only plain data is loaded here")
-    try:
-        return _PlainUnpickler(io.BytesIO(framed(bytes(data)))).load()
-    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CannotLoad("its pickle", f"{type(error).__name__}: {error}") from error
 
 
 def _tracer(data: bytes | bytearray | memoryview, buffers: Buffers) -> Tracer:

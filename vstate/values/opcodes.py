@@ -7,8 +7,30 @@ removes the frames before a pickle is stored, and `framed` adds a single one bef
 
 from __future__ import annotations
 
+import copyreg
+import io
+import pickle
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from vstate.errors import CannotLoad
+
+__all__ = [
+    "EMPTY_SET",
+    "FRAME",
+    "FROZENSET",
+    "NAMES",
+    "OPCODES",
+    "PROTO",
+    "STOP",
+    "Opcode",
+    "framed",
+    "frameless",
+    "join_pieces",
+    "load_only_plain",
+    "may_hold",
+    "tokens",
+]
 
 NAMES = 0x93
 """The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
@@ -16,17 +38,8 @@ NAMES = 0x93
 EMPTY_SET, FROZENSET = 0x8F, 0x91
 """The opcodes before the items of a set, and behind those of a frozenset."""
 
-__all__ = [
-    "FRAME",
-    "OPCODES",
-    "PROTO",
-    "STOP",
-    "Opcode",
-    "framed",
-    "frameless",
-    "may_hold",
-    "tokens",
-]
+_EXTENSIONS = 0x82, 0x83, 0x84
+"""The opcodes for classes with a short code, which an unpickler remembers and does not look for again."""
 
 
 class Opcode(NamedTuple):
@@ -283,3 +296,25 @@ def _end_of_opcode(data: bytes | bytearray, at: int) -> int:
             return len(data) + 1
         at = newline + 1
     return at + opcode.fixed
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Loads nothing that has a name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise CannotLoad(f"{module}.{name}", "only plain data is loaded here")
+
+
+def load_only_plain(data: bytes | bytearray) -> Any:
+    """The value of any pickle of plain data. CannotLoad, and no code has run, if it names something else.
+
+    It takes less time than a look for names, because data may have the bytes of one.
+    """
+    if getattr(copyreg, "_inverted_registry", None) and may_hold(bytes(data), *_EXTENSIONS):
+        found = tokens(bytes(data))
+        if found is None or any(token[0] in _EXTENSIONS for token in found):
+            raise CannotLoad("copyreg", "only plain data is loaded here")
+    try:
+        return _PlainUnpickler(io.BytesIO(framed(bytes(data)))).load()
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CannotLoad("its pickle", f"{type(error).__name__}: {error}") from error

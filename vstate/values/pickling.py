@@ -235,21 +235,8 @@ def loads(data: bytes | bytearray, buffers: Buffers = (), *, allow: Allow | None
     Unpickling runs the code that the pickle names: any, or with `allow` only names that it covers. Raises
     CannotLoad with the name of the class or function that cannot be loaded.
     """
-    return load_value(data, buffers, allow)[0]
-
-
-def load_value(
-    data: bytes | bytearray,
-    buffers: Buffers = (),
-    allow: Allow | None = None,
-    names: list[str] | None = None,
-) -> tuple[Any, bool]:
-    """As `loads`, with whether objects in it got fields that they were not stored with.
-
-    `names` gets the names in the pickle.
-    """
     if allow is None:
-        return load_any(data, buffers, names)
+        return load_any(data, buffers)[0]
     from vstate.values.guarded import loads_allowed  # late: a program without an allow-list never needs it
 
-    return loads_allowed(data, buffers, allow, names)
+    return loads_allowed(data, buffers, allow)[0]
