@@ -27,7 +27,7 @@ from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
 from vstate.values.absent import ABSENT
 from vstate.values.evolution import renamed, upgrade
-from vstate.values.likeness import compare
+from vstate.values.same_value import compare
 
 if TYPE_CHECKING:
     from vstate.repo.merge.three_way import KeyConflict, MergeResult

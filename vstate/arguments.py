@@ -36,7 +36,7 @@ _MOST_SECONDS: Final = 1e10  # three hundred years: clocks do not accept much mo
 _NOT_PLAIN: Final = CoroutineType, GeneratorType, AsyncGeneratorType
 
 
-def check_key(key: object) -> str:
+def check_state_key(key: object) -> str:
     """The key as text, of any length; TypeError unless it is a str, InvalidInput unless UTF-8 encodes it.
 
     Reads and deletions take a key that is longer than a new one may be: an older vstate may have written it.
@@ -57,7 +57,7 @@ def check_new_key(key: object) -> str:
     """The key of a value to write, as text; InvalidInput also for more than 4,096 bytes."""
     if type(key) is str and key.isascii() and len(key) <= MAX_KEY_BYTES:  # nearly every key
         return key
-    key = check_key(key)
+    key = check_state_key(key)
     size = len(key.encode())
     if size > MAX_KEY_BYTES:
         raise InvalidInput(f"a key of {size} bytes is too long: the limit is {MAX_KEY_BYTES}")

@@ -206,5 +206,5 @@ async def test_the_latest_of_many_is_found_without_reading_them(local_store: Age
         found = await again.latest_checkpoint("a")
         assert found is not None
         assert found.step == 299
-        in_hand = again.state.sync._handle.at.hand.slots
+        in_hand = again.state.sync._handle.at.table.slots
         assert len([key for key in in_hand if key.startswith("agents/checkpoints/")]) == 1

@@ -194,7 +194,7 @@ def test_only_found_records_are_read(local_store: AgentStore) -> None:
     again = Versioned(local_store(), branch="main")
     jobs = jobs_in(scope(again, "jobs"))
     assert waiting(jobs) == ["00017", "09000"]
-    assert len(again._handle.at.hand.slots) == 2
+    assert len(again._handle.at.table.slots) == 2
     jobs.change("00017", done=True)
     again.commit()
     assert again.diff("HEAD~1", "HEAD").modified == ["jobs/00017"]

@@ -18,7 +18,7 @@ from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
 from vstate.errors import ReadOnly
-from vstate.kv.front import Front
+from vstate.kv.wrapper import StoreWrapper
 from vstate.readers.shown import Shown
 from vstate.repo.repository import Repository
 from vstate.values import recipes
@@ -244,7 +244,7 @@ def test_a_thread_of_langgraph_reads_step_by_step(tmp_path: Path) -> None:
     assert {"left", "messages", "checkpoint", "sub/messages"} <= {*keys}
 
 
-class Counted(Front):
+class Counted(StoreWrapper):
     """A store that is far away, and counts its round trips."""
 
     remote = True

@@ -98,7 +98,7 @@ def prepared(filled: Mapping[str, bytes], prepare: Action) -> Versioned:
 
 def ended(state: Versioned) -> tuple[Contents, int] | None:
     """The contents and events after a last commit, the same for a new handle; None after a conflict."""
-    hand = state._handle.at.hand
+    hand = state._handle.at.table
     for key, slot in hand.slots.items():
         assert not slot.dirty or key in hand.dirty, key
         assert slot.due is None or (key in hand.timed and key not in hand.cache), key

@@ -14,7 +14,7 @@ import pytest
 
 from vstate import Disk, Live, Memory, Versioned
 from vstate.errors import MergeConflict, RefMoved
-from vstate.kv.front import Front
+from vstate.kv.wrapper import StoreWrapper
 from vstate.testing import Faulty
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -75,7 +75,7 @@ def test_a_refresh_reads_the_keys_in_hand(in_hand: int) -> None:
     assert [b[f"{i:04}"] for i in range(4)] == [[0], [-1], [2], [-3]]
 
 
-class Reads(Front):
+class Reads(StoreWrapper):
     """A store that counts the nodes of trees that are read from it."""
 
     nodes = 0

@@ -99,7 +99,7 @@ def test_a_snapshot_keeps_64_mb() -> None:
 def test_texts_that_are_read_are_let_go() -> None:
     """Values that nobody can edit are kept up to 64 MB too, also inside a transaction."""
     state = filled(lambda body: body, count=80)
-    cache = handle_of(state).at.hand.cache
+    cache = handle_of(state).at.table.cache
     for _ in state.items():
         assert sum(map(len, cache.values())) <= KEEP_BYTES + MB
     with state.transaction():
@@ -112,7 +112,7 @@ def test_many_small_values_are_looked_at_while_they_are_read() -> None:
     state = filled(lambda body: {"n": body}, count=30_000, size=8)
     for key in state:
         assert state[key]
-    hand = handle_of(state).at.hand
+    hand = handle_of(state).at.table
     assert len(hand.open) < LOOK_BYTES // KEEP_BYTES_EACH + 100
     state["z"] = 1
     state.commit()
@@ -136,7 +136,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Callable[[Versioned], Versioned]
     monkeypatch.setattr("vstate.state.slots.KEEP_BYTES", 0)
 
     def look(state: Versioned) -> Versioned:
-        handle_of(state).at.hand.limit = 0
+        handle_of(state).at.table.limit = 0
         return state
 
     return look

@@ -744,7 +744,7 @@ def test_an_interruption_right_after_a_merge_landed(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(state._handle.at.hand), "apply", interrupted)
+        patch.setattr(type(state._handle.at.table), "apply", interrupted)
         with pytest.raises(KeyboardInterrupt):
             state.commit()
     assert state["a"] == 2

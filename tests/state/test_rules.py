@@ -767,10 +767,10 @@ def test_a_full_memory_keeps_the_values_that_the_program_holds() -> None:
     state["held"], state["idle"] = [0], [0]
     state.commit()
     held = state["held"]
-    state._handle.at.hand.idle = 1 << 40
+    state._handle.at.table.idle = 1 << 40
     state["other"] = 1
     state.commit()
-    assert "idle" not in state._handle.at.hand.slots
+    assert "idle" not in state._handle.at.table.slots
     assert state["held"] is held
     held.append(1)
     assert state.has_uncommitted

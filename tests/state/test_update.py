@@ -204,10 +204,10 @@ def test_what_is_in_hand_is_not_copied() -> None:
     state = Versioned()
     state.update({f"k{i}": i for i in range(100)})
     state.commit()
-    in_hand = state._handle.at.hand.cache
+    in_hand = state._handle.at.table.cache
     for _ in range(3):
         state.apply(lambda now: now.update(n=now.get("n", 0) + 1))
-        assert state._handle.at.hand.cache is in_hand
+        assert state._handle.at.table.cache is in_hand
     assert state["n"] == 3
     assert (in_hand["n"], in_hand["k99"]) == (3, 99)
 

@@ -21,7 +21,7 @@ from viewers import PICTURE, Viewer, viewing
 from vstate import Disk, Memory, Versioned
 from vstate.display.texts import text_hunks
 from vstate.kv.base import OBJECT_PREFIX
-from vstate.kv.front import Front
+from vstate.kv.wrapper import StoreWrapper
 from vstate.repo.repository import Repository
 from vstate.viewer import exporting, life
 from vstate.viewer import health as health_module
@@ -298,7 +298,7 @@ def test_of_a_long_text_only_a_page_is_read(tmp_path: Path) -> None:
     assert middle["text"][10:] in text
 
 
-class CountingReads(Front):
+class CountingReads(StoreWrapper):
     """Counts the bytes that are read."""
 
     bytes = 0

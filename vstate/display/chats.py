@@ -30,7 +30,7 @@ _ARGUMENTS: Final = ("arguments", "input", "action", "queries", "code")
 
 
 @dataclass(slots=True)
-class Cut:
+class TextBudget:
     """Makes a text as short as it is shown: in one line, or with its lines.
 
     `left` characters of all texts are shown so, and of each further one its beginning. A forged message may
@@ -106,7 +106,7 @@ def chat_view(
     1,000 messages. Texts have at most `most` characters: in one line by default, else with their lines.
     Behind `total` characters, each text has its beginning.
     """
-    passed, cut = Cut(_FEWEST, 0), Cut(most, total)
+    passed, cut = TextBudget(_FEWEST, 0), TextBudget(most, total)
     if not value or not all(_is_message(_fields(item)) for item in value[:_MOST_MESSAGES]):
         return None
     messages: list[MessageView] = []
@@ -186,7 +186,7 @@ _Content = tuple[str, list[CallView], list[tuple[str, str]]]
 """The text, the calls, and the results by the ids of their calls."""
 
 
-def _parts(item: object, cut: Cut) -> Iterator[tuple[str, _Content]]:
+def _parts(item: object, cut: TextBudget) -> Iterator[tuple[str, _Content]]:
     """The role and the content of a message; for each part of a message that is stored in parts."""
     fields = _fields(item)
     parts = fields.get("parts")
@@ -214,7 +214,7 @@ def _parts(item: object, cut: Cut) -> Iterator[tuple[str, _Content]]:
         yield "", (_brief(item, cut), [], [])
 
 
-def _step(kind: str, fields: Mapping[str, object], cut: Cut) -> tuple[str, _Content]:
+def _step(kind: str, fields: Mapping[str, object], cut: TextBudget) -> tuple[str, _Content]:
     id = _text(fields.get("call_id", fields.get("id")))
     if kind == "reasoning":
         return "assistant", (_brief(fields.get("summary"), cut), [], [])
@@ -228,7 +228,7 @@ def _step(kind: str, fields: Mapping[str, object], cut: Cut) -> tuple[str, _Cont
     return "assistant", ("", [call if output is None else replace(call, result=_brief(output, cut))], [])
 
 
-def _content(fields: Mapping[str, object], cut: Cut) -> _Content:
+def _content(fields: Mapping[str, object], cut: TextBudget) -> _Content:
     texts: list[str] = []
     calls: list[CallView] = []
     results: list[tuple[str, str]] = []
@@ -258,7 +258,7 @@ def _content(fields: Mapping[str, object], cut: Cut) -> _Content:
     return ("", calls, [(answered, text)]) if isinstance(answered, str) else (text, calls, results)
 
 
-def _call(id: str, name: object, arguments: object, cut: Cut) -> CallView:
+def _call(id: str, name: object, arguments: object, cut: TextBudget) -> CallView:
     if isinstance(arguments, dict) and all(isinstance(key, str) for key in arguments):
         inside = ", ".join(f"{key[:_LONGEST_NAME]}={_value(item)}" for key, item in [*arguments.items()][:20])
     else:
@@ -270,7 +270,7 @@ def _value(value: object) -> str:
     return preview(value, width=None, max_depth=3, max_items=5, max_nodes=30)
 
 
-def _brief(value: object, cut: Cut) -> str:
+def _brief(value: object, cut: TextBudget) -> str:
     """The text of a content: a text itself, the texts of blocks, or a preview of anything else."""
     if isinstance(value, str):
         return cut(value)

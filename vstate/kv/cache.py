@@ -18,7 +18,7 @@ from vstate.errors import InvalidInput, StoreFull, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.kv.base import KVStore, check_value, is_object
 from vstate.kv.disk.connections import Handle, usable_identity
-from vstate.kv.front import Front, check_kvstore
+from vstate.kv.wrapper import StoreWrapper, check_kvstore
 
 T = TypeVar("T")
 
@@ -251,7 +251,7 @@ class Helper:
             return otherwise
 
 
-class Copying(Front):
+class Copying(StoreWrapper):
     """`store`, with copies of its objects (keys under "o/", which never change) in `places`, nearest first.
 
     An object is read from the first place that has it, and copied into those before. A write goes to the

@@ -39,8 +39,8 @@ from blake3 import blake3
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput, UnsupportedFormat
 from vstate.extras import install
 from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
-from vstate.kv.front import Front
 from vstate.kv.keyfile import Path, read_secret, write_secret
+from vstate.kv.wrapper import StoreWrapper
 
 MARK: Final = "encryption"
 """The one plain row. It marks an encrypted store, with the version and a check value of the key."""
@@ -95,7 +95,7 @@ def fingerprint(key: bytes) -> str:
     return _subkey(_checked(key), "check").hex()[:16]
 
 
-class Encrypted(Front):
+class Encrypted(StoreWrapper):
     """`store`, in which names and values are encrypted and authenticated with `key`: 32 bytes, or the path of
     a file that holds them.
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore, check_key
-from vstate.kv.front import Front
+from vstate.kv.wrapper import StoreWrapper
 
 LONGEST_NAME: Final = 200
 """Bytes of UTF-8. Some stores take keys of 1,024 bytes at most, and the name of a branch needs room too."""
@@ -34,7 +34,7 @@ RESERVED: Final = frozenset(
 """The first segments of a repository's keys: there may be one in the store itself, beside its tenants."""
 
 
-class Prefixed(Front):
+class Prefixed(StoreWrapper):
     """The part of `store` that is called `name`: a key here is the store's key `name/key`.
 
     Parts of different names never see each other. No call on one part changes, deletes or lists keys of

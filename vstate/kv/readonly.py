@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from vstate import errors
-from vstate.kv.front import Front
+from vstate.kv.wrapper import StoreWrapper
 
 
-class ReadOnly(Front):
+class ReadOnly(StoreWrapper):
     """`store`, in which every write raises `vstate.errors.ReadOnly`. Writes of others are seen.
 
     It guards against mistakes of the program that holds it, which can still reach the store behind. A

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 from weakref import finalize
 
-from vstate.arguments import check_count, check_flag, check_key, check_new_key, check_seconds
+from vstate.arguments import check_count, check_flag, check_new_key, check_seconds, check_state_key
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.kv.memory import Memory
@@ -214,7 +214,7 @@ class StateManager(Manager):
 
     def _require_key(self, key: str) -> None:
         """Raise TypeError or InvalidInput for an invalid key, which would stop every later commit."""
-        check_key(key)
+        check_state_key(key)
         check_new_key(f"{self.part}/{key}")
 
     async def _edit(self, message: str, key: str, edit: Edit) -> None:

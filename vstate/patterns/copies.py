@@ -10,7 +10,7 @@ from typing import Any
 
 from vstate.errors import Unpicklable
 from vstate.state.tracking import IMMUTABLE
-from vstate.values.culprits import culprit, own_error
+from vstate.values.pickle_errors import culprit, own_error
 from vstate.values.pickling import dumps, loads
 
 _TEXT = frozenset({str})

@@ -19,7 +19,7 @@ from vstate.patterns.copies import deep_copy
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.patterns.sequence import Sequence
 from vstate.state.base import ReadableState, State
-from vstate.values.culprits import own_error
+from vstate.values.pickle_errors import own_error
 
 A = TypeVar("A")
 E = TypeVar("E")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, overload
 
-from vstate.arguments import check_key
+from vstate.arguments import check_state_key
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.state.base import ReadableState, State
 from vstate.state.namespace import Namespace
@@ -32,7 +32,7 @@ def join_path(*parts: str) -> str:
         if type(part) is not str:
             parts = tuple(map(_text, parts))
             break
-    return check_key("/".join([_ESCAPED.sub(_escape, part) if part else _EMPTY for part in parts]))
+    return check_state_key("/".join([_ESCAPED.sub(_escape, part) if part else _EMPTY for part in parts]))
 
 
 def split_path(key: str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class Scope(ReadableState):
 
     def __getitem__(self, key: str) -> Any:
         try:
-            return self.base[self.prefix + check_key(key)]
+            return self.base[self.prefix + check_state_key(key)]
         except KeyNotFound:
             raise KeyNotFound(key) from None
 

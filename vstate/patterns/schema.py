@@ -18,7 +18,7 @@ except ImportError as error:
 from vstate.arguments import called
 from vstate.errors import InvalidInput, InvalidRecord, Unpicklable
 from vstate.patterns.copies import plain_copy
-from vstate.values.culprits import culprit
+from vstate.values.pickle_errors import culprit
 
 M = TypeVar("M")
 

@@ -42,15 +42,15 @@ from vstate.repo.names.refs import HEADS, SWEEP, TAGS, Head, Move, Refs, check_r
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.predecessors import Predecessors
+from vstate.repo.reflog_prefetch import ReflogPrefetch
 from vstate.repo.rules.labels import Atom, Label, Labels
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
-from vstate.repo.sweeps import begins_anew
-from vstate.repo.trail import Trail
+from vstate.repo.sweeps import retries_after_sweep
 from vstate.similar import similar
 from vstate.spans import Attributes, spanned, trace_id
-from vstate.values.entry import Decoded, Encoded, Entry, Reader, Short, decode_value, encode_value
+from vstate.values.entry import Decoded, Encoded, Entry, OneBlobEntry, Reader, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 4
@@ -124,7 +124,9 @@ class Core(Uncopied):
         self.objects = self._objects_of(store)
         self.refs = Refs(store)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
-        self.history = History(self.objects, Trail(self.objects, self.refs) if store.remote else None)
+        self.history = History(
+            self.objects, ReflogPrefetch(self.objects, self.refs) if store.remote else None
+        )
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self._labels = Labels(store)
@@ -169,7 +171,7 @@ class Core(Uncopied):
 
     # Reading
 
-    @begins_anew
+    @retries_after_sweep
     def resolve(self, rev: Revision, *, head: Head | None = None) -> Commit:
         """The commit that a revision names; NotFound or InvalidInput, with candidates, if it names none.
 
@@ -218,7 +220,7 @@ class Core(Uncopied):
 
         return Log(walk)
 
-    @begins_anew
+    @retries_after_sweep
     def merge_base(self, one: Revision, other: Revision, head: Head | None = None) -> Commit | None:
         """The newest common ancestor that a merge of the two would begin at; None for unrelated histories."""
         commits = [self.resolve(rev, head=head).oid for rev in (one, other)]
@@ -244,9 +246,11 @@ class Core(Uncopied):
 
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
-        return self.decode(key, Short.find(data) or self.parse_entry(key, data), reader or self.objects)
+        return self.decode(
+            key, OneBlobEntry.find(data) or self.parse_entry(key, data), reader or self.objects
+        )
 
-    def decode(self, key: str, entry: Entry | Short, reader: Reader) -> Decoded:
+    def decode(self, key: str, entry: Entry | OneBlobEntry, reader: Reader) -> Decoded:
         """As `load`, of an entry that is decoded."""
         try:
             return decode_value(entry, reader, allow=self.security.allow)
@@ -275,7 +279,7 @@ class Core(Uncopied):
             inspect=lambda key, data: self.inspect(key, data, ahead.of(key, data)),
         )
 
-    @begins_anew
+    @retries_after_sweep
     def changes(self, commit: Commit) -> Diff:
         """The commit's changes against its first parent; against nothing where gc cut the history off."""
         self.require_trusted(commit)
@@ -344,7 +348,7 @@ class Core(Uncopied):
         advance = Advance(branch, list(commits), objects, list(nodes), expected, action)
         return self.publish_all([advance], needs=needs, guard=guard)
 
-    @spanned("publish", lambda done, core, advances, **_: _told_of(done, advances))
+    @spanned("publish", lambda done, core, advances, **_: _commit_attributes(done, advances))
     def publish_all(
         self,
         advances: Sequence[Advance],
@@ -716,7 +720,7 @@ class Core(Uncopied):
             )
         return at
 
-    @begins_anew
+    @retries_after_sweep
     def rollback(
         self, branch: str, rev: Revision, *, message: str = "", seen: Commit | None = None
     ) -> Commit:
@@ -787,7 +791,7 @@ class Core(Uncopied):
             raise NotFound(f"no branch {branch!r}: it was deleted meanwhile", name=branch)
 
 
-def _told_of(done: bool, advances: Sequence[Advance]) -> Attributes:
+def _commit_attributes(done: bool, advances: Sequence[Advance]) -> Attributes:
     bodies = [made.body for advance in advances for made in advance.objects.values()]
     bodies += [commit.body for advance in advances for commit in advance.commits]
     size = sum(map(len, bodies))

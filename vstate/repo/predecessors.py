@@ -16,7 +16,7 @@ from vstate.objects import tree
 from vstate.objects.ids import Link, ObjectId
 from vstate.objects.stream import is_single
 from vstate.objects.tree import Node, ReadNode
-from vstate.values.entry import Entry, Short
+from vstate.values.entry import Entry, OneBlobEntry
 
 FROM_BYTES = 512
 """A shorter value saves too few bytes to look for an earlier version."""
@@ -91,6 +91,6 @@ def _blobs(item: bytes | Node) -> list[Link]:
     """The links of an entry to single blobs."""
     if isinstance(item, Node):
         return []
-    if (short := Short.find(item)) is not None:
+    if (short := OneBlobEntry.find(item)) is not None:
         return [Link(short.id, short.size)]
     return [link for link in Entry.decode(item).links if is_single(link)]

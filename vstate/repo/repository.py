@@ -14,7 +14,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
 from vstate.repo.rules.labels import Label
-from vstate.repo.sweeps import begins_anew
+from vstate.repo.sweeps import retries_after_sweep
 from vstate.repo.writing import BranchChanges, commit_many
 from vstate.spans import Attributes, spanned
 
@@ -52,7 +52,7 @@ class Repository(Core):
 
     # Search
 
-    @begins_anew
+    @retries_after_sweep
     def blame(
         self,
         rev: Revision,
@@ -76,7 +76,7 @@ class Repository(Core):
 
         return blame(self, self.resolve(rev, head=head), key, path, progress=progress)
 
-    @begins_anew
+    @retries_after_sweep
     def find_named(
         self, rev: Revision = "HEAD", *, progress: Callable[[int], None] | None = None
     ) -> list[Named]:
@@ -88,7 +88,7 @@ class Repository(Core):
 
         return find_named(self, self.resolve(rev), progress)
 
-    @begins_anew
+    @retries_after_sweep
     def blame_items(
         self,
         rev: Revision,
@@ -111,7 +111,7 @@ class Repository(Core):
 
         return blame_items(self, self.resolve(rev, head=head), key, path, progress=progress, seconds=seconds)
 
-    @begins_anew
+    @retries_after_sweep
     def bisect(
         self,
         predicate: Callable[[Commit], object],
@@ -197,7 +197,7 @@ class Repository(Core):
         return commit_many(self, changes, guard)
 
     @spanned("merge", lambda result, *_, **__: _merged(result))
-    @begins_anew
+    @retries_after_sweep
     def merge(
         self,
         branch: str,
@@ -233,7 +233,7 @@ class Repository(Core):
             before_move=before_move,
         )
 
-    @begins_anew
+    @retries_after_sweep
     def cherry_pick(
         self,
         branch: str,
@@ -254,7 +254,7 @@ class Repository(Core):
             self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
         )
 
-    @begins_anew
+    @retries_after_sweep
     def revert(
         self,
         branch: str,
@@ -275,7 +275,7 @@ class Repository(Core):
             self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
         )
 
-    @begins_anew
+    @retries_after_sweep
     def restore(
         self,
         branch: str,
@@ -293,7 +293,7 @@ class Repository(Core):
 
         return apply.restore(self, branch, rev, keys, message=message, seen=seen)
 
-    @begins_anew
+    @retries_after_sweep
     def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
         """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.
 
@@ -304,12 +304,12 @@ class Repository(Core):
         """
         return self.carry_out(self.find_undo(branch, steps=steps, seen=seen))
 
-    @begins_anew
+    @retries_after_sweep
     def redo(self, branch: str, *, seen: Commit | None = None) -> Commit:
         """Reverse the last undo of the branch, unless the branch has moved since; raises as `undo` does."""
         return self.carry_out(self.find_redo(branch, seen=seen))
 
-    @begins_anew
+    @retries_after_sweep
     def find_undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Undo:
         """The move that `undo` would make."""
         from vstate.repo.names.undo import find_undo
@@ -318,7 +318,7 @@ class Repository(Core):
             self.require_at(branch, seen)
         return find_undo(self.objects, self.refs, branch, seen or self.branch(branch), steps)
 
-    @begins_anew
+    @retries_after_sweep
     def find_redo(self, branch: str, *, seen: Commit | None = None) -> Undo:
         """The move that `redo` would make."""
         from vstate.repo.names.undo import find_redo
@@ -327,7 +327,7 @@ class Repository(Core):
             self.require_at(branch, seen)
         return find_redo(self.objects, self.refs, branch, seen or self.branch(branch))
 
-    @begins_anew
+    @retries_after_sweep
     def carry_out(self, found: Undo) -> Commit:
         """Make the move that `find_undo` or `find_redo` found; the branch's new commit."""
         self.swap_branch(found.branch, found.old, found.new, action=found.action)
@@ -354,7 +354,7 @@ class Repository(Core):
 
         return forgetting.forget(self, name)
 
-    @begins_anew
+    @retries_after_sweep
     def squash(self, branch: str, *, keep: int = 0, message: str = "", seen: Commit | None = None) -> Commit:
         """Fold the history of a branch into one commit, below its newest `keep` commits; its newest commit.
 
@@ -459,7 +459,7 @@ class Repository(Core):
         return bundle_import.load(self, file, prefix=prefix, progress=progress)
 
     @spanned("push", lambda report, *_, **__: _sent(report))
-    @begins_anew
+    @retries_after_sweep
     def push(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,
@@ -500,7 +500,7 @@ class Repository(Core):
         )
 
     @spanned("fetch", lambda report, *_, **__: _sent(report))
-    @begins_anew
+    @retries_after_sweep
     def fetch(
         self,
         store: Core | KVStore | str | PathLike[str] | None = None,

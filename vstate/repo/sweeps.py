@@ -39,7 +39,7 @@ class Swept(Protocol):
 _Core = TypeVar("_Core", bound=Swept)
 
 
-def anew(core: Swept, call: Callable[[], _T], given: Iterable[Any] = ()) -> _T:
+def retry_after_sweep(core: Swept, call: Callable[[], _T], given: Iterable[Any] = ()) -> _T:
     """The result of a call, which is made again if an object is missing and a sweep came meanwhile.
 
     NotFound if a commit among the `given` things is gone. Otherwise an object that is missing twice is
@@ -63,8 +63,8 @@ def anew(core: Swept, call: Callable[[], _T], given: Iterable[Any] = ()) -> _T:
             missing = error.id
 
 
-def begins_anew(method: Callable[Concatenate[_Core, _P], _T]) -> Callable[Concatenate[_Core, _P], _T]:
-    """Make each call of a method of a repository as `anew` does."""
+def retries_after_sweep(method: Callable[Concatenate[_Core, _P], _T]) -> Callable[Concatenate[_Core, _P], _T]:
+    """Make each call of a method of a repository as `retry_after_sweep` does."""
 
     @wraps(method)
     def call(self: _Core, /, *args: _P.args, **options: _P.kwargs) -> _T:
@@ -72,7 +72,7 @@ def begins_anew(method: Callable[Concatenate[_Core, _P], _T]) -> Callable[Concat
             return method(self, *args, **options)
         except CorruptObject:
             pass
-        return anew(self, partial(method, self, *args, **options), (*args, *options.values()))
+        return retry_after_sweep(self, partial(method, self, *args, **options), (*args, *options.values()))
 
     return call
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from vstate.arguments import check_key, check_new_key
+from vstate.arguments import check_new_key, check_state_key
 from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
@@ -18,8 +18,8 @@ from vstate.repo.names.dates import ttl_microseconds
 from vstate.repo.names.refs import HEADS, check_ref_name
 from vstate.repo.rules.labels import Label, check_labels, label_rows
 from vstate.spans import Attributes, spanned
-from vstate.values.culprits import culprit
 from vstate.values.entry import encode_value
+from vstate.values.pickle_errors import culprit
 
 Expected = Commit | Literal["anywhere"] | None
 """The commit that a branch must be at, None for a branch that must not exist, or any."""
@@ -81,7 +81,7 @@ class BranchChanges:
         for key in delete:
             if key in self._changes:
                 raise InvalidInput(f"{key!r} is both set and deleted: choose one")
-            self._changes[check_key(key)] = None
+            self._changes[check_state_key(key)] = None
 
     @property
     def expected(self) -> Commit | None:
@@ -109,14 +109,14 @@ class BranchChanges:
         return Advance(self.branch, (made,), objects, tuple(nodes), oid, action, rows)
 
 
-def told_of(made: list[Commit | None], *_: Any, **__: Any) -> Attributes:
+def commit_attributes(made: list[Commit | None], *_: Any, **__: Any) -> Attributes:
     """The attributes of the span of commits."""
     commits = [commit for commit in made if commit is not None]
     events = sum(len(commit.events) for commit in commits)
     return {"commits": [commit.id for commit in commits], "events": events}
 
 
-@spanned("commit", told_of)
+@spanned("commit", commit_attributes)
 def commit_many(
     repo: Core, changes: Iterable[BranchChanges], guard: Guard | None = None
 ) -> list[Commit | None]:

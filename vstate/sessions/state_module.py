@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 from vstate.arguments import called
 from vstate.errors import InvalidInput, NotFound
 from vstate.patterns.fields import path_to
-from vstate.values.culprits import own_error
+from vstate.values.pickle_errors import own_error
 
 ToJson = Callable[[Any], Any]
 FromJson = Callable[[Any], Any]

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from vstate.errors import StoreUnavailable, UncommittedWarning, VStateError, mark_lost
 from vstate.state.handle import Handle
-from vstate.state.slots import Hand
+from vstate.state.slots import SlotTable
 
 _SHOWN: Final = 10
 _WAIT_SECONDS: Final = 1.0
@@ -98,7 +98,7 @@ class Leftovers:
         store, waits for no lock, and pickles no value: edits in place stay unseen.
         """
         at = self._handle.at
-        if not (at.hand.dirty or at.events) or self._told or self._process != os.getpid():
+        if not (at.table.dirty or at.events) or self._told or self._process != os.getpid():
             return
         self._told = True
         rest = self._handle.rest
@@ -110,18 +110,18 @@ class Leftovers:
         handle = self._handle
         try:
             with handle.lock:
-                hand = handle.settle().hand
-                if not hand.dirty and not hand.open:
+                table = handle.settle().table
+                if not table.dirty and not table.open:
                     return []
-                plan = handle.plan(keys=[*sorted(hand.dirty)])
-                read = handle.plan(keys=_while_short(hand))
+                plan = handle.plan(keys=[*sorted(table.dirty)])
+                read = handle.plan(keys=_while_short(table))
                 return sorted({*plan.changes, *plan.unpicklable, *read.changes, *read.unpicklable})
         except Exception:  # the store is closed or gone, or a class fails to pickle
             return self._staged()
 
     def _staged(self) -> list[str]:
-        hand = self._handle.at.hand
-        return sorted(key for key in hand.dirty if key in hand.slots and hand.slots[key].dirty)
+        table = self._handle.at.table
+        return sorted(key for key in table.dirty if key in table.slots and table.slots[key].dirty)
 
     def _warn(self, event: str, keys: list[str], stacklevel: int, *, unknown: bool = False) -> None:
         lost = [repr(key) for key in keys[:_SHOWN]]
@@ -139,12 +139,12 @@ class Leftovers:
             warnings.warn(message, UncommittedWarning, stacklevel=stacklevel + 1)
 
 
-def _while_short(hand: Hand) -> Iterator[str]:
+def _while_short(table: SlotTable) -> Iterator[str]:
     """The keys of values that were read, the last one first, as long as looking at them is short."""
     end = time.thread_time() + _LOOK_SECONDS
-    for key in reversed(list(hand.slots)):
-        slot = hand.slots.get(key)
-        if slot is None or slot.dirty or key not in hand.open:
+    for key in reversed(list(table.slots)):
+        slot = table.slots.get(key)
+        if slot is None or slot.dirty or key not in table.open:
             continue
         left = end - time.thread_time()
         if left <= 0:

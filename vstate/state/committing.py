@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, Literal
 from weakref import ref
 
-from vstate.arguments import check_info, check_key
+from vstate.arguments import check_info, check_state_key
 from vstate.errors import (
     CorruptObject,
     InvalidInput,
@@ -23,12 +23,20 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Advance, Guard
 from vstate.repo.names.refs import HEADS
-from vstate.repo.writing import reflog_action, told_of
+from vstate.repo.writing import commit_attributes, reflog_action
 from vstate.spans import spanned
 from vstate.state.base import check_several, missing
 from vstate.state.handle import Handle
 from vstate.state.plan import Plan
-from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, Unsettled, is_live
+from vstate.state.position import (
+    NO_VALUES,
+    SETTLED,
+    CommitInFlight,
+    Position,
+    UnknownOutcome,
+    Unsettled,
+    is_live,
+)
 
 OnRace = Literal["merge", "raise"]
 """The outcome of a commit whose branch another writer has moved: a merge, or RefMoved."""
@@ -46,7 +54,7 @@ def commit(
     if info:
         check_info(info)
     if keys is not None:
-        keys = frozenset(map(check_key, check_several(keys, "commit")))
+        keys = frozenset(map(check_state_key, check_several(keys, "commit")))
     if on_race not in ("merge", "raise"):
         raise InvalidInput(f"on_race is 'merge' or 'raise', not {on_race!r}")
     attempt = None if handle.at.rest is None else handle.at.rest.attempt
@@ -55,7 +63,7 @@ def commit(
     return handle.alone(commit_now, handle, message, info, guard, None, on_race, keys)
 
 
-@spanned("commit", lambda commit, *_: told_of([commit]))
+@spanned("commit", lambda commit, *_: commit_attributes([commit]))
 def commit_now(
     handle: Handle,
     message: str,
@@ -95,43 +103,43 @@ def _commit_to(
     if handle.at.rest is not None and (attempt := handle.at.rest.attempt) is not None:
         attempt.notes.open = False
     for key in keys or ():
-        if key not in handle.at.hand.slots and not handle.contains(key):
+        if key not in handle.at.table.slots and not handle.contains(key):
             raise missing(key)
     while True:
-        handle.at.hand.handed = set()
+        handle.at.table.handed = set()
         plan, at = handle.require_picklable(handle.plan(keys=keys)), handle.at
         before = None if at.head is None else at.head.root
         root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
         if root == before and not at.events:
             if plan.steps or at.rest is not None:
                 handle.go(steps=plan.steps, attempt=None)
-            handle.at.hand.seal(plan.unshared)
+            handle.at.table.seal(plan.unshared)
             return None
         commit = handle.repo.build_commit(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
         )
-        landing, token = Landing(branch, commit, plan.steps, at.events, keys is None), Lock()
+        in_flight, token = CommitInFlight(branch, commit, plan.steps, at.events, keys is None), Lock()
         for key in plan.expiring:
-            at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
-        pending = Pending(ref(token), partial(_look_for, handle, landing))
+            at.table.cache.pop(key, None)  # landed or not, its readers have to look at the clock
+        pending = UnknownOutcome(ref(token), partial(_look_for, handle, in_flight))
         while not handle.swap(at := handle.at, at.awaiting(pending)):
             pass
         try:
             with token:
-                head, moved = _publish(handle, landing, plan, objects, nodes, depends_on, guard, on_race)
-                land(handle, landing, head, moved)
+                head, moved = _publish(handle, in_flight, plan, objects, nodes, depends_on, guard, on_race)
+                finish_commit(handle, in_flight, head, moved)
         except _LandedLate:
             continue
         except VStateError as error:
-            _explain(handle, error, pending, landing.commit)
+            _explain(handle, error, pending, in_flight.commit)
             raise
-        handle.at.hand.seal(plan.unshared)
+        handle.at.table.seal(plan.unshared)
         return head
 
 
 def _publish(
     handle: Handle,
-    landing: Landing,
+    in_flight: CommitInFlight,
     plan: Plan,
     objects: dict[ObjectId, Any],
     nodes: list[Any],
@@ -140,87 +148,87 @@ def _publish(
     on_race: OnRace,
 ) -> tuple[Commit, Iterable[str]]:
     """Put the commit on its branch: the commit where the branch is then, and the keys that others changed."""
-    base, commit = handle.at.head, landing.commit
+    base, commit = handle.at.head, in_flight.commit
     new = plan.objects | objects
     action = partial(reflog_action, commit=commit)
     expected = None if base is None else base.oid
-    advance = Advance(landing.branch, (commit,), new, nodes, expected, action("commit"))
+    advance = Advance(in_flight.branch, (commit,), new, nodes, expected, action("commit"))
     if handle.repo.publish_all([advance], guard=guard):
         return commit, ()
     if on_race == "raise":
-        head = handle.repo.refs.read(HEADS + landing.branch)
+        head = handle.repo.refs.read(HEADS + in_flight.branch)
         if head is not None:
-            _stop_at_doubt(handle, landing.branch, head)
-        raise handle.repo.ref_moved(HEADS + landing.branch, expected)
+            _stop_at_doubt(handle, in_flight.branch, head)
+        raise handle.repo.ref_moved(HEADS + in_flight.branch, expected)
     from vstate.state.merging import publish_merged  # late: most commits win their race
 
     return publish_merged(
         handle.repo,
-        landing,
+        in_flight,
         plan,
         new,
         nodes,
         base=base,
         action=action,
         guard=guard,
-        on_race=partial(_stop_at_doubt, handle, landing.branch),
+        on_race=partial(_stop_at_doubt, handle, in_flight.branch),
         edited=partial(handle.edited, plan),
         depends_on=depends_on,
     )
 
 
-def land(
-    handle: Handle, landing: Landing, head: Commit, moved: Iterable[str] = (), *, late: bool = False
+def finish_commit(
+    handle: Handle, in_flight: CommitInFlight, head: Commit, moved: Iterable[str] = (), *, late: bool = False
 ) -> None:
     """Be at a commit that is on the branch with our changes: one assignment, and then its steps.
 
     It ends the attempt of an update, unless it is an earlier commit that landed `late`.
     """
-    steps = landing.steps
+    steps = in_flight.steps
     if moved:
-        steps = steps | handle.at.hand.forget(moved, steps)
+        steps = steps | handle.at.table.forget(moved, steps)
 
     def landed(at: Position) -> Position:
         rest = at.rest or SETTLED
         events: tuple[Event, ...] = ()
-        if at.events is not landing.events:  # some came while the commit was made
-            known = set(map(id, landing.events))
+        if at.events is not in_flight.events:  # some came while the commit was made
+            known = set(map(id, in_flight.events))
             events = tuple(event for event in at.events if id(event) not in known)
         attempt = rest.attempt if late else None
         saved = rest.open
-        if saved and not landing.whole:  # the other keys that were staged then are staged still
+        if saved and not in_flight.whole:  # the other keys that were staged then are staged still
             saved = tuple(each.without(steps) if each.epoch == at.epoch else each for each in saved)
         rest = Unsettled(steps, None, attempt, saved, rest.owed)
-        hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
-        return Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
+        hot = at.hot if not moved and at.hot is at.table.cache else NO_VALUES
+        return Position(hot, at.table, head, at.branch, events, at.epoch + 1, rest)
 
     handle.change(landed)
     handle.take_steps()
 
 
-def _look_for(handle: Handle, landing: Landing) -> None:
+def _look_for(handle: Handle, in_flight: CommitInFlight) -> None:
     """Find out whether a commit is on its branch, and be there if it is."""
-    if handle.repo.has_landed(landing.branch, landing.commit.oid):
-        land(handle, landing, landing.commit)
+    if handle.repo.has_landed(in_flight.branch, in_flight.commit.oid):
+        finish_commit(handle, in_flight, in_flight.commit)
     else:
-        late = _sharing(landing, handle.rest.doubts)
+        late = _sharing(in_flight, handle.rest.doubts)
         handle.change(lambda at: at.moved(pending=None, doubts=(*(at.rest or SETTLED).doubts, late)))
 
 
-def _sharing(landing: Landing, doubts: tuple[Landing, ...]) -> Landing:
+def _sharing(in_flight: CommitInFlight, doubts: tuple[CommitInFlight, ...]) -> CommitInFlight:
     """The landing, with the steps of the last doubt if both make the same tree of the same slots.
 
     A program may try again for hours. So another try must not keep another copy of all steps.
     """
     if not doubts:
-        return landing
+        return in_flight
     last = doubts[-1]
     same = (
-        (last.commit.root, last.commit.parent_ids) == (landing.commit.root, landing.commit.parent_ids)
-        and last.steps.keys() == landing.steps.keys()
-        and all(landing.steps[key][0] is old for key, (old, _) in last.steps.items())
+        (last.commit.root, last.commit.parent_ids) == (in_flight.commit.root, in_flight.commit.parent_ids)
+        and last.steps.keys() == in_flight.steps.keys()
+        and all(in_flight.steps[key][0] is old for key, (old, _) in last.steps.items())
     )
-    return landing._replace(steps=last.steps) if same else landing
+    return in_flight._replace(steps=last.steps) if same else in_flight
 
 
 def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
@@ -228,14 +236,14 @@ def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
 
     Not if some of its changes were undone here since: then it counts as a commit of somebody else.
     """
-    slots = handle.at.hand.slots
-    for landing in handle.rest.doubts:
-        if landing.branch == branch and handle.repo.is_behind(landing.commit.oid, head):
-            for key, (old, _) in landing.steps.items():
+    slots = handle.at.table.slots
+    for in_flight in handle.rest.doubts:
+        if in_flight.branch == branch and handle.repo.is_behind(in_flight.commit.oid, head):
+            for key, (old, _) in in_flight.steps.items():
                 now = slots.get(key)
                 if now is not old and (now is None or not now.set_at):
                     return False
-            land(handle, landing, landing.commit, late=True)
+            finish_commit(handle, in_flight, in_flight.commit, late=True)
             return True
     return False
 
@@ -246,7 +254,7 @@ def _stop_at_doubt(handle: Handle, branch: str, head: ObjectId) -> None:
         raise _LandedLate
 
 
-def _explain(handle: Handle, error: VStateError, pending: Pending, commit: Commit) -> None:
+def _explain(handle: Handle, error: VStateError, pending: UnknownOutcome, commit: Commit) -> None:
     """Drop the pending call if the error says that nothing was written; else say how to find out."""
     if handle.rest.pending is not pending:
         return

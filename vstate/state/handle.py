@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet, ref
 
-from vstate.arguments import check_key, check_new_key
+from vstate.arguments import check_new_key, check_state_key
 from vstate.errors import (
     CorruptObject,
     DetachedHead,
@@ -38,19 +38,19 @@ from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ObjectId
 from vstate.objects.stream import Chunks
 from vstate.objects.tree import KeyChange
-from vstate.repo.ahead import Ahead
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
+from vstate.repo.entry_prefetch import EntryPrefetch
 from vstate.repo.names.refs import HEAD, HEADS, Head
 from vstate.repo.repository import Repository
-from vstate.repo.sweeps import anew
+from vstate.repo.sweeps import retry_after_sweep
 from vstate.state.base import StateHandle, make_expiry, missing
 from vstate.state.plan import Plan, edited_since, make_plan, out_of_reach
 from vstate.state.position import (
     OVER,
     SETTLED,
-    Attempt,
     Position,
+    PublishAttempt,
     Unsettled,
     end,
     is_live,
@@ -68,17 +68,17 @@ from vstate.state.slots import (
     UNREAD,
     UNTOUCHED,
     Base,
-    Hand,
     Mark,
     Slot,
+    SlotTable,
     Step,
 )
 from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
 from vstate.state.turns import Turn
-from vstate.values.culprits import own_error
-from vstate.values.entry import ONE_BLOB, SHORT_PLAIN, Short, encode_unchecked
+from vstate.values.entry import ONE_BLOB, SHORT_PLAIN, OneBlobEntry, encode_unchecked
 from vstate.values.inspection import describe
-from vstate.values.likeness import copies_are_alike
+from vstate.values.pickle_errors import own_error
+from vstate.values.same_value import copies_are_alike
 
 _PATIENCE = 10.0  # seconds in which no call waits again for a store that is gone
 _P = ParamSpec("_P")
@@ -105,9 +105,9 @@ class Handle(StateHandle):
         commit = repo.commit_at(head)
         if commit is not None:
             self.trusted(commit)
-        hand = Hand()
-        self.at = Position(hand.cache, hand, commit, head.branch)
-        self.ahead = Ahead(repo)
+        table = SlotTable()
+        self.at = Position(table.cache, table, commit, head.branch)
+        self.ahead = EntryPrefetch(repo)
         self._retry_at = 0.0
         self._operation = OVER
         self._comparing = OVER
@@ -179,7 +179,8 @@ class Handle(StateHandle):
                 except CorruptObject:
                     self.require_base()
                 # Perhaps a sweep removed the other commits of the operation, after it had found them.
-                return anew(self.repo, partial(self._again, partial(operation, *args, **options)))
+                again = partial(self._again, partial(operation, *args, **options))
+                return retry_after_sweep(self.repo, again)
 
     def _again(self, operation: Callable[[], _T]) -> _T:
         self.settle()
@@ -248,7 +249,7 @@ class Handle(StateHandle):
     def take_steps(self) -> None:
         """Take the steps of this position, if it has any."""
         while (at := self.at).rest is not None and at.rest.steps is not None:
-            at.hand.apply(at.rest.steps)
+            at.table.apply(at.rest.steps)
             self.swap(at, at.moved(steps=None))
 
     def _settled(self) -> Position:
@@ -286,7 +287,7 @@ class Handle(StateHandle):
             tokens.append(rest.attempt.token)
         return rest.owed is not None or not all(map(is_live, tokens))
 
-    def _undo(self, attempt: Attempt) -> None:
+    def _undo(self, attempt: PublishAttempt) -> None:
         """Take back an attempt of an update: the keys that it noted, and the events that came since."""
         at, plan = self.at, self.plan()
         known = set(map(id, attempt.events))
@@ -296,7 +297,7 @@ class Handle(StateHandle):
 
     def drop(self, at: Position, keys: Iterable[str], **fields: Any) -> bool:
         """Forget the slots of the keys; False, and nothing is done, if the handle is not at `at` any more."""
-        slots = at.hand.slots
+        slots = at.table.slots
         steps: dict[str, Step] = {key: (slot, FORGET) for key in keys if (slot := slots.get(key)) is not None}
         done = self.swap(at, at.moved(steps=steps, **fields))
         self.take_steps()
@@ -354,13 +355,13 @@ class Handle(StateHandle):
                 if (at := self.at).rest is not None:
                     at = self.look()
                     self._note(key)
-                hand = at.hand
-                old = slot = hand.slots.get(key)
+                table = at.table
+                old = slot = table.slots.get(key)
                 if slot is None or slot.value is UNREAD:
-                    if slot is None and key in hand.cache:
-                        return hand.cache[key]
+                    if slot is None and key in table.cache:
+                        return table.cache[key]
                     try:
-                        slot = self._read(hand, key, slot or UNTOUCHED)
+                        slot = self._read(table, key, slot or UNTOUCHED)
                         if at.rest is None:
                             self._hold_following(at, key)
                     except CorruptObject:
@@ -370,16 +371,16 @@ class Handle(StateHandle):
                     raise missing(key)
                 if self._put(at, key, old, slot):
                     value = slot.value  # so that it counts as reachable
-                    if hand.read > hand.limit or hand.idle > KEEP_BYTES:
+                    if table.read > table.limit or table.idle > KEEP_BYTES:
                         self._let_go()
                     return value
 
     def in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
         """The keys, a batch at a time, each ready to be read in order."""
         with self.lock:
-            hand, root = self.look().hand, self.tree
+            table, root = self.look().table, self.tree
         found = self.ahead.in_batches(
-            root, map(check_key, keys), known=lambda key: key in hand.cache or key in hand.slots
+            root, map(check_state_key, keys), known=lambda key: key in table.cache or key in table.slots
         )
         return self._from_base(found)
 
@@ -389,62 +390,62 @@ class Handle(StateHandle):
         Only a signal handler or a finalizer changes them while the lock is held. None runs between the test
         and the end, because nothing is called there.
         """
-        hand, value, fixed, due = at.hand, new.value, new.fixed, new.due
-        if self.at is not at or (hand.slots[key] if key in hand.slots else None) is not old:  # noqa: SIM401
+        table, value, fixed, due = at.table, new.value, new.fixed, new.due
+        if self.at is not at or (table.slots[key] if key in table.slots else None) is not old:  # noqa: SIM401
             return False  # `get` would be a call
-        if key in hand.cache:
-            del hand.cache[key]
+        if key in table.cache:
+            del table.cache[key]
         if new.set_at or new.wanted is not UNASKED:
-            if key not in hand.dirty:
-                hand.dirty |= {key}
+            if key not in table.dirty:
+                table.dirty |= {key}
         elif fixed and due is None:  # a clean value needs no slot
-            hand.cache[key] = value
+            table.cache[key] = value
             return True
-        if not fixed and key not in hand.open:
-            hand.open |= {key}
+        if not fixed and key not in table.open:
+            table.open |= {key}
         if due is not None:
-            hand.timed |= {key}
-        hand.slots[key] = new
-        if hand.handed is not None:
-            hand.handed |= {key}
-        if at.hot is hand.cache and due is None and value is not ABSENT and value is not UNREAD:
-            hand.cache[key] = value
+            table.timed |= {key}
+        table.slots[key] = new
+        if table.handed is not None:
+            table.handed |= {key}
+        if at.hot is table.cache and due is None and value is not ABSENT and value is not UNREAD:
+            table.cache[key] = value
         return True
 
-    def _read(self, hand: Hand, key: str, slot: Slot) -> Slot:
+    def _read(self, table: SlotTable, key: str, slot: Slot) -> Slot:
         """The slot of a key whose value has to be read from the tree."""
         if slot.due is not None and slot.over(expiry.now()):
             raise missing(key)
         entry = self.ahead.find(self.tree, key)
         if entry is None:
             raise missing(key)
-        data, found = entry.raw, None if isinstance(entry, Short) else entry.expiry
+        data, found = entry.raw, None if isinstance(entry, OneBlobEntry) else entry.expiry
         if found is not None and slot.hides_at(found.at):
             raise missing(key)
         value, chunks, size, unordered, names = self.repo.decode(key, entry, self.ahead)
         fixed, base = type(value) not in CONTAINERS and is_immutable(value), None
         if fixed:
-            hand.idle += size + KEEP_BYTES_EACH
+            table.idle += size + KEEP_BYTES_EACH
         else:
             now = NO_ENTRIES
             if unordered or (names and not self._is_alike_again(key, data, names, value)):
                 # The order of a set, say, can change with each loading; in this one copy it stays as it is.
                 now = self._entry_now(value, chunks)
             base = Base(data, chunks, size, True, now, found, not names and size <= SHORT_PLAIN)
-            hand.read += size + KEEP_BYTES_EACH
+            table.read += size + KEEP_BYTES_EACH
         if slot.wanted is not UNASKED:
             return slot.replaced(value=value, fixed=fixed, base=base)
         return Slot(value, fixed, 0, base, None if found is None else found.at)
 
     def _hold_following(self, at: Position, key: str) -> None:
-        """Put values into the hand that were loaded with the one of this key, as if they had been read."""
-        hand, found = at.hand, self.ahead.following(self.tree, key)
+        """Put values into the table that were loaded with the one of this key, as if they had been read."""
+        table, found = at.table, self.ahead.following(self.tree, key)
         if not found:
             return
-        slots, cache, keys = hand.slots, hand.cache, {key for key, _, _ in found}
-        hand.open |= keys
-        if hand.handed is not None:
-            hand.handed |= keys
+        slots, cache, keys = table.slots, table.cache, {key for key, _, _ in found}
+        table.open |= keys
+        if table.handed is not None:
+            table.handed |= keys
         read = 0
         for key, value, entry in found:
             fixed, size = type(value) not in CONTAINERS and is_immutable(value), entry.size
@@ -456,12 +457,12 @@ class Handle(StateHandle):
             if key in slots or key in cache:
                 continue
             if fixed:
-                hand.idle += size + KEEP_BYTES_EACH
+                table.idle += size + KEEP_BYTES_EACH
             else:
                 read += size + KEEP_BYTES_EACH
                 slots[key] = slot
             cache[key] = value  # as in `_put`: nothing is called since the test
-        hand.read += read
+        table.read += read
 
     def _is_alike_again(self, key: str, data: bytes, names: Sequence[str], value: Any) -> bool:
         """Whether a second copy of the value, which has these names in its pickle, pickles alike."""
@@ -488,7 +489,7 @@ class Handle(StateHandle):
                 if self._comparing is not OVER:
                     self.require_idle("written to")
                 now = expiry.now()
-                slot = at.hand.slots.get(key)
+                slot = at.table.slots.get(key)
                 if slot is None or (slot.due is not None and slot.due <= now):
                     new = Slot(value, fixed, now)
                 else:
@@ -506,11 +507,11 @@ class Handle(StateHandle):
 
     def delete(self, key: str) -> None:
         """Stage a deletion; KeyNotFound."""
-        key = check_key(key)
+        key = check_state_key(key)
         with self.lock:
             while True:
                 at = self.look()
-                slot = at.hand.slots.get(key)
+                slot = at.table.slots.get(key)
                 if not self.contains(key):
                     raise missing(key)
                 self.require_idle("written to")
@@ -523,12 +524,12 @@ class Handle(StateHandle):
             return False
         key = str.__str__(key)
         with self.lock:
-            hand = self.look().hand
+            table = self.look().table
             self._note(key)
-            slot = hand.slots.get(key, UNTOUCHED)
+            slot = table.slots.get(key, UNTOUCHED)
             if slot.value is ABSENT or slot.over(expiry.now()):
                 return False
-            if slot.value is not UNREAD or key in hand.cache:
+            if slot.value is not UNREAD or key in table.cache:
                 return True
             try:
                 data = tree.lookup(self.repo.objects.node, self.tree, key)
@@ -564,11 +565,11 @@ class Handle(StateHandle):
 
     def _staged(self, prefix: str) -> tuple[set[str], list[str]]:
         """The dirty keys with this prefix, which the tree does not decide; and the present ones."""
-        hand, now = self.at.hand, expiry.now()
+        table, now = self.at.table, expiry.now()
         slots = {
             key: slot
-            for key in hand.dirty
-            if key.startswith(prefix) and (slot := hand.slots.get(key)) is not None and slot.dirty
+            for key in table.dirty
+            if key.startswith(prefix) and (slot := table.slots.get(key)) is not None and slot.dirty
         }
         here = [key for key, slot in slots.items() if slot.value is not ABSENT and not slot.over(now)]
         return set(slots), here
@@ -576,7 +577,7 @@ class Handle(StateHandle):
     def describe(self, key: str) -> str:
         """Type and size of a value; loads it only if it is in hand and may differ from the committed one."""
         with self.lock:
-            slot = self.look().hand.slots.get(key, UNTOUCHED)
+            slot = self.look().table.slots.get(key, UNTOUCHED)
         if (
             not isinstance(slot.value, Mark)
             and not slot.over(expiry.now())
@@ -592,33 +593,33 @@ class Handle(StateHandle):
     def may_have_changed(self, prefix: str) -> bool:
         """Whether a key with this prefix is staged, or its value is in hand and may have been edited."""
         with self.lock:
-            hand = self.look().hand
-            return any(key.startswith(prefix) for keys in (hand.dirty, hand.open) for key in keys)
+            table = self.look().table
+            return any(key.startswith(prefix) for keys in (table.dirty, table.open) for key in keys)
 
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool) -> None:
         """Stage when a key expires, None for never; KeyNotFound, InvalidInput."""
-        key, wanted = check_key(key), None if ttl is None else make_expiry(ttl, sliding=sliding)
+        key, wanted = check_state_key(key), None if ttl is None else make_expiry(ttl, sliding=sliding)
         with self.lock:
             while True:
                 at = self.look()
-                slot = at.hand.slots.get(key)
+                slot = at.table.slots.get(key)
                 if not self.contains(key):
                     raise missing(key)
                 self.require_idle("written to")
                 new = slot or UNTOUCHED
-                if slot is None and key in at.hand.cache:
-                    new = Slot(at.hand.cache[key], True)
+                if slot is None and key in at.table.cache:
+                    new = Slot(at.table.cache[key], True)
                 due = None if wanted is None else wanted.at
                 if self._put(at, key, slot, new.replaced(wanted=wanted, due=due)):
                     return
 
     def expires(self, key: str) -> Expiry | None:
         """The expiry of a key, as a commit now would write it; KeyNotFound."""
-        key = check_key(key)
+        key = check_state_key(key)
         with self.lock:
             if not self.contains(key):
                 raise missing(key)
-            return self.expiry_of(key, self.at.hand.slots.get(key, UNTOUCHED))
+            return self.expiry_of(key, self.at.table.slots.get(key, UNTOUCHED))
 
     def expiry_of(self, key: str, slot: Slot) -> Expiry | None:
         with self.base_needed():
@@ -654,7 +655,7 @@ class Handle(StateHandle):
         token = Lock()
         with token:
             self._comparing = ref(token)
-            plan = make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root, keys)
+            plan = make_plan(self.repo, self.at.table, self.tree if isinstance(root, Mark) else root, keys)
         self._comparing = OVER  # only to save time: the token is over
         return plan
 
@@ -669,29 +670,29 @@ class Handle(StateHandle):
             and rest.steps is None
             and not any(map(is_live, (self._operation, self._comparing)))
         ):
-            self._seal()
+            self._mark_committed()
 
     def release(self) -> None:
         """Let go of all that can be read again and that nobody can reach, if it is much; the lock is held."""
-        hand = self.at.hand
-        if hand.read > max(RELEASE_BYTES, hand.limit - LOOK_BYTES):  # much was read since the last look
-            self._seal()
-        if hand.idle > RELEASE_BYTES:
-            hand.drop_idle()
-            self.ahead = Ahead(self.repo)
+        table = self.at.table
+        if table.read > max(RELEASE_BYTES, table.limit - LOOK_BYTES):  # much was read since the last look
+            self._mark_committed()
+        if table.idle > RELEASE_BYTES:
+            table.drop_idle()
+            self.ahead = EntryPrefetch(self.repo)
 
-    def _seal(self) -> None:
-        hand = self.at.hand
-        hand.handed = set()
-        hand.seal(self.plan(keys=out_of_reach(hand)).only_read)
-        hand.limit = max(LOOK_BYTES, 2 * hand.read)
+    def _mark_committed(self) -> None:
+        table = self.at.table
+        table.handed = set()
+        table.seal(self.plan(keys=out_of_reach(table)).only_read)
+        table.limit = max(LOOK_BYTES, 2 * table.read)
 
     def close(self) -> None:
         """Have nothing in hand any more, committed or not."""
         with self.lock:
-            if self.at.hand.slots or self.at.hand.cache:
+            if self.at.table.slots or self.at.table.cache:
                 self.clear()
-                self.ahead = Ahead(self.repo)
+                self.ahead = EntryPrefetch(self.repo)
 
     def require_picklable(self, plan: Plan) -> Plan:
         if plan.unpicklable:
@@ -700,7 +701,7 @@ class Handle(StateHandle):
 
     def edited(self, plan: Plan, keys: Iterable[str]) -> list[str]:
         """The keys whose values were edited in place after the plan was made."""
-        return edited_since(plan, self.repo, self.at.hand, keys)
+        return edited_since(plan, self.repo, self.at.table, keys)
 
     def savepoint(self) -> Savepoint:
         return save(self)
@@ -709,7 +710,7 @@ class Handle(StateHandle):
         """Whether a commit would be made."""
         with self.lock:
             at = self.settle()
-            if not at.events and not at.hand.dirty and not at.hand.open:
+            if not at.events and not at.table.dirty and not at.table.open:
                 return False
             return bool(at.events or self.compare().changes)
 
@@ -720,7 +721,7 @@ class Handle(StateHandle):
 
     def discard(self, keys: Iterable[str]) -> None:
         """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
-        chosen = set(map(check_key, keys))
+        chosen = set(map(check_state_key, keys))
         with self.lock:
             while True:
                 at = self.settle()
@@ -729,17 +730,17 @@ class Handle(StateHandle):
                     return
                 self.note_prefix("")
                 # A value that has not changed stays the same object: the program may be about to edit it.
-                at.hand.handed = set()
+                at.table.handed = set()
                 plan = self.plan()
                 if self.drop(at, plan.touched & chosen if chosen else plan.touched):
-                    at.hand.seal(plan.only_read)
+                    at.table.seal(plan.only_read)
                     self.release()
                     return
 
     def clear(self, **fields: Any) -> None:
         """Have nothing in hand any more."""
         self.note_prefix("")
-        self.change(lambda at: at.moved(hand=Hand(), steps=None, **fields))
+        self.change(lambda at: at.moved(table=SlotTable(), steps=None, **fields))
 
     def is_base_gone(self) -> bool:
         head = self.at.head
@@ -810,7 +811,7 @@ class Handle(StateHandle):
         """As `Versioned.diff` promises."""
         if new is not None:
             with self.base_needed():
-                return anew(self.repo, partial(self._diff_commits, old, new), (old, new))
+                return retry_after_sweep(self.repo, partial(self._diff_commits, old, new), (old, new))
         with self.lock, self.base_needed():
             self.settle()
             plan = self.compare()

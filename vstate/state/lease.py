@@ -42,7 +42,7 @@ class Lease(Uncopied):
         self.ttl = ttl
         self._handle = handle
         self._wait = wait
-        self._tenure = Tenure(handle.repo, name, ttl)
+        self._tenure = LeaseKeeper(handle.repo, name, ttl)
 
     @property
     def fence(self) -> int:
@@ -116,7 +116,7 @@ class Lease(Uncopied):
             self._tenure.left = True
 
 
-class Tenure(Uncopied):
+class LeaseKeeper(Uncopied):
     """The time of one holder, and the thread that renews the lease.
 
     It outlives a `Lease` that nobody left.
@@ -137,7 +137,7 @@ class Tenure(Uncopied):
         self._thread: threading.Thread | None = None
         self.left = False
         """Whether the thread has to give the lease back."""
-        renew_in_child(self, Tenure._renew_in_child)
+        renew_in_child(self, LeaseKeeper._renew_in_child)
 
     @property
     def fence(self) -> int:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NoReturn
 
-from vstate.arguments import called, check_info, check_key, check_new_key
+from vstate.arguments import called, check_info, check_new_key, check_state_key
 from vstate.errors import NotVersioned
 from vstate.forks import renew_in_child
 from vstate.objects import expiry
@@ -57,7 +57,7 @@ class LiveHandle(StateHandle):
 
     def require(self, key: str) -> None:
         """Raise KeyNotFound unless the key is there now."""
-        check_key(key)
+        check_state_key(key)
         self.drop_expired()
         if key not in self.values:
             raise missing(key)

@@ -15,12 +15,12 @@ from vstate.repo.merge.three_way import Merged, Resolver, merge_changes, only_ve
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.state.plan import Plan
-from vstate.state.position import Landing
+from vstate.state.position import CommitInFlight
 
 
 def publish_merged(
     repo: Repository,
-    landing: Landing,
+    in_flight: CommitInFlight,
     plan: Plan,
     objects: NewObjects,
     nodes: Sequence[tuple[ObjectId, Node]],
@@ -40,7 +40,7 @@ def publish_merged(
     `depends_on` is true for them; RefMoved if the branch is gone, or no longer holds the base; the error of
     the guard.
     """
-    branch, commit = landing.branch, landing.commit
+    branch, commit = in_flight.branch, in_flight.commit
     before = base.oid if base else None
     while True:
         head = repo.refs.read(HEADS + branch)
@@ -59,7 +59,7 @@ def publish_merged(
                 raise repo.ref_moved(HEADS + branch, before, rewritten=True)
             theirs = repo.objects.commit(head)
             repo.require_trusted(theirs)
-            merged = _merge(repo, landing, plan, base, theirs)
+            merged = _merge(repo, in_flight, plan, base, theirs)
             moved = [*merged.taken, *merged.resolved]
             conflicts = {*merged.conflicts, *edited(moved)}
             if depends_on is not None:
@@ -86,11 +86,13 @@ def publish_merged(
             return commits[-1], moved
 
 
-def _merge(repo: Repository, landing: Landing, plan: Plan, base: Commit | None, theirs: Commit) -> Merged:
+def _merge(
+    repo: Repository, in_flight: CommitInFlight, plan: Plan, base: Commit | None, theirs: Commit
+) -> Merged:
     resolver = Resolver(
         repo,
-        lambda: effective_policies(repo, landing.branch, None),
-        ours=only_version(landing.commit.time, plan.changes),
+        lambda: effective_policies(repo, in_flight.branch, None),
+        ours=only_version(in_flight.commit.time, plan.changes),
         theirs=versions_since(repo, theirs, () if base is None else (base.oid,)),
         reader=plan.reader(),
         onto_theirs=True,

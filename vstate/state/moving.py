@@ -28,7 +28,7 @@ from vstate.repo.names.refs import HEADS, Head
 from vstate.state.committing import land_doubt, may_have_written
 from vstate.state.handle import Handle
 from vstate.state.plan import Plan
-from vstate.state.position import Pending
+from vstate.state.position import UnknownOutcome
 from vstate.state.slots import ABSENT, CLEAN, FORGET, Mark, Slot, Steps
 
 _T = TypeVar("_T")
@@ -44,7 +44,7 @@ def moving(handle: Handle, move: Callable[[], _T], *, look: Callable[[], None] |
     """
     handle.require_idle("moved")
     token = Lock()
-    pending = Pending(ref(token), look or partial(look_at_branch, handle))
+    pending = UnknownOutcome(ref(token), look or partial(look_at_branch, handle))
     handle.change(lambda at: at.moved(pending=pending))
     try:
         with token:
@@ -75,12 +75,12 @@ def arrive(
 
     A key that was set after the `planned` steps were made stays set.
     """
-    hand = handle.at.hand
-    steps: Steps = {key: (hand.slots.get(key), FORGET) for key in moved}
+    table = handle.at.table
+    steps: Steps = {key: (table.slots.get(key), FORGET) for key in moved}
     if planned is not None:
-        steps = hand.forget(moved, planned)
+        steps = table.forget(moved, planned)
     for key, entry in agreed.items():
-        slot = hand.slots.get(key) if planned is None else planned[key][0]
+        slot = table.slots.get(key) if planned is None else planned[key][0]
         assert slot is not None, "a key that is staged has a slot"
         due = None if entry is None else moment_of(entry)
         if isinstance(slot.value, Mark):
@@ -185,11 +185,11 @@ def _foreign_changes(
 
 def _changes_in_hand(handle: Handle, old: ObjectId | None, new: ObjectId | None) -> Iterator[KeyChange]:
     """The differences between two trees in the keys that are in hand, and perhaps in others."""
-    hand, read = handle.at.hand, handle.repo.objects.nodes
-    if len(hand.slots) + len(hand.cache) > LOOKED_UP:
+    table, read = handle.at.table, handle.repo.objects.nodes
+    if len(table.slots) + len(table.cache) > LOOKED_UP:
         yield from tree.diff(read, old, new)
         return
-    keys = hand.slots.keys() | hand.cache.keys()
+    keys = table.slots.keys() | table.cache.keys()
     if not keys:
         return
     before, after = (tree.lookup_many(read, root, keys) for root in (old, new))
@@ -203,7 +203,7 @@ def _require_nothing_staged(handle: Handle) -> None:
     at = handle.at
     assert at.head is not None
     plan = handle.plan(None)
-    deleted = any(slot.value is ABSENT for slot in at.hand.slots.values())
+    deleted = any(slot.value is ABSENT for slot in at.table.slots.values())
     if plan.changes or plan.unpicklable or deleted or at.events:
         raise NotFound(
             f"gc has removed {at.head.short}, the commit under the uncommitted changes: copy the values that "

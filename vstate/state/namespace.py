@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from vstate.arguments import check_key, require_plain
+from vstate.arguments import check_state_key, require_plain
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
 from vstate.state.base import ATTEMPTS, Message, State, check_several, handle_of, missing
@@ -25,7 +25,7 @@ class Namespace(State):
     """
 
     def __init__(self, parent: State, name: str) -> None:
-        if not check_key(name) or "/" in (name[0], name[-1]):
+        if not check_state_key(name) or "/" in (name[0], name[-1]):
             raise InvalidInput(f"{name!r} is not a namespace: it needs a name without '/' at either end")
         self._root = parent.root
         self._handle = handle_of(parent)
@@ -45,14 +45,14 @@ class Namespace(State):
         return self._root._ready(self.prefix + key, absent) if isinstance(key, str) else absent
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        found = self._root.get_many(self.prefix + check_key(key) for key in check_several(keys))
+        found = self._root.get_many(self.prefix + check_state_key(key) for key in check_several(keys))
         return {key[len(self.prefix) :]: value for key, value in found.items()}
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._root[self.prefix + check_key(key)] = value
+        self._root[self.prefix + check_state_key(key)] = value
 
     def __delitem__(self, key: str) -> None:
-        del self._root[self.prefix + check_key(key)]
+        del self._root[self.prefix + check_state_key(key)]
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.prefix + key in self._root
@@ -71,10 +71,10 @@ class Namespace(State):
         return f"Namespace {self.prefix!r} of {self._root._title()}"
 
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
-        self._root.expire(self.prefix + check_key(key), ttl, sliding=sliding)
+        self._root.expire(self.prefix + check_state_key(key), ttl, sliding=sliding)
 
     def expires(self, key: str) -> datetime | None:
-        return self._root.expires(self.prefix + check_key(key))
+        return self._root.expires(self.prefix + check_state_key(key))
 
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
         """The changes of keys of this namespace as they are committed, under their names here: see
@@ -97,7 +97,7 @@ class Namespace(State):
     def commit(self, message: str = "", *, keys: Iterable[str] | None = None, **info: Any) -> Commit | None:
         """Commit the whole state, or these keys of the namespace, as the state's own `commit` does."""
         if keys is not None:
-            keys = [self.prefix + check_key(key) for key in check_several(keys, "commit")]
+            keys = [self.prefix + check_state_key(key) for key in check_several(keys, "commit")]
         return self._root.commit(message, keys=keys, **info)
 
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Any]:

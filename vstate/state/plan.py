@@ -24,12 +24,11 @@ from vstate.state.slots import (
     UNREAD,
     UNTOUCHED,
     Base,
-    Hand,
     Slot,
+    SlotTable,
     Step,
 )
 from vstate.state.tracking import is_unshared
-from vstate.values.culprits import culprit, own_error
 from vstate.values.entry import (
     PICKLE,
     Encoded,
@@ -40,8 +39,9 @@ from vstate.values.entry import (
     is_stored_plain,
     read_parts,
 )
-from vstate.values.likeness import is_alike_in_parts, may_count_partly
 from vstate.values.opcodes import NAMES, may_hold
+from vstate.values.pickle_errors import culprit, own_error
+from vstate.values.same_value import is_alike_in_parts, may_count_partly
 
 
 class Plan:
@@ -100,16 +100,18 @@ class Plan:
         return Overlay(self._repo.objects, dict(self.objects))
 
 
-def make_plan(repo: Repository, hand: Hand, root: ObjectId | None, keys: Iterable[str] | None = None) -> Plan:
+def make_plan(
+    repo: Repository, table: SlotTable, root: ObjectId | None, keys: Iterable[str] | None = None
+) -> Plan:
     """Compare every slot that may differ from the tree, or those of the keys. The handle's lock is held.
 
     A value that somebody may edit leaves the cache first. So its readers wait for the lock, and no edit comes
     between counting its references and encoding it.
     """
-    plan, slots = Plan(repo), hand.slots
-    if hand.timed:
-        _drop_expired(hand)
-    for key in sorted(hand.open | hand.dirty) if keys is None else keys:
+    plan, slots = Plan(repo), table.slots
+    if table.timed:
+        _drop_expired(table)
+    for key in sorted(table.open | table.dirty) if keys is None else keys:
         slot = slots.get(key)
         if slot is None or (slot.fixed and not slot.dirty):
             continue
@@ -120,42 +122,42 @@ def make_plan(repo: Repository, hand: Hand, root: ObjectId | None, keys: Iterabl
         elif slot.value is UNREAD:
             _plan_expiry(plan, key, slot, tree.lookup(repo.objects.node, root, key))
         else:
-            _plan_value(plan, repo, hand, key, slot, root)
+            _plan_value(plan, repo, table, key, slot, root)
     return plan
 
 
-def out_of_reach(hand: Hand) -> Iterator[str]:
+def out_of_reach(table: SlotTable) -> Iterator[str]:
     """The keys of values that were not set, and that nobody outside can reach. The handle's lock is held."""
-    for key in hand.open - hand.dirty:
-        slot = hand.slots.get(key)
+    for key in table.open - table.dirty:
+        slot = table.slots.get(key)
         if slot is not None and not slot.fixed:
-            if key in hand.cache:
-                del hand.cache[key]
+            if key in table.cache:
+                del table.cache[key]
             if is_unshared([slot.value]):
                 yield key
 
 
-def _drop_expired(hand: Hand) -> None:
+def _drop_expired(table: SlotTable) -> None:
     """Drop the slots of keys that have expired. One that is dirty becomes a staged deletion."""
-    at, slots = expiry.now(), hand.slots
-    for key in sorted(hand.timed):
+    at, slots = expiry.now(), table.slots
+    for key in sorted(table.timed):
         slot = slots.get(key)
         if slot is None or not slot.over(at):
             continue
         if slot.dirty:
-            hand.dirty.add(key)
+            table.dirty.add(key)
             slots[key] = Slot(ABSENT, True, at)
         else:
             del slots[key]
 
 
 def _plan_value(
-    plan: Plan, repo: Repository, hand: Hand, key: str, slot: Slot, root: ObjectId | None
+    plan: Plan, repo: Repository, table: SlotTable, key: str, slot: Slot, root: ObjectId | None
 ) -> None:
     unshared = False
     if not slot.fixed:
-        if key in hand.cache:
-            del hand.cache[key]
+        if key in table.cache:
+            del table.cache[key]
         unshared = is_unshared([slot.value])  # before `value` refers to it too
     value, fixed, base = slot.value, slot.fixed, slot.base
     if base is not None and base.plain and not slot.dirty and is_stored_plain(value, base.entry):
@@ -180,8 +182,8 @@ def _plan_value(
     if base is not None:
         same, base = _compare(repo, key, slot, base, encoded)
         changed, before = not same, base.expiry
-        if base is not slot.base and not fixed and hand.slots.get(key) is slot:
-            hand.slots[key] = slot = slot.replaced(base=base)
+        if base is not slot.base and not fixed and table.slots.get(key) is slot:
+            table.slots[key] = slot = slot.replaced(base=base)
     due = before
     if before is not None or slot.wanted is not UNASKED:
         # A key that was set while it was there, and has expired in the tree since, is a new key.
@@ -211,7 +213,7 @@ def _plan_value(
         plan.unchanged[key] = encoded._replace(entry=with_expiry(encoded.entry, due))
     if fixed and due is None:
         plan.steps[key] = slot, CLEAN
-        hand.idle += encoded.size
+        table.idle += encoded.size
     else:
         if due is not None:
             plan.expiring.append(key)
@@ -325,15 +327,15 @@ def _defined_anew(base: Base, entry: Entry, definitions: frozenset[int]) -> bool
     return False
 
 
-def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) -> list[str]:
+def edited_since(plan: Plan, repo: Repository, table: SlotTable, keys: Iterable[str]) -> list[str]:
     """The keys whose values were set, or edited in place, after the plan was made."""
     edited = []
-    for key in (hand.open | hand.dirty).intersection(keys):
-        slot = hand.slots.get(key, UNTOUCHED)
+    for key in (table.open | table.dirty).intersection(keys):
+        slot = table.slots.get(key, UNTOUCHED)
         if slot.dirty and (key not in plan.steps or plan.steps[key][0] is not slot):
             edited.append(key)  # a signal handler has set it
             continue
-        if key not in hand.open or slot.value is ABSENT or slot.value is UNREAD:
+        if key not in table.open or slot.value is ABSENT or slot.value is UNREAD:
             continue
         try:
             encoded = encode_unchecked(slot.value, () if slot.base is None else slot.base.chunks)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 from vstate.objects.commit import Commit, Event
-from vstate.state.slots import Hand, Mark, Slot, Steps
+from vstate.state.slots import Mark, Slot, SlotTable, Steps
 from vstate.values.entry import Encoded
 
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -48,7 +48,7 @@ def end(token: ReferenceType[Token]) -> None:
         found.release()
 
 
-class Landing(NamedTuple):
+class CommitInFlight(NamedTuple):
     """A commit on its way to the branch, and the steps and events that it covers.
 
     It is `whole` unless only the changes of chosen keys are in it.
@@ -61,7 +61,7 @@ class Landing(NamedTuple):
     whole: bool = True
 
 
-class Pending(NamedTuple):
+class UnknownOutcome(NamedTuple):
     """A call of the store whose outcome the handle has not seen.
 
     `look` asks the store, and goes where it says.
@@ -71,7 +71,7 @@ class Pending(NamedTuple):
     look: Callable[[], None]
 
 
-class Notes:
+class ReadSet:
     """The keys that an update read, wrote, listed or found missing. They only grow.
 
     They are `open` while the function of the update runs. Later the pickling of a value may read other keys,
@@ -87,14 +87,14 @@ class Notes:
         return key in self.keys or (isinstance(key, str) and any(map(key.startswith, self.prefixes)))
 
 
-class Attempt(NamedTuple):
+class PublishAttempt(NamedTuple):
     """One attempt of an update.
 
     `events` are those recorded before it began.
     """
 
     token: ReferenceType[Token]
-    notes: Notes
+    notes: ReadSet
     events: tuple[Event, ...]
 
 
@@ -124,11 +124,11 @@ class Unsettled(NamedTuple):
     """
 
     steps: Steps | None = None
-    pending: Pending | None = None
-    attempt: Attempt | None = None
+    pending: UnknownOutcome | None = None
+    attempt: PublishAttempt | None = None
     open: tuple[Saved, ...] = ()
     owed: Saved | None = None
-    doubts: tuple[Landing, ...] = ()
+    doubts: tuple[CommitInFlight, ...] = ()
 
     @property
     def is_under_way(self) -> bool:
@@ -149,17 +149,17 @@ SETTLED: Final = Unsettled()
 class Position:
     """Where the handle is: `head` on `branch`, the `events` that no commit holds yet, and the values in hand.
 
-    `hot` is the cache of the hand, or `NO_VALUES` while a value there might be undone or be of another
+    `hot` is the cache of the table, or `NO_VALUES` while a value there might be undone or be of another
     commit. `epoch` counts the commits that landed. `rest` is None where nothing is unsettled, which one test
     finds out.
     """
 
-    __slots__ = ("branch", "epoch", "events", "hand", "head", "hot", "rest")
+    __slots__ = ("branch", "epoch", "events", "head", "hot", "rest", "table")
 
     def __init__(
         self,
         hot: Mapping[str, Any],
-        hand: Hand,
+        table: SlotTable,
         head: Commit | None,
         branch: str | None,
         events: tuple[Event, ...] = (),
@@ -167,7 +167,7 @@ class Position:
         rest: Unsettled | None = None,
     ) -> None:
         self.hot: Final = hot
-        self.hand: Final = hand
+        self.table: Final = table
         self.head: Final = head
         self.branch: Final = branch
         self.events: Final = events
@@ -177,17 +177,17 @@ class Position:
     def moved(
         self,
         *,
-        hand: Hand | None = None,
+        table: SlotTable | None = None,
         head: Any = SAME,
         branch: Any = SAME,
         events: tuple[Event, ...] | None = None,
         **unsettled: Any,
     ) -> Position:
         """This position with other fields, and other fields of `Unsettled`; `hot` follows from them."""
-        rest, hand = (self.rest or SETTLED)._replace(**unsettled), hand or self.hand
+        rest, table = (self.rest or SETTLED)._replace(**unsettled), table or self.table
         return Position(
-            hand.cache if rest.is_calm else NO_VALUES,
-            hand,
+            table.cache if rest.is_calm else NO_VALUES,
+            table,
             self.head if head is SAME else head,
             self.branch if branch is SAME else branch,
             self.events if events is None else events,
@@ -195,7 +195,7 @@ class Position:
             None if rest == SETTLED else rest,
         )
 
-    def awaiting(self, pending: Pending) -> Position:
+    def awaiting(self, pending: UnknownOutcome) -> Position:
         """This position with a pending call of the store. Readers still take values without the lock."""
         rest = (self.rest or SETTLED)._replace(pending=pending)
-        return Position(self.hot, self.hand, self.head, self.branch, self.events, self.epoch, rest)
+        return Position(self.hot, self.table, self.head, self.branch, self.events, self.epoch, rest)

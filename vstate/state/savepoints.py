@@ -61,7 +61,7 @@ def save(handle: Handle) -> Savepoint:
         at = handle.settle()
         savepoint = Savepoint(handle)
         plan = handle.require_picklable(handle.plan())
-        slots = at.hand.slots
+        slots = at.table.slots
         staged = {key: (_without_value(slots[key]), encoded) for key, encoded in plan.staged.items()}
         saved = Saved(ref(savepoint.token), at.epoch, staged)
         handle.change(lambda at: at.moved(open=(*(at.rest or SETTLED).open, saved)))
@@ -81,7 +81,7 @@ def release(handle: Handle, savepoint: Savepoint) -> None:
 def restore(handle: Handle, owed: Saved) -> None:
     """Have the values of a savepoint: everything is read first, and then one assignment follows."""
     at = handle.at
-    slots, saved = at.hand.slots, owed.staged if owed.epoch == at.epoch else {}
+    slots, saved = at.table.slots, owed.staged if owed.epoch == at.epoch else {}
     plan = handle.plan()
     now, moved = plan.staged, set(plan.unpicklable)
     for key in now.keys() | saved.keys():

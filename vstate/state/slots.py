@@ -3,9 +3,9 @@
 Invariants:
 
 - A key has one slot or none. Without a slot the key is as committed. One assignment replaces a slot.
-- `Hand.open`, `Hand.dirty` and `Hand.timed` may name too many keys, never too few: a key joins a set before
+- `open`, `dirty` and `timed` may name too many keys, never too few: a key joins a set before
   the slot that belongs there is assigned, and leaves it afterwards.
-- A value in `Hand.cache` is the value of the key's slot or, without a slot, the committed value. A value that
+- A value in `cache` is the value of the key's slot or, without a slot, the committed value. A value that
   expires is never there, because readers take values from the cache without a look at the clock.
 """
 
@@ -177,7 +177,7 @@ Step = tuple[Slot | None, Slot | Mark]
 Steps = dict[str, Step]
 
 
-class Hand:
+class SlotTable:
     """The slots of one handle, with hints and caches. The handle's lock is held around every change.
 
     - `slots` is the truth.

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
-from vstate.arguments import check_key
+from vstate.arguments import check_state_key
 from vstate.errors import CorruptObject, ReadOnly, StorageError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.ahead import Ahead
+from vstate.repo.entry_prefetch import EntryPrefetch
 from vstate.repo.repository import Repository
 from vstate.state.base import ReadableState, missing
 from vstate.state.slots import KEEP_BYTES, KEEP_BYTES_EACH
@@ -32,7 +32,7 @@ class Snapshot(ReadableState):
         self._values: dict[str, Any] = {}
         self._left = KEEP_BYTES
         """The bytes of values that it may still keep."""
-        self._ahead = Ahead(repo)
+        self._ahead = EntryPrefetch(repo)
 
     @property
     def commit(self) -> Commit:
@@ -48,7 +48,7 @@ class Snapshot(ReadableState):
         try:
             return self._values[key]
         except (KeyError, TypeError):
-            check_key(key)
+            check_state_key(key)
         try:  # not `_commit_needed`: a context manager takes longer than loading a short value
             entry = self._ahead.find(self._commit.root, key)
             if entry is not None:
@@ -70,7 +70,7 @@ class Snapshot(ReadableState):
         return self._values.get(key, absent) if isinstance(key, str) else absent
 
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
-        return self._from_commit(self._ahead.in_batches(self._commit.root, map(check_key, keys)))
+        return self._from_commit(self._ahead.in_batches(self._commit.root, map(check_state_key, keys)))
 
     def inert(self, key: str) -> Any:
         """The value of a key as data, without its classes: nothing that it names is imported or called.
@@ -80,7 +80,7 @@ class Snapshot(ReadableState):
         than 64 MiB.
         """
         with self._commit_needed():
-            data = tree.lookup(self._repo.objects.node, self._commit.root, check_key(key))
+            data = tree.lookup(self._repo.objects.node, self._commit.root, check_state_key(key))
             if data is None:
                 raise missing(key)
             return self._repo.inspect(key, data)

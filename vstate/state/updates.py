@@ -16,7 +16,7 @@ from vstate.state.base import ATTEMPTS, Message
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
-from vstate.state.position import Attempt, Notes, Token
+from vstate.state.position import PublishAttempt, ReadSet, Token
 from vstate.state.turns import Turn
 
 _CONTENDED_SECONDS = 0.5
@@ -94,13 +94,13 @@ def _attempt(
         raise
 
 
-def _begin(handle: Handle, token: Token) -> Notes:
+def _begin(handle: Handle, token: Token) -> ReadSet:
     """Go to the newest commit, and note each key that is read or written there until the token is over."""
     with handle.lock:
         handle.settle()
         go_to_newest(handle)
-        notes = Notes()
-        handle.change(lambda at: at.moved(attempt=Attempt(ref(token), notes, at.events)))
+        notes = ReadSet()
+        handle.change(lambda at: at.moved(attempt=PublishAttempt(ref(token), notes, at.events)))
     return notes
 
 

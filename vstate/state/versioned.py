@@ -10,7 +10,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from vstate.arguments import check_flag, check_key, check_limit, require_plain
+from vstate.arguments import check_flag, check_limit, check_state_key, require_plain
 from vstate.errors import (
     AlreadyExists,
     InvalidInput,
@@ -394,7 +394,7 @@ class Versioned(State):
         check_limit(limit)
         if rev == "HEAD" and self.head is None:
             return Log(lambda: iter(()))
-        key = None if key is None else check_key(key)
+        key = None if key is None else check_state_key(key)
         head = self._handle.own_head()
         return self.repo.log(rev, since=since, key=key, limit=limit, first_parent=first_parent, head=head)
 
@@ -431,7 +431,7 @@ class Versioned(State):
         The path is written as `diff.details` prints it, `messages[3].content`. Uncommitted changes do not
         count, and nothing is unpickled. Raises KeyNotFound, and NotFound for a path that leads nowhere.
         """
-        return self.repo.blame("HEAD", check_key(key), path, head=self._handle.own_head())
+        return self.repo.blame("HEAD", check_state_key(key), path, head=self._handle.own_head())
 
     def view(self, rev: str | None = None, *, height: int = 640) -> Window:
         """The history up to `rev`, by default up to HEAD, as a page in the output of a notebook's cell.

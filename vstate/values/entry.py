@@ -21,10 +21,10 @@ from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import BLOB, ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow
-from vstate.values.culprits import own_error
 from vstate.values.definitions import Definition
 from vstate.values.loading import load_any
 from vstate.values.opcodes import EMPTY_SET, FROZENSET, frameless, may_hold
+from vstate.values.pickle_errors import own_error
 from vstate.values.pickling import Check, pickled
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
@@ -155,7 +155,7 @@ _SHORT_PICKLE = encode([PICKLE, [[bytes(ID_BYTES), 0]], 0, ""])[:6]  # all up to
 _SHORT_PLAIN = {encode([codec, [bytes(ID_BYTES), 0], 0, ""])[:5]: codec for codec in (BYTES, TEXT)}
 
 
-class Short(NamedTuple):
+class OneBlobEntry(NamedTuple):
     """An entry whose value is one blob, and which does not expire, not decoded any further.
 
     Most values are stored so. Finding the blob takes a third of the time of `Entry.decode`.
@@ -167,7 +167,7 @@ class Short(NamedTuple):
     size: int
 
     @classmethod
-    def find(cls, data: bytes) -> Short | None:
+    def find(cls, data: bytes) -> OneBlobEntry | None:
         """The entry that `data` encodes; None if it is another one, or malformed."""
         if data[:6] == _SHORT_PICKLE:
             codec, begin, end = PICKLE, 6, 38
@@ -321,20 +321,20 @@ def is_stored_plain(value: Any, entry: bytes) -> bool:
     except Exception as error:  # the value is plain data no more, and code of a class may raise anything
         own_error(dump, error)
         return False
-    short = Short.find(entry)
+    short = OneBlobEntry.find(entry)
     if short is None:
         return encode([PICKLE, [data], len(data), type_name(value)]) == entry
     return short.size == len(data) and short.id == ObjectId.of(BLOB, data)
 
 
-def decode_value(entry: Entry | Short, reader: Reader, *, allow: Allow | None = None) -> Decoded:
+def decode_value(entry: Entry | OneBlobEntry, reader: Reader, *, allow: Allow | None = None) -> Decoded:
     """The value of an entry. Unpickling runs the code that a pickle names: any, or only names in `allow`.
 
     Raises CorruptObject, or CannotLoad with the name of the class that cannot be loaded.
     """
     data: bytes | bytearray
     buffers: Sequence[bytearray]
-    if isinstance(entry, Short):
+    if isinstance(entry, OneBlobEntry):
         codec, _, oid, size = entry
         data, buffers, chunks = _read_blob(reader, oid, size), (), ONE_BLOB
     elif entry.codec == ATOM:

@@ -7,8 +7,8 @@ from functools import partial
 from types import NoneType
 from typing import Any, Final
 
-from vstate.values.culprits import own_error
 from vstate.values.entry import encode_unchecked
+from vstate.values.pickle_errors import own_error
 from vstate.values.pickling import dumps_unproven
 
 __all__ = ["CLASH", "Tokens", "same"]

@@ -21,7 +21,7 @@ from vstate.repo.names.refs import HEADS, REMOTES, TAGS, Head
 from vstate.repo.repository import Repository
 from vstate.repo.rules.signing import PublicKey
 from vstate.repo.search.selection import Selection, select
-from vstate.repo.sweeps import anew
+from vstate.repo.sweeps import retry_after_sweep
 from vstate.values.inert import preview
 from vstate.viewer.lanes import MOST_LANES, Lanes, Placed
 
@@ -217,7 +217,7 @@ class Listings:
             raise InvalidInput(f"open has {len(opened)} ids; at most {_MOST_OPEN} are possible")
         make = partial(self._page, query, view, fold, frozenset(opened), find, count, first, limit)
         if not view:
-            return anew(self._repo, make)
+            return retry_after_sweep(self._repo, make)
         try:
             return make()
         except CorruptObject as error:

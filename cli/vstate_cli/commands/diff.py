@@ -15,7 +15,7 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.paths import part_at
 from vstate.repo.repository import Repository
 from vstate.repo.search.selection import RANGE
-from vstate.repo.sweeps import anew
+from vstate.repo.sweeps import retry_after_sweep
 from vstate_cli import changes
 from vstate_cli.output import Document
 from vstate_cli.session import Session, command
@@ -120,7 +120,7 @@ def _is_key(session: Session, name: str, revisions: list[str]) -> bool:
 def _compare(
     session: Session, a: str | None = None, b: str | None = None
 ) -> tuple[Commit | None, Commit, Diff]:
-    return anew(session.repo, partial(_sides_and_changes, session.repo, a, b))
+    return retry_after_sweep(session.repo, partial(_sides_and_changes, session.repo, a, b))
 
 
 def _sides_and_changes(repo: Repository, a: str | None, b: str | None) -> tuple[Commit | None, Commit, Diff]:

@@ -264,7 +264,7 @@ def _reason(decide: Callable[[], object], error: Exception) -> str:
         raise error
     if isinstance(error, Unmergeable | VStateError):
         return str(error)
-    from vstate.values.culprits import own_error  # late: only errors need it
+    from vstate.values.pickle_errors import own_error  # late: only errors need it
 
     error = own_error(decide, error)
     known = isinstance(error, Unmergeable | VStateError)

@@ -15,7 +15,7 @@ from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
 from vstate.repo.names.refs import HEADS, LABELS, LIFETIME, REF, SWEEP, read_lifetime
-from vstate.repo.sweeps import anew, arrivals
+from vstate.repo.sweeps import arrivals, retry_after_sweep
 from vstate.repo.upkeep.gc import MOST_DELETED, Collector, new_mark
 from vstate.repo.upkeep.reach import Reach
 
@@ -33,7 +33,7 @@ def forget(repo: Core, name: str) -> Commit:
         work.look()
         return head, work, work.remove_at_once()
 
-    head, work, done = anew(repo, tried)
+    head, work, done = retry_after_sweep(repo, tried)
     if not done:
         work.remove_in_steps()
     work.note()

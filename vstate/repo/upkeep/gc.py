@@ -35,7 +35,7 @@ from vstate.repo.names.refs import (
     ReflogEntry,
 )
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
-from vstate.repo.sweeps import anew, arrivals
+from vstate.repo.sweeps import arrivals, retry_after_sweep
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.upkeep.reach import Reach
 
@@ -93,7 +93,7 @@ class GcReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class HistoryLimit:
     """The new end of the history of branches: after `keep_last` commits, or at the age `keep_since`."""
 
     branches: tuple[str, ...]
@@ -105,7 +105,7 @@ def collect(
     repo: Core,
     *,
     keep_reflog: str | timedelta = KEEP_REFLOG,
-    cut: Cut | None = None,
+    cut: HistoryLimit | None = None,
     grace: str | timedelta = GRACE,
     dry_run: bool = False,
     progress: UpkeepProgress | None = None,
@@ -133,7 +133,7 @@ def collect(
             collector.sweep(parse_age(grace))
         return collector, shallow
 
-    collector, shallow = anew(repo, attempt)
+    collector, shallow = retry_after_sweep(repo, attempt)
     if not dry_run:
         repo.store.release()
     return GcReport(
@@ -210,7 +210,7 @@ class Collector:
 
     # Cutting
 
-    def cut(self, cut: Cut, now: datetime) -> dict[str, bytes]:
+    def cut(self, cut: HistoryLimit, now: datetime) -> dict[str, bytes]:
         """Cut the histories of branches, for this run; the rows that cut them for everybody.
 
         A commit that another branch or a detached HEAD leads to keeps its parents; `kept_by` names that.
@@ -556,7 +556,7 @@ def _line_id(key: str) -> bytes:
 
 def check_cut(
     branch: str | Sequence[str] | None, keep_last: int | None, keep_since: str | timedelta | None
-) -> Cut | None:
+) -> HistoryLimit | None:
     """The cut that these options of `gc` ask for; InvalidInput if they contradict each other."""
     if keep_last is None and keep_since is None:
         if branch is not None:
@@ -569,4 +569,4 @@ def check_cut(
         raise InvalidInput("keep_last and keep_since cut the history of branches off: name them with branch")
     if keep_last is not None and keep_last < 1:
         raise InvalidInput(f"keep_last is a number of commits from 1 on, not {keep_last}")
-    return Cut(branches, keep_last, keep_since)
+    return HistoryLimit(branches, keep_last, keep_since)

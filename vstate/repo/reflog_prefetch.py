@@ -1,4 +1,4 @@
-"""Trail: commits by id. A walk along parents reads the next ones ahead, by the names in reflogs."""
+"""ReflogPrefetch: commits by id. A walk along parents reads the next ones ahead, by the names in reflogs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Walk:
         """The time, in nanoseconds, where the walk is known to end."""
 
 
-class Trail:
+class ReflogPrefetch:
     """The commits of one store. Threads may share it.
 
     Only a commit names its parents, so a walk costs a round trip a commit. But the reflog of a branch names

@@ -1,4 +1,4 @@
-"""Ahead: the entries of a tree by key; keys that are asked for in order are read in batches."""
+"""EntryPrefetch: the entries of a tree by key; keys that are asked for in order are read in batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vstate.objects.stream import is_single
 from vstate.repo.compare.reading import BATCH_BYTES, FIRST_BATCH, LONGEST_BATCH, MOST_SKIPPED
 from vstate.repo.core import Core
 from vstate.spans import spanned
-from vstate.values.entry import PICKLE, Entry, Short
+from vstate.values.entry import PICKLE, Entry, OneBlobEntry
 from vstate.values.loading import is_plain, load_plain
 
 
@@ -33,7 +33,7 @@ class _Batch(NamedTuple):
     root: ObjectId | None
     keys: list[str]
     places: dict[str, int]
-    entries: list[Entry | Short]
+    entries: list[Entry | OneBlobEntry]
     bodies: Mapping[ObjectId, bytes | memoryview]
 
 
@@ -48,7 +48,7 @@ _NOTHING = _Expected(None, "", "", 0)
 _DAMAGE = (CorruptObject, CorruptStore)
 
 
-class Ahead:
+class EntryPrefetch:
     """Finds entries, and reads the objects that they need, as a `Reader`.
 
     When two keys are asked for in order, the entries and objects of the next keys come in one call of the
@@ -64,7 +64,7 @@ class Ahead:
         self._loaded = _NONE, 0
         """A batch, and the place of the last value up to which its plain data was loaded."""
 
-    def find(self, root: ObjectId | None, key: str) -> Entry | Short | None:
+    def find(self, root: ObjectId | None, key: str) -> Entry | OneBlobEntry | None:
         """The entry of a key in the tree of this root, None if absent; CorruptObject."""
         if (entry := self._in_batch(root, key)) is not None:
             return entry
@@ -84,7 +84,7 @@ class Ahead:
             # As in `Entry.decode`.
             self._expected = tuple.__new__(_Expected, (root, some[0], some[-1], FIRST_BATCH))
         data: bytes = leaf.items[i]  # type: ignore[assignment]  # a leaf's are bytes
-        return Short.find(data) or self._core.parse_entry(key, data)
+        return OneBlobEntry.find(data) or self._core.parse_entry(key, data)
 
     def in_batches(
         self, root: ObjectId | None, keys: Iterable[str], *, known: Callable[[str], bool] = lambda key: False
@@ -107,7 +107,7 @@ class Ahead:
                     break
                 begin = end
 
-    def following(self, root: ObjectId | None, key: str) -> list[tuple[str, Any, Short]]:
+    def following(self, root: ObjectId | None, key: str) -> list[tuple[str, Any, OneBlobEntry]]:
         """If this key was read ahead: the next keys of its batch with plain data, the values, the entries."""
         batch = self._batch  # once: another thread may read another tree
         place = batch.places.get(key)
@@ -116,7 +116,7 @@ class Ahead:
         loaded, last = self._loaded
         if loaded is batch and place < last:
             return []
-        found: list[tuple[str, Any, Short]] = []
+        found: list[tuple[str, Any, OneBlobEntry]] = []
         left = MOST_LOADED_BYTES
         last = place
         some = slice(place + 1, place + 1 + MOST_LOADED)
@@ -125,7 +125,7 @@ class Ahead:
             if left < 0:
                 break
             last += 1
-            body = batch.bodies.get(entry.id) if isinstance(entry, Short) else None
+            body = batch.bodies.get(entry.id) if isinstance(entry, OneBlobEntry) else None
             if type(body) is bytes and len(body) == entry.size and entry.codec == PICKLE and is_plain(body):
                 try:
                     found.append((following, load_plain(body), entry))  # type: ignore[arg-type]  # a Short
@@ -134,7 +134,7 @@ class Ahead:
         self._loaded = batch, last
         return found
 
-    def _in_batch(self, root: ObjectId | None, key: str) -> Entry | Short | None:
+    def _in_batch(self, root: ObjectId | None, key: str) -> Entry | OneBlobEntry | None:
         batch = self._batch  # once, as above
         return batch.entries[batch.places[key]] if batch.root == root and key in batch.places else None
 
@@ -147,15 +147,15 @@ class Ahead:
 
     def _read(self, root: ObjectId | None, items: Sequence[tuple[str, bytes]]) -> int:
         """Read the entries and objects of the first of these items; how many."""
-        entries: list[Entry | Short] = []
+        entries: list[Entry | OneBlobEntry] = []
         sizes: dict[ObjectId, int] = {}
         left = BATCH_BYTES
         for key, data in items:
-            entry = Short.find(data) or self._core.parse_entry(key, data)
+            entry = OneBlobEntry.find(data) or self._core.parse_entry(key, data)
             left -= entry.size
             if left < 0 and entries:
                 break
-            if isinstance(entry, Short):
+            if isinstance(entry, OneBlobEntry):
                 sizes[entry.id] = entry.size
             else:
                 sizes |= {link.id: link.length for link in entry.links if is_single(link)}

@@ -1,4 +1,4 @@
-"""Likeness: whether a value that the program has in hand is still the stored one.
+"""Same value: whether a value that the program has in hand is still the stored one.
 
 A pickle alone does not tell. A class may pickle its own address, as the storage of a tensor does: then the
 pickle right after the loading tells. And reading an object may change it: the object caches a result, or
@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 from vstate.arguments import require_plain
 from vstate.errors import InvalidInput, VStateError
 from vstate.values import definitions
-from vstate.values.culprits import own_error
 from vstate.values.fields import make as make_by_name
 from vstate.values.opcodes import tokens
+from vstate.values.pickle_errors import own_error
 from vstate.values.pickling import dumps_unproven, met
 
 Parts = Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""Culprits: which part of a value cannot be stored, and whether an error is the value's at all."""
+"""Errors of pickling: which part of a value cannot be stored, and whether an error is the value's at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Front: a store in front of another one, to which it passes every call that it does not override."""
+"""StoreWrapper: a store in front of another one, to which it passes every call that it does not override."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 
 
-class Front(KVStore):
+class StoreWrapper(KVStore):
     """`store`, unchanged. A subclass overrides the calls that it changes.
 
     Every method of KVStore is passed on: its defaults are slower than the store, or promise less. A subclass
