@@ -66,8 +66,12 @@ def warned() -> Any:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_state_that_is_closed_names_what_is_lost(change: str, warned: list[Any]) -> None:
+def test_a_state_that_is_closed_names_what_is_lost(
+    change: str, warned: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """close() and the end of the with block warn once, at the caller's line, of changes of every kind."""
+    # A collection of garbage that falls into the look takes more than its 5 ms.
+    monkeypatch.setattr("vstate.state.closing._LOOK_SECONDS", 10)
     make, named = CHANGES[change]
     state = made()
     with state:
