@@ -14,7 +14,7 @@ from sync_stores import Counted
 from vstate import CorruptObject, KVStore, Memory, StoreUnavailable, Versioned, open_store
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.canonical import encode
-from vstate.repo import Repository, core, trail
+from vstate.repo import Repository, core, reflog_prefetch
 from vstate.repo.names import refs
 
 COMMITS = 1000
@@ -143,7 +143,7 @@ def test_the_commits_since_a_commit_come_in_one_batch(
     store: Remote, new: int, most_keys: int, most_trips: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log since a commit lists the reflog since then, and reads the commits that it names at once."""
-    monkeypatch.setattr(trail, "MOST_KEYS", most_keys)
+    monkeypatch.setattr(reflog_prefetch, "MOST_KEYS", most_keys)
     with Versioned(store) as state:
         expected, since = ids(state)[:new], ids(state)[new]
     with Versioned(store) as state:
@@ -403,7 +403,7 @@ PACES: dict[str, Callable[[int], float]] = {
 @pytest.mark.slow
 def test_at_any_pace(pause: Callable[[int], float], monkeypatch: pytest.MonkeyPatch) -> None:
     """A long reflog is listed near the commits of the walk only, for any time between commits."""
-    monkeypatch.setattr(trail, "MOST_KEYS", 300)
+    monkeypatch.setattr(reflog_prefetch, "MOST_KEYS", 300)
     clock, store = Clock(monkeypatch), Remote()
     with Versioned(store) as state:
         for i in range(COMMITS):
