@@ -17,6 +17,7 @@ from vstate.objects.ids import BLOB, COMMIT, ObjectId
 from vstate.repo.core import FORMAT, Core
 from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome
 from vstate.repo.exchange.progress import TransferProgress
+from vstate.repo.exchange.remnants import Remnants
 from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, check_ref_name
@@ -76,8 +77,9 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
 class _Import:
     """One import: first the objects, then the refs, once all objects are there and whole.
 
-    If a try fails and gc has swept meanwhile, the import tries again. Otherwise it tries once more: the first
-    try relies on every object that is present, the second reads each of them.
+    If a try fails and gc has swept meanwhile, the import tries again. Otherwise the next try relies on less
+    of the store. The first try relies on every object that is present. The second reads each of them. The
+    third continues no history with commits that no ref and no reflog leads to: they may lack objects.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class _Import:
         self._bundled = IdSet()  # the commits of the bundle, if a history ends there or here
         self._salvage = Salvage(repo.store)
         self._written = IdSet()  # links to the blobs of this import, which need no second reading
-        self._reads_present = False
+        self._reads_present = self._distrusts_garbage = False
         self._arrived: list[str] = []
         self.written = 0
         self.refs: dict[str, BundleRef] = {}
@@ -123,9 +125,9 @@ class _Import:
             self._check_connected(history, wanted, ends)
         except (InvalidInput, CorruptObject):
             if self._repo.refs.sweep() == sweep:
-                if self._reads_present:
+                if self._distrusts_garbage:
                     raise
-                self._reads_present = True
+                self._reads_present, self._distrusts_garbage = True, self._reads_present
             return False
         rows: dict[str, bytes | None] = {}
         for oid, left in ends.items():
@@ -199,21 +201,24 @@ class _Import:
         Where the bundle's history ends and ours goes no further, ours ends too. Where ours ends and the
         bundle brings the rest, ours goes on.
         """
+        remnants = Remnants(self._repo.store, history)
         ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
         for oid, left in self._header.shallow.items():
             commit = objects.find_commit(oid)
             if commit is None or not set(left) <= set(commit.parent_ids):
                 self._bundle.refuse("it ends a history at a commit that is missing or has other parents")
-            if not self._are_here(history.parents(commit)):
+            if not self._are_here(history.parents(commit), remnants):
                 ends[oid] = tuple(left)
         for oid in history.shallow():
             if oid in self._bundled and oid not in ends:
                 commit = objects.commit(oid)
-                if history.is_shallow(commit) and self._are_here(commit.parent_ids):
+                if history.is_shallow(commit) and self._are_here(commit.parent_ids, remnants):
                     ends[oid] = commit.parent_ids
         return ends
 
-    def _are_here(self, ids: Sequence[ObjectId]) -> bool:
+    def _are_here(self, ids: Sequence[ObjectId], remnants: Remnants) -> bool:
+        if self._distrusts_garbage and any(oid in remnants for oid in ids if oid not in self._bundled):
+            return False
         keys = [OBJECT_PREFIX + oid.hex() for oid in ids]
         return len(self._repo.store.present(keys)) == len(set(keys))
 

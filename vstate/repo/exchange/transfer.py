@@ -15,6 +15,7 @@ from vstate.objects.commit import LATEST, Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
 from vstate.repo.core import Core
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
+from vstate.repo.exchange.remnants import Remnants
 from vstate.repo.graph import graph_key, is_segment
 from vstate.repo.history import History, shallow_row
 from vstate.repo.names.refs import SWEEP
@@ -72,6 +73,7 @@ class Transfer:
         # Not the repository's own, which remember commits that gc may just have removed.
         self._objects = Objects(target.store.uncached())
         self._history = History(self._objects)
+        self._remnants = Remnants(target.store, self._history)
         self._near_is_source = near is source
         stores = [source.objects, self._objects]
         self._places = stores if self._near_is_source else stores[::-1]
@@ -126,11 +128,12 @@ class Transfer:
         left = self._source.history.parents(commit)
         cut = [oid for oid in commit.parent_ids if oid not in left]
         # The target may have older commits that only a reflog leads to: they stay part of the history.
-        kept = _present(self._target.store, cut)
+        there = _present(self._target.store, cut)
+        kept = [oid for oid in there if oid in self._known or oid not in self._remnants]
         key, row = shallow_row(commit.oid, [oid for oid in commit.parent_ids if oid in left or oid in kept])
         if len(kept) < len(cut):
             copied.rows[key] = row
-            copied.absent.update(oid for oid in cut if oid not in kept)
+            copied.absent.update(oid for oid in cut if oid not in there)
         elif self._history.is_shallow(commit):
             copied.rows[key] = None
 
