@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from vstate import Memory, Versioned
+from vstate.errors import NotFound
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.repo import Repository
 from vstate.repo.names.refs import REF
-from vstate.repo.sweeps import arrivals
+from vstate.repo.sweeps import ARRIVED, arrivals
 
 
 class Killed(Exception):
@@ -26,6 +27,7 @@ class Between(Memory):
         self.number = -1
         self.act: Callable[[], None] = lambda: None
         self.refs_stay = False
+        self.before_objects: Callable[[], object] | None = None
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         if self.number == 0:
@@ -39,6 +41,9 @@ class Between(Memory):
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         if self.refs_stay and any(key.startswith(REF) for key in writes):
             raise Killed
+        if self.before_objects is not None and any(key.startswith(OBJECT_PREFIX) for key in writes):
+            act, self.before_objects = self.before_objects, None
+            act()
         return super().transact(writes, expected)
 
 
@@ -89,3 +94,86 @@ def test_commits_that_arrived_without_a_ref_stay_noted() -> None:
     assert repo.fsck().foreign == 0
     repo.gc()
     assert arrivals(store) == ([], [])
+
+
+def test_notes_go_without_garbage_and_with_damage() -> None:
+    """A branch leads to the noted commits by now. A damaged note hides no other."""
+    store, other = Memory(), Memory()
+    commit = Repository(other).commit("main", set={"value": 1})
+    assert commit is not None
+    bundle = io.BytesIO()
+    Repository(other).export(bundle, ["main"])
+    repo = Repository(store)
+    repo.commit("main", set={"value": 2})
+    repo.import_bundle(io.BytesIO(bundle.getvalue()))
+    repo.swap_branch("back", None, commit, action="back")
+    store.set(f"{ARRIVED}0", b"damaged")
+    assert arrivals(store)[1] == [commit.oid]
+    assert repo.gc(keep_reflog="0s").removed == 0
+    assert arrivals(store) == ([], [])
+    assert Versioned(store, branch="back")["value"] == 1
+
+
+def test_gc_removes_what_a_bundle_continues_from() -> None:
+    """Right after the import has seen it: the import is refused with the name of that commit."""
+    store, other = Between(), Memory()
+    repo = Repository(store)
+    repo.commit("main", set={"kept": 1})
+    first = Repository(other).commit("side", set={"value": bytes(5000)})
+    assert first is not None
+    Versioned(other, branch="side").push(store)
+    Repository(other).commit("side", set={"more": 1})
+    bundle = io.BytesIO()
+    Repository(other).export(bundle, ["side"], since=[str(first.oid)])
+    repo.delete_branch("side")
+    store.before_objects = lambda: repo.gc(keep_reflog="0s")
+    with pytest.raises(NotFound, match=str(first.oid)[:10]):
+        repo.import_bundle(io.BytesIO(bundle.getvalue()))
+    assert arrivals(store) == ([], [])
+
+
+def test_a_push_writes_no_commit_after_a_sweep_of_its_objects() -> None:
+    """It has found them in the store. It begins anew, and dies before it moves the ref."""
+    store, other = Between(), Memory()
+    state = Versioned(other, branch="side")
+    state["value"] = bytes(5000)
+    state.commit("arrives")
+    repo = Repository(store)
+    repo.commit("main", set={"kept": 1})
+    state.push(store)
+    repo.delete_branch("side")
+    new = state.repo.branch("side")
+    store.delete(OBJECT_PREFIX + new.oid.hex())
+    store.refs_stay = True
+    written = []
+
+    def sweep() -> None:
+        store.refs_stay = False
+        repo.gc(keep_reflog="0s")
+        store.refs_stay = True
+        store.before_objects = lambda: written.append(len(list(store.keys(OBJECT_PREFIX))))
+
+    store.before_objects = sweep
+    with pytest.raises(Killed):
+        state.push(store)
+    assert written == [2]  # nothing but main's two objects, when the value is written again
+    store.refs_stay = False
+    repo.swap_branch("back", None, new, action="back")
+    assert Versioned(store, branch="back")["value"] == state["value"]
+
+
+def test_a_forgotten_branch_leaves_no_noted_commit_without_its_objects() -> None:
+    """The commit has arrived without a ref, and holds the value that is forgotten."""
+    store, other = Memory(), Memory()
+    value = bytes(5000)
+    arrived = Repository(other).commit("main", set={"value": value})
+    assert arrived is not None
+    bundle = io.BytesIO()
+    Repository(other).export(bundle, ["main"])
+    repo = Repository(store)
+    repo.commit("main", set={"kept": 1})
+    repo.commit("side", set={"value": value})
+    repo.import_bundle(io.BytesIO(bundle.getvalue()))
+    assert OBJECT_PREFIX + arrived.oid.hex() in store
+    repo.delete_branch("side", forget=True)
+    assert OBJECT_PREFIX + arrived.oid.hex() not in store

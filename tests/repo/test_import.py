@@ -261,6 +261,23 @@ def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.Monke
     assert at > 5
 
 
+def test_garbage_that_gc_removed_in_part_continues_no_history() -> None:
+    """A history that ends in the bundle ends here too, if the store has only a remnant of the rest."""
+    store = Memory()
+    chain(store, 5)
+    before_the_cut = Repository(store).resolve("main~2").id
+    remnant = {f"o/{before_the_cut}": store.get(f"o/{before_the_cut}") or b""}
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    data = exported(store)
+    for target in (store, Memory()):
+        target.set_many(remnant)
+        assert outcomes(imported(target, data, prefix="x/")) == {"heads/x/main": "created"}
+        assert [commit.message for commit in Repository(target).log("x/main")] == ["c4", "c3"]
+        Repository(target).gc(keep_reflog="0")
+        assert not set(remnant) & set(target.keys())
+        whole(target)
+
+
 def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another import has left garbage behind, which gc is removing piece by piece."""
     from vstate.repo.upkeep import gc

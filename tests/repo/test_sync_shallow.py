@@ -172,3 +172,17 @@ def test_a_branch_that_is_put_back_while_it_is_pushed_goes_where_it_is() -> None
     Repository(target).gc(keep_reflog="0")
     whole(target)
     equal(cloned(target), target)
+
+
+def test_a_history_does_not_continue_with_a_remnant() -> None:
+    """A commit whose tree gc has removed stays out of a history that was cut off before it."""
+    store, target = Memory(), Memory()
+    chain(store, 5)
+    key = f"o/{Repository(store).resolve('main~2').id}"
+    remnant = store.get(key)
+    assert remnant is not None
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    target.set(key, remnant)
+    Repository(store).push(target, create=True)
+    assert [commit.message for commit in Repository(target).log("main")] == ["c4", "c3"]
+    assert Repository(target).fsck().ok

@@ -4,7 +4,7 @@ An operation reads a ref, and then the objects behind it. If the ref moves or go
 remove these objects. Nothing is damaged then: the operation begins anew, with the refs as they are now.
 
 Commits that arrive before their ref are noted in a row. The next sweep removes those that no ref leads to,
-before it removes anything that they hold. So a commit that is there is whole.
+before it removes anything that they hold. So no commit that arrives beside gc is left without its objects.
 """
 
 from __future__ import annotations
@@ -89,5 +89,9 @@ def arrival(store: KVStore, objects: NewObjects) -> dict[str, bytes]:
 def arrivals(store: KVStore) -> tuple[list[str], list[ObjectId]]:
     """The keys of these rows, and the commits that they name."""
     rows = dict(store.items(ARRIVED))
-    ids = b"".join(rows.values())
-    return [*rows], [ObjectId(ids[at : at + ID_BYTES]) for at in range(0, len(ids), ID_BYTES)]
+    return [*rows], [oid for row in rows.values() for oid in parse_arrival(row)]
+
+
+def parse_arrival(row: bytes) -> list[ObjectId]:
+    """The commits that a row names; of a damaged one as many as are whole."""
+    return [ObjectId(row[at : at + ID_BYTES]) for at in range(0, len(row) - ID_BYTES + 1, ID_BYTES)]

@@ -1,4 +1,4 @@
-"""Instance and Global, which stand for objects that were not built; `outline` shows values to people."""
+"""Instance and Global, which stand for objects that were not built; `Outline` shows values to people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from typing import Final
 
 from vstate.plural import counted
 
-__all__ = ["MOST_NODES", "Global", "Instance", "in_order", "is_float_nan", "outline", "printable"]
+__all__ = [
+    "MOST_NODES",
+    "Global",
+    "Group",
+    "Instance",
+    "Outline",
+    "flat",
+    "in_order",
+    "is_float_nan",
+    "laid_out",
+    "more",
+    "printable",
+]
 
 _LONGEST_NAME: Final = 200
 _LONGEST_TEXT: Final = 500
@@ -59,7 +71,7 @@ class Instance:
     called: bool = False
 
     def __repr__(self) -> str:
-        return outline(self, width=None, max_depth=4, max_items=10)
+        return flat(Outline(4, 10, MOST_NODES).node(self, 0))
 
     def children(self) -> Iterator[object]:
         """Everything directly inside; `args`, `items` and `entries` whole, since others may share them."""
@@ -96,23 +108,6 @@ def in_order(members: Iterable[object]) -> list[object]:
         else:
             others.append(member)
     return [*sorted(numbers), *sorted(texts), *others]
-
-
-def outline(
-    value: object,
-    *,
-    width: int | None = 80,
-    max_depth: int = 6,
-    max_items: int = 20,
-    max_nodes: int = MOST_NODES,
-    measure: Callable[[str], int] = len,
-    kind: type[Outline] | None = None,
-) -> str:
-    """As `inert.preview` promises, with frames as any other object. `kind` is the class that outlines."""
-    node = (kind or Outline)(max_depth, max_items, max_nodes).node(value, 0)
-    if width is None:
-        return flat(node)
-    return "\n".join(_laid_out(node, "", "", 0, width, measure))
 
 
 @dataclass(slots=True)
@@ -251,7 +246,7 @@ def flat(node: str | Group) -> str:
     return f"{node.opening}{inside}{node.closing}"
 
 
-def _laid_out(
+def laid_out(
     node: str | Group, prefix: str, suffix: str, indent: int, width: int, measure: Callable[[str], int]
 ) -> Iterator[str]:
     line = f"{' ' * indent}{prefix}{flat(node)}{suffix}"
@@ -260,5 +255,5 @@ def _laid_out(
         return
     yield f"{' ' * indent}{prefix}{node.opening}"
     for name, part in node.parts:
-        yield from _laid_out(part, name, ",", indent + 2, width, measure)
+        yield from laid_out(part, name, ",", indent + 2, width, measure)
     yield f"{' ' * indent}{node.closing.lstrip(',')}{suffix}"

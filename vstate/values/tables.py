@@ -24,8 +24,8 @@ from vstate.values.instance import (
     Instance,
     Outline,
     flat,
+    laid_out,
     more,
-    outline,
     printable,
 )
 
@@ -124,15 +124,8 @@ def preview(
     characters are escaped, so a stored string cannot drive a terminal. `width=None` makes one line of any
     length. `measure` gives the columns of a text; wide characters take two on a terminal.
     """
-    return outline(
-        value,
-        width=width,
-        max_depth=max_depth,
-        max_items=max_items,
-        max_nodes=max_nodes,
-        measure=measure,
-        kind=_Outline,
-    )
+    node = _Outline(max_depth, max_items, max_nodes).node(value, 0)
+    return flat(node) if width is None else "\n".join(laid_out(node, "", "", 0, width, measure))
 
 
 class _Outline(Outline):

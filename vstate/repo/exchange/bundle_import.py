@@ -106,7 +106,6 @@ class _Import:
             is_older = self._header.format < FORMAT
             raise UnsupportedFormat(str(self._header.format), FORMAT, is_older=is_older)
         wanted = {self._renamed(name): oid for name, oid in self._header.refs.items()}
-        self._check_prerequisites()
         while not self._try(wanted, self._repo.refs.sweep()):
             pass
         if not any(ref.outcome == "diverged" for ref in self.refs.values()):  # refs lead to the commits now
@@ -115,6 +114,7 @@ class _Import:
 
     def _try(self, wanted: Mapping[str, ObjectId], sweep: bytes | None) -> bool:
         """Write the missing objects and move the refs; False if the import has to try again."""
+        self._check_prerequisites()
         if not self._write_objects(sweep):
             return False
         # Not the repository's own, which remember commits that gc may just have removed.

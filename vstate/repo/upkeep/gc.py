@@ -383,6 +383,8 @@ class Collector:
         garbage = self._garbage() if found else ()
         self.remove(newest_first)
         self.remove(garbage)
+        if self._exclusive and arrivals(self._store)[0]:
+            self._remove(())  # of commits that refs lead to by now
         self._see_to_trash(grace)
         self._forget_rows()
         self._forget_lifetimes()
