@@ -15,7 +15,7 @@ from vstate import Disk, Versioned
 from vstate.repo.repository import Repository
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     Look = Callable[..., Page]
 
@@ -264,14 +264,19 @@ def test_a_hostile_store(look: Look, tmp_path: Path) -> None:
 
 
 def test_an_empty_store(look: Look, tmp_path: Path) -> None:
-    """A store without commits says so, and shows the first commit when it is made."""
+    """A store without commits says so, and shows the first commit, though the events begin after it."""
     Versioned(Disk(tmp_path / "store")).close()
     with viewing(tmp_path / "store") as viewer:
         page = look(viewer)
+        held: list[Route] = []
+        page.route("**/api/v1/events", lambda route: held.append(route))
+        page.reload()
         content(page, re.compile("no commits yet"))
         with Versioned(Disk(tmp_path / "store")) as state:
             state["k"] = 1
             state.commit("the first")
+        page.wait_for_timeout(200)
+        held[0].continue_()
         page.locator(".commit-title h2", has_text="the first").wait_for()
 
 

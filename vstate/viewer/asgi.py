@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -41,7 +41,7 @@ from vstate.viewer.changing import Body, Changing
 from vstate.viewer.guard import Guard
 from vstate.viewer.health import JOBS
 from vstate.viewer.listing import Gone
-from vstate.viewer.page import STATIC, joined_script
+from vstate.viewer.page import STATIC, joined_script, read_static
 from vstate.viewer.parameters import Parameters
 from vstate.viewer.reading import Reading, refs_state
 
@@ -77,7 +77,7 @@ def application(
         Route(API + "/events", _events(repo, ending)),
         *(Route(f"{API}/{name}", _job(function, repo, ending)) for name, function in JOBS.items()),
         Route(API + "/openapi.json", _openapi),
-        Route("/", _page),
+        Route("/", _page(repo)),
         Route("/static/page.js", _script),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
@@ -113,8 +113,18 @@ def _picture(reading: Reading) -> Callable[[Request], Any]:
     return endpoint
 
 
-def _page(request: Request) -> Response:
-    return FileResponse(STATIC / "index.html", media_type="text/html")
+def _page(repo: Repository) -> Callable[[Request], Any]:
+    """The page, with the state of the refs before any answer: it asks anew when an event tells of another."""
+    html = read_static("index.html")
+
+    def endpoint(_: Request) -> Response:
+        try:
+            state = refs_state(repo)
+        except VStateError:  # the answers tell why
+            state = ""
+        return HTMLResponse(html.replace('content=""', f'content="{state}"'))
+
+    return endpoint
 
 
 def _script(request: Request) -> Response:

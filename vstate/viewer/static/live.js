@@ -1,24 +1,17 @@
 // New commits appear as they are made.
 import { seen } from "./api.js";
-import { useEffect, useRef, useState } from "./preact.js";
+import { useEffect, useState } from "./preact.js";
 
 const GONE = 800; // milliseconds without an answer
 const ENDED = "The viewer has ended. Start vstate view again for new commits.";
 
-/** `[state, trouble]`: a text that changes when a ref moves after the page was loaded, when the refs were in the
- * state `known`, null before; and why no change can be seen, null if one can. */
-export function useRefs(known) {
-  const [state, setState] = useState(null);
+/** `[state, trouble]`: a text that changes when a ref moves, and why no such change can be seen, null if one can.
+ * The first text came with the page, before any answer: an older answer is asked for anew. */
+export function useRefs() {
+  const [state, setState] = useState(() => document.querySelector("meta[name=vstate-refs]")?.content ?? "");
   const [trouble, setTrouble] = useState(null);
-  const first = useRef(null);
   useEffect(() => {
-    if (known && first.current && state === null && known !== first.current) setState(first.current);
-  }, [known]);
-  useEffect(() => {
-    if (globalThis.vstateAnswers) {
-      setState("file");
-      return undefined;
-    }
+    if (globalThis.vstateAnswers) return undefined;
     let source = null;
     let timer = null; // a browser asks again and again for a server that is gone
     const open = () => {
@@ -26,9 +19,7 @@ export function useRefs(known) {
       source.addEventListener("lost", (event) => setTrouble(JSON.parse(event.data).error));
       source.addEventListener("refs", (event) => {
         setTrouble(null);
-        const next = JSON.parse(event.data).state;
-        if (first.current !== null && next !== first.current) setState(next);
-        first.current = next;
+        setState(JSON.parse(event.data).state);
       });
       source.onerror = () => { timer ??= setTimeout(() => setTrouble(ENDED), GONE); };
       source.onopen = () => {

@@ -87,12 +87,10 @@ function Content({ place, rev, tip, refs, store, state }) {
 
 function App() {
   const asked = usePlace();
-  const [known, setKnown] = useState(null);
-  const [state, trouble] = useRefs(known);
+  const [state, trouble] = useRefs();
   const [isHelp, setHelp] = useState(false);
   const { data: store } = useAnswer("/store");
   const { data: refs } = useAnswer("/refs");
-  useEffect(() => setKnown(refs?.state ?? null), [refs]);
   // Adapters leave HEAD's branch empty: the branches come first.
   const isFirst = store?.branches > 0 && !store.head.commit && !["branch", "all", "rev", "page", "tab", "pane"].some((name) => asked[name]);
   const place = isFirst ? { ...asked, page: "branches", pane: "value" } : asked;
