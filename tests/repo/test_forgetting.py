@@ -603,6 +603,33 @@ class Overtaken(Memory):
         return iter(found)
 
 
+@pytest.mark.parametrize("killed_before", [0, 1, 2, 3])
+def test_a_value_that_garbage_holds_too(monkeypatch: pytest.MonkeyPatch, killed_before: int) -> None:
+    """gc is killed between any two of its deletions. A commit that it has left goes, or stays whole."""
+    repo = Repository(Memory())
+    repo.commit("main", set={"kept": 0})
+    commits = [repo.commit("old", set={"value": [number] * 5_000}) for number in range(3)]
+    repo.commit("side", set={"value": [0] * 5_000, "more": 1})
+    repo.delete_branch("old")
+    deletions = iter(range(10))
+    exclusively = repo.store.exclusively
+
+    def killed(plan: Callable[[], Any]) -> bool:
+        if next(deletions) == killed_before:
+            raise SystemExit
+        return exclusively(plan)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(repo.store, "exclusively", killed)
+        patch.setattr("vstate.repo.upkeep.gc.MOST_DELETED", 1)
+        repo.gc(keep_reflog="0s")
+    there = [commit for commit in commits if repo.objects.is_stored(commit.oid)]
+    assert len(there) == 3 - killed_before
+    repo.delete_branch("side", forget=True)
+    assert not any(repo.objects.is_stored(commit.oid) for commit in there)
+    assert repo.fsck().ok
+
+
 def test_two_branches_are_forgotten_at_once() -> None:
     """A branch that another process forgets during the look is no damage: the look begins anew."""
     store = Overtaken()

@@ -513,9 +513,9 @@ class Repository(Core):
         """Copy branches, by default all, from another store, given as for `push`; no branch here moves.
 
         `origin/main` is then the branch `main` of the remote `origin`. Without a name, from a remote or
-        `remote`, only the report names the fetched commits: `gc` may remove them until they are merged.
-        `tags` creates the tags that are missing here. Every object is checked, nothing is unpickled. Call an
-        interrupted fetch again, and it continues.
+        `remote`, only the report names the fetched commits: `gc`, or forgetting a branch, may remove them
+        until they are merged. `tags` creates the tags that are missing here. Every object is checked, nothing
+        is unpickled. Call an interrupted fetch again, and it continues.
         """
         from vstate.repo.exchange import sync
 

@@ -63,6 +63,9 @@ class _Forgetting:
         self._collector.mark()
         self._walk()
         self._read_lines_of_head()
+        if self._store.transactional:
+            # What the branch held alone may be held by a commit that no ref leads to: that one goes first.
+            self._commits |= {oid: order for order, oid in self._collector.find_garbage(but=self._own)}
 
     def remove_at_once(self) -> bool:
         """Forget the branch in one transaction; False if the store has none, or the objects are many."""
