@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
@@ -403,7 +403,7 @@ class Collector:
             if oid is not None and oid not in self.reach:
                 yield oid
 
-    def find_garbage(self, but: Container[ObjectId] = ()) -> list[tuple[int, ObjectId]]:
+    def find_garbage(self, but: Reach | Collection[ObjectId] = ()) -> list[tuple[int, ObjectId]]:
         """Count the unreachable objects except some; the commits among them, with their times."""
         commits = []
         for ids in batches((oid for oid in self._garbage() if oid not in but), _READ):
