@@ -20,9 +20,9 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (159, 31),
-    "memory": (125, 24),
-    "update": (222, 32),
+    "commit": (155, 31),
+    "memory": (121, 24),
+    "update": (218, 32),
     "read": (56, 12),
     "open": (120, 32),
     "put": (200, 34),

@@ -24,7 +24,6 @@ from vstate.state.base import ReadableState, State, Undoable, handle_of
 from vstate.state.live import Live
 from vstate.state.namespace import Namespace
 from vstate.state.snapshot import Snapshot
-from vstate.state.turns import Turn
 from vstate.state.versioned import Versioned
 
 OnError = Literal["discard", "commit", "keep"]
@@ -94,10 +93,8 @@ def task(
             @functools.wraps(function)
             async def call_async(*args: Any, state: State | None = None, **options: Any) -> Any:
                 state = _checked(state, by_name=len(args) <= place, title=title)
-                run, turn = _Call(state, title, message, on_error), Turn()
-                with turn.bell, turn.held:
-                    if not run.nested:
-                        await handle_of(state).turns.take_async(turn)
+                async with handle_of(state).turns.turn_async() as outermost:
+                    run = _Call(state, title, message, on_error, nested=not outermost)
                     run.begin(function, args, options)
                     try:
                         result = await cast(Awaitable[Any], function(*args, state=state, **options))
@@ -112,10 +109,8 @@ def task(
         @functools.wraps(function)
         def call(*args: Any, state: State | None = None, **options: Any) -> Any:
             state = _checked(state, by_name=len(args) <= place, title=title)
-            run, turn = _Call(state, title, message, on_error), Turn()
-            with turn.bell, turn.held:
-                if not run.nested:
-                    handle_of(state).turns.take(turn)
+            with handle_of(state).turns.turn() as outermost:
+                run = _Call(state, title, message, on_error, nested=not outermost)
                 run.begin(function, args, options)
                 try:
                     result = _finished(function(*args, state=state, **options))
@@ -176,14 +171,20 @@ class _Call:
     """One call of a task on one state. If it is `nested` in another, the outer one commits."""
 
     def __init__(
-        self, state: State, name: str, message: str | Callable[..., str] | None, on_error: OnError
+        self,
+        state: State,
+        name: str,
+        message: str | Callable[..., str] | None,
+        on_error: OnError,
+        *,
+        nested: bool,
     ) -> None:
         self._state = state
         self._name = name
         self._message = message
         self._text = message if isinstance(message, str) else name
         self._on_error = on_error
-        self.nested = handle_of(state).turns.nested
+        self.nested = nested
         self._savepoint: Undoable | None = None
         self._end: Event | None = None
         self._began = time.perf_counter()

@@ -161,7 +161,7 @@ OPERATIONS = {
     "failing transaction": Operation(
         failing_transaction, lambda state: state.update({"kept": [1]}), in_a_block=True, repeats=True
     ),
-    "failing task": Operation(run_failing_task, repeats=True),
+    "failing task": Operation(run_failing_task, repeats=True, in_a_block=True),
     "set": Operation(lambda state: state.update({"list": [9]}), repeats=True),
     "delete": Operation(lambda state: state.pop("list", None), repeats=True),
     "discard": Operation(lambda state: state.discard(), edit, repeats=True),

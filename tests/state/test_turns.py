@@ -6,11 +6,13 @@ import asyncio
 import gc
 import threading
 import time
+from contextvars import copy_context
+from threading import Lock
 
 import pytest
 from loops import in_a_loop
 
-from vstate.state.turns import Turn, Turns
+from vstate.state.turns import Turns
 
 SOON = 30  # seconds; in these tests a task that is not woken looks again after twice as long
 
@@ -21,9 +23,7 @@ def _woken_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def take(turns: Turns, order: list[int], number: int, pause: float = 0) -> None:
-    turn = Turn()
-    with turn.bell, turn.held:
-        await turns.take_async(turn)
+    async with turns.turn_async():
         order.append(number)
         await asyncio.sleep(pause)
 
@@ -53,10 +53,9 @@ async def test_who_takes_one_turn_after_another_lets_others_have_theirs() -> Non
 @pytest.mark.usefixtures("_woken_or_not_at_all")
 @in_a_loop
 async def test_a_task_that_is_cancelled_when_it_is_woken_wakes_the_next() -> None:
-    turns, order, turn = Turns(), list[int](), Turn()
-    with turn.bell, turn.held:
-        await turns.take_async(turn)
-        waiting = [asyncio.create_task(take(turns, order, number)) for number in range(3)]
+    turns, order, outside = Turns(), list[int](), copy_context()
+    async with turns.turn_async():
+        waiting = [asyncio.create_task(take(turns, order, n), context=outside) for n in range(3)]
         await asyncio.sleep(0.01)
     for task in waiting[:2]:
         task.cancel()
@@ -66,24 +65,30 @@ async def test_a_task_that_is_cancelled_when_it_is_woken_wakes_the_next() -> Non
 
 @pytest.mark.slow
 @in_a_loop
-async def test_a_turn_whose_bell_an_interruption_kept_silent_is_found_to_be_over() -> None:
-    turns, order, turn = Turns(), list[int](), Turn()
-    with turn.held:
-        await turns.take_async(turn)
-        waiting = asyncio.create_task(take(turns, order, 1))
+async def test_a_turn_that_was_lost_on_the_way_is_found_to_be_over() -> None:
+    """Nobody ends it. Its frame is gone, and the tasks that wait look again by themselves."""
+    turns, order, outside = Turns(), list[int](), copy_context()
+
+    async def lost() -> asyncio.Task[None]:
+        token = Lock()
+        token.acquire()
+        assert turns._taken(token)
+        waiting = asyncio.create_task(take(turns, order, 1), context=outside)
         await asyncio.sleep(0.01)
-    await asyncio.wait_for(waiting, SOON)
+        assert not order
+        return waiting
+
+    await asyncio.wait_for(await lost(), SOON)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_task_of_a_loop_that_does_not_run_any_more_is_in_nobodys_way(closed: bool) -> None:
     """A task of a closed or stopped loop delays others only for a moment."""
-    turns, order, turn = Turns(), list[int](), Turn()
+    turns, order, outside = Turns(), list[int](), copy_context()
     loop = asyncio.new_event_loop()
-    with turn.bell, turn.held:
-        turns.take(turn)
-        left = loop.create_task(take(turns, order, 0))
+    with turns.turn():
+        left = loop.create_task(take(turns, order, 0), context=outside)
         loop.run_until_complete(asyncio.sleep(0.01))
         if closed:
             loop.close()
@@ -103,7 +108,7 @@ def test_a_task_of_a_loop_that_does_not_run_any_more_is_in_nobodys_way(closed: b
         loop.run_until_complete(left)
         loop.close()
     gc.collect()
-    assert not turns._in_line()
+    assert not turns._waiting
 
 
 def test_tasks_of_several_loops_and_threads_are_never_at_it_at_once() -> None:
@@ -112,9 +117,7 @@ def test_tasks_of_several_loops_and_threads_are_never_at_it_at_once() -> None:
     async def add(times: int) -> None:
         nonlocal count
         for _ in range(times):
-            turn = Turn()
-            with turn.bell, turn.held:
-                await turns.take_async(turn)
+            async with turns.turn_async():
                 before = count
                 await asyncio.sleep(0)
                 count = before + 1
@@ -125,9 +128,7 @@ def test_tasks_of_several_loops_and_threads_are_never_at_it_at_once() -> None:
     def block() -> None:
         nonlocal count
         for _ in range(50):
-            turn = Turn()
-            with turn.bell, turn.held:
-                turns.take(turn)
+            with turns.turn():
                 before = count
                 time.sleep(0.0001)
                 count = before + 1
@@ -139,4 +140,4 @@ def test_tasks_of_several_loops_and_threads_are_never_at_it_at_once() -> None:
     for thread in threads:
         thread.join(60)
     assert count == 3 * 5 * 20 + 2 * 50
-    assert not turns._in_line()
+    assert not turns._waiting

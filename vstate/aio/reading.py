@@ -12,7 +12,6 @@ from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
 from vstate.state.base import ReadableState, State, check_several, handle_of
 from vstate.state.slots import ABSENT
-from vstate.state.turns import Turn
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -60,13 +59,8 @@ class Reading(Generic[_S]):
 
     async def _in_turn(self, handle: State, function: Callable[[bool], _R]) -> _R:
         """Call the function in a thread, in the turn; its argument says whether this call took the turn."""
-        turns = handle_of(handle).turns
-        if turns.nested:
-            return await self._workers.run(partial(function, False))
-        turn = Turn()
-        with turn.bell, turn.held:
-            await turns.take_async(turn)
-            return await self._workers.run(partial(function, True))
+        async with handle_of(handle).turns.turn_async() as outermost:
+            return await self._workers.run(partial(function, outermost))
 
     async def _ready(self, key: object) -> Any:
         """The value of the key if it is in memory, else ABSENT. A thread would take longer than the read."""

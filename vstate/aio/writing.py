@@ -20,7 +20,6 @@ from vstate.state.committing import OnRace
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
 from vstate.state.transactions import Transaction
-from vstate.state.turns import Turn
 from vstate.state.updates import run_update
 from vstate.state.watching import Subscription, Watch
 
@@ -137,11 +136,8 @@ class Writing(Reading[_W]):
         """
         handle = await self._opened()
         writer = _writer(handle)
-        turn, nested = Turn(), writer.turns.nested
-        with turn.bell, turn.held:  # harmless if the turn is not taken
-            if not nested:
-                await writer.turns.take_async(turn)
-            inner = Transaction(writer, handle, message, info, in_turn=not nested)
+        async with writer.turns.turn_async() as outermost:
+            inner = Transaction(writer, handle, message, info, in_turn=outermost)
             try:
                 # Shielded: a transaction that has begun ends before the turn does.
                 await self._workers.run(inner.__enter__, shielded=True)

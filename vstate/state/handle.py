@@ -74,7 +74,6 @@ from vstate.state.slots import (
     Step,
 )
 from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
-from vstate.state.turns import Turn
 from vstate.values.entry import ONE_BLOB, SHORT_PLAIN, OneBlobEntry, encode_unchecked
 from vstate.values.inspection import describe
 from vstate.values.pickle_errors import own_error
@@ -153,11 +152,7 @@ class Handle(StateHandle):
 
         Raises InvalidInput from inside another operation of this handle: from a signal handler, say.
         """
-        if self.turns.nested:
-            return self.operate(operation, *args, **options)
-        turn = Turn()
-        with turn.bell, turn.held:
-            self.turns.take(turn)
+        with self.turns.turn():
             return self.operate(operation, *args, **options)
 
     def operate(self, operation: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:

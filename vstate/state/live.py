@@ -17,7 +17,6 @@ from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
 from vstate.state.base import ATTEMPTS, Message, State, StateHandle, make_expiry, missing
 from vstate.state.namespace import Namespace
-from vstate.state.turns import Turn
 
 
 class LiveHandle(StateHandle):
@@ -205,13 +204,11 @@ class Live(State):
         A value that was edited in place stays edited: a value that cannot be pickled cannot be copied.
         """
         check_info(info)
-        handle, turn = self._handle, Turn()
-        with turn.bell, turn.held:
-            outermost = not handle.turns.nested
+        turns = self._handle.turns
+        with turns.turn() as outermost:
+            savepoint = self._handle.savepoint()
             if outermost:
-                handle.turns.take(turn)
-            savepoint = handle.savepoint()
-            turn.undo = savepoint.restore
+                turns.undo = savepoint.restore
             try:
                 yield self
                 if outermost:

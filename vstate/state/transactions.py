@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -11,7 +11,6 @@ from vstate.arguments import check_info
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.savepoints import Savepoint
-from vstate.state.turns import Turn
 
 _S = TypeVar("_S")
 
@@ -32,8 +31,8 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
         self._message = message
         self._info = info
         self._in_turn = in_turn
-        self._turn = Turn()
-        self._nested = False
+        self._turn = nullcontext(True) if in_turn else handle.turns.turn()
+        self._is_outermost = False
         self._savepoint: Savepoint | None = None
 
     def _recreate_cm(self) -> Self:
@@ -41,15 +40,11 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
         return type(self)(self._handle, self._state, self._message, self._info, in_turn=self._in_turn)
 
     def __enter__(self) -> _S:
-        turns = self._handle.turns
+        self._is_outermost = self._turn.__enter__()
         try:
-            self._nested = turns.nested and not self._in_turn
-            if not self._nested and not self._in_turn:
-                self._turn.begin()
-                turns.take(self._turn)
             self._savepoint = self._handle.savepoint()
         except BaseException:
-            self._turn.end()
+            self._turn.__exit__(None, None, None)
             raise
         return self._state
 
@@ -62,13 +57,13 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
             if error is not None:
                 savepoint.end()
                 self._handle.settle_after(error)
-            elif self._nested:
-                savepoint.release()
-            else:
+            elif self._is_outermost:
                 # Not alone(): this block may end in another context than the one that has the turn.
                 self._handle.operate(self._end, savepoint)
+            else:
+                savepoint.release()
         finally:
-            self._turn.end()
+            self._turn.__exit__(None, None, None)
 
     def _end(self, savepoint: Savepoint) -> None:
         # Released before the commit: if the commit fails, everything is still staged.

@@ -17,7 +17,6 @@ from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
 from vstate.state.position import PublishAttempt, ReadSet, Token
-from vstate.state.turns import Turn
 
 _CONTENDED_SECONDS = 0.5
 """For so long after a lost race, each attempt begins with a pause, also that of another update. Without it, a
@@ -46,14 +45,12 @@ def run_update(
         raise InvalidInput(f"attempts is a number from 1 on, not {attempts}")
     if in_turn:
         return _run(handle, function, attempts, message, info)
-    if handle.turns.nested:
+    # The turn only, not the lock: threads that the function starts may read and write too.
+    with handle.turns.turn() as outermost:
+        if outermost:
+            return _run(handle, function, attempts, message, info)
         called("the function of an update", function)
         return None
-    # The turn only, not the lock: threads that the function starts may read and write too.
-    turn = Turn()
-    with turn.bell, turn.held:
-        handle.turns.take(turn)
-        return _run(handle, function, attempts, message, info)
 
 
 def _run(
