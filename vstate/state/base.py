@@ -30,8 +30,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry
 from vstate.plural import counted
 from vstate.repo.names.dates import ttl_microseconds
-from vstate.state.position import OVER, end, is_live
-from vstate.state.turns import Turns
+from vstate.state.turns import OVER, Turns, end, is_live
 
 if TYPE_CHECKING:
     from vstate.repo.core import Revision

@@ -28,15 +28,8 @@ from vstate.spans import spanned
 from vstate.state.base import check_several, missing
 from vstate.state.handle import Handle
 from vstate.state.plan import Plan
-from vstate.state.position import (
-    NO_VALUES,
-    SETTLED,
-    CommitInFlight,
-    Position,
-    UnknownOutcome,
-    Unsettled,
-    is_live,
-)
+from vstate.state.position import NO_VALUES, SETTLED, CommitInFlight, Position, UnknownOutcome, Unsettled
+from vstate.state.turns import is_live
 
 OnRace = Literal["merge", "raise"]
 """The outcome of a commit whose branch another writer has moved: a merge, or RefMoved."""

@@ -46,15 +46,7 @@ from vstate.repo.repository import Repository
 from vstate.repo.sweeps import retry_after_sweep
 from vstate.state.base import StateHandle, make_expiry, missing
 from vstate.state.plan import Plan, edited_since, make_plan, out_of_reach
-from vstate.state.position import (
-    OVER,
-    SETTLED,
-    Position,
-    PublishAttempt,
-    Unsettled,
-    end,
-    is_live,
-)
+from vstate.state.position import SETTLED, Position, PublishAttempt, Unsettled
 from vstate.state.savepoints import Savepoint, restore, save
 from vstate.state.slots import (
     ABSENT,
@@ -74,6 +66,7 @@ from vstate.state.slots import (
     Step,
 )
 from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
+from vstate.state.turns import OVER, end, is_live
 from vstate.values.entry import ONE_BLOB, SHORT_PLAIN, OneBlobEntry, encode_unchecked
 from vstate.values.inspection import describe
 from vstate.values.pickle_errors import own_error

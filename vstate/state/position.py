@@ -6,46 +6,22 @@ the handle at the old position or at the new one.
 
 from __future__ import annotations
 
-from _thread import LockType
 from collections.abc import Callable, Iterable, Mapping
-from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
-from weakref import ReferenceType, ref
+from weakref import ReferenceType
 
 from vstate.objects.commit import Commit, Event
 from vstate.state.slots import Mark, Slot, SlotTable, Steps
+from vstate.state.turns import Token, is_live
 from vstate.values.entry import Encoded
 
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 """The `hot` of a position at which every reader has to take the lock."""
 
 
-Token = LockType
-"""Says that an operation is under way: `with token`, in the frame of the operation.
-
-Everybody else refers to the token weakly. The operation is over when the lock is free or nothing holds the
-token any more. So no exception can leave it set, and no `finally` has to run.
-"""
-
 SAME: Final = Mark("SAME")
 """The argument that leaves a field of a position as it is, where None means something."""
-
-OVER: Final[ReferenceType[Token]] = ref(Lock())
-"""The reference to the token of an operation that is over."""
-
-
-def is_live(token: ReferenceType[Token]) -> bool:
-    """Whether the operation of this token is under way."""
-    found = token()
-    return found is not None and found.locked()
-
-
-def end(token: ReferenceType[Token]) -> None:
-    """In a forked child: end the operation of a thread that is not here. Its frame looks alive for ever."""
-    found = token()
-    if found is not None and found.locked():
-        found.release()
 
 
 class CommitInFlight(NamedTuple):

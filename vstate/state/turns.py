@@ -11,12 +11,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import ReferenceType, ref
 
 from vstate.errors import Conflict
 from vstate.forks import new_lock
-from vstate.state.position import OVER, Token, is_live
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +23,31 @@ if TYPE_CHECKING:
 _WARN_AFTER_SECONDS = 30.0
 _LOOK_AGAIN_SECONDS = 1.0
 
-_holding: ContextVar[tuple[ReferenceType[LockType], ...]] = ContextVar("vstate_turns", default=())
+Token = LockType
+"""Says that an operation is under way: `with token`, in the frame of the operation.
+
+Everybody else refers to the token weakly. The operation is over when the lock is free or nothing holds the
+token any more. So no exception can leave it set, and no `finally` has to run.
+"""
+
+OVER: Final[ReferenceType[Token]] = ref(Lock())
+"""The reference to the token of an operation that is over."""
+
+
+def is_live(token: ReferenceType[Token]) -> bool:
+    """Whether the operation of this token is under way."""
+    found = token()
+    return found is not None and found.locked()
+
+
+def end(token: ReferenceType[Token]) -> None:
+    """In a forked child: end the operation of a thread that is not here. Its frame looks alive for ever."""
+    found = token()
+    if found is not None and found.locked():
+        found.release()
+
+
+_holding: ContextVar[tuple[ReferenceType[Token], ...]] = ContextVar("vstate_turns", default=())
 
 
 def _in_event_loop() -> bool:

@@ -16,7 +16,8 @@ from vstate.state.base import ATTEMPTS, Message
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
-from vstate.state.position import PublishAttempt, ReadSet, Token
+from vstate.state.position import PublishAttempt, ReadSet
+from vstate.state.turns import Token
 
 _CONTENDED_SECONDS = 0.5
 """For so long after a lost race, each attempt begins with a pause, also that of another update. Without it, a
