@@ -119,7 +119,7 @@ def empty(tmp_path: Path) -> Command:
     """The command, on a store without commits."""
     directory = tmp_path / "empty"
     with Disk(directory) as disk:
-        disk.set("format", b"4")
+        disk.set("format", b"5")
     return Command(directory)
 
 

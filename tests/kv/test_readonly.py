@@ -124,7 +124,7 @@ def test_a_repository_opens_without_a_write(behind: Memory) -> None:
     program.
     """
     stamped = Memory()
-    stamped.set("format", b"4")
+    stamped.set("format", b"5")
     for memory in (Memory(), stamped):
         inner = Faulty(memory)
         repo = Repository(ReadOnlyStore(inner))

@@ -68,15 +68,15 @@ def test_a_tree_of_two_heights() -> None:
 
 
 def test_a_key_that_expires() -> None:
-    """Its entry has 16 more bytes, its leaf a list of moments, each node above a list of the first ones."""
-    entry = with_expiry(encode_value(7).entry, Expiry(1_700_000_000_000_000, 60_000_000))
-    assert entry.hex() == "930007c41000060a24181e40000000000003938700"
+    """Its entry has 10 more bytes, its leaf a list of moments, each node above a list of the first ones."""
+    entry = with_expiry(encode_value(7).entry, Expiry(1_700_000_000_000_000))
+    assert entry.hex() == "930007c40800060a24181e4000"
     root, objects, _ = tree.update(None, None, {"a": b"\x92\x00\x01", "b": entry})  # type: ignore[arg-type]
     assert root is not None
     assert objects[root].body == encode(
         [0, ["a", "b"], [b"\x92\x00\x01", entry], [], [None, 1_700_000_000_000_000]]
     )
-    assert str(root) == "bbd08d8c7bee400d4c953543aadffa423739f8e14975a1c7c3dab8f11443bf6b"
+    assert str(root) == "a48a42b9f3ae78474606d80b70ae2d4ea10c7263528f3f91bca8187f6c9344e4"
     many = {f"key/{i}": b"%d" % i for i in range(1000)}
     root, objects, _ = tree.update(None, None, {**many, "key/77": entry})  # type: ignore[arg-type]
     assert root is not None
@@ -387,7 +387,7 @@ def test_what_a_store_holds() -> None:
     assert keys == sorted(
         ["format", f"o/{commit.root}", f"o/{commit.id}", "r/heads/main", "reflog/heads/main"]
     )
-    assert store.get("format") == b"4"
+    assert store.get("format") == b"5"
     assert store.get("r/heads/main") == commit.id.encode()
 
 

@@ -54,7 +54,7 @@ def test_the_layout() -> None:
     side["shared"] = large(99)
     side.commit("side")
     header, objects, frames = parsed(exported(store, "main", "side", "v1"))
-    assert header[:3] == [4, sorted([name, bytes.fromhex(oid)] for name, oid in refs_of(store).items()), []]
+    assert header[:3] == [5, sorted([name, bytes.fromhex(oid)] for name, oid in refs_of(store).items()), []]
     counts = Counter(letter for letter, _, _ in objects)
     assert header[3:] == [
         [],
@@ -242,7 +242,7 @@ def test_into_stores_of_all_kinds(target: str, tmp_path: Path) -> None:
     imported(made, exported(store))
     equal(store, made)
     whole(made)
-    assert made.get("format") == b"4"
+    assert made.get("format") == b"5"
     made.close()
 
 
@@ -362,7 +362,7 @@ def test_a_history_that_was_cut_off_arrives_so() -> None:
     report = imported(target, data)
     assert report.objects == report.written
     assert [commit.message for commit in Versioned(target).log()] == ["c5", "c4"]
-    assert target.get("format") == b"4"
+    assert target.get("format") == b"5"
     equal(store, target)
     whole(target)
     assert exported(target) == data
@@ -391,12 +391,12 @@ def test_signed_commits_arrive_signed() -> None:
     data = exported(store)
     imported(target, data)
     assert Repository(target).resolve("main").signature == commit.signature
-    assert target.get("format") == b"4"
+    assert target.get("format") == b"5"
     whole(target)
     target.delete("format")
     assert [damage.id for damage in Repository(target).fsck().damage] == ["format"]
     assert Repository(target).fsck(repair=True).ok
-    assert target.get("format") == b"4"
+    assert target.get("format") == b"5"
 
 
 # Files

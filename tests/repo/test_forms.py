@@ -35,7 +35,7 @@ def node(
 def put_on_main(store: KVStore, root: ObjectId | None, **fields: object) -> ObjectId:
     commit = Commit(root=root, parent_ids=(), time=datetime(2026, 1, 1, tzinfo=UTC), **fields)  # type: ignore[arg-type]
     oid = plant(store, COMMIT, commit.body)
-    store.set_many({"r/heads/main": str(oid).encode(), "format": b"4"})
+    store.set_many({"r/heads/main": str(oid).encode(), "format": b"5"})
     return oid
 
 
@@ -388,7 +388,7 @@ def test_only_one_tree_of_some_keys_is_right(data: st.DataObject) -> None:
 
 def commit_rows(store: KVStore, body: object) -> None:
     oid = plant(store, COMMIT, encode(body))
-    store.set_many({"r/heads/main": str(oid).encode(), "format": b"4"})
+    store.set_many({"r/heads/main": str(oid).encode(), "format": b"5"})
 
 
 NOW = microseconds(datetime(2026, 1, 1, tzinfo=UTC))
@@ -423,7 +423,7 @@ def test_a_commit_has_to_be_dated_after_its_parents(shift: timedelta) -> None:
     old = plant(store, COMMIT, Commit(None, (), time - timedelta(days=1)).body)
     late = plant(store, COMMIT, Commit(None, (old,), time, "late").body)
     merge = plant(store, COMMIT, Commit(None, (old, late), time + shift, "merge").body)
-    store.set_many({"r/heads/main": str(merge).encode(), "format": b"4"})
+    store.set_many({"r/heads/main": str(merge).encode(), "format": b"5"})
     report = Repository(store).fsck()
     assert [(damage.id, damage.readable) for damage in report.damage] == [(str(merge), True)]
     assert f"not dated after its parent {late}" in report.damage[0].reason

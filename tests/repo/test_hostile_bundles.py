@@ -269,7 +269,7 @@ def test_a_branch_is_not_moved_to_what_cannot_be_read(case: str) -> None:
     objects = [*objects, (COMMIT, commit.body)]
     data = forged(
         [
-            4,
+            5,
             [["heads/main", bytes(commit.oid)]],
             [bytes(base.oid)],
             [],
@@ -300,7 +300,7 @@ def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes
     tree = Repository(store).branch("main").root
     assert tree is not None
     with pytest.raises(InvalidInput, match="is no commit but a tree"):
-        imported(store, forged([4, [["heads/x", bytes(tree)]], [], [], [0, 0, 0, 0], 0], []))
+        imported(store, forged([5, [["heads/x", bytes(tree)]], [], [], [0, 0, 0, 0], 0], []))
     assert refs_of(store) == before
 
 

@@ -39,8 +39,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
         yield Memory() if request.param == "memory" else Faulty(Memory(), atomic=False)
 
 
-def session(store: KVStore, *, sliding: bool = False) -> Versioned:
-    return Versioned(store, branch="session", ttl=60, sliding=sliding)
+def session(store: KVStore) -> Versioned:
+    return Versioned(store, branch="session", ttl=60)
 
 
 def committed(state: Versioned, **values: object) -> Versioned:
@@ -59,12 +59,11 @@ def whole(store: KVStore) -> None:
     assert report.foreign == 0
 
 
-@pytest.mark.parametrize("sliding", [False, True])
 @pytest.mark.slow
-def test_an_expired_branch_is_gone(store: KVStore, time: Time, sliding: bool) -> None:
+def test_an_expired_branch_is_gone(store: KVStore, time: Time) -> None:
     """It is in no list, no revision finds it, and opening it begins a new, empty branch."""
     main = committed(Versioned(store), main=1)
-    state = committed(session(store, sliding=sliding), k=[1])
+    state = committed(session(store), k=[1])
     time.pass_(59)
     assert Versioned(store, branch="session")["k"] == [1]
     assert list(main.branches()) == ["main", "session"]
@@ -98,39 +97,30 @@ def test_an_expired_branch_is_gone(store: KVStore, time: Time, sliding: bool) ->
     whole(store)
 
 
-def test_a_fixed_time_ends_once(store: KVStore, time: Time) -> None:
-    """Commits do not extend it, whether or not their handle has a `ttl`."""
+def test_the_time_begins_anew_with_each_move_of_a_program_that_gives_one(store: KVStore, time: Time) -> None:
+    """A move of any other program leaves the end as it is, and so does a read or an empty commit."""
     state = committed(session(store), n=1)
-    for number in range(5):
-        time.pass_(11)
-        committed(state, n=number + 10)
-        committed(Versioned(store, branch="session"), other=number)
-        state = session(store)
-    time.pass_(5)
-    assert "session" not in Repository(store).branches()
-
-
-def test_a_sliding_time_begins_anew_with_each_move(store: KVStore, time: Time) -> None:
-    """Any move of the branch extends it, by any handle; a read or an empty commit does not."""
-    state = committed(session(store, sliding=True), n=1)
-    plain = Versioned(store, branch="session")
     moves: list[Callable[[], object]] = [
         lambda: committed(state, n=2),
-        lambda: committed(plain, m=1),  # a handle opened earlier
-        lambda: Repository(store).rollback("session", "session~1"),
-        lambda: Versioned(store, branch="session").reset("session~1"),
-        lambda: Versioned(store, branch="session").undo(),
         lambda: session(store).apply(lambda now: now.__setitem__("n", 5)),
-        lambda: Repository(store).rename_branch("session", "other"),
-        lambda: Repository(store).rename_branch("other", "session"),
+        lambda: committed(session(store), n=6),
     ]
     for move in moves:
         time.pass_(59)
         move()
-        plain.refresh() if "session" in plain.branches() else None
-    time.pass_(59)
-    assert Versioned(store, branch="session").commit() is None
-    assert Versioned(store, branch="session")["n"] == 5
+    others: list[Callable[[], object]] = [
+        lambda: committed(Versioned(store, branch="session"), m=1),
+        lambda: Repository(store).rollback("session", "session~1"),
+        lambda: Versioned(store, branch="session").undo(),
+        lambda: Repository(store).rename_branch("session", "other"),
+        lambda: Repository(store).rename_branch("other", "session"),
+    ]
+    for move in others:
+        time.pass_(11)
+        move()
+    assert session(store).commit() is None
+    time.pass_(4)
+    assert Versioned(store, branch="session")["n"] == 6
     time.pass_(1)
     assert Repository(store).branches() == {}
 
@@ -138,12 +128,11 @@ def test_a_sliding_time_begins_anew_with_each_move(store: KVStore, time: Time) -
 def test_a_branch_that_was_there(store: KVStore, time: Time) -> None:
     """The next commit of a handle with a `ttl` sets its end; other handles see it when the branch moves."""
     plain = committed(Versioned(store, branch="session"), n=1)
-    given = session(store, sliding=True)
+    given = session(store)
     time.pass_(1000)
     committed(given, n=2)
     time.pass_(59)
     committed(plain, m=1)  # made on the older commit, and merged
-    time.pass_(59)
     assert dict(Versioned(store, branch="session")) == {"n": 2, "m": 1}
     time.pass_(1)
     assert Repository(store).branches() == {}
@@ -220,7 +209,7 @@ def test_head_on_an_expired_branch(store: KVStore, time: Time) -> None:
 
 def test_bad_times_to_live() -> None:
     """A `ttl` needs a named branch and a valid time."""
-    for options in ({"ttl": 5}, {"sliding": True, "branch": "b"}, {"ttl": 0, "branch": "b"}):
+    for options in ({"ttl": 5}, {"ttl": 0, "branch": "b"}):
         with pytest.raises(InvalidInput):
             Versioned(**options)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
@@ -244,7 +233,7 @@ def test_a_damaged_row(time: Time) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("after", [True, False])
-@pytest.mark.parametrize("what", ["begun anew", "gc", "slides"])
+@pytest.mark.parametrize("what", ["begun anew", "gc", "again"])
 def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
     """Fail at each store call: an expired branch never returns, and a new one is never taken for expired."""
     step = sized(2, 1)
@@ -254,10 +243,10 @@ def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
         with standing_still() as time:
             memory = Memory()
             committed(Versioned(memory), main=1)
-            committed(session(memory, sliding=what == "slides"), old=1)
-            time.pass_(30 if what == "slides" else 60)
+            committed(session(memory), old=1)
+            time.pass_(30 if what == "again" else 60)
             store = Faulty(memory, atomic=atomic)
-            state = Versioned(store, branch="session")
+            state = session(store) if what == "again" else Versioned(store, branch="session")
             store.calls.clear()
             store.fail_at, store.after = number, after
             failed = True
@@ -269,7 +258,7 @@ def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
                 failed = False
             except StoreUnavailable:
                 pass
-            if what == "slides":
+            if what == "again":
                 shown = dict(Versioned(memory, branch="session"))
                 assert shown in ({"old": 1}, {"old": 1, "new": 1})
                 assert failed or "new" in shown
@@ -293,19 +282,14 @@ def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
 
 
 def test_another_time_for_a_branch_that_has_one(store: KVStore, time: Time) -> None:
-    """A sliding handle sets its own `ttl` with each move; any other handle keeps the end as it is."""
+    """The last handle with a `ttl` that moved the branch has set its end."""
     committed(session(store), k=1)
     time.pass_(30)
-    committed(session(store), k=2)
-    assert Versioned(store, branch="session").head is not None
-    committed(Versioned(store, branch="session", ttl=20, sliding=True), k=3)
+    committed(Versioned(store, branch="session", ttl=20), k=3)
     time.pass_(19)
-    committed(Versioned(store, branch="session", ttl=100, sliding=True), k=4)
+    committed(Versioned(store, branch="session", ttl=100), k=4)
     time.pass_(99)
     assert Versioned(store, branch="session")["k"] == 4
-    committed(session(store), k=5)  # the last handle made the branch slide
-    time.pass_(99)
-    assert Versioned(store, branch="session")["k"] == 5
     time.pass_(1)
     assert Versioned(store, branch="session").head is None
 
@@ -331,7 +315,7 @@ def test_a_lost_race_tells_nothing_of_a_lifetime(store: KVStore, time: Time) -> 
     assert new is not None
     loser, winner = Repository(store).refs, Repository(store).refs
     assert not loser.compare_and_swap("heads/session", expected=old.oid, new=new.oid, action="too early")
-    winner.lifetimes.want("heads/session", 60_000_000, sliding=False)
+    winner.lifetimes.wanted["heads/session"] = 60_000_000
     assert winner.compare_and_swap("heads/session", expected=None, new=new.oid, action="begun")
     time.pass_(60)
     assert not loser.compare_and_swap("heads/session", expected=new.oid, new=old.oid, action="too late")

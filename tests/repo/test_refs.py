@@ -163,11 +163,11 @@ def test_a_ref_that_holds_no_id() -> None:
 @pytest.mark.parametrize(
     ("stamp", "advice"),
     [
-        (b"3", "export it"),
-        (b"5", "upgrade"),
+        (b"4", "export it"),
+        (b"6", "upgrade"),
         (b"99", "upgrade"),
         (b"9" * 5000, "upgrade"),
-        (b"04", "upgrade"),
+        (b"06", "upgrade"),
     ],
 )
 def test_another_format_is_refused(stamp: bytes, advice: str) -> None:

@@ -130,7 +130,7 @@ def test_a_lost_commit_ends_the_history_there(filled: Mapping[str, bytes]) -> No
     with pytest.raises(NotFound, match="cut"):
         repo.resolve("main~3")
     assert repo.resolve("v1").message == "first"
-    assert store.get("format") == b"4"
+    assert store.get("format") == b"5"
     repo.gc()
     check = Repository(store).fsck()
     assert check.ok

@@ -451,7 +451,7 @@ def test_a_history_that_was_cut_off_arrives_so() -> None:
     push(store, target)
     equal(store, target)
     whole(target)
-    assert target.get("format") == b"4"
+    assert target.get("format") == b"5"
     assert len(list(Versioned(target).log())) == 2
     chain(store, 1, start=6)
     push(store, target)

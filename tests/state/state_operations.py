@@ -115,7 +115,7 @@ def expiries(state: Versioned) -> None:
     state["list"].append(2)
     state.expire("slides", None)
     state["new"] = [1]
-    state.expire("new", 3600, sliding=True)
+    state.expire("new", 3600)
     state["over"] = [1]  # committed, but expired
     state.expire("count", 1e-6)
     state["count"] = 7
@@ -201,7 +201,7 @@ def fill(store: KVStore) -> None:
     state.set_policy("count", "counter")
     state["list"], state["count"], state["gone"] = [0], 0, "gone"
     state["slides"], state["over"] = [0], [0]
-    state.expire("slides", 3600, sliding=True)
+    state.expire("slides", 3600)
     state.expire("over", 1e-6)
     state.commit("zero")
     state.tag("v0")

@@ -51,16 +51,15 @@ class LosesAnswers(Memory):
 
 @dataclass
 class Kept:
-    """A key of the model: its value, when it expires, and how long it lives after a change if it slides."""
+    """A key of the model: its value, and when it expires."""
 
     value: Any
     at: float | None = None
-    ttl: float = 0
     asked: bool = False  # for that expiry, since the last commit
     set_: bool = False  # since the last commit
 
     def copy(self) -> Kept:
-        return Kept(copy.deepcopy(self.value), self.at, self.ttl)
+        return Kept(copy.deepcopy(self.value), self.at)
 
 
 class ExpiryMachine(RuleBasedStateMachine):
@@ -99,14 +98,8 @@ class ExpiryMachine(RuleBasedStateMachine):
         before = self.now.get(key)
         # A list of its own: the model must not see the edits of the state.
         self.state[key] = copy.deepcopy(value)
-        ttl = before.ttl if before is not None and self.is_there(before) else 0
-        asked = (
-            before is not None
-            and self.is_there(before)
-            and before.asked
-            and (before.ttl > 0 or not before.at)
-        )
-        self.now[key] = Kept(value, None, ttl, asked, set_=True)
+        asked = before is not None and self.is_there(before) and before.asked and before.at is None
+        self.now[key] = Kept(value, None, asked, set_=True)
         if commit:
             self.commit(seconds)
 
@@ -141,17 +134,16 @@ class ExpiryMachine(RuleBasedStateMachine):
             with pytest.raises(KeyNotFound):
                 del self.state[key]
 
-    @rule(key=KEYS, ttl=st.none() | TIMES | TIMES, sliding=st.booleans(), commit=st.booleans())
-    def expire(self, key: str, ttl: int | None, sliding: bool, commit: bool) -> None:
+    @rule(key=KEYS, ttl=st.none() | TIMES | TIMES, commit=st.booleans())
+    def expire(self, key: str, ttl: int | None, commit: bool) -> None:
         kept = self.now.get(key)
         if not self.is_there(kept):
             with pytest.raises(KeyNotFound):
-                self.state.expire(key, ttl, sliding=sliding)
+                self.state.expire(key, ttl)
             return
         assert kept is not None
-        self.state.expire(key, ttl, sliding=sliding)
+        self.state.expire(key, ttl)
         kept.at = None if ttl is None else self.time.seconds + ttl
-        kept.ttl = ttl if sliding and ttl else 0
         kept.asked = True
         if commit:
             self.commit(0)
@@ -163,19 +155,6 @@ class ExpiryMachine(RuleBasedStateMachine):
         for key, kept in self.now.items():
             if not self.is_there(kept):
                 continue
-            before = self.committed.get(key)
-            changed = (
-                before is None
-                or before.value != kept.value
-                or type(before.value) is not type(kept.value)
-                or (kept.set_ and not self.is_there(before))
-            )
-            if kept.ttl:
-                if changed or kept.asked:
-                    kept.at = self.time.seconds + kept.ttl
-                else:
-                    assert before is not None
-                    kept.at = before.at
             after[key] = kept
         for key, before in self.committed.items():
             # Expired keys stay, unless they were changed.

@@ -40,12 +40,11 @@ class Versioned(Writing[sync.Versioned]):
         trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
         allow: Iterable[str] | None = None,
         ttl: float | timedelta | None = None,
-        sliding: bool = False,
         autocommit: bool = False,
     ) -> None:
         super().__init__(Workers(), None)
         options = {"branch": branch, "sign": sign, "trust": trust, "allow": allow, "ttl": ttl}
-        options |= {"sliding": sliding, "autocommit": autocommit}
+        options["autocommit"] = autocommit
         self._open = partial(sync.Versioned, store, **options)  # type: ignore[arg-type]  # as above
         self._place = store
         self._opening = new_lock()

@@ -27,8 +27,6 @@ def entry_document(entry: Entry) -> Document:
     document: Document = {"type": entry.type, "size": entry.size}
     if entry.expiry is not None:
         document["expires"] = entry.expiry.moment.isoformat()
-        if entry.expiry.ttl:
-            document["ttl"] = entry.expiry.ttl / 1_000_000
     return document
 
 

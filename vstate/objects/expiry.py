@@ -1,13 +1,13 @@
 """Expiry: the moment from which on a key counts as absent, kept at the end of its entry.
 
 An entry is an array of two or four elements (see `vstate.values.entry`). An entry that expires has one more
-element, of 16 bytes. So the moment can be read and cut off, and the rest of the entry is not decoded.
+element, of 8 bytes. So the moment can be read and cut off, and the rest of the entry is not decoded.
 """
 
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from vstate.objects.commit import microseconds, moment
@@ -15,8 +15,8 @@ from vstate.objects.commit import microseconds, moment
 EXPIRING = frozenset({b"\x93", b"\x95"})
 """The first byte of the entries that expire: msgpack's array of three, and of five."""
 
-_FIELD = b"\xc4\x10"  # msgpack's header of 16 bytes
-_FIELD_BYTES = len(_FIELD) + 16
+_FIELD = b"\xc4\x08"  # msgpack's header of 8 bytes
+_FIELD_BYTES = len(_FIELD) + 8
 
 _LAST = microseconds(datetime.max.replace(tzinfo=UTC))
 
@@ -27,13 +27,9 @@ def now() -> int:
 
 
 class Expiry(NamedTuple):
-    """When a key expires: `at`, in microseconds since 1970-01-01 UTC.
-
-    A commit that changes the key moves `at` to `ttl` microseconds after the commit; a `ttl` of 0 leaves it.
-    """
+    """When a key or a branch expires: `at`, in microseconds since 1970-01-01 UTC."""
 
     at: int
-    ttl: int = 0
 
     @property
     def moment(self) -> datetime:
@@ -46,18 +42,13 @@ class Expiry(NamedTuple):
         return self.at <= now()
 
     def __str__(self) -> str:
-        slides = f", {timedelta(microseconds=self.ttl)} after each change" if self.ttl else ""
-        return f"{self.moment:%Y-%m-%d %H:%M:%S}{slides}"
-
-    def begun_anew(self, at: int) -> Expiry:
-        """The expiry after a change at this moment: it moves if it has a `ttl`."""
-        return Expiry(at + self.ttl, self.ttl) if self.ttl else self
+        return f"{self.moment:%Y-%m-%d %H:%M:%S}"
 
 
 def moment_of(entry: bytes) -> int | None:
     """When the key with this entry expires; None if never."""
-    if entry[:1] in EXPIRING and entry[-_FIELD_BYTES:-16] == _FIELD:
-        return int.from_bytes(entry[-16:-8], "big")
+    if entry[:1] in EXPIRING and entry[-_FIELD_BYTES:-8] == _FIELD:
+        return int.from_bytes(entry[-8:], "big")
     return None
 
 
@@ -73,12 +64,11 @@ def split_expiry(entry: bytes) -> tuple[bytes, Expiry | None]:
     due = moment_of(entry)
     if due is None:
         return entry, None
-    return bytes((entry[0] - 1,)) + entry[1:-_FIELD_BYTES], Expiry(due, int.from_bytes(entry[-8:], "big"))
+    return bytes((entry[0] - 1,)) + entry[1:-_FIELD_BYTES], Expiry(due)
 
 
 def with_expiry(entry: bytes, expiry: Expiry | None) -> bytes:
     """An entry without expiry, with this one added."""
     if expiry is None:
         return entry
-    field = expiry.at.to_bytes(8, "big") + expiry.ttl.to_bytes(8, "big")
-    return bytes((entry[0] + 1,)) + entry[1:] + _FIELD + field
+    return bytes((entry[0] + 1,)) + entry[1:] + _FIELD + expiry.at.to_bytes(8, "big")

@@ -53,7 +53,7 @@ from vstate.spans import Attributes, spanned, trace_id
 from vstate.values.entry import Decoded, Encoded, Entry, OneBlobEntry, Reader, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
-FORMAT = 4
+FORMAT = 5
 """The format that this version reads and writes."""
 
 FORMAT_KEY = "format"

@@ -11,7 +11,7 @@ from vstate.arguments import check_new_key, check_state_key
 from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
-from vstate.objects.expiry import Expiry, split_expiry, with_expiry
+from vstate.objects.expiry import Expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.repo.core import Advance, Core, Guard
 from vstate.repo.names.dates import ttl_microseconds
@@ -97,8 +97,7 @@ class BranchChanges:
         if head is not None:
             repo.require_trusted(head)
         before = None if head is None else head.root
-        entries = _with_sliding(repo, before, self._changes, self._expire)
-        root, nodes_made, nodes = tree.update(repo.objects.node, before, entries)
+        root, nodes_made, nodes = tree.update(repo.objects.node, before, self._changes)
         if root == before and not self._events and self.base is None and self._labels is None:
             return None
         parents = () if head is None else (head,)
@@ -182,24 +181,6 @@ def _encode(
         at = expiry.now() + ttl_microseconds(ttl)
         changes[key] = with_expiry(entry, Expiry(at))
     return changes, objects
-
-
-def _with_sliding(
-    repo: Core,
-    root: ObjectId | None,
-    changes: Mapping[str, bytes | None],
-    expire: Mapping[str, float | timedelta],
-) -> Mapping[str, bytes | None]:
-    """The changes; a key whose expiry slides begins anew, as one that is set on a `Versioned`."""
-    if root is None or repo.objects.node(root).expiries is None:
-        return changes
-    sliding: dict[str, bytes | None] = {}
-    for key, entry in changes.items():
-        old = None if entry is None or key in expire else tree.lookup(repo.objects.node, root, key)
-        due = None if old is None else split_expiry(old)[1]
-        if entry is not None and due is not None and due.ttl and not due.is_over:
-            sliding[key] = with_expiry(entry, due.begun_anew(expiry.now()))
-    return {**changes, **sliding}
 
 
 def reflog_action(operation: str, commit: Commit) -> str:

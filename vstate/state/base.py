@@ -62,10 +62,9 @@ def check_several(keys: Iterable[str], call: str = "get_many") -> Iterable[str]:
     return keys
 
 
-def make_expiry(ttl: float | timedelta, *, sliding: bool) -> Expiry:
-    """The expiry of a key with this time to live, from now or, sliding, from each change; InvalidInput."""
-    length = ttl_microseconds(ttl)
-    return Expiry(expiry.now() + length, length if sliding else 0)
+def make_expiry(ttl: float | timedelta) -> Expiry:
+    """The expiry of a key with this time to live, from now on; InvalidInput."""
+    return Expiry(expiry.now() + ttl_microseconds(ttl))
 
 
 class Hooks:
@@ -300,13 +299,12 @@ class State(ReadableState, MutableMapping[str, Any]):
         """Whether `commit` would make a commit."""
 
     @abstractmethod
-    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
+    def expire(self, key: str, ttl: float | timedelta | None) -> None:
         """Let a key count as absent after `ttl`, in seconds or as a timedelta; None takes the expiry away.
 
         The expiry is staged, and committed with the value. It goes wherever the value goes: into branches,
-        merges, pushes and rollbacks. The time begins now; with `sliding`, it begins again with each commit
-        that changes the value. Without `sliding`, an edit in place leaves the time as it is, and setting the
-        key removes its expiry.
+        merges, pushes and rollbacks. The time begins now. An edit in place leaves it as it is, and setting
+        the key removes its expiry: call this again after each use, and the key lives while it is used.
 
         No mapping, listing or count has an expired key. `purge` removes it, and so does the next commit if
         the key was changed. History stays: `checkout` shows the commit as it was made. The reader's clock

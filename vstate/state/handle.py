@@ -482,13 +482,10 @@ class Handle(StateHandle):
                     new = Slot(value, fixed, now)
                 else:
                     set_at = now
-                    wanted: Expiry | Mark | None = UNASKED
-                    if slot.value is ABSENT:
-                        wanted = None  # a new key, to which the expiry of the deleted one does not belong
-                    elif slot.set_at:
+                    if slot.set_at and slot.value is not ABSENT:
                         set_at = slot.set_at  # the key was there then, and has been since
-                    if slot.wanted is not UNASKED and (slot.wanted is None or slot.wanted.ttl > 0):
-                        wanted = slot.wanted
+                    # The expiry of a deleted key does not belong to a new one.
+                    wanted = None if slot.value is ABSENT or slot.wanted is None else UNASKED
                     new = Slot(value, fixed, set_at, None if fixed else slot.base, None, wanted)
                 if self._put(at, key, slot, new):
                     return
@@ -584,9 +581,9 @@ class Handle(StateHandle):
             table = self.look().table
             return any(key.startswith(prefix) for keys in (table.dirty, table.open) for key in keys)
 
-    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool) -> None:
+    def expire(self, key: str, ttl: float | timedelta | None) -> None:
         """Stage when a key expires, None for never; KeyNotFound, InvalidInput."""
-        key, wanted = check_state_key(key), None if ttl is None else make_expiry(ttl, sliding=sliding)
+        key, wanted = check_state_key(key), None if ttl is None else make_expiry(ttl)
         with self.lock:
             while True:
                 at = self.look()
@@ -613,7 +610,7 @@ class Handle(StateHandle):
         with self.base_needed():
             data = tree.lookup(self.repo.objects.node, self.tree, key)
         before = None if data is None or slot.hides(data) else split_expiry(data)[1]
-        return slot.next_expiry(before, changed=True) if slot.dirty else before
+        return slot.next_expiry(before) if slot.dirty else before
 
     def _note(self, key: str) -> None:
         rest = self.at.rest

@@ -31,18 +31,14 @@ class LiveHandle(StateHandle):
         renew_in_child(self, LiveHandle.renew)
 
     def write(self, key: str, value: Any) -> None:
-        """Set a key. A sliding expiry begins again, any other is taken away."""
+        """Set a key. Its expiry is taken away."""
         key = check_new_key(key)
         with self.lock:
-            before, at = self.expiries.get(key), expiry.now()
-            again = None if before is None or before.at <= at else before.begun_anew(at)
             # No call from here on: an exception could come between the changes.
             if key not in self.values:
                 self._sorted = None
             self.values[key] = value
-            if again is not None and again.ttl:
-                self.expiries[key] = again
-            elif before is not None:
+            if key in self.expiries:
                 del self.expiries[key]
 
     def delete(self, key: str) -> None:
@@ -168,9 +164,8 @@ class Live(State):
         _, start, end = self._handle.find(prefix)
         return end - start
 
-    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
-        """As promised by State; a sliding expiry begins again each time that the key is set."""
-        handle, wanted = self._handle, None if ttl is None else make_expiry(ttl, sliding=sliding)
+    def expire(self, key: str, ttl: float | timedelta | None) -> None:
+        handle, wanted = self._handle, None if ttl is None else make_expiry(ttl)
         with handle.lock:
             handle.require(key)
             if wanted is not None:

@@ -70,8 +70,8 @@ class Namespace(State):
     def _title(self) -> str:
         return f"Namespace {self.prefix!r} of {self._root._title()}"
 
-    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
-        self._root.expire(self.prefix + check_state_key(key), ttl, sliding=sliding)
+    def expire(self, key: str, ttl: float | timedelta | None) -> None:
+        self._root.expire(self.prefix + check_state_key(key), ttl)
 
     def expires(self, key: str) -> datetime | None:
         return self._root.expires(self.prefix + check_state_key(key))

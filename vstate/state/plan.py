@@ -20,7 +20,6 @@ from vstate.state.slots import (
     CLEAN,
     FORGET,
     NO_ENTRIES,
-    UNASKED,
     UNREAD,
     UNTOUCHED,
     Base,
@@ -184,11 +183,7 @@ def _plan_value(
         changed, before = not same, base.expiry
         if base is not slot.base and not fixed and table.slots.get(key) is slot:
             table.slots[key] = slot = slot.replaced(base=base)
-    due = before
-    if before is not None or slot.wanted is not UNASKED:
-        # A key that was set while it was there, and has expired in the tree since, is a new key.
-        changed = changed or (slot.set_at != 0 and before is not None and before.is_over)
-        due = slot.next_expiry(before, changed=changed)
+    due = slot.next_expiry(before)
     if changed:
         try:
             encoded = encoded.checked()
@@ -229,7 +224,7 @@ def _plan_expiry(plan: Plan, key: str, slot: Slot, data: bytes | None) -> None:
     if data is None:
         return
     bare, before = split_expiry(data)
-    due = slot.next_expiry(before, changed=False)
+    due = slot.next_expiry(before)
     if due != before:
         plan.changes[key] = with_expiry(bare, due)
         plan.encoded[key] = Encoded(with_expiry(bare, due), {}, (), 0)

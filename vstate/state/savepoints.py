@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from vstate.errors import CannotLoad
-from vstate.objects.expiry import split_expiry
 from vstate.repo.objects import Overlay
 from vstate.state.position import SETTLED, Position, Saved
 from vstate.state.slots import FORGET, UNREAD, Mark, Slot, Step
@@ -85,7 +84,7 @@ def restore(handle: Handle, owed: Saved) -> None:
     plan = handle.plan()
     now, moved = plan.staged, set(plan.unpicklable)
     for key in now.keys() | saved.keys():
-        if key not in saved or key not in now or not _is_same(now[key], saved[key][1]):
+        if key not in saved or key not in now or now[key] != saved[key][1]:
             moved.add(key)
     steps: dict[str, Step] = {}
     failure: CannotLoad | None = None
@@ -115,17 +114,3 @@ def _saved_slot(handle: Handle, key: str, slot: Slot, encoded: Encoded | None) -
         return slot
     value = handle.repo.load(key, encoded.entry, Overlay(handle.repo.objects, encoded.objects)).value
     return slot.replaced(value=value, fixed=is_immutable(value))
-
-
-def _is_same(one: Encoded | None, other: Encoded | None) -> bool:
-    """Whether two staged entries are the same change.
-
-    A sliding expiry begins anew each time that somebody looks.
-    """
-    if one is None or other is None:
-        return one is other
-    if one.entry == other.entry:
-        return True
-    (bare, due), (other_bare, other_due) = split_expiry(one.entry), split_expiry(other.entry)
-    slides = due is not None and other_due is not None and 0 < due.ttl == other_due.ttl
-    return bare == other_bare and (slides or due == other_due)

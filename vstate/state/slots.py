@@ -158,14 +158,11 @@ class Slot(Record):
             return self.over(expiry.now())
         return due <= (self.set_at or expiry.now())
 
-    def next_expiry(self, before: Expiry | None, *, changed: bool) -> Expiry | None:
-        """The expiry that a commit now gives the key, whose committed expiry is `before`."""
+    def next_expiry(self, before: Expiry | None) -> Expiry | None:
+        """The expiry that a commit gives the key, whose committed expiry is `before`."""
         if self.wanted is not UNASKED:
-            wanted: Expiry | None = self.wanted
-            return None if wanted is None else wanted.begun_anew(expiry.now())
-        if before is None or (self.set_at and not before.ttl):
-            return None
-        return before.begun_anew(expiry.now()) if changed else before
+            return self.wanted  # type: ignore[no-any-return]  # an Expiry, or None
+        return None if self.set_at else before
 
 
 UNTOUCHED: Final = Slot(UNREAD, True)

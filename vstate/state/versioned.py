@@ -85,10 +85,9 @@ class Versioned(State):
     - `trust` are public keys, your own among them. A commit is trusted if one of the keys signed it, or
       signed a commit that leads to it. Any other commit raises UntrustedCommit: it is not unpickled, and not
       built upon.
-    - `ttl`, in seconds or as a timedelta, lets the named branch expire, so long after the first commit made
-      with it. With `sliding` the time begins again whenever anybody moves the branch. No list has an expired
-      branch, and no revision leads to it. Opening it begins a new, empty branch. `gc` removes its objects and
-      its reflog.
+    - `ttl`, in seconds or as a timedelta, lets the named branch expire, so long after the last commit that is
+      made with it. No list has an expired branch, and no revision leads to it. Opening it begins a new, empty
+      branch. `gc` removes its objects and its reflog.
     - `allow` are the names that unpickling may import besides plain data, such as `["app.*", "numpy"]`;
       anything else raises CannotLoad.
     - `autocommit` commits the changes that are left at the end of the with block, at `close()`, or when the
@@ -109,12 +108,11 @@ class Versioned(State):
         trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
         allow: Iterable[str] | None = None,
         ttl: float | timedelta | None = None,
-        sliding: bool = False,
         autocommit: bool = False,
     ) -> None:
         check_flag("autocommit", autocommit)
-        if (branch is None and ttl is not None) or (sliding and ttl is None):
-            raise InvalidInput("ttl is for a branch that is named, and sliding for one with a ttl: give both")
+        if branch is None and ttl is not None:
+            raise InvalidInput("ttl is for a branch that is named: give both")
         length = None if ttl is None else ttl_microseconds(ttl)
         security = Security(sign=sign, trust=trust, allow=allow)
         opened = open_store(store)
@@ -130,7 +128,7 @@ class Versioned(State):
             raise
         self._owned = opened is not store
         if length is not None:
-            self.repo.refs.lifetimes.want(f"{HEADS}{branch}", length, sliding=sliding)
+            self.repo.refs.lifetimes.wanted[f"{HEADS}{branch}"] = length
 
     def _open(
         self, repo: Repository, head: Head, follows_head: bool, *, autocommit: bool, in_memory: bool
@@ -237,8 +235,8 @@ class Versioned(State):
     def namespace(self, name: str) -> Namespace:
         return Namespace(self, name)
 
-    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
-        self._handle.expire(key, ttl, sliding=sliding)
+    def expire(self, key: str, ttl: float | timedelta | None) -> None:
+        self._handle.expire(key, ttl)
 
     def expires(self, key: str) -> datetime | None:
         found = self._handle.expires(key)

@@ -261,8 +261,7 @@ class Changing:
         if Fingerprints().of(new) == Fingerprints().of(value):
             return self._moved(repo, body, branch, base, None)
         where = f"{key} {path}".strip()
-        # One that slides begins anew by itself.
-        left = {} if due is None or due.ttl else {key: (due.at - now()) / 1_000_000}
+        left = {} if due is None else {key: (due.at - now()) / 1_000_000}
         change = BranchChanges(
             branch, set={key: new}, expire=left, base=base, message=storable(f"Edit {where[:200]}")
         )

@@ -31,8 +31,7 @@ KeyEntry = tuple[str, Entry | None]
     reads=True,
     examples=["vstate ls", "vstate ls -l", "vstate ls notes/", "vstate ls HEAD~10 notes/ -l"],
     json="a list of {key, type, size}, sorted by key. size is in bytes; type and size are null if the "
-    "entry cannot be read. If the key expires, expires is the time; if the expiry slides, ttl is its "
-    "length in seconds.",
+    "entry cannot be read. If the key expires, expires is the time.",
 )
 @click.argument("rev", required=False, shell_complete=complete_revision_or_key)
 @click.argument("prefix", required=False, shell_complete=complete_key)

@@ -193,8 +193,7 @@ class Lifetime(NamedTuple):
         """The row; None where none is needed."""
         if self.expiry is None and not self.since:
             return None
-        at, ttl = (None, 0) if self.expiry is None else self.expiry
-        return encode_checked([at, ttl, self.since])
+        return encode_checked([None if self.expiry is None else self.expiry.at, self.since])
 
 
 FOREVER = Lifetime(None)
@@ -203,12 +202,12 @@ FOREVER = Lifetime(None)
 def parse_lifetime(row: bytes) -> Lifetime:
     """The lifetime in a row; ValueError if the row is damaged."""
     fields = decode_checked(row)
-    if not isinstance(fields, list) or [type(field) for field in fields[1:]] != [int, int]:
+    if not isinstance(fields, list) or [type(field) for field in fields[1:]] != [int]:
         raise ValueError("it is no lifetime")
-    at, ttl, since = fields
+    at, since = fields
     if at is not None and type(at) is not int:
         raise ValueError("it is no lifetime")
-    return Lifetime(None if at is None else Expiry(at, ttl), since)
+    return Lifetime(None if at is None else Expiry(at), since)
 
 
 def read_lifetime(row: bytes | None) -> Lifetime:
@@ -228,15 +227,8 @@ class Lifetimes:
     def __init__(self, store: KVStore) -> None:
         self._store = store
         self._known: dict[str, tuple[bytes | None, bytes | None]] = {}
-        self.wanted: dict[str, tuple[int, bool]] = {}
-        """The branches that this program wants to expire, with the arguments of `want`."""
-
-    def want(self, ref: str, ttl: int, *, sliding: bool) -> None:
-        """Let the branch live so many microseconds: from each move if `sliding`, else from its next move.
-
-        Without `sliding`, a branch that already has an end keeps it.
-        """
-        self.wanted[ref] = ttl, sliding
+        self.wanted: dict[str, int] = {}
+        """The branches that expire so many microseconds after each move that this program makes."""
 
     def note(self, ref: str, value: bytes | None, row: bytes | None) -> None:
         """Remember that the branch has this row while the ref has this value."""
@@ -254,11 +246,8 @@ class Lifetimes:
 
     def after_move(self, ref: str, before: Lifetime) -> Lifetime:
         """The lifetime of a branch that moves now."""
-        ttl, sliding = self.wanted.get(ref, (0, False))
-        at = expiry.now()
-        if ttl and (sliding or before.expiry is None):
-            return before._replace(expiry=Expiry(at + ttl, ttl if sliding else 0))
-        return before if before.expiry is None else before._replace(expiry=before.expiry.begun_anew(at))
+        ttl = self.wanted.get(ref)
+        return before if ttl is None else before._replace(expiry=Expiry(expiry.now() + ttl))
 
     def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
         """The row that gives a new branch the lifetime of the branch `like`, as if that moved now."""
@@ -392,7 +381,7 @@ class Refs:
         """Write the rows and move the refs, in one `transact`; False, with no move, if one was elsewhere.
 
         False also if a row, such as that of the last sweep, differs from its value in `expecting`. An expired
-        branch counts as absent; a sliding lifetime begins again. The line of a deletion is dated after all
+        branch counts as absent. The line of a deletion is dated after all
         others of the ref: `fsck` takes an absent ref for lost unless its last line is a deletion. More than
         one move takes a store with transactions.
         """
