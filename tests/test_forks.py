@@ -443,6 +443,9 @@ KINDS: dict[str, Callable[[Gated], Call]] = {
     "Prefixed": through(lambda store: Prefixed(store, "p")),
 }
 
+OWN_LOCK = {"pydantic_ai"}
+"""The frameworks that take a lock of their own, which a child may find taken (of `pydantic_ai.uuid7`)."""
+
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
@@ -500,10 +503,10 @@ def test_a_child_of_a_child_of_an_idle_parent(kind: Callable[[Gated], Call]) -> 
 
 
 @pytest.mark.slow
-@each_kind
-def test_another_thread_calls_all_the_time(kind: Callable[[Gated], Call]) -> None:
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in OWN_LOCK])
+def test_another_thread_calls_all_the_time(name: str) -> None:
     """Whenever the fork comes, the child makes the call."""
-    call, stop = kind(Gated()), threading.Event()
+    call, stop = KINDS[name](Gated()), threading.Event()
     threads = [threading.Thread(target=lambda: [call(nothing) for _ in iter(stop.is_set, True)])]
     for thread in threads:
         thread.start()
@@ -765,11 +768,8 @@ LISTED: dict[str, str] = {
     "repo/upkeep/inspection": OWN,
     "sessions/state_service": RENEWED,
     "state/base": TOKEN,
-    "state/committing": TOKEN,
     "state/handle": TOKEN,
     "state/lease": RENEWED,
-    "state/moving": TOKEN,
-    "state/position": TOKEN,
     "state/savepoints": TOKEN,
     "state/turns": "of one turn, which a child ends unless it is inside",
     "state/updates": TOKEN,

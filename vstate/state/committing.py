@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from threading import Lock
 from typing import Any, Literal
-from weakref import ref
 
 from vstate.arguments import check_info, check_state_key
 from vstate.errors import (
-    CorruptObject,
     InvalidInput,
     NotFound,
     StorageError,
@@ -71,26 +68,7 @@ def commit_now(
     Conflict if somebody else changed a key for which `depends_on` is true. RefMoved if the branch no longer
     holds the commit below the changes.
     """
-    branch, base = handle.own_branch(), handle.at.head
-    try:
-        return _commit_to(branch, handle, message, info, guard, depends_on, on_race, keys)
-    except (CorruptObject, NotFound):
-        if base is handle.at.head:
-            handle.require_base()
-        raise
-
-
-def _commit_to(
-    branch: str,
-    handle: Handle,
-    message: str,
-    info: Mapping[str, Any],
-    guard: Guard | None,
-    depends_on: Callable[[str], bool] | None,
-    on_race: OnRace,
-    keys: frozenset[str] | None,
-) -> Commit | None:
-    handle.require_idle("committed")
+    branch = handle.own_branch()
     if handle.hooks.functions:
         handle.hooks.run()
     if handle.at.rest is not None and (attempt := handle.at.rest.attempt) is not None:
@@ -111,20 +89,21 @@ def _commit_to(
         commit = handle.repo.build_commit(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
         )
-        in_flight, token = CommitInFlight(branch, commit, plan.steps, at.events, keys is None), Lock()
+        in_flight = CommitInFlight(branch, commit, plan.steps, at.events, keys is None)
         for key in plan.expiring:
             at.table.cache.pop(key, None)  # landed or not, its readers have to look at the clock
-        pending = UnknownOutcome(ref(token), partial(_look_for, handle, in_flight))
+        pending = UnknownOutcome(handle.operation, partial(_look_for, handle, in_flight))
         while not handle.swap(at := handle.at, at.awaiting(pending)):
             pass
         try:
-            with token:
-                head, moved = _publish(handle, in_flight, plan, objects, nodes, depends_on, guard, on_race)
-                finish_commit(handle, in_flight, head, moved)
+            head, moved = _publish(handle, in_flight, plan, objects, nodes, depends_on, guard, on_race)
+            finish_commit(handle, in_flight, head, moved)
         except _LandedLate:
             continue
         except VStateError as error:
             _explain(handle, error, pending, in_flight.commit)
+            if isinstance(error, NotFound):
+                handle.require_base()
             raise
         handle.at.table.seal(plan.unshared)
         return head

@@ -101,7 +101,7 @@ class Handle(StateHandle):
         self.at = Position(table.cache, table, commit, head.branch)
         self.ahead = EntryPrefetch(repo)
         self._retry_at = 0.0
-        self._operation = OVER
+        self.operation = OVER
         self._comparing = OVER
         renew_in_child(self, Handle.renew)
 
@@ -152,27 +152,25 @@ class Handle(StateHandle):
         """As `alone`, for a caller that has the turn."""
         with self.lock:
             # A weak reference is the quick test: mostly the last operation is gone.
-            if self._operation() is not None and is_live(self._operation):
+            if self.operation() is not None and is_live(self.operation):
                 self.hooks.require_none()
                 raise InvalidInput(
                     "this call came from inside another call on the same state; do not commit or move the "
                     "branch from a signal handler, a finalizer or a merge policy"
                 )
-            token = Lock()
-            with token:
-                self._operation = ref(token)
-                self.settle()
-                try:
-                    return operation(*args, **options)
-                except CorruptObject:
-                    self.require_base()
-                # Perhaps a sweep removed the other commits of the operation, after it had found them.
-                again = partial(self._again, partial(operation, *args, **options))
-                return retry_after_sweep(self.repo, again)
+            try:
+                return self._operate(operation, *args, **options)
+            except CorruptObject:
+                self.require_base()
+            # Perhaps a sweep removed the other commits of the operation, after it had found them.
+            return retry_after_sweep(self.repo, partial(self._operate, operation, *args, **options))
 
-    def _again(self, operation: Callable[[], _T]) -> _T:
-        self.settle()
-        return operation()
+    def _operate(self, operation: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:
+        token = Lock()
+        with token:
+            self.operation = ref(token)
+            self.settle()
+            return operation(*args, **options)
 
     def require_idle(self, done: str) -> None:
         """Raise InvalidInput while the values are compared: from the pickling of one of them."""
@@ -201,7 +199,7 @@ class Handle(StateHandle):
         if rest.steps is not None:
             self.take_steps()
         if (pending := rest.pending) is not None:
-            if is_live(pending.token):
+            if is_live(pending.operation):
                 return self.at
             try:
                 pending.look()
@@ -243,7 +241,7 @@ class Handle(StateHandle):
     def _settled(self) -> Position:
         """Where the handle is, without the lock unless an operation left that open."""
         rest = self.at.rest
-        if rest is not None and rest.pending is not None and not is_live(rest.pending.token):
+        if rest is not None and rest.pending is not None and not is_live(rest.pending.operation):
             with self.lock:
                 return self.look()
         return self.at
@@ -320,10 +318,8 @@ class Handle(StateHandle):
     def renew(self) -> None:
         rest = self.rest
         if not is_mine(self.lock):
-            end(self._operation)
+            end(self.operation)
             end(self._comparing)
-            if rest.pending is not None:
-                end(rest.pending.token)
         if not self.turns.nested:
             for each in (rest.attempt, *rest.open):
                 if each is not None:
@@ -653,7 +649,7 @@ class Handle(StateHandle):
         if (
             rest.pending is None
             and rest.steps is None
-            and not any(map(is_live, (self._operation, self._comparing)))
+            and not any(map(is_live, (self.operation, self._comparing)))
         ):
             self._mark_committed()
 

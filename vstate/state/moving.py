@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from threading import Lock
 from types import MappingProxyType
 from typing import TypeVar
-from weakref import ref
 
 from vstate.errors import (
     Conflict,
@@ -43,12 +41,10 @@ def moving(handle: Handle, move: Callable[[], _T], *, look: Callable[[], None] |
     If neither is seen to end, `look` goes where the branch turns out to be, by default to its newest commit.
     """
     handle.require_idle("moved")
-    token = Lock()
-    pending = UnknownOutcome(ref(token), look or partial(look_at_branch, handle))
+    pending = UnknownOutcome(handle.operation, look or partial(look_at_branch, handle))
     handle.change(lambda at: at.moved(pending=pending))
     try:
-        with token:
-            return move()
+        return move()
     except VStateError as error:
         if handle.rest.pending is pending and not may_have_written(error):
             handle.change(lambda at: at.moved(pending=None))

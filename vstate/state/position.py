@@ -38,12 +38,12 @@ class CommitInFlight(NamedTuple):
 
 
 class UnknownOutcome(NamedTuple):
-    """A call of the store whose outcome the handle has not seen.
+    """A call of the store whose outcome the handle has not seen, once the operation that made it is over.
 
     `look` asks the store, and goes where it says.
     """
 
-    token: ReferenceType[Token]
+    operation: ReferenceType[Token]
     look: Callable[[], None]
 
 
