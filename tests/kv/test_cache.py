@@ -3,7 +3,6 @@
 import os
 import pickle
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -288,61 +287,9 @@ def test_negative_bounds_are_refused() -> None:
         Cache(Memory(), max_bytes=-1)
 
 
-def test_it_is_where_its_store_is(tmp_path: Path) -> None:
-    """Messages name the store behind, and closing closes it."""
-    store = Cache(Disk(tmp_path / "store"))
-    assert store.location == str(tmp_path / "store")
-    assert repr(store) == f"Cache(Disk({store.location!r}))"
-    store.close()
-    with pytest.raises(InvalidInput, match="is closed"):
-        store.get("r/heads/main")
-
-
 def test_pickling_opens_it_again(tmp_path: Path, tier: Path) -> None:
     """A pickled Cache is another one over the same store."""
     with Cache(Disk(tmp_path / "store"), directory=tier) as store:
         store.set_many({KEY: b"object", "ref": b"value"})
         with pickle.loads(pickle.dumps(store)) as other:
             assert other.get_many([KEY, "ref"]) == {KEY: b"object", "ref": b"value"}
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_it_crosses_a_fork(tmp_path: Path, tier: Path) -> None:
-    """Forked while another thread uses it, a cache works on both sides."""
-    stop = threading.Event()
-    errors: list[BaseException] = []
-
-    def use() -> None:
-        number = 0
-        try:
-            while not stop.is_set():
-                key = f"o/{number % 50:064x}"
-                store.set(key, bytes(1000))
-                assert store.get(key) == bytes(1000)
-                number += 1
-        except BaseException as error:
-            errors.append(error)
-
-    with Cache(Disk(tmp_path / "store", durability="process"), 5000, tier) as store:
-        store.set(KEY, b"object")
-        thread = threading.Thread(target=use)
-        thread.start()
-        statuses = []
-        try:
-            for _ in range(100):
-                child = os.fork()
-                if child == 0:
-                    status = 1
-                    try:
-                        store.set(OTHER, b"child")
-                        status = 0 if (store.get(KEY), store.get(OTHER)) == (b"object", b"child") else 1
-                    finally:
-                        os._exit(status)
-                statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        finally:
-            stop.set()
-            thread.join()
-        assert errors == []
-        assert statuses == [0] * 100
-        assert store.get(OTHER) == b"child"

@@ -29,7 +29,6 @@ from vstate.errors import (
 from vstate.kv import Disk
 from vstate.kv.disk.database import LOG_BYTES
 from vstate.kv.disk.store import MAX_VALUE_BYTES
-from vstate.kv.packing import pack, unpack
 from vstate.testing import KVStoreTests
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -118,18 +117,6 @@ def test_a_relative_directory_survives_chdir(tmp_path: Path, monkeypatch: pytest
         assert store.get("key") == b"value"
 
 
-@pytest.mark.slow
-def test_importing_loads_no_driver() -> None:
-    """`import vstate.kv` loads no driver; a Memory needs none either."""
-    program = """if True:
-        import sys
-        import vstate.kv
-        vstate.kv.Cache(vstate.kv.Memory())
-        print([name for name in ("sqlite3", "diskcache", "pytest") if name in sys.modules])
-        """
-    assert _start(program).communicate()[0].strip() == "[]"
-
-
 @pytest.mark.parametrize(
     "options",
     [{"durability": "none"}, {"size_limit": 0}, {"size_limit": -1}, {"directory": ""}, {"directory": "\0"}],
@@ -155,16 +142,6 @@ def test_durability_sets_synchronous(directory: Path, durability: Any, synchrono
             ("busy_timeout", 0),
         ]:
             assert connection.execute(f"PRAGMA {name}").fetchone() == (value,)
-
-
-def test_a_closed_store_says_so(directory: Path) -> None:
-    """Closing twice does no harm. Using a closed store raises."""
-    store = Disk(directory)
-    store.close()
-    store.close()
-    for call in (lambda: store.get("key"), lambda: store.set("key", b""), lambda: list(store.keys())):
-        with pytest.raises(InvalidInput, match="is closed"):
-            call()
 
 
 def test_pickling_opens_it_again(directory: Path) -> None:
@@ -194,24 +171,6 @@ def test_a_spawned_process_can_be_given_a_store(directory: Path) -> None:
 
 
 # Keys and size
-
-
-def test_object_keys_are_packed_into_33_bytes() -> None:
-    """Only "o/" and 64 lowercase hex digits are packed, and everything comes back."""
-    key = "o/" + "0123456789abcdef" * 4
-    assert len(pack(key)) == 33
-    for other in (
-        key,
-        key.upper(),
-        key[:-1],
-        key + "0",
-        "o/" + " 0" * 32,
-        "o/" + "é" * 64,
-        "O" + key[1:],
-        "",
-    ):
-        assert unpack(pack(other)) == other
-        assert other == key or pack(other) == other.encode()
 
 
 def test_a_value_that_is_there_already_costs_no_write(directory: Path) -> None:
@@ -305,27 +264,6 @@ def test_threads_read_write_and_list_at_once(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_lose_no_increment(directory: Path) -> None:
-    """Four processes create the store at once and swap 50 times each: no swap is lost, no process starves."""
-    program = """if True:
-        import sys
-        from vstate.kv import Disk
-        with Disk(sys.argv[1]) as store:
-            for _ in range(50):
-                while True:
-                    old = store.get("counter")
-                    if store.compare_and_swap("counter", old, str(int(old or b"0") + 1).encode()):
-                        break
-        """
-    processes = [_start(program, directory) for _ in range(4)]
-    for process in processes:
-        process.communicate(timeout=300)
-    assert [process.returncode for process in processes] == [0, 0, 0, 0]
-    with Disk(directory) as store:
-        assert store.get("counter") == b"200"
-
-
-@pytest.mark.slow
 def test_processes_may_make_the_same_store_at_once(tmp_path: Path) -> None:
     """Of processes that make one store at the same moment, none mistakes the half-made one."""
     program = """if True:
@@ -342,159 +280,6 @@ def test_processes_may_make_the_same_store_at_once(tmp_path: Path) -> None:
     for process in processes:
         process.communicate(timeout=300)
     assert [process.returncode for process in processes] == [0, 0, 0]
-
-
-@pytest.mark.slow
-def test_a_busy_writer_starves_nobody(directory: Path) -> None:
-    """Beside a process that writes without a pause, another one's writes wait for milliseconds."""
-    program = """if True:
-        import sys
-        from vstate.kv import Disk
-        with Disk(sys.argv[1]) as store:
-            number = 0
-            while True:
-                store.set("busy", str(number).encode())
-                if number % 100 == 0:
-                    print(number, flush=True)
-                number += 1
-        """
-    with Disk(directory, timeout=60) as store:
-        busy = [_start(program, directory) for _ in range(2)]
-        try:
-            for process in busy:
-                assert process.stdout is not None
-                process.stdout.readline()
-            waits = []
-            for number in range(20):
-                start = time.monotonic()
-                store.set("mine", str(number).encode())
-                waits.append(time.monotonic() - start)
-        finally:
-            for process in busy:
-                process.kill()
-                process.communicate()
-    assert sorted(waits)[10] < 2  # with a disk that takes a while for each sync
-
-
-@pytest.mark.slow
-def test_a_killed_writer_leaves_whole_transactions(directory: Path) -> None:
-    """After each of 20 kills, every reported transaction is there, and none is there in part."""
-    program = """if True:
-        import sys
-        from vstate.kv import Disk
-        store = Disk(sys.argv[1], durability=sys.argv[2])
-        number = int(store.get("counter") or b"0")
-        while True:
-            value = str(number).encode()
-            writes = {f"o/{number * 8 + part:064x}": value * 2000 for part in range(3)}
-            expected = value if number else None
-            number += 1
-            assert store.transact({**writes, "counter": str(number).encode()}, {"counter": expected})
-            print(number, flush=True)
-        """
-    for round_number in range(20):
-        process = _start(program, directory, "process" if round_number % 2 else "power")
-        assert process.stdout is not None
-        reported = 0
-        for _ in range(3 + round_number * 2):
-            reported = int(process.stdout.readline())
-        process.kill()
-        process.communicate()
-        with Disk(directory) as store:
-            count = int(store.get("counter") or b"0")
-            assert count >= reported > 0
-            objects = dict(store.items("o/"))
-        assert objects == {
-            f"o/{number * 8 + part:064x}": str(number).encode() * 2000
-            for number in range(count)
-            for part in range(3)
-        }
-
-
-@needs_fork
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-@pytest.mark.slow
-def test_a_store_crosses_a_fork(directory: Path) -> None:
-    """A store that is forked while another thread transacts works in the child and in the parent."""
-    stop = threading.Event()
-    errors: list[BaseException] = []
-    moved = 0
-
-    def increment(store: Disk) -> None:
-        while True:
-            old = store.get("counter")
-            if store.compare_and_swap("counter", old, str(int(old or b"0") + 1).encode()):
-                return
-
-    def race() -> None:
-        nonlocal moved
-        try:
-            while not stop.is_set():
-                increment(store)
-                moved += 1
-        except BaseException as error:
-            errors.append(error)
-
-    with Disk(directory) as store:
-        thread = threading.Thread(target=race)
-        thread.start()
-        children = []
-        try:
-            for _ in range(8):
-                child = os.fork()
-                if child == 0:
-                    status = 1
-                    try:
-                        for _ in range(5):
-                            increment(store)
-                        status = 0
-                    finally:
-                        os._exit(status)
-                children.append(child)
-                increment(store)
-        finally:
-            statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-            stop.set()
-            thread.join()
-        assert errors == []
-        assert statuses == [0] * 8
-        assert store.get("counter") == str(8 * 5 + 8 + moved).encode()
-
-
-@needs_fork
-def test_a_fork_leaves_no_connection_behind(directory: Path) -> None:
-    """Neither side of a fork has the connections of before it."""
-    with Disk(directory) as store:
-        store.set("key", b"value")
-        assert store.get("key") == b"value"
-        handles = [store._writer, store._reader]
-        assert all(handle.connection is not None for handle in handles)
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if all(handle.connection is None for handle in handles) else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert all(handle.connection is None for handle in handles)
-        assert store.get("key") == b"value"
-
-
-@pytest.mark.slow
-def test_a_lock_is_waited_for_and_given_up(directory: Path) -> None:
-    """A writer waits for another's lock, up to `timeout`; readers do not wait."""
-    with Disk(directory, durability="process", timeout=0.2) as store:
-        store.set("key", b"value")
-        other = sqlite3.connect(directory / "vstate.db", isolation_level=None, check_same_thread=False)
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreUnavailable, match=r"locked by other writers for 0\.2 s") as caught:
-            store.set("key", b"new")
-        assert caught.value.outcome_unknown is False
-        assert store.get("key") == b"value"
-        with Disk(directory, timeout=60) as patient:
-            timer = threading.Timer(0.05, other.execute, ["ROLLBACK"])
-            timer.start()
-            patient.set("key", b"new")
-            timer.join()
-        other.close()
-        assert store.get("key") == b"new"
 
 
 # Quota and full disks

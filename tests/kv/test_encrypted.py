@@ -568,15 +568,6 @@ def test_the_key_is_nowhere(store: Encrypted, key_file: Path) -> None:
 # Around it
 
 
-def test_it_is_where_its_store_is(tmp_path: Path) -> None:
-    """Messages name the store behind, and closing closes it."""
-    store = Encrypted(Disk(tmp_path / "store"), KEY)
-    assert store.location == str(tmp_path / "store")
-    store.close()
-    with pytest.raises(InvalidInput, match="is closed"):
-        store.set("r/heads/main", b"")
-
-
 def test_urls(tmp_path: Path, key_file: Path) -> None:
     """encrypted:STORE?key_file=PATH, where the other options are the store's own."""
     place = tmp_path / "store"
@@ -614,25 +605,6 @@ def test_urls_that_are_refused(tmp_path: Path, key_file: Path, monkeypatch: pyte
         open_store("encrypted:store?key_file=absent")
 
 
-def test_without_the_package(run_python: Callable[..., str]) -> None:
-    """Importing vstate does not need cryptography.
-
-    An Encrypted store does, and names the package to install.
-    """
-    script = """
-import sys
-sys.modules["cryptography"] = None
-from vstate import Encrypted, InvalidInput, Memory, Versioned
-Versioned(Memory())
-try:
-    Encrypted(Memory(), bytes(32))
-except InvalidInput as error:
-    print(error)
-"""
-    assert "pip install '.[crypto]'" in run_python(script)
-    assert run_python("import sys, vstate; print('cryptography' in sys.modules)").strip() == "False"
-
-
 @pytest.mark.slow
 def test_many_processes_begin_one_store(run_python: Callable[..., str], tmp_path: Path) -> None:
     """Processes that write to an empty store at once agree on its mark, and lose nothing."""
@@ -653,9 +625,3 @@ with Encrypted(Disk(sys.argv[1]), bytes(range(32))) as store:
     connection = sqlite3.connect(tmp_path / "store" / "vstate.db")
     assert connection.execute("SELECT count(*) FROM kv").fetchone() == (2,)
     connection.close()
-
-
-def test_only_in_front_of_a_store() -> None:
-    """A path is no store. The message names the right call."""
-    with pytest.raises(InvalidInput, match=r"Encrypted stands in front of a KVStore, .* open_store"):
-        Encrypted("enc", bytes(32))  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,7 +22,6 @@ import pytest
 from postgres_server import PASSWORD, PostgresServer
 from protocol_proxies import Pooler, at_commit
 from proxy import FAR, Proxy
-from soak import SOAK
 
 from vstate.errors import InvalidInput, NotFound, StoreFull, StoreUnavailable, UnsupportedFormat
 from vstate.kv.postgres import Postgres
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.slow
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 Start = Callable[..., PostgresServer]
+Sql = psycopg.Connection[Any]
 
 
 class TestPostgres(KVStoreTests):
@@ -53,7 +54,7 @@ def store(postgres_dsn: str, postgres_table: str) -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def sql(postgres_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+def sql(postgres_dsn: str) -> Iterator[Sql]:
     """A connection of the test's own."""
     with psycopg.connect(postgres_dsn, autocommit=True) as connection:
         yield connection
@@ -63,6 +64,13 @@ def sql(postgres_dsn: str) -> Iterator[psycopg.Connection[Any]]:
 def proxy(postgres_dsn: str) -> Iterator[Proxy]:
     with Proxy.before(postgres_dsn) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def cut(postgres_dsn: str, postgres_table: str, proxy: Proxy) -> Iterator[Postgres]:
+    """The same table as `store`, by way of the proxy, which may cut the connections."""
+    with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
+        yield cut
 
 
 def _port(dsn: str) -> int:
@@ -88,24 +96,12 @@ def _start(program: str, *arguments: object) -> "subprocess.Popen[str]":
 
 def _together(*works: Callable[[], object]) -> None:
     """Run the calls at once, each in a thread. Raises the first error."""
-    errors: list[BaseException] = []
-
-    def run(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(len(works)) as threads:
+        for done in [threads.submit(work) for work in works]:
+            done.result()
 
 
-def _until_one_waits(sql: psycopg.Connection[Any]) -> None:
+def _until_one_waits(sql: Sql) -> None:
     """Wait until a transaction waits for a lock."""
     while sql.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").rowcount == 0:
         time.sleep(0.01)
@@ -114,9 +110,7 @@ def _until_one_waits(sql: psycopg.Connection[Any]) -> None:
 # Opening, and addresses in messages
 
 
-def test_the_first_write_makes_the_table(
-    postgres_dsn: str, postgres_table: str, sql: psycopg.Connection[Any]
-) -> None:
+def test_the_first_write_makes_the_table(postgres_dsn: str, postgres_table: str, sql: Sql) -> None:
     """Opening and reading create no table, and an absent table reads as an empty store."""
 
     def tables() -> int:
@@ -136,7 +130,7 @@ def test_the_first_write_makes_the_table(
 
 
 def test_without_create_an_absent_table_is_not_found(
-    postgres_dsn: str, postgres_table: str, sql: psycopg.Connection[Any]
+    postgres_dsn: str, postgres_table: str, sql: Sql
 ) -> None:
     """NotFound comes at once, and nothing is made."""
     with pytest.raises(NotFound, match="no such table"):
@@ -172,9 +166,7 @@ with Postgres({postgres_dsn!r}, table={postgres_table!r}) as store:
         assert len(list(stores[0].keys())) == 7
 
 
-def test_two_tables_are_apart(
-    postgres_dsn: str, postgres_table: str, store: Postgres, sql: psycopg.Connection[Any]
-) -> None:
+def test_two_tables_are_apart(postgres_dsn: str, postgres_table: str, store: Postgres, sql: Sql) -> None:
     """Also in two schemas; with the schema before its name a table is the same as without."""
     sql.execute(f"CREATE SCHEMA {postgres_table}")
     with (
@@ -203,7 +195,7 @@ def test_a_wrong_table_is_refused(table: Any) -> None:
         Postgres("postgresql://127.0.0.1:1/db", table=table)
 
 
-def test_names_that_mean_something_are_quoted(postgres_dsn: str, sql: psycopg.Connection[Any]) -> None:
+def test_names_that_mean_something_are_quoted(postgres_dsn: str, sql: Sql) -> None:
     """A keyword of SQL is a table's name like any other, and capitals count."""
     for table in ("select", "Select"):
         sql.execute(f'DROP TABLE IF EXISTS "{table}"')
@@ -313,59 +305,30 @@ def test_pickling_needs_an_address_without_a_password(
             assert store.get("key") == b"new"
 
 
-def test_a_closed_store_says_so(store: Postgres) -> None:
-    """Closing twice is fine; using it afterwards is InvalidInput."""
-    store.set("key", b"value")
-    store.close()
-    store.close()
-    for call in (lambda: store.get("key"), lambda: store.set("key", b""), lambda: list(store.keys())):
-        with pytest.raises(InvalidInput, match="is closed"):
-            call()
-
-
 # Other programs' tables, rights, limits
 
 
-def test_the_table_of_another_program(
-    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+@pytest.mark.parametrize(
+    ("sql_before", "error", "words"),
+    [
+        ("CREATE TABLE {0} (id int, key text)", InvalidInput, "another program"),
+        ("CREATE TABLE {0} (key bytea); COMMENT ON TABLE {0} IS 'vstate 99'", UnsupportedFormat, "99"),
+        ("DROP TABLE {0}", StoreUnavailable, "was dropped"),
+    ],
+)
+def test_a_table_that_is_not_its_own(
+    store: Postgres, postgres_table: str, sql: Sql, sql_before: str, error: type[Exception], words: str
 ) -> None:
-    """Reads and writes refuse a foreign table, and it stays as it is."""
-    sql.execute(f"CREATE TABLE {postgres_table} (id int, key text)")
-    for call in (lambda: store.get("key"), lambda: store.set("key", b"value"), lambda: list(store.items())):
-        with pytest.raises(InvalidInput, match="another program"):
-            call()
-    assert sql.execute(f"SELECT * FROM {postgres_table}").fetchall() == []
-
-
-def test_a_newer_format_is_refused(
-    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
-) -> None:
-    """A table of a later version asks for an upgrade."""
-    sql.execute(f"CREATE TABLE {postgres_table} (key bytea, packed bytea)")
-    sql.execute(f"COMMENT ON TABLE {postgres_table} IS 'vstate 99'")
-    for call in (lambda: store.get("key"), lambda: store.set("key", b"value")):
-        with pytest.raises(UnsupportedFormat, match="99"):
+    """A table of another program or a later version is refused, and a dropped one is not made again."""
+    if "DROP" in sql_before:
+        store.set("key", b"value")
+    sql.execute(sql_before.format(postgres_table))  # type: ignore[arg-type]
+    for call in (lambda: store.get("key"), lambda: store.set("key", b""), lambda: store.exclusively(dict)):
+        with pytest.raises(error, match=words):
             call()
 
 
-def test_a_dropped_table_is_not_made_again(
-    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
-) -> None:
-    """Creating the table anew under an open store would hide its loss."""
-    store.set("key", b"value")
-    sql.execute(f"DROP TABLE {postgres_table}")
-    for call in (
-        lambda: store.get("key"),
-        lambda: store.set("key", b"value"),
-        lambda: store.exclusively(dict),
-    ):
-        with pytest.raises(StoreUnavailable, match="was dropped"):
-            call()
-
-
-def test_missing_rights_are_named(
-    postgres_dsn: str, postgres_table: str, store: Postgres, sql: psycopg.Connection[Any]
-) -> None:
+def test_missing_rights_are_named(postgres_dsn: str, postgres_table: str, store: Postgres, sql: Sql) -> None:
     """A role without the right gets an error that names the right. A role that may only read, reads."""
     role = f"r{postgres_table}"
     sql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
@@ -479,22 +442,10 @@ def test_a_value_beyond_the_limit_is_refused(store: Postgres) -> None:
     assert "key" not in store
 
 
-@pytest.mark.skipif(not SOAK, reason="takes 10 GB of memory: set VSTATE_SOAK")
-def test_the_longest_value(store: Postgres) -> None:
-    """Values within the limit are stored and read back."""
-    value = os.urandom(1 << 20) * (MAX_VALUE_BYTES // (1 << 20))
-    value += bytes(MAX_VALUE_BYTES - len(value))
-    assert store.transact({"key": value}, {"key": None})
-    assert store.get("key") == value
-    store.delete("key")
-
-
 # Rows
 
 
-def test_what_is_unchanged_is_not_written(
-    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
-) -> None:
+def test_what_is_unchanged_is_not_written(store: Postgres, postgres_table: str, sql: Sql) -> None:
     """Setting the same bytes again leaves no dead row behind."""
 
     def versions() -> set[Any]:
@@ -510,9 +461,7 @@ def test_what_is_unchanged_is_not_written(
     assert len(versions() - before) == 1
 
 
-def test_objects_take_33_bytes_of_key_and_no_mark(
-    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
-) -> None:
+def test_objects_take_33_bytes_of_key_and_no_mark(store: Postgres, postgres_table: str, sql: Sql) -> None:
     """Only rows other than objects record their transaction. The server does not compress values again."""
     assert store.transact({_object(1): bytes(100_000), "ref": b"1", "": b"empty"}, {"ref": None})
     rows = sql.execute(
@@ -537,9 +486,7 @@ def test_a_large_change_is_one_transaction(store: Postgres, expecting: bool) -> 
     assert dict(store.items()) == {"ref": b"3"}
 
 
-def test_a_large_change_that_loses_halfway_writes_nothing(
-    store: Postgres, sql: psycopg.Connection[Any]
-) -> None:
+def test_a_large_change_that_loses_halfway_writes_nothing(store: Postgres, sql: Sql) -> None:
     """The expectation holds at the first look, and fails once the locks are held."""
     store.set("ref", b"1")
     objects: dict[str, bytes | None] = {_object(n): os.urandom(STATEMENT_BYTES // 2) for n in range(4)}
@@ -603,39 +550,6 @@ def test_how_often_the_server_is_asked(postgres_dsn: str, postgres_table: str, p
         assert trips(lambda: store.get("ref")) == 1
 
 
-def test_a_transact_is_one_transaction(start_postgres: Start) -> None:
-    """The server counts one transaction a call, and a sync only for calls that write."""
-    server = start_postgres(autovacuum="off")
-    statistics = (
-        "SELECT pg_stat_clear_snapshot(), xact_commit + xact_rollback FROM pg_stat_database "
-        "WHERE datname = 'postgres'"
-    )
-    with psycopg.connect(server.dsn_of("postgres", PASSWORD, "template1"), autocommit=True) as sql:
-
-        def transactions() -> int:
-            return int(sql.execute(statistics).fetchone()[1])  # type: ignore[index]
-
-        counts = []
-        for calls in (0, 50):
-            before = transactions()
-            with Postgres(server.dsn) as store:
-                for number in range(calls):
-                    writes = {
-                        "ref": b"%d" % number,
-                        _object(number): os.urandom(500),
-                        f"reflog/{number}": b"x",
-                    }
-                    assert store.transact(writes, {"ref": b"%d" % (number - 1) if number else None})
-                    assert not store.transact(writes, {"ref": None})
-            # They are counted when a session ends at the latest.
-            deadline = time.monotonic() + 60
-            while transactions() - before < calls * 2 and time.monotonic() < deadline:
-                time.sleep(0.05)
-            counts.append(transactions() - before)
-    assert counts[0] == 0
-    assert 100 <= counts[1] <= 100 + 4  # the connection itself, and making the table
-
-
 # Many writers
 
 
@@ -645,25 +559,6 @@ def _increment(store: Postgres, key: str, times: int) -> None:
             old = store.get(key)
             if store.compare_and_swap(key, old, b"%d" % (_number(old) + 1)):
                 break
-
-
-INCREMENT = """
-import sys
-from vstate.kv.postgres import Postgres
-with Postgres(sys.argv[1], table=sys.argv[2]) as store:
-    for _ in range(int(sys.argv[3])):
-        while True:
-            old = store.get("counter")
-            if store.compare_and_swap("counter", old, b"%d" % (int(old or b"0") + 1)):
-                break
-"""
-
-
-def test_four_processes_lose_no_increment(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
-    """Each increments one counter, absent at first, by compare_and_swap."""
-    processes = [_start(INCREMENT, postgres_dsn, postgres_table, 50) for _ in range(4)]
-    assert [process.communicate() and process.returncode for process in processes] == [0] * 4
-    assert store.get("counter") == b"200"
 
 
 @pytest.mark.parametrize("absent", [False, True])
@@ -721,7 +616,7 @@ def test_writers_of_the_same_objects_do_not_deadlock(
 
 
 def test_a_deadlock_with_another_program_is_tried_again(
-    postgres_dsn: str, postgres_table: str, sql: psycopg.Connection[Any]
+    postgres_dsn: str, postgres_table: str, sql: Sql
 ) -> None:
     """The server ends the transaction of one of the two; a store's is carried out afterwards."""
     store = Postgres(f"{postgres_dsn}?options=-c%20deadlock_timeout%3D3s", table=postgres_table)
@@ -767,51 +662,7 @@ def test_more_keys_than_locks(store: Postgres) -> None:
     assert store.get("other") == b"60"
 
 
-def test_eight_threads_use_one_store(store: Postgres) -> None:
-    """With more threads than connections, each thread reads its own writes."""
-
-    def work(thread: int) -> None:
-        for number in range(15):
-            key = f"{thread}/{number}"
-            writes: dict[str, bytes | None] = {key: b"1", _object(thread * 100 + number): os.urandom(2000)}
-            assert store.transact(writes, {key: None})
-            assert store.get(key) == b"1"
-            assert len(store.get_many(writes)) == 2
-            assert len(list(store.keys(f"{thread}/"))) == number + 1
-
-    _together(*(lambda thread=thread: work(thread) for thread in range(8)))  # type: ignore[misc]
-    assert len(list(store.keys())) == 240
-
-
-@pytest.mark.parametrize("connections", [2, 5])
-def test_exclusively_beside_writers(postgres_dsn: str, postgres_table: str, connections: int) -> None:
-    """Plans and swaps by more threads than connections lose nothing and do not deadlock."""
-    with Postgres(postgres_dsn, table=postgres_table, connections=connections, timeout=60) as store:
-        store.set("counter", b"0")
-
-        def plan() -> dict[str, bytes | None]:
-            before = store.get("counter")
-            objects = list(store.keys("o/"))
-            time.sleep(0.002)
-            assert store.get("counter") == before
-            return {"counter": b"%d" % (_number(before) + 1), **dict.fromkeys(objects)}
-
-        def alone() -> None:
-            for _ in range(10):
-                assert store.exclusively(plan)
-
-        def beside() -> None:
-            for _ in range(20):
-                _increment(store, "counter", 1)
-                store.set(_object(threading.get_ident()), b"object")
-
-        _together(*[alone, beside] * 4)
-        assert store.get("counter") == b"120"
-
-
-def test_exclusively_lets_readers_and_vacuum_go_on(
-    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
-) -> None:
+def test_exclusively_lets_readers_and_vacuum_go_on(store: Postgres, postgres_table: str, sql: Sql) -> None:
     """A reader does not wait for the plan, and the plan does not wait for a VACUUM, which can take hours."""
     store.set("key", b"old")
     seen = []
@@ -827,7 +678,7 @@ def test_exclusively_lets_readers_and_vacuum_go_on(
     assert store.get("key") == b"new"
 
 
-def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: psycopg.Connection[Any]) -> None:
+def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: Sql) -> None:
     """The swap compares after the wait, not with the value from before."""
     store.set("key", b"1")
     entered = threading.Event()
@@ -845,55 +696,6 @@ def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: psy
 
     _together(lambda: store.exclusively(plan), swap)
     assert results == [False, True]
-
-
-def test_waiting_for_locks_ends(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
-    """After `timeout` seconds a blocked writer raises StoreUnavailable, and has written nothing."""
-    store.set("key", b"1")
-    with Postgres(postgres_dsn, table=postgres_table, timeout=0.3) as hurried:
-        hurried.get("key")
-
-        def plan() -> dict[str, bytes | None]:
-            with pytest.raises(StoreUnavailable, match=r"locked by other writers for 0\.3 s") as caught:
-                hurried.set("key", b"2")
-            assert caught.value.outcome_unknown is False
-            assert hurried.get("key") == b"1"
-            return {}
-
-        assert store.exclusively(plan)
-        hurried.set("key", b"2")
-    assert store.get("key") == b"2"
-
-
-@needs_fork
-def test_a_store_works_on_both_sides_of_a_fork(store: Postgres) -> None:
-    """Parent and child do not share connections, even while other threads of the parent use the store."""
-    store.set("counter", b"0")
-    stopping = threading.Event()
-
-    def busy() -> None:
-        while not stopping.is_set():
-            store.get("counter")
-
-    thread = threading.Thread(target=busy)
-    thread.start()
-    children = []
-    try:
-        for _ in range(3):
-            child = os.fork()
-            if child == 0:
-                try:
-                    _increment(store, "counter", 20)
-                    os._exit(0)
-                finally:
-                    os._exit(1)
-            children.append(child)
-            _increment(store, "counter", 10)
-    finally:
-        stopping.set()
-        thread.join()
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
-    assert store.get("counter") == b"90"
 
 
 FORKS = """
@@ -936,7 +738,7 @@ def test_the_child_of_a_killed_process_keeps_no_lock(postgres_dsn: str, postgres
 
 
 def test_an_exception_that_the_caller_handles_is_not_raised_again(
-    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+    store: Postgres, postgres_table: str, sql: Sql
 ) -> None:
     """A call in an `except` block raises its own failure."""
     store.set("key", b"value")
@@ -951,76 +753,53 @@ def test_an_exception_that_the_caller_handles_is_not_raised_again(
 
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_cut_while_committing_is_found_out(
-    postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool, times: int
-) -> None:
+def test_a_cut_while_committing_is_found_out(cut: Postgres, proxy: Proxy, done: bool, times: int) -> None:
     """If the connection is cut before or after the server commits, the swap happens once and returns True."""
-    with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
-        store.set("counter", b"1")
-        time.sleep(
-            0.05
-        )  # a row must be visibly older than the call to prove that the call has not written it
-        at_commit(proxy, done=done, times=times)
-        writes: dict[str, bytes | None] = {_object(1): b"object", "counter": b"2", "reflog": b"line"}
-        assert store.transact(writes, {"counter": b"1"}) is True
-        assert dict(store.items()) == {_object(1): b"object", "counter": b"2", "reflog": b"line"}
+    cut.set("counter", b"1")
+    time.sleep(0.05)  # only a row that is visibly older than the call proves that the call has not written it
+    at_commit(proxy, done=done, times=times)
+    writes: dict[str, bytes | None] = {_object(1): b"object", "counter": b"2", "reflog": b"line"}
+    assert cut.transact(writes, {"counter": b"1"}) is True
+    assert dict(cut.items()) == writes
 
 
-def test_a_cut_with_an_overwritten_mark_is_told(
-    postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
+def _meanwhile(proxy: Proxy, call: Callable[[], object]) -> None:
+    """Cut the next connection after its commit, and make the call before its client knows."""
+    at_commit(proxy, done=True)
+    inner = proxy.watch
+
+    def watch(side: str, data: bytes) -> str:
+        verdict = inner(side, data)
+        if verdict == "cut":
+            call()
+        return verdict
+
+    proxy.watch = watch
+
+
+@pytest.mark.parametrize(
+    ("theirs", "beside", "known"),
+    [(b"theirs", {}, False), (b"theirs", {"line": b"x"}, True), (b"1", {}, False)],
+    ids=["overwritten", "overwritten, beside a row that is not", "undone"],
+)
+def test_a_cut_swap_that_others_overwrote(
+    cut: Postgres, proxy: Proxy, store: Postgres, theirs: bytes, beside: dict[str, bytes], known: bool
 ) -> None:
-    """If nothing can tell the outcome, the error says so.
-
-    If another row still has the mark, the outcome is known.
-    """
-    with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
-        for witness in (False, True):
-            cut.set("counter", b"1")
-            before = proxy.refusing
-            at_commit(proxy, done=True)
-            inner = proxy.watch
-
-            def watch(side: str, data: bytes) -> str:
-                verdict = inner(side, data)  # noqa: B023
-                if verdict == "cut":
-                    assert store.compare_and_swap("counter", b"2", b"theirs")
-                return verdict
-
-            proxy.watch = watch
-            writes: dict[str, bytes | None] = {"counter": b"2"} | ({"line": b"x"} if witness else {})
-            if witness:
-                assert cut.transact(writes, {"counter": b"1"}) is True
-            else:
-                with pytest.raises(StoreUnavailable, match="may or may not have happened") as caught:
-                    cut.transact(writes, {"counter": b"1"})
-                assert caught.value.outcome_unknown is True
-            assert cut.get("counter") == b"theirs"
-            assert proxy.refusing is before
-
-
-def test_a_cut_swap_that_others_undid_is_not_made_again(
-    postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
-) -> None:
-    """The expected value is there again because another writer undid the commit: repeating the swap would
-    undo that.
-    """
-    with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
-        cut.set("ref", b"1")
-        _meanwhile(proxy, lambda: store.compare_and_swap("ref", b"2", b"1"))
-        with pytest.raises(StoreUnavailable) as caught:
-            cut.compare_and_swap("ref", b"1", b"2")
+    """Only another row of the swap tells the outcome. If the old value is back, repeating would undo that."""
+    cut.set("ref", b"1")
+    _meanwhile(proxy, lambda: store.compare_and_swap("ref", b"2", theirs))
+    if known:
+        assert cut.transact({"ref": b"2", **beside}, {"ref": b"1"}) is True
+    else:
+        with pytest.raises(StoreUnavailable, match="may or may not have happened") as caught:
+            cut.transact({"ref": b"2", **beside}, {"ref": b"1"})
         assert caught.value.outcome_unknown is True
-        assert store.get("ref") == b"1"
+    assert store.get("ref") == theirs
 
 
 @pytest.mark.parametrize("trouble", ["locked", "dropped"])
 def test_whatever_comes_after_a_cut_nothing_is_denied(
-    postgres_dsn: str,
-    postgres_table: str,
-    proxy: Proxy,
-    store: Postgres,
-    sql: psycopg.Connection[Any],
-    trouble: str,
+    postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres, sql: Sql, trouble: str
 ) -> None:
     """The transaction was committed and the next attempt fails for another reason: the outcome stays
     unknown.
@@ -1055,123 +834,46 @@ def test_whatever_comes_after_a_cut_nothing_is_denied(
         assert "nothing was written" not in str(caught.value)
 
 
-def test_a_cut_of_a_lost_race_is_not_taken_for_a_win(
-    postgres_dsn: str, postgres_table: str, proxy: Proxy
-) -> None:
+def test_a_cut_of_a_lost_race_is_not_taken_for_a_win(cut: Postgres, proxy: Proxy) -> None:
     """A lost answer may have been "no". A row that is older than the call proves it."""
-    with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
-        store.set("ref", b"theirs")
-        at_commit(proxy, done=True)
-        assert store.compare_and_swap("ref", b"old", b"mine") is False
-        assert store.get("ref") == b"theirs"
+    cut.set("ref", b"theirs")
+    at_commit(proxy, done=True)
+    assert cut.compare_and_swap("ref", b"old", b"mine") is False
+    assert cut.get("ref") == b"theirs"
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_cut_while_a_plan_is_committed(
-    postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres, done: bool
-) -> None:
+def test_a_cut_while_a_plan_is_committed(cut: Postgres, proxy: Proxy, store: Postgres, done: bool) -> None:
     """The transaction happens once: a committed one is recognised, and one that never began is repeated."""
-    with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
-        cut.set_many({"counter": b"1", _object(1): b"garbage"})
-        at_commit(proxy, done=done)
-
-        def plan() -> dict[str, bytes | None]:
-            return {"counter": b"%d" % (_number(cut.get("counter")) + 1), _object(1): None}
-
-        assert cut.exclusively(plan) is True
-        assert cut.get("counter") == b"2"
-        at_commit(proxy, done=done)
-        assert cut.exclusively(lambda: dict.fromkeys(cut.keys("o/"))) is True
-        assert list(store.keys()) == ["counter"]
+    cut.set_many({"counter": b"1", _object(1): b"garbage"})
+    at_commit(proxy, done=done)
+    assert cut.exclusively(lambda: {"counter": b"%d" % (_number(cut.get("counter")) + 1)}) is True
+    assert cut.get("counter") == b"2"
+    at_commit(proxy, done=done)
+    assert cut.exclusively(lambda: dict.fromkeys(cut.keys("o/"))) is True
+    assert list(store.keys()) == ["counter"]
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_cut_of_plain_writes_is_made_good(
-    postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool
-) -> None:
+def test_a_cut_of_plain_writes_is_made_good(cut: Postgres, proxy: Proxy, done: bool) -> None:
     """Idempotent writes and reads are repeated."""
-    with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
-        store.set("a", b"0")
+    cut.set("a", b"0")
+    contents = {_object(1): b"object", "b": b"2"}
+    for write in (lambda: cut.set("a", b"1"), lambda: cut.set_many(contents), lambda: cut.delete("a")):
         at_commit(proxy, done=done)
-        store.set("a", b"1")
-        at_commit(proxy, done=done)
-        store.set_many({_object(1): b"object", "b": b"2"})
-        at_commit(proxy, done=done)
-        store.delete("a")
-        assert dict(store.items()) == {_object(1): b"object", "b": b"2"}
-        for side in ("client", "server"):
-            cut = [True]
-            proxy.watch = lambda s, data, side=side, cut=cut: (
-                "cut" if s == side and cut and cut.pop() else "pass"
-            )  # type: ignore[misc]
-            assert store.get("b") == b"2"
-            assert cut == []
-
-
-def test_cuts_at_every_point(postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres) -> None:
-    """Wherever in the conversation it breaks, handshake included, an increment happens once."""
-    with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
-        cut.set("counter", b"0")
-        for count, piece in enumerate(range(12), 1):
-            left = [piece, piece + 3]
-
-            def watch(side: str, data: bytes) -> str:
-                for number in range(len(left)):  # noqa: B023
-                    left[number] -= 1  # noqa: B023
-                return "cut" if -1 in left else "pass"  # noqa: B023
-
-            proxy.watch = watch
-            before = cut.get("counter")
-            assert cut.transact(
-                {"counter": b"%d" % (_number(before) + 1), _object(piece): bytes(100_000)},
-                {"counter": before},
-            )
-            assert store.get("counter") == b"%d" % count
-
-
-def test_a_server_that_goes_away(postgres_dsn: str, postgres_table: str, proxy: Proxy) -> None:
-    """The store waits up to its timeout, then raises StoreUnavailable that says if something may be
-    written.
-    """
-    with Postgres(proxy.through(postgres_dsn), table=postgres_table, timeout=1.5) as store:
-        store.set("key", b"1")
-        proxy.refusing = True
-        proxy.watch = lambda side, data: "cut" if side == "server" else "pass"
-        for call, unknown in (
-            (lambda: store.get("key"), False),
-            (lambda: store.set("key", b"2"), False),  # no connection is left, so nothing was sent
-        ):
-            began = time.monotonic()
-            with pytest.raises(StoreUnavailable) as caught:
-                call()
-            assert caught.value.outcome_unknown is unknown
-            assert 0.9 < time.monotonic() - began < 30
-        proxy.refusing = False
-        with pytest.raises(StoreUnavailable):
-            store.compare_and_swap("key", b"1", b"2")
-        proxy.watch = lambda side, data: "pass"
-        assert store.get("key") == b"1"
-
-
-def test_a_server_that_falls_silent(
-    postgres_dsn: str, postgres_table: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store gives up a connection that stays open and silent, and the call with it."""
-    monkeypatch.setattr("vstate.kv.postgres.connections.SLACK", 0.2)
-    with Postgres(proxy.through(postgres_dsn), table=postgres_table, timeout=1.5) as store:
-        store.set("key", b"1")
-        proxy.watch = lambda side, data: "freeze" if side == "server" else "pass"
-        began = time.monotonic()
-        with pytest.raises(StoreUnavailable) as caught:
-            store.set("key", b"2")
-        assert caught.value.outcome_unknown is True
-        assert time.monotonic() - began < 60
-        proxy.watch = lambda side, data: "pass"
-        assert store.get("key") == b"2"
+        write()
+    assert dict(cut.items()) == contents
+    for side in ("client", "server"):
+        left = [True]
+        proxy.watch = lambda s, data, side=side, left=left: (
+            "cut" if s == side and left and left.pop() else "pass"
+        )  # type: ignore[misc]
+        assert cut.get("b") == b"2"
+        assert left == []
 
 
 def test_connections_that_died_while_idle_are_not_noticed(
-    postgres_dsn: str, postgres_table: str, store: Postgres, sql: psycopg.Connection[Any]
+    postgres_dsn: str, postgres_table: str, store: Postgres, sql: Sql
 ) -> None:
     """A write that finds its connection closed takes another, and knows that nothing was sent."""
     with Postgres(postgres_dsn + "?application_name=idle", table=postgres_table) as idle:
@@ -1186,80 +888,6 @@ def test_connections_that_died_while_idle_are_not_noticed(
         # The connection was closed, and the expectation does not hold: the answer is still certain.
         store.set("key", b"theirs")
         assert idle.compare_and_swap("key", b"3", b"4") is False
-
-
-def _meanwhile(proxy: Proxy, call: Callable[[], object]) -> None:
-    """Cut the next connection after its commit, and make the call before its client knows."""
-    at_commit(proxy, done=True)
-    inner = proxy.watch
-
-    def watch(side: str, data: bytes) -> str:
-        verdict = inner(side, data)
-        if verdict == "cut":
-            call()
-        return verdict
-
-    proxy.watch = watch
-
-
-WRITE = """
-import sys
-from vstate.errors import StoreUnavailable
-from vstate.kv.postgres import Postgres
-with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
-    mine = sys.argv[3]
-    for number in range(100_000):
-        ref = store.get("counter")
-        count = b"%d" % (int(ref or b"0") + 1)
-        writes = {"counter": count, f"{mine}/{number:06}": b"line", f"o/{number:064x}": b"x" * 500}
-        try:
-            done = store.transact(writes, {"counter": ref})
-            print("done" if done else "lost", number, flush=True)
-        except StoreUnavailable as error:
-            assert error.outcome_unknown, error
-            print("unknown", number, flush=True)
-"""
-
-
-@pytest.mark.parametrize("kills", [20 if SOAK else 2])
-def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> None:
-    """SIGKILL in the middle of writes, and a restart: every acknowledged write is there once, and writers
-    go on.
-    """
-    server = start_postgres(fsync="on")
-    with Postgres(server.dsn) as store:
-        store.set("counter", b"0")
-        writers = [_start(WRITE, server.dsn, "vstate", name) for name in "abc"]
-        # A store that never had an answer would take a killed server for a wrong address.
-        while not all(any(store.keys(f"{name}/")) for name in "abc"):
-            time.sleep(0.05)
-        for _ in range(kills):
-            before = _number(store.get("counter"))
-            while _number(store.get("counter")) < before + 30:
-                time.sleep(0.05)
-            server.restart()
-        before = _number(store.get("counter"))
-        while _number(store.get("counter")) < before + 20:
-            time.sleep(0.05)
-        for writer in writers:
-            writer.kill()
-        # A killed writer may leave the first word of a line, which tells nothing.
-        outputs = [writer.communicate()[0].rpartition("\n")[0] for writer in writers]
-        told = [[line.split() for line in output.splitlines()] for output in outputs]
-        time.sleep(0.2)  # the last request may be committed now
-        lines = {key for name in "abc" for key in store.keys(f"{name}/")}
-        done = unknown = 0
-        for name, answers in zip("abc", told, strict=True):
-            assert answers
-            for answer, number in answers:
-                there = f"{name}/{int(number):06}" in lines
-                assert answer != "done" or there
-                assert answer != "lost" or not there
-                done += answer == "done"
-                unknown += answer == "unknown"
-        # Each line came with one increment. The three writers may have missed one answer each.
-        assert _number(store.get("counter")) == len(lines)
-        assert done <= len(lines) <= done + unknown + 3
 
 
 # Listening
@@ -1340,7 +968,7 @@ def test_nobody_is_told_if_nobody_listens(
     postgres_table: str,
     proxy: Proxy,
     store: Postgres,
-    sql: psycopg.Connection[Any],
+    sql: Sql,
 ) -> None:
     """A commit then is one round trip; while somebody listens, it is two."""
     proxy.latency = FAR

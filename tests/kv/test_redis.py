@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ import redis as driver
 from protocol_proxies import at_request
 from proxy import FAR, Proxy
 from redis_server import RedisServer, TlsProxy
-from soak import SOAK
 
-from vstate import Versioned, open_store
+from vstate import open_store
 from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable
 from vstate.kv.redis import Redis
 from vstate.kv.redis.transactions import MOST_ARGUMENTS, STAGED_FROM
@@ -27,6 +27,8 @@ pytestmark = pytest.mark.slow
 
 OBJECT = "o/" + "0123456789abcdef" * 4
 SECRET = "open-sesame"
+
+Start = Callable[..., RedisServer]
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -62,7 +64,8 @@ class TestRedisOfAClient(KVStoreTests):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a cluster of one node."""
-    yield from _cluster(tmp_path_factory.mktemp("cluster"))
+    with _cluster(tmp_path_factory.mktemp("cluster")) as url:
+        yield url
 
 
 class TestRedisCluster(KVStoreTests):
@@ -105,7 +108,7 @@ class TestRedisCluster(KVStoreTests):
 
         Later it works again.
         """
-        for url in _cluster(tmp_path / "cluster"):
+        with _cluster(tmp_path / "cluster") as url:
             with (
                 Redis(url, prefix=redis_prefix) as store,
                 Redis(url, prefix=redis_prefix, timeout=0.5) as hasty,
@@ -125,26 +128,6 @@ class TestRedisCluster(KVStoreTests):
 def store(redis_url: str, redis_prefix: str) -> Iterator[Redis]:
     with Redis(redis_url, prefix=redis_prefix) as store:
         yield store
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server of the test's own."""
-    server = RedisServer(tmp_path / "redis", appendfsync="no")
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    with Proxy.before(server.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxied(server: RedisServer, proxy: Proxy) -> str:
-    """The URL of the server by way of the proxy."""
-    return proxy.through(server.url)
 
 
 # Round trips
@@ -185,25 +168,6 @@ def test_round_trips_of_the_first_use(proxy: Proxy, proxied: str) -> None:
     with Redis(proxied) as store:
         store.get("key")
         assert proxy.round_trips == 1
-
-
-def test_round_trips_of_a_commit(proxy: Proxy, proxied: str) -> None:
-    """A commit of 1 key of 10,000 takes one; opening the state and reading a key one for each thing read."""
-    with Redis(proxied) as store:
-        state = Versioned(store)
-        state.update({f"key/{number:05}": f"value {number}" for number in range(10_000)})
-        state.commit()
-        proxy.latency = FAR
-        for number in range(3):
-            state["key/00500"] = f"new {number}"
-            proxy.round_trips = 0
-            assert state.commit()
-            assert proxy.round_trips == 1
-    proxy.round_trips = 0
-    with Redis(proxied) as store:
-        assert Versioned(store)["key/00500"] == "new 2"
-    # The format, HEAD, the branch, its commit, and three levels of the tree.
-    assert proxy.round_trips <= 7
 
 
 # Large and many
@@ -269,14 +233,6 @@ def test_a_transaction_of_many_small_rows(
         assert store.transact({**rows, "r/heads/main": b"1"}, {"r/heads/main": b"0"}) is True
         assert cut.made
         assert set(store.keys()) == {*rows, "r/heads/main"}
-
-
-@pytest.mark.skipif(not SOAK, reason="takes long on a slow machine: set VSTATE_SOAK")
-def test_a_transaction_of_half_a_million_rows(store: Redis) -> None:
-    """The same with as many as there really must be."""
-    rows: dict[str, bytes | None] = {f"n/{number}": b"" for number in range(530_000)}
-    assert store.transact(rows, {"n/1": None}) is True
-    assert len(list(store.keys())) == len(rows)
 
 
 def test_what_one_transaction_cannot_be_told_is_refused(store: Redis) -> None:
@@ -354,42 +310,6 @@ def test_prefixes_are_stores_of_their_own(store: Redis, redis_url: str, redis_pr
         assert dict(store.items()) == {"a": b"1", OBJECT: b"1"}
 
 
-@needs_fork
-def test_a_fork_has_connections_of_its_own(store: Redis) -> None:
-    """Parent and child, forked while a thread reads and writes, get the answers to their own questions."""
-    stop = threading.Event()
-    wrong: list[object] = []
-
-    def work() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            store.set("parent", str(number).encode())
-            found = store.get("parent")
-            if found != str(number).encode():
-                wrong.append(found)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        for number in range(5):
-            child = os.fork()
-            if child == 0:
-                mine = f"child/{number}"
-                good = all(
-                    store.compare_and_swap(mine, str(turn - 1).encode() if turn else None, str(turn).encode())
-                    and store.get(mine) == str(turn).encode()
-                    for turn in range(50)
-                )
-                os._exit(0 if good else 1)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    finally:
-        stop.set()
-        thread.join()
-    assert not wrong
-    assert dict(store.items("child/")) == {f"child/{number}": b"49" for number in range(5)}
-
-
 def test_many_threads_through_few_connections(redis_url: str, redis_prefix: str) -> None:
     """Threads for which the client's pool has no connection wait for one."""
     with driver.Redis.from_url(redis_url, max_connections=2) as client:
@@ -418,51 +338,7 @@ def test_pickling(store: Redis, redis_url: str) -> None:
         pickle.dumps(Redis(client=client))
 
 
-def test_a_closed_store_is_not_used(redis_url: str, redis_prefix: str) -> None:
-    """Closing twice does no harm, using a closed store is InvalidInput, and the caller's client stays
-    open.
-    """
-    with driver.Redis.from_url(redis_url) as client:
-        for store in (Redis(redis_url, prefix=redis_prefix), Redis(client=client, prefix=redis_prefix)):
-            store.set("a", b"1")
-            store.close()
-            store.close()
-            with pytest.raises(InvalidInput, match="closed"):
-                store.get("a")
-        assert client.ping()
-
-
 # exclusively
-
-
-def test_the_world_of_a_plan_stands_still(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """While writers of other handles count, no plan ever sees a number change, and no increment is lost."""
-    store.set("n", b"0")
-    stop = threading.Event()
-    counted = []
-
-    def write() -> None:
-        done = 0
-        with Redis(redis_url, prefix=redis_prefix) as mine:
-            while not (stop.is_set() and done):
-                old = mine.get("n")
-                done += mine.compare_and_swap("n", old, str(int(old or b"0") + 1).encode())
-        counted.append(done)
-
-    def plan() -> dict[str, bytes | None]:
-        seen = {store.get("n") for _ in range(20)}
-        assert len(seen) == 1
-        return {"n": str(int(seen.pop() or b"0") + 1).encode()}
-
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        assert store.exclusively(plan)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert store.get("n") == str(20 + sum(counted)).encode()
 
 
 def test_a_plan_longer_than_the_lock(store: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,27 +404,6 @@ def test_a_process_that_dies_with_the_lock(store: Redis) -> None:
         store.exclusively(lambda: os._exit(9))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert 1 < _seconds(lambda: store.set("a", b"1")) < 20
-
-
-def test_waiting_for_a_lock_ends(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """After its timeout a waiting writer raises, and has written nothing. Reading never waits."""
-    with Redis(redis_url, prefix=redis_prefix, timeout=0.5) as hasty:
-
-        def plan() -> dict[str, bytes | None]:
-            calls: list[Callable[[], object]] = [
-                lambda: hasty.set("a", b"1"),
-                lambda: hasty.transact({"a": b"1"}, {"a": None}),
-                lambda: hasty.exclusively(dict),
-            ]
-            for call in calls:
-                with pytest.raises(StoreUnavailable, match="locked by another") as caught:
-                    call()
-                assert not caught.value.outcome_unknown
-            assert hasty.get("a") is None
-            return {}
-
-        assert store.exclusively(plan)
-        assert hasty.get("a") is None
 
 
 # Listening
@@ -681,51 +536,45 @@ def test_a_store_without_ttl_never_expires(server: RedisServer) -> None:
     ],
 )
 def test_a_server_that_evicts_is_refused(
-    tmp_path: Path, policy: str, ttl: float | None, refused: bool
+    start_redis: Start, policy: str, ttl: float | None, refused: bool
 ) -> None:
     """A server that would silently throw state away is not used; without a limit it never would."""
-    server = RedisServer(tmp_path / "redis", maxmemory="50mb", maxmemory_policy=policy)
-    try:
-        with Redis(server.url, ttl=ttl) as store:
-            if refused:
-                for _ in range(2):
-                    with pytest.raises(InvalidInput, match=f"{policy}.*noeviction"):
-                        store.set("a", b"1")
-                server.command("CONFIG", "SET", "maxmemory", "0")
-            store.set("a", b"1")
-            assert store.get("a") == b"1"
-    finally:
-        server.stop()
+    server = start_redis(maxmemory="50mb", maxmemory_policy=policy)
+    with Redis(server.url, ttl=ttl) as store:
+        if refused:
+            for _ in range(2):
+                with pytest.raises(InvalidInput, match=f"{policy}.*noeviction"):
+                    store.set("a", b"1")
+            server.command("CONFIG", "SET", "maxmemory", "0")
+        store.set("a", b"1")
+        assert store.get("a") == b"1"
 
 
-def test_a_full_server(tmp_path: Path) -> None:
+def test_a_full_server(start_redis: Start) -> None:
     """A write that does not fit raises StoreFull and does nothing. Deleting works, and makes room."""
-    server = RedisServer(tmp_path / "redis", maxmemory="12mb", appendonly="no")
-    try:
-        with Redis(server.url) as store:
-            store.set("r/heads/main", b"1")
-            held = []
-            with pytest.raises(StoreFull, match="maxmemory"):
-                for number in range(1000):
-                    store.set(f"o/{number:064x}", os.urandom(100_000))
-                    held.append(f"o/{number:064x}")
-            assert sorted(store.keys("o/")) == held
-            # However little is asked for, it is more than there is now.
-            server.command("CONFIG", "SET", "maxmemory", "2mb")
-            with pytest.raises(StoreFull):
-                store.transact({"r/heads/main": b"2", OBJECT: b"x"}, {"r/heads/main": b"1"})
-            with pytest.raises(StoreFull):
-                store.transact({"large": os.urandom(STAGED_FROM + 1)}, {})
-            assert store.get_many(["r/heads/main", OBJECT]) == {"r/heads/main": b"1"}
-            assert store.exclusively(lambda: {**dict.fromkeys(held[:30]), "gc": b"1"})
-            store.delete_many(held[30:40])
-            with pytest.raises(StoreFull):
-                store.set("r/heads/main", b"2")
-            server.command("CONFIG", "SET", "maxmemory", "500mb")
-            assert store.transact({"r/heads/main": b"2"}, {"r/heads/main": b"1"})
-            assert sorted(store.keys("o/")) == held[40:]
-    finally:
-        server.stop()
+    server = start_redis(maxmemory="12mb", appendonly="no")
+    with Redis(server.url) as store:
+        store.set("r/heads/main", b"1")
+        held = []
+        with pytest.raises(StoreFull, match="maxmemory"):
+            for number in range(1000):
+                store.set(f"o/{number:064x}", os.urandom(100_000))
+                held.append(f"o/{number:064x}")
+        assert sorted(store.keys("o/")) == held
+        # However little is asked for, it is more than there is now.
+        server.command("CONFIG", "SET", "maxmemory", "2mb")
+        with pytest.raises(StoreFull):
+            store.transact({"r/heads/main": b"2", OBJECT: b"x"}, {"r/heads/main": b"1"})
+        with pytest.raises(StoreFull):
+            store.transact({"large": os.urandom(STAGED_FROM + 1)}, {})
+        assert store.get_many(["r/heads/main", OBJECT]) == {"r/heads/main": b"1"}
+        assert store.exclusively(lambda: {**dict.fromkeys(held[:30]), "gc": b"1"})
+        store.delete_many(held[30:40])
+        with pytest.raises(StoreFull):
+            store.set("r/heads/main", b"2")
+        server.command("CONFIG", "SET", "maxmemory", "500mb")
+        assert store.transact({"r/heads/main": b"2"}, {"r/heads/main": b"1"})
+        assert sorted(store.keys("o/")) == held[40:]
 
 
 # Accepted arguments
@@ -789,25 +638,22 @@ def test_wrong_options(redis_url: str) -> None:
         Redis(client=object())  # type: ignore[arg-type]
 
 
-def test_a_password(tmp_path: Path) -> None:
+def test_a_password(start_redis: Start) -> None:
     """The right password works. A wrong one, or none, is one error at once, without user and password."""
-    server = RedisServer(tmp_path / "redis", requirepass=SECRET)
-    try:
-        address = server.url.removeprefix("redis://")
-        with Redis(f"redis://:{SECRET}@{address}") as store:
-            store.set("a", b"1")
-            assert store.get("a") == b"1"
+    server = start_redis(requirepass=SECRET)
+    address = server.url.removeprefix("redis://")
+    with Redis(f"redis://:{SECRET}@{address}") as store:
+        store.set("a", b"1")
+        assert store.get("a") == b"1"
+        assert SECRET not in repr(store) + store.location
+        assert address in store.location
+    for wrong in (f"redis://:{SECRET}2@{address}", f"redis://{SECRET}3:{SECRET}4@{address}", server.url):
+        with Redis(wrong) as store:
+            with pytest.raises(StoreUnavailable, match="password") as caught:
+                _seconds(lambda store=store: store.set("a", b"2"))
+            assert SECRET not in str(caught.value)
+            assert not caught.value.outcome_unknown
             assert SECRET not in repr(store) + store.location
-            assert address in store.location
-        for wrong in (f"redis://:{SECRET}2@{address}", f"redis://{SECRET}3:{SECRET}4@{address}", server.url):
-            with Redis(wrong) as store:
-                with pytest.raises(StoreUnavailable, match="password") as caught:
-                    _seconds(lambda store=store: store.set("a", b"2"))
-                assert SECRET not in str(caught.value)
-                assert not caught.value.outcome_unknown
-                assert SECRET not in repr(store) + store.location
-    finally:
-        server.stop()
 
 
 def test_a_user_with_few_rights(server: RedisServer) -> None:
@@ -829,18 +675,15 @@ def test_a_user_with_few_rights(server: RedisServer) -> None:
         assert SECRET not in str(caught.value)
 
 
-def test_a_unix_socket(tmp_path: Path) -> None:
+def test_a_unix_socket(start_redis: Start, tmp_path: Path) -> None:
     """A server on this machine can be reached through a file."""
-    server = RedisServer(tmp_path / "redis", unixsocket=str(tmp_path / "socket"))
-    try:
-        with Redis(f"unix://{tmp_path}/socket?db=3") as store:
-            store.set("a", b"1")
-            assert store.get("a") == b"1"
-            assert f"{tmp_path}/socket" in store.location
-        with Redis(server.url.replace("/0", "/3")) as store:
-            assert store.get("a") == b"1"
-    finally:
-        server.stop()
+    server = start_redis(unixsocket=str(tmp_path / "socket"))
+    with Redis(f"unix://{tmp_path}/socket?db=3") as store:
+        store.set("a", b"1")
+        assert store.get("a") == b"1"
+        assert f"{tmp_path}/socket" in store.location
+    with Redis(server.url.replace("/0", "/3")) as store:
+        assert store.get("a") == b"1"
 
 
 def test_keys_of_another_program(server: RedisServer) -> None:
@@ -853,22 +696,19 @@ def test_keys_of_another_program(server: RedisServer) -> None:
     assert server.command("GET", "{vstate}:v") == b"$4\r\ntext\r\n"
 
 
-def test_a_replica(server: RedisServer, tmp_path: Path) -> None:
+def test_a_replica(server: RedisServer, start_redis: Start) -> None:
     """A replica can be read. A write raises, and says that the server is a replica."""
-    replica = RedisServer(tmp_path / "replica", replicaof=f"127.0.0.1 {server.port}")
-    try:
-        with Redis(server.url) as store, Redis(replica.url, timeout=10) as copy:
-            store.set("a", b"1")
-            end = time.monotonic() + 100
-            while copy.get("a") != b"1":
-                assert time.monotonic() < end
-                time.sleep(0.05)
-            for call in (lambda: copy.set("a", b"2"), lambda: copy.exclusively(dict)):
-                with pytest.raises(StoreUnavailable, match="replica") as caught:
-                    call()
-                assert not caught.value.outcome_unknown
-    finally:
-        replica.stop()
+    replica = start_redis(replicaof=f"127.0.0.1 {server.port}")
+    with Redis(server.url) as store, Redis(replica.url, timeout=10) as copy:
+        store.set("a", b"1")
+        end = time.monotonic() + 100
+        while copy.get("a") != b"1":
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        for call in (lambda: copy.set("a", b"2"), lambda: copy.exclusively(dict)):
+            with pytest.raises(StoreUnavailable, match="replica") as caught:
+                call()
+            assert not caught.value.outcome_unknown
 
 
 def test_tls(server: RedisServer, tmp_path: Path) -> None:
@@ -901,6 +741,7 @@ def test_tls_to_a_server_without(server: RedisServer) -> None:
             store.get("a")
 
 
+@contextmanager
 def _cluster(directory: Path) -> Iterator[str]:
     server = RedisServer(directory, appendfsync="no", cluster_enabled="yes", cluster_node_timeout="2000")
     try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from ports import free_ports
@@ -25,25 +23,6 @@ pytestmark = pytest.mark.slow
 OBJECT = "o/" + "0123456789abcdef" * 4
 POINTS = ["before", "half", "reply", "torn"]
 KILLS = 20 if SOAK else 3
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "redis", appendfsync="no")
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    with Proxy.before(server.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxied(server: RedisServer, proxy: Proxy) -> str:
-    """The URL of the server by way of the proxy."""
-    return proxy.through(server.url)
 
 
 @pytest.fixture
@@ -173,30 +152,6 @@ def test_what_may_arrive_after_the_error_is_not_denied(
         assert store.get("r/heads/main") == b"2"
 
 
-def test_an_answer_that_cannot_be_had(proxied: str, server: RedisServer) -> None:
-    """If the connection and the server die after a write was sent, the error says that the outcome is
-    unknown.
-    """
-    with Redis(server.url) as patient, Redis(proxied, timeout=0.5) as store:
-        store.set("a", b"1")
-        calls: list[Callable[[], object]] = [
-            lambda: store.compare_and_swap("a", b"1", b"2"),
-            lambda: store.transact({"a": b"2", OBJECT: b""}, {"a": b"1"}),
-            lambda: store.set("a", b"2"),
-            lambda: store.exclusively(lambda: {"a": b"2"}),
-        ]
-        for call in calls:
-            assert patient.get("a")  # the server has caught up
-            assert store.get("a")
-            server.pause()
-            with pytest.raises(StoreUnavailable) as caught:
-                call()
-            # The lock of `exclusively` is no write.
-            assert caught.value.outcome_unknown is (call is not calls[-1])
-            server.resume()
-        assert store.get("a") in (b"1", b"2")
-
-
 # Servers that are not there
 
 
@@ -217,36 +172,6 @@ def test_a_server_that_was_never_there() -> None:
                 assert url.removeprefix("unix://") in str(caught.value)
 
 
-def test_a_server_that_went_away(server: RedisServer) -> None:
-    """The store waits for `timeout` seconds. The error says if something may be written."""
-    with Redis(server.url, timeout=0.5) as store:
-        store.set("a", b"1")
-        server.kill()
-        for call in (lambda: store.get("a"), lambda: store.set("a", b"2"), lambda: store.exclusively(dict)):
-            start = time.monotonic()
-            with pytest.raises(StoreUnavailable) as caught:
-                call()
-            assert 0.4 < time.monotonic() - start < 15
-            assert not caught.value.outcome_unknown
-        server.start()
-        assert store.get("a") == b"1"
-        store.set("a", b"2")
-        assert store.get("a") == b"2"
-
-
-def test_a_server_that_stands_still(server: RedisServer) -> None:
-    """The store gives up a server that accepts connections and is silent, and finds it again later."""
-    with Redis(server.url, timeout=0.5) as store:
-        store.set("a", b"1")
-        server.pause()
-        start = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="did not answer"):
-            store.get("a")
-        assert time.monotonic() - start < 15
-        server.resume()
-        assert store.get("a") == b"1"
-
-
 def test_a_server_started_anew_knows_no_scripts(server: RedisServer) -> None:
     """The scripts are brought to it again, within the call that needs them."""
     with Redis(server.url) as store:
@@ -258,77 +183,6 @@ def test_a_server_started_anew_knows_no_scripts(server: RedisServer) -> None:
 
 
 # Kills in the middle of writes
-
-
-def test_no_confirmed_write_is_lost_with_a_killed_server(tmp_path: Path) -> None:
-    """Threads write and count while the server is killed and restarted.
-
-    With its log synced at every write, all confirmed writes are there, each count happened once, and no
-    answer was wrong.
-    """
-    server = RedisServer(tmp_path / "synced")
-    stop = threading.Event()
-    written: list[dict[str, bytes]] = [{} for _ in range(3)]
-    counted = [0, 0]
-    errors: list[BaseException] = []
-
-    def write(thread: int) -> None:
-        number = 0
-        with Redis(server.url) as store:
-            while not stop.is_set():
-                key, value = f"o/{thread:032x}{number:032x}", os.urandom(200)
-                store.set_many({key: value, f"n/{thread}": str(number).encode()})
-                written[thread] = {**written[thread], key: value, f"n/{thread}": str(number).encode()}
-                number += 1
-
-    def count(thread: int) -> None:
-        with Redis(server.url) as store:
-            while not stop.is_set():
-                old = store.get("counter")
-                new = str(int(old or b"0") + 1).encode()
-                name = f"o/{thread + 10:032x}{int(new):032x}"
-                counted[thread] += store.transact({"counter": new, name: new}, {"counter": old})
-
-    def guarded(work: Callable[[int], None], thread: int) -> None:
-        try:
-            work(thread)
-        except BaseException as error:
-            errors.append(error)
-
-    works = [(write, 0), (write, 1), (write, 2), (count, 0), (count, 1)]
-    threads = [threading.Thread(target=guarded, args=work) for work in works]
-
-    def until_more_was_done() -> None:
-        """However slow the disk is: everybody has got on, or has failed."""
-        rows, counts = [len(each) for each in written], counted.copy()
-        while not errors and not (
-            all(len(each) > before + 2 for each, before in zip(written, rows, strict=True))
-            and all(now > before for now, before in zip(counted, counts, strict=True))
-        ):
-            time.sleep(0.01)
-
-    try:
-        for thread in threads:
-            thread.start()
-        for _ in range(KILLS):
-            until_more_was_done()
-            time.sleep(0.2)
-            server.kill()
-            time.sleep(0.1)
-            server.start()
-        until_more_was_done()
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert errors == []
-        with Redis(server.url) as store:
-            for rows in written:
-                assert store.get_many(rows) == rows
-            assert store.get("counter") == str(sum(counted)).encode()
-            assert len(list(store.keys(f"o/{'0' * 31}"))) >= sum(counted)
-    finally:
-        stop.set()
-        server.stop()
 
 
 def test_commits_with_a_server_that_comes_and_goes(server: RedisServer) -> None:

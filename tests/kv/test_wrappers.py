@@ -155,7 +155,7 @@ def test_everything_is_passed_on(wrapper: str, method: str) -> None:
     notes.calls.clear()
     notes.names.clear()
     if wrapper == "ReadOnly" and method in WRITES:
-        with pytest.raises(errors.ReadOnly):
+        with pytest.raises(errors.ReadOnly, match=r"opened to be read only: .* without ReadOnly\("):
             CALLS[method](store)
         assert dict(behind.items()) == before
         assert notes.calls == ["location"]
@@ -190,7 +190,7 @@ def test_only_stores_are_behind(wrapper: str) -> None:
 
 @pytest.mark.parametrize("wrapper", ["Encrypted", "ReadOnly"])
 def test_uncached_is_in_front_of_what_is_behind_a_cache(wrapper: str) -> None:
-    """`uncached` reads past the cache, and is the same kind of wrapper."""
+    """`uncached` reads past the cache, and is the same kind of wrapper; `forget` reads past it once."""
     memory = Memory()
     WRAPPERS["Cache" if wrapper == "ReadOnly" else wrapper](memory).set_many(ROWS)
     cached = WRAPPERS[wrapper](Cache(memory))
@@ -201,3 +201,5 @@ def test_uncached_is_in_front_of_what_is_behind_a_cache(wrapper: str) -> None:
     assert type(behind) is type(cached)
     assert (behind.get(KEY), behind.get(REF)) == (None, b"1")
     assert behind.uncached() is behind
+    cached.forget(KEY)
+    assert cached.get(KEY) is None

@@ -1,0 +1,298 @@
+"""What stores on a disk and on servers promise alike: after close, across forks, locked, and in trouble."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proxy import Proxy
+from servers import on_server, url_of, with_options
+from soak import SOAK
+
+from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.kv import KVStore, open_store
+
+KILLS = 20 if SOAK else 3
+OBJECT = "o/" + "ab" * 32
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store of this kind."""
+    if request.param == "cache":
+        return f"cache:disk:{tmp_path / 'store'}?timeout=60&max_bytes=5000&directory={tmp_path / 'near'}"
+    if request.param == "disk":
+        return f"disk:{tmp_path / 'store'}?timeout=60"
+    return url_of(request.param, request)
+
+
+def on(*kinds: str) -> Any:
+    """The test runs on these kinds of stores."""
+    quick = ("cache", "disk")
+    places = [kind if kind in quick else on_server(kind) for kind in kinds]
+    return pytest.mark.parametrize("url", places, indirect=True)
+
+
+def within(seconds: float, url: str) -> str:
+    """The URL with another timeout."""
+    return re.sub("timeout=[0-9]+", f"timeout={seconds}", url)
+
+
+def number(value: bytes | None) -> int:
+    return int(value or b"0")
+
+
+def increment(store: KVStore, times: int = 1) -> None:
+    for _ in range(times):
+        while True:
+            old = store.get("counter")
+            if store.compare_and_swap("counter", old, b"%d" % (number(old) + 1)):
+                break
+
+
+@on("disk", "redis", "postgres", "s3")
+def test_a_closed_store_says_so(url: str) -> None:
+    """Closing twice does no harm. Using a closed store is InvalidInput."""
+    store = open_store(url)
+    store.set_many({"a": b"1", "b": b"2"})
+    store.close()
+    store.close()
+    calls = lambda: store.get("a"), lambda: store.get_many(["a", "b"]), lambda: store.set("a", b"")
+    for call in (*calls, lambda: list(store.keys())):
+        with pytest.raises(InvalidInput, match="is closed"):
+            call()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+@pytest.mark.slow
+@on("disk", "cache", "redis", "postgres", "s3")
+def test_a_store_works_on_both_sides_of_a_fork(url: str) -> None:
+    """Parents, children and their children swap and read, while another thread of the parent does so too."""
+    stop = threading.Event()
+
+    def busy() -> int:
+        turns = 0
+        while not stop.is_set():
+            increment(store)
+            turns += 1
+        return turns
+
+    def work(depth: int) -> bool:
+        if depth and (child := os.fork()) == 0:
+            status = 1
+            try:
+                status = 0 if work(depth - 1) else 2
+            finally:
+                os._exit(status)
+        mine = f"o/{os.getpid():064x}"
+        store.set(mine, bytes(1000))
+        found = store.get_many([mine, OBJECT]) == {mine: bytes(1000), OBJECT: b"object"}
+        increment(store, 3)
+        return found and (not depth or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0)
+
+    forks = 20 if "disk:" in url else 2
+    with open_store(url) as store, ThreadPoolExecutor(1) as threads:
+        store.set(OBJECT, b"object")
+        turns = threads.submit(busy)
+        try:
+            results = [work(2) for _ in range(forks)]
+        finally:
+            stop.set()
+        assert results == [True] * forks
+        total = forks * 9 + turns.result()
+        assert number(store.get("counter")) == total
+
+
+# Locks
+
+
+@pytest.mark.slow
+@on("disk", "redis", "postgres")
+def test_the_world_of_a_plan_stands_still(url: str) -> None:
+    """Plans and swaps by more threads than connections: no plan sees a change, and no increment is lost."""
+    few = {"redis": ["max_connections=2"], "postgres": ["connections=2"]}.get(url.partition(":")[0], [])
+    with open_store(with_options(url, few)) as store, ThreadPoolExecutor(8) as threads:
+        store.set("counter", b"0")
+
+        def plan() -> dict[str, bytes | None]:
+            before, objects = store.get("counter"), list(store.keys("o/"))
+            time.sleep(0.002)
+            assert store.get("counter") == before
+            return {"counter": b"%d" % (number(before) + 1), **dict.fromkeys(objects)}
+
+        def alone() -> None:
+            for _ in range(10):
+                assert store.exclusively(plan)
+
+        def beside() -> None:
+            for _ in range(20):
+                increment(store)
+                store.set(f"o/{threading.get_ident():064x}", b"object")
+
+        for done in [threads.submit(work) for work in [alone, beside] * 4]:
+            done.result()
+        assert store.get("counter") == b"120"
+
+
+@on("disk", "redis", "postgres")
+def test_waiting_for_a_lock_ends(url: str) -> None:
+    """After its timeout a waiting writer raises, and has written nothing. Reading never waits."""
+    with open_store(url) as store, open_store(within(0.5, url)) as hasty:
+        store.set("a", b"1")
+        assert hasty.get("a") == b"1"
+
+        def plan() -> dict[str, bytes | None]:
+            calls: list[Callable[[], object]] = [
+                lambda: hasty.set("a", b"2"),
+                lambda: hasty.transact({"a": b"2"}, {"a": b"1"}),
+                lambda: hasty.exclusively(dict),
+            ]
+            for call in calls:
+                with pytest.raises(StoreUnavailable, match=r"was locked by .* for 0\.5 s") as caught:
+                    call()
+                assert not caught.value.outcome_unknown
+            assert hasty.get("a") == b"1"
+            return {}
+
+        assert store.exclusively(plan)
+        hasty.set("a", b"2")
+    with open_store(url) as store:
+        assert store.get("a") == b"2"
+
+
+# Servers in trouble
+
+
+@pytest.fixture
+def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
+    with Proxy.before(server_url) as proxy:
+        yield proxy, within(1.5, proxy.through(server_url))
+
+
+def test_a_server_that_goes_away(proxied: tuple[Proxy, str]) -> None:
+    """Each call raises StoreUnavailable in time, and knows that nothing was sent."""
+    proxy, url = proxied
+    many = {f"n/{number}": b"value" for number in range(200)}
+    with open_store(url) as store:
+        store.set("a", b"1")
+        proxy.close()
+        calls: list[Callable[[], object]] = [
+            lambda: store.get("a"),
+            lambda: store.get_many(many),
+            lambda: list(store.keys()),
+            lambda: store.set_many(many),
+            lambda: store.delete_many(["a"]),
+            lambda: store.compare_and_swap("a", b"1", b"2"),
+            lambda: store.transact({OBJECT: b"object", "line": b"1", "a": b"2"}, {"a": b"1"}),
+        ]
+        for call in calls:
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable) as caught:
+                call()
+            assert time.monotonic() - began < 30
+            assert not caught.value.outcome_unknown
+
+
+def test_a_server_that_falls_silent(proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that stays open and silent is given up; a write that was sent may have happened."""
+    monkeypatch.setattr("vstate.kv.postgres.connections.SLACK", 0.2)
+    proxy, url = proxied
+    with open_store(url) as store:
+        calls: list[tuple[Callable[[], object], bool]] = [
+            (lambda: store.get("a"), False),
+            (lambda: store.set("a", b"1"), True),
+            (lambda: store.compare_and_swap("a", b"1", b"1"), True),
+        ]
+        store.set("a", b"1")
+        assert store.compare_and_swap("a", b"1", b"1")
+        for call, unknown in calls:
+            assert store.get("a") == b"1"
+            proxy.watch = lambda side, data: "freeze" if side == "server" else "pass"
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable) as caught:
+                call()
+            assert time.monotonic() - began < 60
+            assert caught.value.outcome_unknown is unknown
+            proxy.watch = lambda side, data: "pass"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+def test_no_confirmed_write_is_lost_with_a_killed_server(kind: str, request: pytest.FixtureRequest) -> None:
+    """Threads write and count while a server that syncs each write is killed and started again.
+
+    All confirmed writes are there, each count happened once, and no answer was wrong.
+    """
+    server = request.getfixturevalue(f"start_{kind}")(**({"fsync": "on"} if kind == "postgres" else {}))
+    url = f"{server.url if kind == 'redis' else server.dsn}?timeout=60"
+    stop = threading.Event()
+    written: list[dict[str, bytes]] = [{} for _ in range(3)]
+    counted, unknown = [0, 0], [0, 0]
+    errors: list[BaseException] = []
+
+    def write(thread: int) -> None:
+        with open_store(url) as store:
+            while not stop.is_set():
+                rows = {f"o/{thread:032x}{len(written[thread]):032x}": os.urandom(200)}
+                store.set_many({**rows, f"n/{thread}": b"line"})
+                written[thread] = {**written[thread], **rows}
+
+    def count(thread: int) -> None:
+        with open_store(url) as store:
+            while not stop.is_set():
+                old = store.get("counter")
+                new = b"%d" % (number(old) + 1)
+                name = f"o/{thread + 10:032x}{int(new):032x}"
+                try:
+                    counted[thread] += store.transact({"counter": new, name: new}, {"counter": old})
+                except StoreUnavailable as error:
+                    if not error.outcome_unknown:
+                        raise
+                    unknown[thread] += 1
+
+    def guarded(work: Callable[[int], None], thread: int) -> None:
+        try:
+            work(thread)
+        except BaseException as error:
+            errors.append(error)
+
+    def until_all_got_on() -> None:
+        rows, counts = [len(each) for each in written], counted.copy()
+        while not errors and not (
+            all(len(each) > before + 2 for each, before in zip(written, rows, strict=True))
+            and all(now > before for now, before in zip(counted, counts, strict=True))
+        ):
+            time.sleep(0.01)
+
+    works = [(write, 0), (write, 1), (write, 2), (count, 0), (count, 1)]
+    threads = [threading.Thread(target=guarded, args=work) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(KILLS):
+            until_all_got_on()
+            time.sleep(0.2)
+            server.kill()
+            time.sleep(0.1)
+            server.start()
+        until_all_got_on()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    with open_store(url) as store:
+        for rows in written:
+            assert store.get_many(rows) == rows
+        total = number(store.get("counter"))
+        assert sum(counted) <= total <= sum(counted) + sum(unknown)
+        assert kind == "postgres" or not sum(unknown)
+        assert len(list(store.keys(f"o/{'0' * 31}"))) - sum(map(len, written)) == total
