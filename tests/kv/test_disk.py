@@ -18,14 +18,7 @@ from typing import Any
 
 import pytest
 
-from vstate.errors import (
-    CorruptStore,
-    InvalidInput,
-    NotFound,
-    StoreFull,
-    StoreUnavailable,
-    UnsupportedFormat,
-)
+from vstate.errors import CorruptStore, InvalidInput, NotFound, StoreFull, StoreUnavailable, UnsupportedFormat
 from vstate.kv import Disk
 from vstate.kv.disk.database import LOG_BYTES
 from vstate.kv.disk.store import MAX_VALUE_BYTES

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -87,34 +86,6 @@ def test_waiting_transactions_take_one_commit(tmp_path: Path, threads: ThreadPoo
         for i in range(3, THREADS):
             assert landed[i] is bool(i % 3)
             assert store.get(f"key{i}") == (b"1" if i % 3 else None)
-
-
-def test_a_thread_goes_on_while_the_next_group_is_synced(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
-    """A thread whose rows are written waits for no later sync, and so comes in time for the next group."""
-    with Disk(tmp_path / "store") as store:
-        missed = list[int]()
-
-        def wait_and_commit(connection: sqlite3.Connection) -> None:
-            """In the second commit, wait until every other thread has left its second transaction."""
-            limit = time.monotonic() + 20
-            if commits.count == 1:
-                first.append(len(store._waiting.all()))
-            while commits.count == 2 and len(store._waiting.all()) < 2 * THREADS - first[0]:
-                if time.monotonic() > limit:
-                    missed.append(len(store._waiting.all()))
-                    break
-                time.sleep(0.001)
-            connection.execute("COMMIT")
-
-        def twice(i: int) -> bool:
-            return store.transact({f"first{i}": b"1"}, {}) and store.transact({f"second{i}": b"1"}, {})
-
-        first = list[int]()
-        commits = _Commits(store, wait_and_commit)
-        futures = _together(store, threads, [partial(twice, i) for i in range(THREADS)])
-        assert all(future.result() for future in futures)
-        assert not missed
-        assert commits.count <= 3
 
 
 def test_one_that_cannot_be_written_fails_alone(tmp_path: Path, threads: ThreadPoolExecutor) -> None:

@@ -964,11 +964,7 @@ def test_listening_does_not_hear_of_others(postgres_dsn: str, postgres_table: st
 
 
 def test_nobody_is_told_if_nobody_listens(
-    postgres_dsn: str,
-    postgres_table: str,
-    proxy: Proxy,
-    store: Postgres,
-    sql: Sql,
+    postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres, sql: Sql
 ) -> None:
     """A commit then is one round trip; while somebody listens, it is two."""
     proxy.latency = FAR

@@ -52,9 +52,7 @@ _odd = st.one_of(
     st.builds(msgpack.Timestamp, st.integers(0, 2**34 - 1), st.integers(0, 10**9 - 1)),
 )
 _anything = st.recursive(
-    _odd,
-    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(_odd, inner, max_size=7),
-    max_leaves=20,
+    _odd, lambda inner: st.lists(inner, max_size=7) | st.dictionaries(_odd, inner, max_size=7), max_leaves=20
 )
 
 

@@ -29,6 +29,16 @@ class Slots:
     def both(self): return self.a, self.__b
 == Slots() || (v.both(), hasattr(v, "__dict__"))
 
+class Caching:
+    @functools.cached_property
+    def size(self): return 3
+    @functools.lru_cache(maxsize=7, typed=True)
+    def double(self, number): return number * 2
+@functools.cache
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+== [Caching(), fib]
+|| (v[0].size, v[0].double(4), type(v[0]).double.cache_parameters(), v[1](30), v[1].cache_info().currsize)
+
 class Mapped(dict):
     def __missing__(self, key): return key
 == Mapped(a=1) || (v, v["q"])
@@ -299,7 +309,7 @@ class Checked: a: int
 """
 
 PRELUDE = """
-import abc, datetime, decimal, enum
+import abc, datetime, decimal, enum, functools
 from collections import namedtuple
 from dataclasses import InitVar, dataclass, field, fields
 from typing import ClassVar, Generic, Literal, NamedTuple, NewType, Optional, Protocol, TypedDict, TypeVar
@@ -334,6 +344,10 @@ def main(path: str, role: str, *here: str) -> None:
                 state.commit(name)
             try:
                 results[name] = repr(eval(use, {**namespace, "v": state[name]}))
+                if here and type(state[name]) is not type(eval(value, namespace)):
+                    results[name] = "not of its own class"
+                elif state.commit() is not None:
+                    results[name] = "read, and changed by it"
             except Exception as error:  # every fault of a reader is a result
                 if role == "write":
                     raise

@@ -88,12 +88,7 @@ for form, (data, buffers) in json.load(open(path)).items():
         print(form, "|", used[form](value), flush=True)
 """
 
-_RIGHT = {
-    "plan": "('GO: a', ['a'])",
-    "inner": "Inner",
-    "colour": "RED!",
-    "function": "TypeError",
-}
+_RIGHT = {"plan": "('GO: a', ['a'])", "inner": "Inner", "colour": "RED!", "function": "TypeError"}
 
 
 def _run(python: str, code: str, path: Path) -> str:
@@ -209,37 +204,6 @@ def test_a_definition_while_the_program_ends(run_python: Any, tmp_path: Path) ->
     script = tmp_path / "agent.py"
     script.write_text(_ENDS)
     assert run_python(script) == "True\n"
-
-
-_WRAPPED = """
-import sys
-from functools import cache, cached_property, lru_cache
-from vstate import Versioned
-if sys.argv[1] == "write":
-    class Plan:
-        @cached_property
-        def size(self): return 3
-        @lru_cache(maxsize=7, typed=True)
-        def double(self, number): return number * 2
-    @cache
-    def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
-    state = Versioned(sys.argv[2])
-    state["plan"], state["fib"] = Plan(), fib
-    state.commit()
-state = Versioned(sys.argv[2])
-plan, fib = state["plan"], state["fib"]
-print(plan.size, plan.double(4), fib(30), type(plan).double.cache_parameters(), fib.cache_info().currsize)
-"""
-
-
-@pytest.mark.slow
-def test_functions_with_caches(run_python: Any, tmp_path: Path) -> None:
-    """A cached property and a function of lru_cache, of `__main__`, work in a program that lacks them."""
-    script = tmp_path / "agent.py"
-    script.write_text(_WRAPPED)
-    for verb in ("write", "read"):
-        out = run_python(script, verb, tmp_path / "s")
-        assert out == "3 8 832040 {'maxsize': 7, 'typed': True} 31\n"
 
 
 def test_a_definition_is_stored_once() -> None:

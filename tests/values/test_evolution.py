@@ -269,18 +269,6 @@ def test_defaults_of_libraries(library: str, old: ModuleType) -> None:
     assert Versioned(store)["model"][0].tags == ["x"]
 
 
-def test_a_complete_object_is_not_loaded_twice(old: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values of classes whose fields are all there load in C, with or without defaults in the classes."""
-    new = module("evolving", AFTER)
-    store = stored(plans=[new.Plan("a") for _ in range(10)])
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("the unpickler in Python ran")
-
-    monkeypatch.setattr("vstate.values.loading.Tracer.load", refuse)
-    assert len(Versioned(store)["plans"]) == 10
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -493,14 +493,7 @@ def test_plain_is_json() -> None:
         "nan": [{"$float": "nan"}, {"$float": "-inf"}],
         "sets": [{"$set": [1, 2]}, {"$frozenset": []}],
         "time": {"$datetime": "2024-01-01T00:00:00"},
-        "record": {
-            "$type": "app.P",
-            "$args": [3],
-            "x": 1,
-            "$$y": 2,
-            "$items": [4],
-            "$entries": {"k": 5},
-        },
+        "record": {"$type": "app.P", "$args": [3], "x": 1, "$$y": 2, "$items": [4], "$entries": {"k": 5}},
         "global": {"$global": "a.b"},
         "int": {},
     }

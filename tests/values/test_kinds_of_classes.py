@@ -21,7 +21,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_it_is_read_by_other_processes(name: str, results: Any, run_python: Any, tmp_path: Path) -> None:
-    """An object works in a program that lacks its class, and in one that has it."""
+    """An object works in a program that lacks its class, and is of the class of one that has it; reading an
+    object makes no commit.
+    """
     if not results:
         for role in (("write",), ("read",), ("read", "here")):
             results[role] = json.loads(run_python(SCRIPT, tmp_path / "store", *role))

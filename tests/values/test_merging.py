@@ -2,7 +2,6 @@
 
 import copy
 import datetime
-import functools
 import pickle
 import threading
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from enum import IntEnum
 from fractions import Fraction
+from functools import cached_property, partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -71,6 +71,9 @@ def merged(policy: str, base: Any, ours: Any, theirs: Any) -> Any:
         return POLICIES[policy](base, ours, theirs)
     finally:
         assert same(pickle.loads(before), (base, ours, theirs))
+
+
+deep = partial(merged, "deep")
 
 
 def refused(policy: str, base: Any, ours: Any, theirs: Any) -> Unmergeable:
@@ -480,19 +483,6 @@ def _model(base: Any, ours: Any, theirs: Any) -> Any:
     return {key: value for key, value in both.items() if value is not ABSENT}
 
 
-@pytest.mark.slow
-@given(trees | st.just(ABSENT), trees, trees)
-@settings(max_examples=300)
-def test_deep_against_a_model(base: Any, ours: Any, theirs: Any) -> None:
-    """Trees of dicts: the same result as the recursive definition, and refused where that is."""
-    try:
-        expected = _model(base, ours, theirs)
-    except Unmergeable:
-        assert refused("deep", base, ours, theirs).path
-        return
-    assert merged("deep", base, ours, theirs) == expected
-
-
 @st.composite
 def edited_trees(draw: Any) -> tuple[Any, Any, Any]:
     """A tree and two that differ from it at a few paths each: most of them can be merged."""
@@ -500,26 +490,27 @@ def edited_trees(draw: Any) -> tuple[Any, Any, Any]:
     sides = [copy.deepcopy(base), copy.deepcopy(base)]
     for side in sides:
         for _ in range(draw(st.integers(0, 2))):
-            inside = side
-            while True:
-                key = draw(st.sampled_from("abc"))
-                if isinstance(inside.get(key), dict) and draw(st.booleans()):
-                    inside = inside[key]
-                elif draw(st.integers(0, 3)):
-                    inside[key] = draw(st.integers(0, 2) | trees)
-                    break
-                else:
-                    inside.pop(key, None)
-                    break
+            inside, key = side, draw(st.sampled_from("abc"))
+            while isinstance(inside.get(key), dict) and draw(st.booleans()):
+                inside, key = inside[key], draw(st.sampled_from("abc"))
+            if draw(st.integers(0, 3)):
+                inside[key] = draw(st.integers(0, 2) | trees)
+            else:
+                inside.pop(key, None)
     return base, sides[0], sides[1]
 
 
 @pytest.mark.slow
-@given(edited_trees())
-@settings(max_examples=300)
-def test_deep_of_a_few_edits(three: tuple[Any, Any, Any]) -> None:
-    """The same for trees with a common past."""
-    test_deep_against_a_model.hypothesis.inner_test(*three)  # type: ignore[attr-defined]
+@given(st.tuples(trees | st.just(ABSENT), trees, trees) | edited_trees())
+@settings(max_examples=600)
+def test_deep_against_a_model(sides: tuple[Any, Any, Any]) -> None:
+    """Trees of dicts: the same result as the recursive definition, and refused where that is."""
+    try:
+        expected = _model(*sides)
+    except Unmergeable:
+        assert refused("deep", *sides).path
+        return
+    assert merged("deep", *sides) == expected
 
 
 def test_deep_examples() -> None:
@@ -609,7 +600,7 @@ class Plan:
     budget: Any = 1
     notes: Any = None
 
-    @functools.cached_property
+    @cached_property
     def size(self) -> int:
         return self.budget * 2  # type: ignore[no-any-return]
 
@@ -668,15 +659,6 @@ if msgspec is not None:
         "StructPlan", [("goal", Any, "g"), ("budget", Any, 1), ("notes", Any, None)], module=__name__
     )
     PLANS.append(globals()["StructPlan"])
-
-
-def deep(base: Any, ours: Any, theirs: Any) -> Any:
-    """The result of "deep", which must not change its arguments."""
-    before = repr((base, ours, theirs))
-    try:
-        return POLICIES["deep"](base, ours, theirs)
-    finally:
-        assert repr((base, ours, theirs)) == before  # the pickle of a model shows the order of a set
 
 
 @pytest.mark.parametrize("kind", PLANS)

@@ -1,4 +1,4 @@
-"""A script that stores its own classes and functions, those of `__main__`, by value."""
+"""Values as pickles: what is refused, what an edit writes again, and pickles that name no class."""
 
 from __future__ import annotations
 
@@ -14,98 +14,6 @@ from vstate.errors import CannotLoad
 from vstate.values.entry import encode_value
 from vstate.values.opcodes import load_only_plain
 from vstate.values.pickling import LONG_BYTEARRAY
-
-SCRIPT = """
-import enum, sys
-from dataclasses import dataclass, field
-from typing import NamedTuple
-from vstate import Versioned
-
-@dataclass
-class Plan:
-    goal: str
-    steps: list = field(default_factory=list)
-    def title(self): return self.goal.upper()
-
-class Outer:
-    class Inner:
-        x = 1
-
-class Colour(enum.Enum):
-    RED = 1
-
-class Pair(NamedTuple):
-    a: int
-    b: int
-
-class Base:
-    def who(self): return "base"
-
-class Derived(Base):
-    def who(self): return "derived of " + super().who()
-
-def double(x): return helper(x) * 2
-def helper(x): return x + 1
-
-with Versioned(sys.argv[1]) as state:
-    first = state.head is None
-    if first:
-        state["plan"] = Plan("go", ["a"])
-        state["inner"] = Outer.Inner()
-        state["colour"] = Colour.RED
-        state["pair"] = Pair(1, 2)
-        state["derived"] = [Derived()]
-        state["double"] = double
-        state["class"] = Plan
-    else:
-        assert isinstance(state["plan"], Plan)
-        assert type(state["plan"]) is Plan is state["class"]
-        assert isinstance(state["pair"], Pair) and state["pair"] == Pair(1, 2)
-        assert isinstance(state["derived"][0], Derived) and isinstance(state["derived"][0], Base)
-        assert state["colour"] is Colour.RED
-        assert state["double"](3) == 8
-        NESTED
-        assert state.commit("only read") is None
-        state["plan"].steps.append("b")
-    print(state.commit("run") is not None)
-"""
-
-
-@pytest.mark.slow
-def test_the_same_script_twice(run_python: Any, tmp_path: Path) -> None:
-    """Run again, a script finds instances of its own classes, and reading them makes no commit."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.replace("NESTED", ""))
-    for seed in (1, 2, 3):
-        assert run_python(script, tmp_path / "s", seed=seed).strip() == "True"
-
-
-@pytest.mark.slow
-def test_nested_classes_of_a_script(run_python: Any, tmp_path: Path) -> None:
-    """The same holds for a class that is defined inside another one."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.replace("NESTED", 'assert isinstance(state["inner"], Outer.Inner)'))
-    for seed in (1, 2):
-        run_python(script, tmp_path / "s", seed=seed)
-
-
-@pytest.mark.slow
-def test_another_program_reads_them(run_python: Any, tmp_path: Path) -> None:
-    """A program without these classes and functions loads them by value and uses them."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.replace("NESTED", ""))
-    run_python(script, tmp_path / "s", seed=1)
-    out = run_python(
-        "import sys; from vstate import Versioned\n"
-        "s = Versioned(sys.argv[1])\n"
-        "print(s['plan'].title(), s['derived'][0].who(), s['double'](3), s['pair'].b, s['colour'].name,"
-        " type(s['plan']) is s['class'])\n"
-        "print(s.commit())\n"
-        "s['plan'].steps.append('c'); print(s.commit() is not None, s['plan'].steps)",
-        tmp_path / "s",
-        seed=2,
-    )
-    assert out.splitlines() == ["GO derived of base 8 2 RED True", "None", "True ['a', 'c']"]
 
 
 def test_an_open_file_is_refused(tmp_path: Path) -> None:

@@ -8,13 +8,11 @@ import signal
 from collections import OrderedDict, UserString
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
-from decimal import Decimal
 from enum import Enum
 from http import HTTPStatus
 from importlib.util import find_spec
 from types import FrameType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -325,73 +323,14 @@ def test_a_later_value_that_does_not_load(name: str, first: str) -> None:
     assert dict(Versioned(store)).keys() == {"v", "w"}
 
 
-class Loaded:
-    loads = 0
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    def __setstate__(self, state: Any) -> None:
-        Loaded.loads += 1
-        self.n = state["n"]
-
-
-def test_what_is_loaded_at_a_commit() -> None:
-    """A changed value whose class runs code is loaded once at its commit; one that is as it was never."""
-    state = Versioned()
-    held = state["v"] = [Loaded() for _ in range(100)]
-    state["w"] = Loaded()
-    wanted = 101
-    for step in range(4):
-        state.commit()
-        assert Loaded.loads == wanted
-        assert not state.status()
-        held[step].n = 7
-        wanted += (
-            100 if step else 200
-        )  # the first edit of a class is compared with a copy, in case it is none
-    assert Versioned(state.store)["w"].n == 0
-
-
 @dataclass
 class Plain:
     n: int
     parts: list[Any] = field(default_factory=list)
 
 
-def test_plain_objects_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects that pickle makes without their classes are loaded once for all of a class."""
-    state = Versioned()
-    local = _local_classes()
-    state["v"] = held = [Plain(1, [{"a": (1, {2})}, datetime(2026, 1, 2), Decimal(1)]), KeyError("k")]
-    held += [make(1) for make in local]
-    state.commit()
-    monkeypatch.setattr("vstate.values.pickling.loads", None)
-    held[0].parts.append(Plain(2))
-    state["w"] = Plain(3, [held, [make(2) for make in local]])
-    assert state.commit() is not None
-
-
-def _local_classes() -> list[Callable[[int], Any]]:
-    """Classes that are stored by value."""
-
-    class Pair(NamedTuple):
-        a: int
-
-    class Error(Exception):
-        pass
-
-    class Colour(Enum):
-        RED = 1
-        BLUE = 2
-
-    return [Pair, Error, Colour]
-
-
 PARTS = st.one_of(
-    st.integers(),
-    st.text(max_size=3),
-    *(st.builds(make) for pair in LATER.values() for make in pair),
+    st.integers(), st.text(max_size=3), *(st.builds(make) for pair in LATER.values() for make in pair)
 )
 
 
