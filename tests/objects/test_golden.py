@@ -121,15 +121,7 @@ def test_a_commit_with_everything() -> None:
         "0179a26e73"
     )
     assert commit.id == "73a4e0c16d98fdd11c2c9466afa9f396b7a84f0c8ac468d07d573f1306a49072"
-    again = Commit.decode(commit.oid, commit.body)
-    assert (again.root, again.parent_ids, again.time, again.message) == (
-        commit.root,
-        commit.parent_ids,
-        commit.time,
-        commit.message,
-    )
-    assert again.info == commit.info
-    assert [(e.kind, e.data, e.namespace) for e in again.events] == [("k", {"x": b"y"}, "ns")]
+    assert Commit.decode(commit.oid, commit.body) == commit
 
 
 def test_a_clock_that_was_behind() -> None:
@@ -193,16 +185,13 @@ def test_any_commit_is_decoded_to_what_it_was(commit: Commit) -> None:
 @pytest.mark.parametrize(
     "signature",
     [
-        [b"\x01" * 31, b"\x02" * 64],
-        [b"\x01" * 32, b"\x02" * 63],
-        [b"\x01" * 32, b"\x02" * 65],
-        ["x" * 32, b"\x02" * 64],
-        [b"\x01" * 32],
-        [b"\x01" * 32, b"\x02" * 64, None],
-        None,
-        7.5,
-        "ab",
-        {},
+        *(
+            [b"\1" * 31, b"\2" * 64],
+            [b"\1" * 32, b"\2" * 63],
+            [b"\1" * 32, b"\2" * 65],
+            ["x" * 32, b"\2" * 64],
+        ),
+        *([b"\1" * 32], [b"\1" * 32, b"\2" * 64, None], None, 7.5, "ab", {}),
     ],
     ids=repr,
 )
@@ -264,37 +253,18 @@ def test_cut_points_and_index_of_a_short_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "expected", "count", "first"),
+    ("length", "root", "count", "first"),
     [
-        (
-            8 * 2**20 - 1,
-            "d8850f6ea2aa817b5e6f1740953ce422b049374e80db397d78c85cca336f4b38",
-            6676,
-            (758, 1865, 2527),
-        ),
-        (
-            8 * 2**20,
-            "59b2f7039580aa306c74437346a4224de14b7052c4eea619267386e8d9bec882",
-            402,
-            (7376, 21530, 33641),
-        ),
-        (
-            64 * 2**20,
-            "71d2a124e2193590b819190feb21e9478e74d42b2f3ae3a3b9ff34f54013228f",
-            845,
-            (102541, 196098, 80240),
-        ),
+        (8 * 2**20 - 1, "d8850f6ea2aa817b5e6f1740953ce422", 6676, (758, 1865, 2527)),
+        (8 * 2**20, "59b2f7039580aa306c74437346a4224d", 402, (7376, 21530, 33641)),
+        (64 * 2**20, "71d2a124e2193590b819190feb21e947", 845, (102541, 196098, 80240)),
     ],
 )
 @pytest.mark.slow
-def test_cut_points_of_each_chunk_size(
-    length: int, expected: str, count: int, first: tuple[int, ...]
-) -> None:
+def test_cut_points_of_each_chunk_size(length: int, root: str, count: int, first: tuple[int, ...]) -> None:
     """Streams on both sides of the bounds are cut into these chunks, under these roots."""
     link, chunks, _ = split(noise(length))
-    assert str(link.id) == expected
-    assert len(chunks.ids) == count
-    assert chunks.lengths[:3] == first
+    assert (str(link.id)[:32], len(chunks.ids), chunks.lengths[:3]) == (root, count, first)
 
 
 @pytest.mark.parametrize(

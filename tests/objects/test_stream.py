@@ -6,7 +6,7 @@ import random
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 
 import pytest
 from blake3 import blake3
@@ -311,14 +311,7 @@ def test_index_nodes_are_bounded() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [
-        b"",
-        b"\xc0",
-        b"\x93\x00\xc4\x00\x90",
-        b"\x93\x01\xc4\x00\x90",
-        b"\x93\x01\xc4\x01a\x91\x01",
-        b"\x92\x01\x02",
-    ],
+    [b"", b"\xc0", b"\x93\0\xc4\0\x90", b"\x93\1\xc4\0\x90", b"\x93\1\xc4\1a\x91\1", b"\x92\1\2"],
 )
 def test_malformed_index_nodes_are_refused(body: bytes) -> None:
     """Bytes that are no index node raise ValueError."""
@@ -374,20 +367,3 @@ def test_streams_that_are_cut_together(together: int) -> None:
         assert split(edited, previous, together=together)[:2] == split(edited, together=together)[:2]
     short = noise(20_000)
     assert split(short, together=together)[0] == split(short)[0]
-
-
-@pytest.mark.slow
-def test_a_byte_behind_a_chunk_at_the_end_of_a_block_may_move_its_end() -> None:
-    """The ids depend on the data alone, also if the first byte that changed decides where a chunk ends."""
-    whole = noise(1_000_000)
-    tried = 0
-    for end in islice(accumulate(split(whole)[1].lengths), 60, 70):
-        data = whole[end - BLOCK_BYTES :][: 4 * BLOCK_BYTES]
-        earlier = split(data, split(b"before" + data)[1])[1]
-        if BLOCK_BYTES not in accumulate(earlier.lengths):
-            continue  # its chunks begin elsewhere, as the data does
-        tried += 1
-        for byte in range(0, 256, 32):
-            changed = data[:BLOCK_BYTES] + bytes([byte]) + data[BLOCK_BYTES + 1 :]
-            assert split(changed, earlier)[1].ids == split(changed)[1].ids
-    assert tried
