@@ -3,43 +3,20 @@
 import os
 import pickle
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vstate import Versioned
-from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.errors import InvalidInput
 from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, Prefixed, Tiered
 from vstate.kv.base import Revised
-from vstate.testing import Faulty, KVStoreTests
+from vstate.testing import Faulty
 
 KEY = "o/" + "ab" * 32
 OTHER = "o/" + "cd" * 32
-
-
-class TestCacheInMemory(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Cache:
-        return Cache(Memory())
-
-
-class TestTinyCache(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Cache:
-        return Cache(Memory(), max_bytes=600)
-
-
-class TestCacheWithDirectory(KVStoreTests):
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Cache]:
-        with Cache(Disk(tmp_path / "store"), 1000, tmp_path / "cache", 10**6) as store:
-            yield store
-
-    @pytest.fixture
-    def reopen(self, tmp_path: Path) -> Callable[[], KVStore]:
-        return lambda: Cache(Disk(tmp_path / "store"), directory=tmp_path / "second")
 
 
 @pytest.fixture
@@ -140,36 +117,6 @@ def test_what_the_directory_could_not_delete_is_not_read(tmp_path: Path, tier: P
         assert store.get(OTHER) == b"2"
         store.set(KEY, b"new")
         assert store.get(KEY) == b"new"
-
-
-def test_a_deletion_drops_the_copy(inner: Faulty, tier: Path) -> None:
-    """A deleted object leaves every tier, even if the answer to the deletion was lost."""
-    with Cache(inner, directory=tier) as store:
-        deletions: list[Callable[[], object]] = [
-            lambda: store.delete(KEY),
-            lambda: store.delete_many([KEY]),
-            lambda: store.transact({KEY: None}, {}),
-            lambda: store.compare_and_swap(KEY, b"object", None),
-        ]
-        for delete in deletions:
-            store.set(KEY, b"object")
-            delete()
-            assert store.get(KEY) is None
-            store.set(KEY, b"object")
-            inner.fail_at, inner.after = len(inner.calls) + 1, True
-            with pytest.raises(StoreUnavailable):
-                delete()
-            assert store.get(KEY) is None
-
-
-def test_forget_fetches_again(inner: Faulty, tier: Path) -> None:
-    """A forgotten object comes from the store the next time."""
-    with Cache(inner, directory=tier) as store:
-        store.set(KEY, b"damaged")
-        inner.store.set(KEY, b"sound")
-        assert store.get(KEY) == b"damaged"
-        store.forget(KEY)
-        assert store.get(KEY) == b"sound"
 
 
 def test_the_least_recently_used_goes_first(inner: Faulty) -> None:

@@ -25,51 +25,15 @@ from vstate.errors import (
     UnsupportedFormat,
     VStateError,
 )
-from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, open_store
+from vstate.kv import Cache, Disk, Encrypted, Memory, open_store
 from vstate.kv.encrypted import MARK, fingerprint, generate_key, load_key, save_key
 from vstate.repo.repository import Repository
-from vstate.testing import Faulty, KVStoreTests
+from vstate.testing import Faulty
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(32)
 OBJECT = "o/" + "ab" * 32
 OTHER = "o/" + "cd" * 32
-
-
-class TestEncryptedMemory(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Encrypted:
-        return Encrypted(Memory(), KEY)
-
-
-class TestEncryptedDisk(KVStoreTests):
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Encrypted]:
-        with Encrypted(Disk(tmp_path, durability="process"), KEY) as store:
-            yield store
-
-    @pytest.fixture
-    def reopen(self, tmp_path: Path) -> Callable[[], KVStore]:
-        return lambda: Encrypted(Disk(tmp_path), KEY)
-
-
-class TestCacheOverEncrypted(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Cache:
-        return Cache(Encrypted(Memory(), KEY), max_bytes=600)
-
-
-class TestEncryptedOverCache(KVStoreTests):
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Encrypted]:
-        with Encrypted(Cache(Memory(), 600, tmp_path / "cache", 10**6), KEY) as store:
-            yield store
-
-
-class TestEncryptedWithoutTransactions(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Encrypted:
-        return Encrypted(Faulty(Memory(), atomic=False), KEY)
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import vstate.repo
 from vstate import Versioned
 from vstate.errors import InvalidInput
-from vstate.kv import Cache, Disk, KVStore, Memory, Prefixed
+from vstate.kv import Disk, KVStore, Memory, Prefixed
 from vstate.kv.prefixed import RESERVED
 from vstate.repo.repository import Repository
-from vstate.testing import Faulty, KVStoreTests
+from vstate.testing import KVStoreTests
 
 KEY = "o/" + "ab" * 32
 REF = "r/heads/main"
@@ -25,56 +25,16 @@ OTHERS = {"tenant/o": b"1", "tenant": b"2", "tenant-10/a": b"3", "a": b"4", KEY:
 """Keys around those of the part "tenant-1"."""
 
 
-class Beside(KVStoreTests):
+class TestPrefixed(KVStoreTests):
     """The store contract. Afterwards the keys beside the part must be unchanged."""
 
     @pytest.fixture
-    def whole(self) -> KVStore:
-        return Memory()
-
-    @pytest.fixture
-    def store(self, whole: KVStore) -> Iterator[KVStore]:
+    def store(self) -> Iterator[KVStore]:
+        whole = Memory()
         whole.set_many(OTHERS)
         yield Prefixed(whole, "tenant-1")
         rest = {key: value for key, value in whole.items() if not key.startswith("tenant-1/")}
         assert rest == OTHERS
-
-
-class TestOverMemory(Beside):
-    pass
-
-
-class TestOverDisk(Beside):
-    @pytest.fixture
-    def whole(self, tmp_path: Path) -> Iterator[KVStore]:
-        with Disk(tmp_path / "store") as store:
-            yield store
-
-    @pytest.fixture
-    def reopen(self, tmp_path: Path) -> Callable[[], KVStore]:
-        return lambda: Prefixed(Disk(tmp_path / "store"), "tenant-1", owns=True)
-
-
-class TestWithoutTransactions(Beside):
-    @pytest.fixture
-    def whole(self) -> KVStore:
-        return Faulty(Memory(), atomic=False)
-
-
-class TestPartOfAPart(Beside):
-    @pytest.fixture
-    def store(self, whole: KVStore) -> Iterator[KVStore]:
-        whole.set_many(OTHERS)
-        part = Prefixed(whole, "tenant-1")
-        part.set_many(OTHERS)
-        yield Prefixed(part, "tenant-1")
-        assert {k: v for k, v in part.items() if not k.startswith("tenant-1/")} == OTHERS
-
-
-class TestBehindACache(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Cache:
-        return Cache(Prefixed(Memory(), "tenant-1"))
 
 
 @pytest.fixture

@@ -3,61 +3,23 @@
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from soak import SOAK
 
 from vstate import Versioned
 from vstate.errors import InvalidInput, StoreFull, StoreUnavailable
 from vstate.kv import Cache, Disk, KVStore, Memory, Tiered
 from vstate.kv import cache as module
-from vstate.repo.repository import Repository
-from vstate.testing import Faulty, KVStoreTests
+from vstate.testing import Faulty
 
 KEY = "o/" + "ab" * 32
 OTHER = "o/" + "cd" * 32
 REF = "r/heads/main"
-
-
-class TestOverMemory(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Tiered:
-        return Tiered(Memory(), Memory())
-
-
-class TestOverDisk(KVStoreTests):
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Tiered]:
-        with Tiered(Memory(), Disk(tmp_path / "store")) as store:
-            yield store
-
-    @pytest.fixture
-    def reopen(self, tmp_path: Path) -> Callable[[], KVStore]:
-        return lambda: Tiered(Memory(), Disk(tmp_path / "store"))
-
-
-class TestThreeTiers(KVStoreTests):
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Tiered]:
-        with Tiered(Memory(), Disk(tmp_path / "near", durability="process"), Memory()) as store:
-            yield store
-
-
-class TestWithoutTransactions(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Tiered:
-        return Tiered(Memory(), Faulty(Memory(), atomic=False))
-
-
-class TestBehindACache(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Cache:
-        return Cache(Tiered(Memory(), Memory()), max_bytes=1000)
 
 
 @pytest.fixture
@@ -225,23 +187,6 @@ def test_damage_in_a_hot_store_is_healed(hot: Faulty, cold: Faulty) -> None:
     assert dict(hot.store.items()).items() <= dict(cold.store.items()).items()
 
 
-def test_gc_removes_garbage_from_all(hot: Faulty, cold: Faulty) -> None:
-    """gc removes garbage from every tier, and live objects stay in both."""
-    store = Tiered(hot, cold)
-    with Versioned(store) as state:
-        state["kept"] = "k" * 1000
-        state.commit()
-        trial = state.fork("trial")
-        trial["dropped"] = os.urandom(1000)
-        trial.commit()
-        state.delete_branch("trial")
-    repo = Repository(store)
-    assert repo.gc(keep_reflog="0s").removed > 0
-    assert set(hot.store.keys("o/")) == set(cold.store.keys("o/"))
-    with Versioned(store) as state:
-        assert state["kept"] == "k" * 1000
-
-
 @pytest.mark.slow
 @given(data=st.data())
 def test_it_behaves_as_its_coldest_store(data: st.DataObject) -> None:
@@ -286,30 +231,6 @@ def test_it_behaves_as_its_coldest_store(data: st.DataObject) -> None:
         assert dict(store.items()) == dict(model.items())
     for key in (KEY, OTHER, REF, "format"):
         assert store.get(key) == model.get(key)
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_no_failing_call_of_a_hot_store_shows(after: bool) -> None:
-    """A program gives the same with each single call to the hot store failing."""
-
-    def program(hot: Faulty, cold: Memory) -> object:
-        with Versioned(Tiered(hot, cold)) as state:
-            for number in range(3):
-                state["k"] = list(range(number * 100))
-                state.commit(str(number))
-        store = Tiered(hot, cold)
-        with Versioned(store) as state:
-            values = [state.checkout(commit.id)["k"] for commit in state.log()]
-        report = Repository(store).gc(keep_reflog="0s")
-        return values, report.removed, Repository(store).fsck().ok
-
-    hot = Faulty(Memory())
-    expected = program(hot, Memory())
-    calls = len(hot.calls)
-    assert calls > 10
-    for number in range(1, calls + 1, 1 if SOAK else 3):
-        for error in (StoreUnavailable, RuntimeError):
-            assert program(Faulty(Memory(), number, error, after), Memory()) == expected
 
 
 class Down(Memory):
