@@ -168,6 +168,54 @@ def test_waiting_for_a_lock_ends(url: str) -> None:
         assert store.get("a") == b"2"
 
 
+# Listening
+
+
+def took(call: Callable[[], object]) -> float:
+    """The seconds that a call takes."""
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+@on("redis", "postgres")
+def test_a_listener_hears_of_changes_of_its_key_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait ends soon after another's change of its key, by any method, and not for another key."""
+    monkeypatch.setattr("vstate.kv.postgres.listener.LONGEST_WAIT", 60.0)
+    many = {f"n/{number}": b"1" for number in range(100)}
+    with open_store(url) as store, open_store(url) as other, store.listening("r/main") as wait:
+        store.set("r/main", b"0")
+        changes: list[Callable[[], object]] = [
+            lambda: other.set("r/main", b"1"),
+            lambda: other.set_many({"r/main": b"2", **many}),
+            lambda: other.transact({"r/main": b"3", OBJECT: b"", "n/1": None}, {"r/main": b"2"}),
+            lambda: other.compare_and_swap("r/main", b"3", b"4"),
+            lambda: other.exclusively(lambda: {"r/main": b"5"}),
+            lambda: other.delete("r/main"),
+        ]
+        for change in changes:
+            while took(lambda: wait(0.3)) < 0.29:  # it has no connection yet, or hears of an earlier change
+                pass
+            before = store.get("r/main")
+            timer = threading.Timer(0.2, change)
+            timer.start()
+            assert 0.1 < took(lambda: wait(30)) < 25
+            timer.join()
+            assert store.get("r/main") != before
+        while took(lambda: wait(0.3)) < 0.29:
+            pass
+        for call in (
+            lambda: other.set("r/other", b"1"),
+            lambda: other.set(OBJECT, b"object"),
+            lambda: other.delete("absent"),
+            lambda: other.compare_and_swap("r/main", b"wrong", b"1"),
+        ):
+            call()
+            assert took(lambda: wait(0.3)) > 0.25
+        other.set("r/main", b"6")
+        assert took(lambda: wait(20)) < 15  # also a change from before the wait
+
+
 # Servers in trouble
 
 

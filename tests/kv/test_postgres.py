@@ -917,52 +917,6 @@ def _rarely_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vstate.kv.postgres.listener.LONGEST_WAIT", 60.0)
 
 
-CHANGES: list[Callable[[Postgres], object]] = [
-    lambda store: store.set("key", b"new"),
-    lambda store: store.delete("key"),
-    lambda store: store.compare_and_swap("key", b"old", b"new"),
-    lambda store: store.transact({"other": b"1", "key": None, _object(1): b"x"}, {"key": b"old"}),
-    lambda store: store.set_many({f"n/{n}": b"1" for n in range(MOST_LOCKS)} | {"key": b"new"}),
-    lambda store: store.exclusively(lambda: {"key": b"new"}),
-]
-
-
-@pytest.mark.usefixtures("_rarely_looking")
-def test_listening_hears_of_every_kind_of_change(
-    postgres_dsn: str, postgres_table: str, store: Postgres
-) -> None:
-    """Long before it would look again anyway."""
-    store.set("key", b"old")
-    with Postgres(postgres_dsn, table=f"public.{postgres_table}") as other, store.listening("key") as wait:
-        _hearing(wait)
-        for change in CHANGES:
-            other.set("key", b"old")
-            wait(0.2)
-            wait(0.2)
-            timer = threading.Timer(0.2, change, [other])
-            timer.start()
-            took = _waiting(wait, lambda: store.get("key") != b"old", 30)
-            timer.join()
-            assert 0.1 < took < 25
-
-
-def test_listening_does_not_hear_of_others(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
-    """Changes of other keys, objects and tables, and failed swaps, wake no listener."""
-    store.set("key", b"old")
-    with Postgres(postgres_dsn, table=f"{postgres_table}_2") as second, store.listening("key") as wait:
-        _hearing(wait)
-        for call in (
-            lambda: store.set("other", b"1"),
-            lambda: store.set(_object(1), b"1"),
-            lambda: second.set("key", b"1"),
-            lambda: store.compare_and_swap("key", b"wrong", b"1"),
-        ):
-            call()
-            began = time.monotonic()
-            wait(0.3)
-            assert time.monotonic() - began > 0.25
-
-
 def test_nobody_is_told_if_nobody_listens(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres, sql: Sql
 ) -> None:

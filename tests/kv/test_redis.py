@@ -90,13 +90,6 @@ class TestRedisCluster(KVStoreTests):
         assert client.ping()
         client.close()
 
-    def test_listening_on_a_cluster(self, cluster: str, redis_prefix: str) -> None:
-        """Changes are heard of there too."""
-        with Redis(cluster, prefix=redis_prefix) as store:
-            with store.listening("r/heads/main") as wait:
-                store.set("r/heads/main", b"1")
-                assert _seconds(lambda: wait(20)) < 15
-
     def test_a_node_of_a_cluster_is_no_server(self, cluster: str) -> None:
         """A node of a cluster that is addressed as a server names the right URL, or serves all slots."""
         with Redis(cluster.replace("+cluster", ""), prefix="x") as store:
@@ -407,31 +400,6 @@ def test_a_process_that_dies_with_the_lock(store: Redis) -> None:
 
 
 # Listening
-
-
-def test_listening(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """A wait ends soon after another's change of its key, by any method, and not for another key."""
-    with Redis(redis_url, prefix=redis_prefix) as other:
-        changes: list[Callable[[], object]] = [
-            lambda: other.set("r/heads/main", b"1"),
-            lambda: other.set_many({"r/heads/main": b"2", "x": b""}),
-            lambda: other.transact({"r/heads/main": b"3", OBJECT: b""}, {"r/heads/main": b"2"}),
-            lambda: other.compare_and_swap("r/heads/main", b"3", b"4"),
-            lambda: other.exclusively(lambda: {"r/heads/main": b"5"}),
-            lambda: other.delete("r/heads/main"),
-        ]
-        with store.listening("r/heads/main") as wait:
-            for change in changes:
-                assert 0.04 < _woken(wait, change) < 15
-            other.set("r/heads/other", b"1")
-            other.set(OBJECT, b"object")
-            other.delete("absent")
-            assert _seconds(lambda: wait(0.3)) >= 0.29
-            other.set("r/heads/main", b"6")
-            assert _seconds(lambda: wait(20)) < 15  # also a change from before the wait
-            assert _seconds(lambda: wait(0)) < 5
-        with store.listening(OBJECT) as wait:
-            assert _seconds(lambda: wait(0.01)) < 5
 
 
 def test_listening_while_cut_off(proxy: Proxy, proxied: str) -> None:
