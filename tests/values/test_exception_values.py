@@ -222,18 +222,7 @@ def _seen(value: Any) -> Any:
     """All that a program sees of an exception, to compare with `==`."""
     if not isinstance(value, BaseException):
         return str(value) if isinstance(value, Message) else value
-    names = (
-        "status",
-        "hidden",
-        "errno",
-        "filename",
-        "filename2",
-        "start",
-        "reason",
-        "name",
-        "code",
-        "message",
-    )
+    names = ("status", "hidden", "errno", "filename", "filename2", "start", "reason", "name", "code", "msg")
     fields = {name: getattr(value, name, None) for name in names}
     own = {name: part for name, part in vars(value).items() if name not in ("file", "fp", "_closer")}
     return (

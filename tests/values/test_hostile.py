@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from soak import sized
-from value_shapes import SHAPES
+from value_shapes import ALL, make
 from vstate_cli import changes, values
 from vstate_cli.output import Output
 
@@ -480,8 +480,8 @@ def _tried(data: bytes, limits: Limits) -> float:
 def _pickles() -> list[bytes]:
     """Pickles of all the shapes of values, in every protocol, and with classes by value."""
     made = []
-    for shape in SHAPES.values():
-        value = shape.make()
+    for shape in ALL:
+        value = make(shape)
         for protocol in range(6):
             for dumps in (pickle.dumps, cloudpickle.dumps):
                 try:

@@ -9,6 +9,7 @@ from collections import OrderedDict, UserString
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from http import HTTPStatus
 from importlib.util import find_spec
 from types import FrameType, SimpleNamespace
@@ -229,19 +230,10 @@ def _child() -> Node:
     return child
 
 
-def _in_own_set() -> Frozen:
-    return _filled(Frozen("a"), lambda made: made.among.append({made}))
-
-
-def _unknown_status() -> HTTPStatus:
-    made = int.__new__(HTTPStatus, 799)
-    made._value_, made._name_ = 799, "OTHER"
-    return made
-
-
-def _unknown_member() -> Known:
-    made = object.__new__(Known)
-    made._value_, made._name_ = 7, "SEVEN"
+def _unknown(kind: Any, base: Any, value: int) -> Any:
+    """A member that its enum does not know."""
+    made = base.__new__(kind, *([value] if base is int else []))
+    made._value_, made._name_ = value, "OTHER"
     return made
 
 
@@ -262,28 +254,27 @@ LATER: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "a list whose extend needs its attributes": (Items, lambda: _filled(Items(), list.extend, [1, 2])),
     "a list whose append needs its attributes": (Items, lambda: _filled(Items(), list.append, 1)),
     "an OrderedDict that checks": (Ordered, lambda: _filled(Ordered(), OrderedDict.__setitem__, 1, -1)),
-    "__setstate__": (lambda: Checks(1), lambda: Checks(-1)),
-    "__reduce__": (lambda: ByReduce(1), lambda: ByReduce(-1)),
-    "__reduce_ex__": (lambda: ByReduceEx(1), lambda: ByReduceEx(-1)),
-    "copyreg": (lambda: ByCopyreg(1), lambda: ByCopyreg(-1)),
+    **{
+        kind.__name__: (partial(kind, 1), partial(kind, -1))
+        for kind in (Checks, ByReduce, ByReduceEx, ByCopyreg, ByState, Narrow, Refuses, Number)
+    },
     "__new__": (lambda: ByNew(1), lambda: _filled(ByNew(1), lambda it: vars(it).update(n=-1))),
-    "__getstate__": (lambda: ByState(1), lambda: ByState(-1)),
-    "__setattr__ of slots": (lambda: Narrow(1), lambda: Narrow(-1)),
-    "__reduce__ of an exception": (lambda: Refuses(1), lambda: Refuses(-1)),
-    "__getnewargs__": (lambda: Number(1), lambda: Number(-1)),
     "a member of an enum": (lambda: Odd.ONE, lambda: Odd.OTHER),
-    "a status that its enum does not know": (lambda: HTTPStatus.OK, _unknown_status),
-    "a member that its enum does not know": (lambda: Known.ONE, _unknown_member),
-    "of the standard library, in a set of its cycle": (
-        lambda: UserString("a"),
+    "a status that its enum does not know": (lambda: HTTPStatus.OK, lambda: _unknown(HTTPStatus, int, 799)),
+    "a member that its enum does not know": (lambda: Known.ONE, lambda: _unknown(Known, object, 7)),
+    "of the standard library, in its own set": (
+        partial(UserString, "a"),
         lambda: _in_its_own_set(UserString("a")),
     ),
-    "in a set of its cycle": (lambda: Node("a"), _child),
+    "in a set of its cycle": (partial(Node, "a"), _child),
     "as a key of its cycle": (
-        lambda: Node("a"),
+        partial(Node, "a"),
         lambda: _filled(Node("a"), lambda it: it.by_node.update({it: 1})),
     ),
-    "frozen, in a set of its cycle": (lambda: Frozen("a"), _in_own_set),
+    "frozen, in a set of its cycle": (
+        partial(Frozen, "a"),
+        lambda: _filled(Frozen("a"), lambda it: it.among.append({it})),
+    ),
 }
 
 
