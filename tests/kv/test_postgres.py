@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -85,15 +86,6 @@ def _number(value: bytes | None) -> int:
     return int(value or b"0")
 
 
-def _start(program: str, *arguments: object) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 def _together(*works: Callable[[], object]) -> None:
     """Run the calls at once, each in a thread. Raises the first error."""
     with ThreadPoolExecutor(len(works)) as threads:
@@ -141,28 +133,13 @@ def test_without_create_an_absent_table_is_not_found(
 
 
 def test_many_may_make_the_table_at_once(postgres_dsn: str, postgres_table: str) -> None:
-    """Processes and threads that begin at the same moment make one table, and none fails."""
-    program = f"""
-import sys
-from vstate.kv.postgres import Postgres
-with Postgres({postgres_dsn!r}, table={postgres_table!r}) as store:
-    store.get("warm")
-    sys.stdin.readline()
-    store.set(sys.argv[1], b"1")
-"""
-    processes = [_start(program, number) for number in range(3)]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
+    """Handles that begin at the same moment make one table, and none fails."""
     with ExitStack() as stack:
-        stores = [
-            stack.enter_context(Postgres(postgres_dsn, table=f"public.{postgres_table}")) for _ in range(4)
-        ]
-        _together(*(lambda s=store, n=n: s.set(f"thread{n}", b"1") for n, store in enumerate(stores)))  # type: ignore[misc]
-        assert [process.wait(300) for process in processes] == [0, 0, 0]
-        for process in processes:
-            process.communicate()
+        names = [postgres_table] * 4 + [f"public.{postgres_table}"] * 3
+        stores = [stack.enter_context(Postgres(postgres_dsn, table=name)) for name in names]
+        for store in stores:
+            assert store.get("warm") is None
+        _together(*(partial(store.set, f"key {n}", b"1") for n, store in enumerate(stores)))
         assert len(list(stores[0].keys())) == 7
 
 
@@ -721,7 +698,8 @@ store.exclusively(plan)
 @needs_fork
 def test_the_child_of_a_killed_process_keeps_no_lock(postgres_dsn: str, postgres_table: str) -> None:
     """The process is killed in a transaction. Its child has no copy of the socket, so the server notices."""
-    program = _start(FORKS, postgres_dsn, postgres_table)
+    command = [sys.executable, "-c", FORKS, postgres_dsn, postgres_table]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None
     child = int(program.stdout.readline())
     try:

@@ -15,7 +15,6 @@ from vstate import Versioned
 from vstate.errors import InvalidInput
 from vstate.kv import Disk, KVStore, Memory, Prefixed
 from vstate.kv.prefixed import RESERVED
-from vstate.repo.repository import Repository
 from vstate.testing import KVStoreTests
 
 KEY = "o/" + "ab" * 32
@@ -114,34 +113,6 @@ def test_parts_never_see_each_other(steps: list[tuple[str, str, str, str]]) -> N
             assert dict(part.items()) == dict(models[each].items())
             assert sorted(part.keys(key)) == sorted(models[each].keys(key))
     assert len(list(whole.keys())) == sum(len(list(model.keys())) for model in models.values())
-
-
-def test_repositories_side_by_side(tmp_path: Path) -> None:
-    """Tenants, and a repository in the store itself: gc, fsck and deletion of one leave the others alone."""
-    with Disk(tmp_path / "store") as whole:
-        stores: dict[str, KVStore] = {"": whole, "a": Prefixed(whole, "a"), "b": Prefixed(whole, "b")}
-        for name, store in stores.items():
-            with Versioned(store) as state:
-                state["text"] = name * 1000
-                state["same"] = "same" * 1000
-                state.commit(f"of {name}")
-                state.fork("garbage").reset("HEAD")
-                with Versioned(store, branch="garbage") as garbage:
-                    garbage["dropped"] = f"{name} dropped" * 100
-                    garbage.commit("dropped")
-                state.delete_branch("garbage")
-        before = {name: dict(store.items()) for name, store in stores.items() if name}
-        assert Repository(whole).gc(keep_reflog="0s").removed > 0
-        assert {name: dict(store.items()) for name, store in stores.items() if name} == before
-        assert Repository(stores["a"]).gc(keep_reflog="0s").removed > 0
-        assert dict(stores["b"].items()) == before["b"]
-        stores["a"].delete_many(list(stores["a"].keys()))
-        for name in ("", "b"):
-            assert Repository(stores[name]).fsck().ok
-            with Versioned(stores[name]) as state:
-                assert state["text"] == name * 1000
-                assert [commit.message for commit in state.log()] == [f"of {name}"]
-        assert list(stores["a"].keys()) == []
 
 
 def test_closing(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from proxy import Proxy
 from redis_server import RedisServer
 from soak import SOAK
 
-from vstate import Versioned
-from vstate.errors import StorageError, StoreUnavailable
+from vstate.errors import StoreUnavailable
 from vstate.kv.redis import Redis
 from vstate.kv.redis.transactions import STAGED_FROM
 
@@ -183,22 +182,3 @@ def test_a_server_started_anew_knows_no_scripts(server: RedisServer) -> None:
 
 
 # Kills in the middle of writes
-
-
-def test_commits_with_a_server_that_comes_and_goes(server: RedisServer) -> None:
-    """A failed commit keeps its changes staged, and succeeds when the server is back."""
-    with Redis(server.url, timeout=0.5) as store:
-        state = Versioned(store)
-        for number in range(3):
-            state["n"] = number
-            state[f"list/{number}"] = [number] * 100
-            server.kill()
-            with pytest.raises(StorageError):
-                state.commit()
-            assert state["n"] == number
-            server.start()
-            assert state.commit() is not None
-        assert [commit.short for commit in state.log()] == [commit.short for commit in Versioned(store).log()]
-        assert len(list(state.log())) == 3
-    with Redis(server.url) as store:
-        assert dict(Versioned(store)) == {"n": 2} | {f"list/{number}": [number] * 100 for number in range(3)}

@@ -693,34 +693,4 @@ def test_little_is_remembered(store: S3) -> None:
 # Forks
 
 
-@needs_fork
-def test_a_fork_in_the_middle_of_writing(s3_place: S3Place, run_python: Callable[..., str]) -> None:
-    """Children forked while other threads are at work find no lock taken, and end as any process does."""
-    program = """if True:
-        import os, sys, threading
-        from vstate.kv import open_store
-        store = open_store(sys.argv[1])
-        stop = threading.Event()
-        def write():
-            while not stop.is_set():
-                store.set_many({f"n/{number}": b"value" for number in range(40)})
-                store.compare_and_swap("key", store.get("key"), b"value")
-        threads = [threading.Thread(target=write) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for number in range(4):
-            child = os.fork()
-            if child == 0:
-                store.set(f"child/{number}", b"value")
-                sys.exit(0)
-            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        stop.set()
-        for thread in threads:
-            thread.join()
-        print(sorted(store.keys("child/")))
-        """
-    printed = run_python(program, str(s3_place)).splitlines()
-    assert printed == ["0"] * 4 + [str([f"child/{number}" for number in range(4)])]
-
-
 # Layers above

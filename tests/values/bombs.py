@@ -261,13 +261,6 @@ READ: dict[str, Callable[[], bytes | Bomb]] = {
         + b"h\0)h\1\x92" * 300_000
         + b"e."
     ),
-    "one state for many": lambda: (
-        b"ca\nb\n)\x81}("
-        + b"".join(b"\x8c\x06%06dN" % n for n in range(300_000))
-        + b"K\x01Nu\x94b"
-        + b"h\0b" * 500_000
-        + b"."
-    ),
     "arrays of one buffer": lambda: calls(
         b"numpy.core.numeric\n_frombuffer",
         b"(" + binary(bytes(100_000)) + dtype("V1000") + b"M\x64\0\x85\x8c\x01Ct",
@@ -305,14 +298,6 @@ SHOWN: dict[str, Callable[[], bytes | Bomb]] = {
     "one text in many places": lambda: shared(text(b"\1" * 1023), 200_000),
     "bytes in many places": lambda: shared(binary(bytes(64 * 1024)), 100_000),
     "a long key": lambda: b"}" + text(b"\1" * (60 * MILLION)) + b"Ns.",
-    "a dict in many states": lambda: (
-        b"ccollections\nCounter\n\x94}("
-        + b"".join(b"\x8c\x06%06dN" % n for n in range(200_000))
-        + b"u\x94"
-        + b"h\0h\1\x85R" * 60
-        + b"b" * 59
-        + b"."
-    ),
     "a class with a bomb in it": lambda: b"ca\nb\n}\x8c\1xN\x85" + b"2\x86" * 9_000 + b"sb.",
     "a zero-sized array": lambda: array(b"C\0", "S0", b"(" + long(2**61) * 63 + b"t") + b".",
     "an array that says to be long": lambda: array(b"C\0", "f8", b"(" + long(2**61) * 63 + b"t") + b".",
@@ -401,14 +386,6 @@ SHOWN: dict[str, Callable[[], bytes | Bomb]] = {
         + (b"}(" + word("role") + word("user") + word("content") + b"h\2u") * 2000
         + b"e."
     ),
-    "a message of long texts": lambda: (
-        b"\x80\x05]}("
-        + word("role")
-        + word("user")
-        + word("content")
-        + text(b"\x1b " * (10 * MILLION))
-        + b"ua."
-    ),
 }
 """Read, then shown, and compared with a second reading."""
 
@@ -448,32 +425,12 @@ COMPARED: dict[str, Callable[[], bytes | Bomb]] = {
     "a text in many places, and one more": lambda: pair(
         b"", b"Na", lambda more: shared(text(b"q" * (10 * MILLION)), 100_000)[:-1] + more + b"."
     ),
-    "an int in many places, and one more": lambda: pair(
-        b"",
-        b"Na",
-        lambda more: shared(b"\x8b" + le(MILLION, 4) + b"\x7f" * MILLION, 100_000)[:-1] + more + b".",
-    ),
     "one dict in many records": lambda: calls(
         b"collections\nCounter",
         b"}(" + b"".join(b"M" + le(n, 2) + b"N" for n in range(300)) + b"u\x85",
         count=5000,
     ),
     "one long tuple in many records": lambda: calls(b"a\nb", b"(" + b"N" * 100_000 + b"t", b"\x81", 20_000),
-    "arrays of one long buffer": lambda: Bomb(
-        *(
-            ARRAY
-            + b"\x94\x97\x94]("
-            + (b"h\0(h\1" + dtype("u1") + b"J" + le(40 * MILLION, 4) + b"\x85\x8c\x01CtR") * 5000
-            + b"e.",
-        )
-        * 2,
-        [bytes(40 * MILLION)],
-    ),
-    "arrays that differ everywhere": lambda: pair(
-        b"a",
-        b"b",
-        lambda letter: array(binary(letter * (40 * MILLION)), "u1", int4(40 * MILLION) + b"\x85") + b".",
-    ),
     "an array with a bomb for a shape": lambda: Bomb(
         *(BARE_ARRAY + b"}\x8c\5shapeN\x85" + b"2\x86" * 9_000 + b"sb.",) * 2
     ),
@@ -482,16 +439,6 @@ COMPARED: dict[str, Callable[[], bytes | Bomb]] = {
         b"K\2",
         lambda leaf: (
             text(b"\1" * 60) + b"\x94" + b"}h\0" * 9_000 + b"](" + leaf * 1000 + b"e" + b"s" * 9_000 + b"."
-        ),
-    ),
-    "odd keys on long paths": lambda: pair(
-        b"K\1",
-        b"K\2",
-        lambda leaf: listed(
-            b"".join(
-                b"".join(b"}(" + int4(n) + int4(m) + b"NNt" for m in range(40)) + leaf + b"s" * 40
-                for n in range(1000)
-            )
         ),
     ),
     "a long list in many places": lambda: Bomb(
@@ -503,12 +450,6 @@ COMPARED: dict[str, Callable[[], bytes | Bomb]] = {
     "items in another order": lambda: Bomb(
         listed(b"".join(b"](" + int4(n) + b"\x8c\2abe" for n in range(100_000))),
         listed(b"".join(b"](" + int4(n) + b"\x8c\2abe" for n in reversed(range(100_000)))),
-    ),
-    "two letters at random": lambda: Bomb(
-        *(
-            listed(b"".join(b"K" + le(seed * n * n >> 3 & 1, 1) for n in range(1, 100_000)))
-            for seed in (0x9E3779B97F4A7, 0xC2B2AE3D27D4F)
-        )
     ),
     "lists against lists": lambda: Bomb(
         *(
