@@ -66,6 +66,13 @@ def _start(program: str, *arguments: object) -> "subprocess.Popen[str]":
     )
 
 
+def _sql(directory: Path, statement: str) -> None:
+    """Carry out a statement in the file of the store."""
+    connection = sqlite3.connect(directory / "vstate.db")
+    connection.execute(statement)
+    connection.close()
+
+
 # Opening
 
 
@@ -92,9 +99,7 @@ def test_create_false_makes_nothing(tmp_path: Path) -> None:
 def test_an_interrupted_creation_is_completed(directory: Path) -> None:
     """A file that SQLite had only begun to make becomes a store."""
     directory.mkdir()
-    connection = sqlite3.connect(directory / "vstate.db")
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.close()
+    _sql(directory, "PRAGMA journal_mode=WAL")
     with Disk(directory) as store:
         store.set("key", b"value")
         assert store.get("key") == b"value"
@@ -348,9 +353,7 @@ def test_a_file_that_is_no_database(directory: Path, text: bytes) -> None:
 def test_the_database_of_another_program(directory: Path) -> None:
     """An SQLite file that vstate did not make is refused, with words, and left alone."""
     directory.mkdir()
-    connection = sqlite3.connect(directory / "vstate.db")
-    connection.execute("CREATE TABLE theirs (x)")
-    connection.close()
+    _sql(directory, "CREATE TABLE theirs (x)")
     before = (directory / "vstate.db").read_bytes()
     with pytest.raises(InvalidInput, match="another program"):
         Disk(directory)
@@ -361,9 +364,7 @@ def test_the_database_of_another_program(directory: Path) -> None:
 def test_another_format_is_refused(directory: Path, form: int, advice: str) -> None:
     """A file of a later version asks for an upgrade, one of an earlier version for an export."""
     Disk(directory).close()
-    connection = sqlite3.connect(directory / "vstate.db")
-    connection.execute(f"PRAGMA user_version={form}")
-    connection.close()
+    _sql(directory, f"PRAGMA user_version={form}")
     with pytest.raises(UnsupportedFormat, match=f"{form} .*{advice}"):
         Disk(directory)
 
@@ -381,21 +382,13 @@ def test_a_damaged_database(directory: Path, damage: str) -> None:
     elif damage == "truncated":
         os.truncate(file, 8192)
     else:
-        connection = sqlite3.connect(file)
-        connection.execute("DROP TABLE kv")
-        connection.close()
+        _sql(directory, "DROP TABLE kv")
 
-    def read() -> None:
-        with Disk(directory) as store:
-            store.get_many([_object(number) for number in range(300)])
-
-    def write() -> None:
-        with Disk(directory) as store:
-            store.set_many({_object(number): b"new" for number in range(300, 600)})
-
-    for use in (read, write):
-        with pytest.raises(CorruptStore):
-            use()
+    new = {_object(number): b"new" for number in range(300, 600)}
+    old = [_object(number) for number in range(300)]
+    for use in (lambda store: store.get_many(old), lambda store: store.set_many(new)):
+        with pytest.raises(CorruptStore), Disk(directory) as store:
+            use(store)
 
 
 def test_a_damaged_index_finds_no_other_key(directory: Path) -> None:

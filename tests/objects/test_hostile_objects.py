@@ -1,8 +1,5 @@
 """Decoding untrusted bytes: ValueError or an object, never another error, never much memory."""
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import sized
+
+sys.path.append(str(Path(__file__).parents[1] / "values"))
+
+import bombs
 
 from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
@@ -176,115 +177,71 @@ def test_only_plain_data_is_decoded(value: object) -> None:
 
 # --- bombs
 
-_MEASURE = """
-import json, os, resource, sys, time
-from vstate.errors import CorruptObject
-from vstate.objects.canonical import decode, encode
-from vstate.objects.commit import Commit
-from vstate.objects.stream import read_index
-from vstate.objects.tree import Node, diff, scan
-from vstate.values.entry import Entry
 
-def peak():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+def _long(length: int, code: bytes) -> bytes:
+    """The code of a value of this length."""
+    return code + length.to_bytes(4, "big")
 
-def measure(data):
-    found = []
-    for decoder in (
-        decode,
-        Node.decode,
-        lambda body: Commit.decode(bytes(32), body),
-        Entry.decode,
-        read_index,
-    ):
-        with open("/proc/self/clear_refs", "w") as clear:
-            clear.write("5")
-        before, start = peak(), time.process_time()
-        try:
-            decoder(data)
-        except ValueError:
-            pass
-        found.append([time.process_time() - start, (peak() - before) * 1024])
-    return [len(data), found]
 
-resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-for name, bomb in json.load(sys.stdin).items():
-    # Each in a process of its own: memory that another one freed would hide the cost.
-    if not os.fork():
-        print(json.dumps([name, *measure(eval(bomb))]), flush=True)
-        os._exit(0)
-    os.wait()
-"""
+MANY = 100_000
 
-_BOMBS = {
-    "nested arrays": r"b'\x91' * 400_000",
-    "nested maps": r"b'\x81\xa0' * 400_000",
-    "arrays that say to be long": r"(b'\xdd' + (900_000).to_bytes(4, 'big')) * 1000 + bytes(1_000_000)",
-    "short arrays that say to be long": r"(b'\xdd' + (9_000).to_bytes(4, 'big')) * 1000 + bytes(5000)",
-    "arrays that say to be longest": r"b'\xdd\xff\xff\xff\xff' * 200_000",
-    "maps that say to be long": r"(b'\xdf' + (400_000).to_bytes(4, 'big')) * 1000 + bytes(1_000_000)",
-    "a text that says to be long": r"b'\xdb\xff\xff\xff\xff' + bytes(1_000_000)",
-    "bytes that say to be long": r"b'\xc6\xff\xff\xff\xff' + bytes(1_000_000)",
-    "an extension that says to be long": r"b'\xc9\xff\xff\xff\xff\x05' + bytes(1_000_000)",
-    "a huge extension": r"b'\xc9' + (10**6).to_bytes(4, 'big') + b'\x05' + bytes(10**6)",
-    "extensions": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xd4\x05a' * 100_000",
-    "times": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xd6\xff\0\0\0\0' * 100_000",
-    "empty arrays": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x90' * 100_000",
-    "empty maps": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x80' * 100_000",
-    "maps of one": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x81\xa0\xc0' * 100_000",
-    "numbers": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xcf\x7f\0\0\0\0\0\0\0' * 100_000",
-    "keys that are numbers": (
-        r"b'\xdf' + (100_000).to_bytes(4, 'big') "
-        r"+ b''.join(b'\xcf' + (n << 40).to_bytes(8, 'big') + b'\xc0' for n in range(100_000))"
+_BOMBS: dict[str, Callable[[], bytes]] = {
+    "nested arrays": lambda: b"\x91" * 400_000,
+    "nested maps": lambda: b"\x81\xa0" * 400_000,
+    "arrays that say to be long": lambda: _long(900_000, b"\xdd") * 1000 + bytes(1_000_000),
+    "short arrays that say to be long": lambda: _long(9_000, b"\xdd") * 1000 + bytes(5000),
+    "arrays that say to be longest": lambda: b"\xdd\xff\xff\xff\xff" * 200_000,
+    "maps that say to be long": lambda: _long(400_000, b"\xdf") * 1000 + bytes(1_000_000),
+    "a text that says to be long": lambda: b"\xdb\xff\xff\xff\xff" + bytes(1_000_000),
+    "bytes that say to be long": lambda: b"\xc6\xff\xff\xff\xff" + bytes(1_000_000),
+    "an extension that says to be long": lambda: b"\xc9\xff\xff\xff\xff\x05" + bytes(1_000_000),
+    "a huge extension": lambda: _long(10**6, b"\xc9") + b"\x05" + bytes(10**6),
+    "extensions": lambda: _long(MANY, b"\xdd") + b"\xd4\x05a" * MANY,
+    "times": lambda: _long(MANY, b"\xdd") + b"\xd6\xff\0\0\0\0" * MANY,
+    "empty arrays": lambda: _long(MANY, b"\xdd") + b"\x90" * MANY,
+    "empty maps": lambda: _long(MANY, b"\xdd") + b"\x80" * MANY,
+    "maps of one": lambda: _long(MANY, b"\xdd") + b"\x81\xa0\xc0" * MANY,
+    "numbers": lambda: _long(MANY, b"\xdd") + b"\xcf\x7f\0\0\0\0\0\0\0" * MANY,
+    "keys that are numbers": lambda: (
+        _long(MANY, b"\xdf") + b"".join(b"\xcf" + (n << 40).to_bytes(8, "big") + b"\xc0" for n in range(MANY))
     ),
-    "events": (
-        r"b'\x96\xc0\x90\x00\xa0\x80\xdd' + (100_000).to_bytes(4, 'big') + b'\x94\xa0\x00\x80\xa0' * 100_000"
+    "events": lambda: _long(MANY, b"\x96\xc0\x90\0\xa0\x80\xdd") + b"\x94\xa0\0\x80\xa0" * MANY,
+    "parents": lambda: _long(MANY, b"\x96\xc0\xdd") + (b"\xc4\x20" + bytes(32)) * MANY + b"\0\xa0\x80\x90",
+    "a node of short keys": lambda: (
+        _long(MANY, b"\x94\0\xdd") + b"\xa0" * MANY + _long(MANY, b"\xdd") + b"\xc4\0" * MANY + b"\x90"
     ),
-    "parents": (
-        r"b'\x96\xc0\xdd' + (10**5).to_bytes(4, 'big') + (b'\xc4\x20' + bytes(32)) * 10**5 "
-        r"+ b'\x00\xa0\x80\x90'"
-    ),
-    "a node of short keys": (
-        r"b'\x94\x00\xdd' + (100_000).to_bytes(4, 'big') + b'\xa0' * 100_000 "
-        r"+ b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xc4\0' * 100_000 + b'\x90'"
-    ),
-    "an index": (
-        r"b'\x93\x01\xc6' + (3_200_000).to_bytes(4, 'big') + bytes(3_200_000) "
-        r"+ b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x01' * 100_000"
+    "an index": lambda: (
+        _long(32 * MANY, b"\x93\1\xc6") + bytes(32 * MANY) + _long(MANY, b"\xdd") + b"\1" * MANY
     ),
 }
 
 
-@pytest.fixture(scope="module")
-def costs() -> dict[str, tuple[int, list[tuple[float, int]]]]:
-    """Of each bomb, its length, and seconds and bytes of memory for each decoder."""
-    if not Path("/proc/self/clear_refs").exists():
-        pytest.skip("needs /proc to measure memory")
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURE],
-        input=json.dumps(_BOMBS),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = map(json.loads, done.stdout.splitlines())
-    return {name: (length, decoders) for name, length, decoders in found}
+def _costs(data: bytes) -> list[tuple[float, float]]:
+    """The seconds and the megabytes of memory that each decoder takes."""
+    found = []
+    for decoder in DECODERS.values():
+        clock = bombs.Meter()
+        try:
+            decoder(data)
+        except ValueError:
+            pass
+        clock.took("decode")
+        found.append((clock.seconds["decode"], clock.cost("").peak))
+    return found
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs /proc to measure memory")
 @pytest.mark.parametrize("name", _BOMBS)
-def test_memory_and_time_follow_from_the_length(
-    name: str, costs: dict[str, tuple[int, list[tuple[float, int]]]]
-) -> None:
+def test_memory_and_time_follow_from_the_length(name: str) -> None:
     """A claimed length or nesting costs no more than a real one: 100 bytes and 2 microseconds a byte."""
-    length, found = costs[name]
-    for decoder, (seconds, memory) in zip(DECODERS, found, strict=True):
-        print(f"{name}, {decoder}: {length / 1e6:.2f} MB, {seconds:.3f} s, {memory / 1e6:.0f} MB")
-        assert memory < 100 * length + 12_000_000
-        assert seconds < 2e-6 * length + 0.2
+    data = _BOMBS[name]()
+    found = bombs.apart(lambda: _costs(data))
+    for decoder, (seconds, megabytes) in zip(DECODERS, found, strict=True):
+        print(f"{name}, {decoder}: {len(data) / 1e6:.2f} MB, {seconds:.3f} s, {megabytes:.0f} MB")
+        assert megabytes < (100 * len(data) + 12_000_000) / 2**20
+        assert seconds < 2e-6 * len(data) + 0.2
 
 
 # --- a tree that leads to the same node again and again

@@ -38,34 +38,15 @@ class Colour(Enum):
 def double(x): return 2 * x
 """
 
-AFTER = """
-import uuid
-from dataclasses import dataclass, field
-from enum import Enum
-class Plain:
-    def __init__(self): self.goal, self.owner = "go", "nobody"
-class Slotted:
-    __slots__ = ("total",)
-@dataclass
-class Plan:
-    goal: str
-    tags: list = field(default_factory=list)
-    size: int = 3
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    class Step:
-        pass
-@dataclass(slots=True)
-class Narrow:
-    goal: str
-    tags: list = field(default_factory=list)
-    size: int = 3
-@dataclass
-class Empty:
-    tags: list = field(default_factory=list)
-class Colour(Enum):
-    RED = 1
-def double(x): return 2 * x
-"""
+GAINED = "    tags: list = field(default_factory=list)\n    size: int = 3\n"
+AFTER = (
+    ("import uuid" + BEFORE)
+    .replace('self.goal = "go"', 'self.goal, self.owner = "go", "nobody"')
+    .replace('("first", "second")\n    def __init__(self): self.first, self.second = 1, 2', '("total",)')
+    .replace("    goal: str\n", "    goal: str\n" + GAINED)
+    .replace("    class Step", "    id: object = field(default_factory=uuid.uuid4)\n    class Step")
+    .replace("class Empty:\n    pass", "class Empty:\n" + GAINED)
+)
 
 
 def module(name: str, source: str) -> ModuleType:
