@@ -58,48 +58,30 @@ def contents(path: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in path.iterdir()}
 
 
-def put_the_copy_back(store: Path) -> None:
-    shutil.copy(store.parent / "copy" / "vstate.db", store)
-
-
-def move_the_copy_back(store: Path) -> None:
-    os.replace(store.parent / "copy" / "vstate.db", store / "vstate.db")
-
-
-def cut_the_file(store: Path) -> None:
-    os.truncate(store / "vstate.db", os.stat(store / "vstate.db").st_size // 2 // 4096 * 4096)
-
-
-def take_the_file_away(store: Path) -> None:
-    (store / "vstate.db").unlink()
-
-
-def empty_the_file(store: Path) -> None:
-    os.truncate(store / "vstate.db", 0)
-
-
 def swap_with_another_store(store: Path) -> None:
     write(store.parent / "other", 20, killed=False)
     shutil.copy(store.parent / "other" / "vstate.db", store)
 
 
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "the copy is put back": lambda store: shutil.copy(store.parent / "copy" / "vstate.db", store),
+    "the copy is moved back": lambda store: os.replace(store.parent / "copy/vstate.db", store / "vstate.db"),
+    "the file is cut": lambda store: os.truncate(store / "vstate.db", size(store) // 2 // 4096 * 4096),
+    "the file is gone": lambda store: (store / "vstate.db").unlink(),
+    "the file is empty": lambda store: os.truncate(store / "vstate.db", 0),
+    "another store": swap_with_another_store,
+}
+
+
+def size(store: Path) -> int:
+    return (store / "vstate.db").stat().st_size
+
+
 @pytest.mark.parametrize("without_index", [False, True])
-@pytest.mark.parametrize(
-    "change",
-    [
-        put_the_copy_back,
-        move_the_copy_back,
-        cut_the_file,
-        take_the_file_away,
-        empty_the_file,
-        swap_with_another_store,
-    ],
-)
-def test_a_log_of_another_file_is_told(
-    store: Path, change: Callable[[Path], None], without_index: bool
-) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_log_of_another_file_is_told(store: Path, change: str, without_index: bool) -> None:
     """The error names the log and the way out; every file stays, and the way out works."""
-    change(store)
+    CHANGES[change](store)
     if without_index:
         (store / "vstate.db-shm").unlink()
     before = contents(store)
@@ -162,7 +144,7 @@ def test_a_bigger_file(store: Path) -> None:
         Versioned(disk).repo.gc(branch="main", keep_last=1, keep_reflog="0s", grace="0s")
     write(store, 1, killed=True)
     for bigger in (store.parent / "own", store.parent / "other" / "vstate.db"):
-        assert bigger.stat().st_size > (store / "vstate.db").stat().st_size
+        assert bigger.stat().st_size > size(store)
         shutil.copy(store / "vstate.db", store.parent / "right")
         shutil.copy(bigger, store / "vstate.db")
         with pytest.raises(CorruptStore, match="belongs to another file"):
@@ -264,7 +246,7 @@ def test_damage_beside_a_log_names_the_log(store: Path) -> None:
     """Damage that shows later than at opening says that there was a log; without one it does not."""
     with (store / "vstate.db").open("r+b") as file:
         file.seek(4096)
-        file.write(os.urandom(os.stat(store / "vstate.db").st_size - 4096))
+        file.write(os.urandom(size(store) - 4096))
 
     def read() -> None:
         with Disk(store) as disk:
