@@ -2,54 +2,18 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vstate import errors
-from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, Prefixed, ReadOnly, Tiered
-from vstate.testing import Faulty, KVStoreTests
+from vstate.kv import Cache, Encrypted, KVStore, Memory, Prefixed, ReadOnly, Tiered
+from vstate.testing import Faulty
 
 SECRET = bytes(32)
 KEY = "o/" + "ab" * 32
 REF = "r/heads/main"
 ROWS = {KEY: b"object", REF: b"1"}
-
-IN_FRONT: dict[str, Callable[[Path], KVStore]] = {
-    "Cache": lambda path: Cache(Memory()),
-    "Cache, tiny": lambda path: Cache(Memory(), max_bytes=600),
-    "Cache with a directory, Disk": lambda path: Cache(Disk(path / "s"), 1000, path / "cache", 10**6),
-    "Cache, Encrypted": lambda path: Cache(Encrypted(Memory(), SECRET), max_bytes=600),
-    "Cache, Prefixed": lambda path: Cache(Prefixed(Memory(), "tenant-1")),
-    "Cache, Tiered": lambda path: Cache(Tiered(Memory(), Memory()), max_bytes=1000),
-    "Encrypted": lambda path: Encrypted(Memory(), SECRET),
-    "Encrypted, Disk": lambda path: Encrypted(Disk(path, durability="process"), SECRET),
-    "Encrypted, Cache": lambda path: Encrypted(Cache(Memory(), 600, path / "cache", 10**6), SECRET),
-    "Encrypted, no transactions": lambda path: Encrypted(Faulty(Memory(), atomic=False), SECRET),
-    "Prefixed, Disk": lambda path: Prefixed(Disk(path), "tenant-1", owns=True),
-    "Prefixed, no transactions": lambda path: Prefixed(Faulty(Memory(), atomic=False), "tenant-1"),
-    "Prefixed, Prefixed": lambda path: Prefixed(Prefixed(Memory(), "tenant-1"), "tenant-1"),
-    "Tiered": lambda path: Tiered(Memory(), Memory()),
-    "Tiered, Disk": lambda path: Tiered(Memory(), Disk(path)),
-    "Tiered, three": lambda path: Tiered(Memory(), Disk(path, durability="process"), Memory()),
-    "Tiered, no transactions": lambda path: Tiered(Memory(), Faulty(Memory(), atomic=False)),
-}
-
-
-@pytest.mark.parametrize("kind", IN_FRONT)
-class TestInFront(KVStoreTests):
-    """The store contract, with each store in front of others."""
-
-    @pytest.fixture
-    def store(self, kind: str, tmp_path: Path) -> Iterator[KVStore]:
-        with IN_FRONT[kind](tmp_path) as store:
-            yield store
-
-    @pytest.fixture
-    def reopen(self, kind: str, tmp_path: Path) -> Callable[[], KVStore] | None:
-        return (lambda: IN_FRONT[kind](tmp_path)) if kind.endswith(", Disk") else None
-
 
 CALLS: dict[str, Callable[[KVStore], object]] = {
     "get": lambda store: store.get(REF),
