@@ -479,6 +479,20 @@ def test_a_rotated_key_is_not_in_the_store(tmp_path: Path) -> None:
     assert not [key for key in keys for row in rows if key.encode() in row]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A(typing.NamedTuple): a: int\nV = A(1)",
+        "class A:\n __slots__ = ('a',)\nV = A()",
+        "class A(enum.Enum): RED = 1\nV = A.RED",
+    ],
+)
+def test_a_kind_of_class(source: str) -> None:
+    """Its objects come back with a class of this name."""
+    value = _main(f"import enum, typing\n{source}")["V"]
+    assert repr(_stored(value)[1]).partition(" at 0x")[0] == repr(value).partition(" at 0x")[0]
+
+
 # Classes without a definition
 
 UNDEFINED = {

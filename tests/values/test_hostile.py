@@ -535,6 +535,13 @@ def test_spliced_pickles(one: bytes, other: bytes, cuts: tuple[float, float]) ->
     use(one[: int(cuts[0] * len(one))] + other[int(cuts[1] * len(other)) :])
 
 
+@pytest.mark.slow
+def test_every_pickle() -> None:
+    """Pickles as they are, of each kind of value, are read and shown."""
+    for data in PICKLES[:: sized(5, 1)]:
+        use(data)
+
+
 def test_every_beginning_of_a_pickle() -> None:
     """A pickle that is cut short, wherever, is refused."""
     chosen = PICKLES if LONGER > 1 else [data for data in PICKLES[::9] if len(data) < 400]

@@ -60,6 +60,8 @@ value_shapes.Table() || v['k'] = 1 || (v, vars(v))
 value_shapes.Colour.BLUE || || v is value_shapes.Colour.BLUE
 value_shapes.Cached().method || v.__self__.numbers.append(4) || v()
 value_shapes.make_closure() || v() || v.__closure__
+len
+[1].append || v(2) || v.__self__
 functools.partial(value_shapes.add, 1) || v.keywords.update(b=2) || v.keywords
 collections.defaultdict(int) || v['seen']
 collections.defaultdict(lambda: 5, a=1) || v['new'] || dict(v)
@@ -97,9 +99,10 @@ def _kind(row: str) -> Kind:
 
 SHAPES = {row: _kind(row) for row in ROWS.strip().replace("\n    ", " ").splitlines()}
 EDITABLE = [name for name, shape in SHAPES.items() if shape.edit]
-STANDARD = [kind for kind in kinds() if kind.package == "standard" and not kind.refused]
-ALL = [*SHAPES.values(), *STANDARD]
-"""These, and those of the zoo that need no library."""
+USUAL = ("standard", "numpy", "pandas")
+# numpy warns of its matrices.
+ZOO = [kind for kind in kinds() if kind.package in USUAL and not kind.refused and "matrix" not in kind.source]
+ALL = [*SHAPES.values(), *ZOO]
 
 
 def same(shape: Kind, one: Any, other: Any) -> bool:
