@@ -225,8 +225,9 @@ def test_by_value_classes_and_functions() -> None:
         "def fn(x, y=2): return x\n",
         main.__dict__,
     )
-    data, buffers = dumps([main.Plan(), main.Plan, main.Level.LOW, main.fn])
+    data, buffers = dumps([main.Plan(), main.Plan, main.Level.LOW, main.fn, compile("1", "x", "eval")])
     found: Any = read(data, [bytes(buffer) for buffer in buffers])
+    assert found.pop().type == "types.CodeType"
     assert repr(found) == "[__main__.Plan(goal='x'), <__main__.Plan>, <__main__.Level(1)>, <__main__.fn>]"
     assert repr(found[3].fields["__defaults__"]) == "(2,)"
 
@@ -251,6 +252,8 @@ def test_keys_that_are_instances() -> None:
 def test_setters_copyreg_and_persistent_ids() -> None:
     """Rare opcodes: extensions, persistent ids, INST and OBJ."""
     assert repr(read(b"\x80\x02\x82\x07.")) == "<copyreg.extension_7>"
+    odd = b"cdatetime\ndatetime\n(C\x0a\x07\xea\x01\x63\0\0\0\0\0\0tR."  # the 99th of January
+    assert isinstance(read(odd), Instance)
     assert repr(read(b"\x80\x02K\x05Q.")) == "<pickle.persistent_load(5)>"
     assert repr(read(b"Pname\n.")) == "<pickle.persistent_load('name')>"
     assert repr(read(b"(I1\niapp\nOld\n.")) == "<app.Old(1)>"
