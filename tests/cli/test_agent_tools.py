@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_safety import Evil
 from vstate_cli.tools import LONGEST, ToolFailure, Tools
 
 from vstate import Disk, Memory, Versioned
@@ -22,28 +21,10 @@ from vstate.repo.search import texts
 from vstate.repo.search.texts import find_text
 
 
-@dataclass
-class Plan:
-    """A class of a program."""
-
-    goal: str
-    steps: list[str]
-
-
-class Evil:
-    """Makes a directory when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.fixture
 def state() -> Versioned:
     state = Versioned(Memory())
-    state["plan"] = Plan("Find the needle", ["look", "dig"])
+    state["plan"] = {"goal": "Find the needle", "steps": ["look", "dig"]}
     state["chat/1"] = [{"role": "user", "content": "Where is the NEEDLE?"}]
     state.commit("begin", trace="4bf92f3577b34da6a3ce929d0e0e4736")
     state["chat/1"].append({"role": "assistant", "content": "In the haystack."})
@@ -82,23 +63,29 @@ def test_writing_tools_make_and_move_branches(state: Versioned) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda tools: tools.log("--all"),
-        lambda tools: tools.log("-5"),
-        lambda tools: tools.show("--json"),
-        lambda tools: tools.diff("--stat", "HEAD"),
-        lambda tools: tools.blame("--json"),
-        lambda tools: tools.fork("--delete", "main"),
-        lambda tools: tools.fork("main"),
-        lambda tools: tools.search(""),
-        lambda tools: tools.show(path="[0]"),
-        lambda tools: tools.show(key="plan\x1b[31m"),
+        ("log", "--all"),
+        ("log", "-5"),
+        ("show", "--json"),
+        ("diff", "--stat", "HEAD"),
+        ("blame", "--json"),
+        ("fork", "--delete", "main"),
+        ("fork", "main"),
+        ("search", ""),
+        ("show", "HEAD", "plan\x1b[31m"),
     ],
 )
-def test_an_argument_is_never_an_option(state: Versioned, call: Callable[[Tools], str]) -> None:
+def test_an_argument_is_never_an_option(state: Versioned, call: tuple[str, ...]) -> None:
     """A text that looks like an option is a revision, a key or a name; the failure is one printable line."""
+    name, *arguments = call
     with pytest.raises(ToolFailure) as failure:
-        call(Tools(state.repo))
+        getattr(Tools(state.repo), name)(*arguments)
     assert str(failure.value).isprintable()
+
+
+def test_a_path_needs_a_key(state: Versioned) -> None:
+    """The tool says so, as the command does."""
+    with pytest.raises(ToolFailure):
+        Tools(state.repo).show(path="[0]")
 
 
 @pytest.mark.slow
@@ -112,17 +99,12 @@ def test_hostile_values_are_bounded(tmp_path: Path) -> None:
     for _ in range(60):
         shared = [shared, shared]
     state["wide"] = shared
-    state["evil"] = Evil(mark)
+    state["evil"] = Evil(str(mark))
     state.commit("x" * 200_000)
     mark.rmdir()  # made by the commit, which tries the value
     tools = Tools(state.repo)
-    results = [
-        tools.log(),
-        tools.log(patch=True),
-        tools.diff("HEAD", "HEAD"),
-        tools.show(),
-        tools.search("line"),
-    ]
+    results = [tools.log(), tools.log(patch=True), tools.diff("HEAD", "HEAD"), tools.show()]
+    results += [tools.search("line")]
     results += [tools.show(key=key) for key in state] + [tools.blame(key) for key in state]
     results += [tools.search("needle", limit=10_000)]
     assert max(map(len, results)) > LONGEST
@@ -190,7 +172,7 @@ def test_an_agent_reads_its_history_over_stdio(tmp_path: Path) -> None:
     mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
     store = tmp_path / "store"
     with Versioned(store) as state:
-        state["plan"] = Plan("Find the needle", ["look"])
+        state["plan"] = {"goal": "Find the needle", "steps": ["look"]}
         state.commit("begin")
 
     async def session(*options: str) -> tuple[set[str], list[Any]]:

@@ -34,19 +34,30 @@ def complete(words: str) -> list[str]:
     return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
 
 
-def test_suggestions(store):
-    """The shell suggests commands, and branches, tags and keys of the store that the line names."""
-    assert complete("vstate l") == ["log", "ls"]
-    assert complete(f"vstate -s {store} log ") == ["main", "what-if", "v1", "HEAD"]
-    assert complete(f"vstate log -s {store} w") == ["what-if"]
-    assert complete(f"vstate -s {store} show HEAD n") == ["notes/a", "notes/b"]
-    assert complete(f"vstate -s {store} tag -d ") == ["v1"]
-    assert complete(f"vstate -s {store} diff v1 HEAD pl") == ["plan"]
-    assert complete(f"vstate -s {store} log v1..m") == ["v1..main"]
-    for words in ("log main -- m", "checkout v1 -- m", "diff -- m"):
-        assert complete(f"vstate -s {store} {words}") == ["messages"]
-    assert complete(f"vstate -s {store} show v1 ") == ["messages", "old", "plan", "text"]
-    assert complete(f"vstate -s {store} diff v1 HEAD n") == ["notes/a", "notes/b"]
-    assert complete(f"vstate -s {store} log v1 -- n") == []
-    assert complete(f"vstate -s {store} log v1..main -- n") == ["notes/a", "notes/b"]
-    assert complete("vstate -s /nowhere log ") == []
+@pytest.mark.parametrize(
+    ("words", "suggested"),
+    [
+        ("l", "log ls"),
+        ("-s STORE log ", "main what-if v1 HEAD"),
+        ("log -s STORE w", "what-if"),
+        ("-s STORE show HEAD n", "notes/a notes/b"),
+        ("-s STORE tag -d ", "v1"),
+        ("-s STORE diff v1 HEAD pl", "plan"),
+        ("-s STORE log v1..m", "v1..main"),
+        ("-s STORE log main -- m", "messages"),
+        ("-s STORE checkout v1 -- m", "messages"),
+        ("-s STORE diff -- m", "messages"),
+        ("-s STORE show v1 ", "messages old plan text"),
+        ("-s STORE diff v1 HEAD n", "notes/a notes/b"),
+        ("-s STORE log v1 -- n", ""),
+        ("-s STORE log v1..main -- n", "notes/a notes/b"),
+        ("-s STORE push o", "origin"),
+        ("-s STORE show origin/w", "origin/what-if"),
+        ("-s /nowhere log ", ""),
+    ],
+)
+def test_suggestions(vstate, tmp_path, words, suggested):
+    """The shell suggests commands, and refs, keys and remotes of the store that the line names."""
+    vstate("clone", str(vstate.store), str(tmp_path / "copy"))
+    found = complete("vstate " + words.replace("STORE", str(tmp_path / "copy")))
+    assert [word for word in found if "origin" in suggested or "origin" not in word] == suggested.split()

@@ -1,6 +1,7 @@
 """How the command finds its store, and its errors."""
 
 import re
+import shlex
 import shutil
 
 import pytest
@@ -17,23 +18,14 @@ def run(*arguments, **environment):
     return CliRunner(env=environment).invoke(cli, list(arguments))
 
 
-def test_the_store_is_found_here_and_above(store, monkeypatch):
-    """Without an option, the command uses `.vstate` in the current directory or in a parent."""
-    inside = store.parent / "some" / "where"
-    inside.mkdir(parents=True)
-    for directory in (store.parent, inside):
-        monkeypatch.chdir(directory)
-        assert "more" in run("log").stdout
-
-
-def test_a_store_is_found_from_within(store, tmp_path, monkeypatch):
-    """A clone is a store without `.vstate`: the command finds it in the clone and below, as git does."""
+def test_the_store_is_found_here_and_above(store, tmp_path, monkeypatch):
+    """Without an option, the command uses `.vstate`, or a clone without `.vstate`, here and above."""
     assert run("clone", str(store), str(tmp_path / "copy")).exit_code == 0
-    below = tmp_path / "copy" / "some" / "where"
-    below.mkdir(parents=True)
-    for directory in (tmp_path / "copy", below):
-        monkeypatch.chdir(directory)
-        assert "more" in run("log").stdout
+    for directory in (store.parent, tmp_path / "copy"):
+        (directory / "some" / "where").mkdir(parents=True)
+        for here in (directory, directory / "some" / "where"):
+            monkeypatch.chdir(here)
+            assert "more" in run("log").stdout
 
 
 def test_the_option_wins_over_the_environment(store, merged, monkeypatch, tmp_path):
@@ -88,11 +80,13 @@ def test_stores_that_cannot_be(tmp_path):
     assert "a file is in its way" in fails("log", "-s", str(tmp_path / "file"))
 
 
-def test_a_newer_format(vstate, store):
-    """The message advises an upgrade."""
+def test_a_newer_format_and_a_store_that_was_removed(vstate, store):
+    """The message for the first advises an upgrade; the second is the same error as no store."""
     with Disk(store) as disk:
         disk.set("format", b"99")
     assert vstate.fails("log").startswith("the store has format 99, this vstate reads up to ")
+    shutil.rmtree(store)
+    assert vstate.fails("log").startswith("no store at ")
 
 
 @pytest.mark.parametrize("damage", [b"no database at all" * 1000, b"SQLite format 3\0" + b"\xff" * 4096])
@@ -104,30 +98,11 @@ def test_a_damaged_database(vstate, store, damage):
     assert "is damaged" in vstate.fails("status")
 
 
-def test_a_store_that_was_removed(vstate, store):
-    """A removed store is the same error as no store."""
-    shutil.rmtree(store)
-    assert vstate.fails("log").startswith("no store at ")
-
-
 def test_an_empty_store(empty):
     """Commands that need a commit say that there is none; the others work."""
-    for arguments in (
-        ["log"],
-        ["show"],
-        ["show", "x"],
-        ["diff"],
-        ["ls"],
-        ["rollback", "HEAD"],
-        ["tag", "v1"],
-        ["merge", "main"],
-        ["revert", "HEAD"],
-        ["reset", "HEAD"],
-        ["redo"],
-        ["reflog"],
-        ["export", "main", "-o", "nowhere"],
-    ):
-        assert "no commit yet on branch 'main'" in empty.fails(*arguments)
+    needing = "log, show, show x, diff, ls, rollback HEAD, tag v1, merge main, revert HEAD, reset HEAD, redo"
+    for command in f"{needing}, undo, reflog, export main -o nowhere".split(", "):
+        assert "no commit yet on branch 'main'" in empty.fails(*command.split())
     assert empty("branch") == "* main  no commit yet\n"
     assert empty("tag") == ""
     assert "head      no commit yet" in empty("status")
@@ -135,11 +110,98 @@ def test_an_empty_store(empty):
     assert (document["head"], document["commits"], document["keys"]) == (None, 0, 0)
 
 
-def test_unknown_revisions(vstate):
-    """The message suggests similar names."""
-    assert vstate.fails("log", "mian") == "no revision 'mian'; did you mean: main?"
-    assert "at least 4 digits" in vstate.fails("log", "abc")
-    assert "is the first commit" in vstate.fails("diff", "v1~1", "v1")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("log mian", "no revision 'mian'; did you mean: main?"),
+        ("log abc", "at least 4 digits"),
+        ("log main..nope", "no revision 'nope'"),
+        ("log yesterday", "no revision 'yesterday'; for a branch at that time, write main@{yesterday}"),
+        ("log plan", "vstate log -- plan"),
+        ("log --since soon", "'soon'"),
+        ("log main@{9}", "no revision 'main@{9}': its reflog has 4 moves of main"),
+        ("show HEAD~99", " is the first commit"),
+        ("show HEAD~99:plan", " is the first commit"),
+        ("show HEAD^2", "has 1 parent"),
+        ("show 'main@{some day}'", "'some day' is not a time: write 2026-11-20, "),
+        ("show plam", "'plam' is neither a revision nor a key of HEAD; did you mean: plan (key)"),
+        ("show note", "notes/a (key)"),
+        ("show HEAD notes/bb", "did you mean: notes/b"),
+        ("show HEAD old", "no key 'old' at "),
+        ("diff v1~1 v1", "is the first commit"),
+        ("diff v1 HEAD plam", "did you mean: plan"),
+        ("diff --key plam", "did you mean: plan"),
+        ("diff plam", "did you mean: plan (key)"),
+        ("diff nope..main", "'nope' is neither a revision nor a key"),
+        ("diff v1 plan goall", "did you mean: .goal"),
+        ("diff plan goall", "no .goall"),
+        ("ls nothing", "no revision 'nothing'"),
+        ("ls nothing", "no key of HEAD begins with it"),
+        ("ls 'notes/*'", "begins with it: PREFIX has no wildcards"),
+        ("blame plam", "did you mean: plan?"),
+        ("blame plan goals", "no .goals in the value, which is a"),
+        ("blame plan steps..b", "is no path at"),
+        ("blame plan --rev HEAD~9", "is the first commit"),
+        ("reflog mian", "no branch 'mian'; did you mean: main?"),
+        ("checkout nowhere", "no revision 'nowhere'"),
+        ("checkout -", "HEAD was on no other branch or commit before"),
+        ("checkout -b a..b", "'a..b' is not a branch name"),
+        ("checkout -b main", "there is a branch 'main' already"),
+        ("checkout plan", "run vstate checkout REV -- plan"),
+        ("checkout v1 -- plam", "no key 'plam' at "),
+        ("switch whatif", "no branch 'whatif'; did you mean: "),
+        ("switch v1", "`vstate checkout v1`"),
+        ("switch HEAD~1", "`vstate checkout 'HEAD~1'`"),
+        ("branch 'a b'", "'a b' is not a branch name"),
+        ("branch HEAD", "'HEAD' is not a branch name"),
+        ("branch x nowhere", "no revision 'nowhere'"),
+        ("branch -d main", "HEAD is on branch 'main'"),
+        ("branch -d nowhere", "no branch 'nowhere'"),
+        ("branch -m what-if main", "there is a branch 'main' already"),
+        ("tag v1", "there is a tag 'v1' already"),
+        ("tag 'v 1'", "'v 1' is not a tag name"),
+        ("tag -d v2", "no tag 'v2'; did you mean: v1?"),
+        ("tag -m v2 v3", "no tag 'v2'; did you mean: v1?"),
+        ("rollback nowhere", "no revision 'nowhere'"),
+        ("rollback HEAD~9", "no revision 'HEAD~9': "),
+        ("reset nowhere", "no revision 'nowhere'"),
+        ("redo", "nothing to redo"),
+        ("gc --keep-reflog soon", "'soon' is not an age"),
+        ("gc --keep-last 1 nowhere", "no branch 'nowhere'"),
+        ("gc --grace -1", "'-1' is not an age"),
+        ("push", "has no remote; add one with `vstate remote add origin URL`"),
+        ("push what-if", "is no remote and no store; a branch is named behind the remote"),
+        ("push there", "write ./there for a directory"),
+        ("import shelve none", "no shelve file"),
+        ("import json none", "no directory"),
+    ],
+)
+@pytest.mark.slow
+def test_an_error_names_the_word_and_the_next_step(vstate, command, message):
+    """The error of a command is one line, with names that are similar or the command that helps."""
+    assert message in vstate.fails(*shlex.split(command))
+
+
+WRONG = (
+    "checkout, checkout -b x -- plan, branch -bad-, branch -d, branch -d -m a b, branch -n 1 x, "
+    "branch -n -1, branch --prefix a --all, branch --label user, branch --show-current --all, "
+    "branch --show-current x, branch --all x, branch -a -d x, tag -m v1, tag -d v1 v2, "
+    "rollback HEAD --steps 1, undo --redo -n 2, undo -n 0, log -n x, log -n -1, log --nonsense, "
+    "log --grep (, nonsense, bisect plan value, bisect plan a b c --good v1, export main, export -o x, "
+    "export main v1 --as x -o x, export main -o - --json, import, import one two, "
+    "import x.bundle --branch b, fsck main, gc --keep-last 3, gc --keep-since 1d, gc main, "
+    "gc --keep-last 3 --keep-since 1d main, gc --keep-last 0 main, gc --keep-last x main, remote add, "
+    "remote add name, remote list name, remote remove, remote remove name url, remote rename, "
+    "completion tcsh"
+)
+
+
+@pytest.mark.parametrize("command", WRONG.split(", "))
+def test_wrong_use_exits_with_2(vstate, command):
+    """Arguments that are missing, unknown or contradict are a usage error, and say how to use the command."""
+    result = vstate.run(*command.split())
+    assert result.exit_code == 2
+    assert "Usage: " in result.stderr
 
 
 def test_a_name_of_a_branch_and_a_tag(vstate):
@@ -185,11 +247,18 @@ def test_an_internal_error_is_one_line(vstate, monkeypatch):
     assert "Traceback" in result.stderr
 
 
-def test_version_and_help():
-    """--version and --help need no store."""
+def test_version_and_help(vstate):
+    """`help COMMAND` is `COMMAND --help`, each command is in one group of `help`, and none needs a store."""
     assert run("--version").stdout.startswith("vstate, version ")
     assert "Examples:" in run("-h").stdout
     assert "Examples:" in run("log", "--help").stdout
+    assert vstate("help", "log") == vstate("log", "--help")
+    listed = vstate("help")
+    assert listed == vstate("--help")
+    for title, names in app.GROUPS.items():
+        assert f"{title}:\n  {names[0]} " in listed
+        for name in names:
+            assert len(re.findall(rf"^  {name} ", listed, re.MULTILINE)) == 1
 
 
 @pytest.mark.parametrize(
@@ -209,8 +278,8 @@ def test_words_that_are_no_commands(word, hint):
     assert hint in result.stderr
 
 
-def test_the_python_of_the_hints():
-    """Each statement that a hint gives runs, and leaves no uncommitted change; after `stash` all is back."""
+def test_what_the_hints_say():
+    """Python of a hint runs and leaves nothing uncommitted, and each command that a hint names is there."""
     for word, hint in app.ELSEWHERE.items():
         python = hint.partition(": ")[2] if hint.startswith("It needs Python") else ""
         state = Versioned()
@@ -222,10 +291,6 @@ def test_the_python_of_the_hints():
         if word == "stash":
             assert [commit.message for commit in state.log()] == ["wip", "before"]
             assert state["KEY"] == 2
-
-
-def test_every_command_of_a_hint_is_there():
-    """A hint names commands of vstate alone."""
     named = re.findall(r"`vstate ([a-z-]+)", " ".join(app.ELSEWHERE.values()))
     assert {*named} - {"--help", "--version"} <= {*app.COMMANDS}
 
@@ -235,14 +300,3 @@ def test_forced_colour(store):
     assert "\x1b[32m" in run("-s", str(store), "log", FORCE_COLOR="1").stdout
     assert "\x1b" not in run("-s", str(store), "log", FORCE_COLOR="1", NO_COLOR="1").stdout
     assert "\x1b" not in run("-s", str(store), "log", "--json", FORCE_COLOR="1").stdout
-
-
-def test_help(vstate):
-    """`vstate help COMMAND` is `vstate COMMAND --help`; each command is in one group of `vstate help`."""
-    assert vstate("help", "log") == vstate("log", "--help")
-    listed = vstate("help")
-    assert listed == vstate("--help")
-    for title, names in app.GROUPS.items():
-        assert f"{title}:\n  {names[0]} " in listed
-        for name in names:
-            assert len(re.findall(rf"^  {name} ", listed, re.MULTILINE)) == 1

@@ -28,6 +28,17 @@ while True:
 """
 
 
+@pytest.fixture
+def start(store, environment):
+    """Starts a process of the command, on the store unless the arguments name one, with pipes of texts."""
+
+    def started(*arguments, store=store, **options):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()} | options
+        return subprocess.Popen([*COMMAND, "-s", str(store), *arguments], text=True, **pipes)
+
+    return started
+
+
 def in_pipe(file):
     """The number of unread bytes in a pipe."""
     import fcntl  # not on Windows
@@ -48,27 +59,10 @@ def long_store(tmp_path):
 
 
 @pytest.mark.slow
-def test_as_a_module(store, environment):
-    """`python -m vstate_cli` is the command, and works from inside the project."""
-    done = subprocess.run(
-        [*COMMAND, "log", "--oneline"], cwd=store.parent, env=environment(), capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 4
-    assert "\x1b" not in done.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("colour", [{}, {"FORCE_COLOR": "1"}])
-def test_a_reader_that_stops_early(long_store, environment, colour):
+def test_a_reader_that_stops_early(long_store, start, environment, colour):
     """`vstate log | head -1` ends without an error message, with colours too."""
-    process = subprocess.Popen(
-        [*COMMAND, "-s", str(long_store), "log"],
-        env=environment(**colour),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start("log", store=long_store, env=environment(**colour))
     assert "commit 1499" in process.stdout.readline()
     process.stdout.close()
     with process.stderr:
@@ -79,31 +73,19 @@ def test_a_reader_that_stops_early(long_store, environment, colour):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", [["log"], ["--help"]])
-def test_an_output_that_is_full(store, environment, arguments):
+def test_an_output_that_is_full(start, arguments):
     """A full disk is an error in one line."""
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*COMMAND, "-s", str(store), *arguments],
-            env=environment(),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    assert done.returncode == 1
-    assert done.stderr == "vstate: [Errno 28] No space left on device\n"
+        process = start(*arguments, stdout=full)
+        _, error = process.communicate(timeout=200)
+    assert (process.returncode, error) == (1, "vstate: [Errno 28] No space left on device\n")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_interrupted(long_store, environment):
+def test_interrupted(long_store, start):
     """Ctrl-C ends the command with exit code 130 and without a traceback."""
-    process = subprocess.Popen(
-        [*COMMAND, "-s", str(long_store), "log"],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start("log", store=long_store)
     # The command is running once the pipe stays full.
     process.stdout.readline()
     before = 0
@@ -112,13 +94,12 @@ def test_interrupted(long_store, environment):
         time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=200)
-    assert process.returncode == 130
-    assert error.strip() == ""
+    assert (process.returncode, error.strip()) == (130, "")
 
 
 @pytest.mark.slow
-def test_while_another_process_writes(store, environment):
-    """The command reads a store while a program commits to it."""
+def test_while_another_process_writes(store, start, environment):
+    """The command, from inside the project too, reads a store while a program commits to it."""
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(store)], env=environment(), stdout=subprocess.PIPE, text=True
     )
@@ -126,15 +107,10 @@ def test_while_another_process_writes(store, environment):
         assert writer.stdout.readline() == "1\n"
         seen = []
         for _ in range(3):
-            done = subprocess.run(
-                [*COMMAND, "-s", str(store), "log", "-n", "1", "--oneline"],
-                env=environment(),
-                capture_output=True,
-                text=True,
-                timeout=200,
-            )
-            assert done.returncode == 0, done.stderr
-            seen.append(int(re.search(r"commit (\d+)", done.stdout).group(1)))
+            process = start("log", "-n", "1", "--oneline", cwd=store.parent)
+            shown, error = process.communicate(timeout=200)
+            assert (process.returncode, error) == (0, "")
+            seen.append(int(re.search(r"commit (\d+)", shown).group(1)))
         assert seen == sorted(seen)
         assert seen[-1] > 1
         assert writer.poll() is None
@@ -167,27 +143,22 @@ def on_terminal(arguments, environment):
 
 
 @pytest.mark.slow
-def test_colours_on_a_terminal_only(store, environment):
-    """A terminal gets colours, unless NO_COLOR is set, and the text is the same."""
+def test_colours_and_cut_lines_are_for_a_terminal_only(store, environment):
+    """A terminal gets colours, unless NO_COLOR is set, and the part of a line that fits."""
     terminal = {"TERM": "xterm-256color", "COLUMNS": "60"}
-    arguments = ["-s", str(store), "log", "--date=iso"]
-    coloured = on_terminal(arguments, environment(**terminal))
-    plain = on_terminal(arguments, environment(**terminal, NO_COLOR="1"))
-    piped = subprocess.run([*COMMAND, *arguments], env=environment(), capture_output=True, text=True).stdout
+    log = ["-s", str(store), "log", "--date=iso"]
+    coloured = on_terminal(log, environment(**terminal))
+    plain = on_terminal(log, environment(**terminal, NO_COLOR="1"))
+    piped = subprocess.run([*COMMAND, *log], env=environment(), capture_output=True, text=True).stdout
     assert "\x1b[32m+notes/b" in coloured
     assert "\x1b" not in plain
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain == piped
-
-
-@pytest.mark.slow
-def test_long_values_are_cut_on_a_terminal_only(store, environment):
-    """A pipe gets the whole line, a terminal the part that fits."""
     with Versioned(Disk(store)) as state:
         state["wide"] = "x" * 300
         state.commit("wide")
-    arguments = ["-s", str(store), "diff"]
-    shown = on_terminal(arguments, environment(TERM="xterm", COLUMNS="60", NO_COLOR="1"))
-    piped = subprocess.run([*COMMAND, *arguments], env=environment(), capture_output=True, text=True).stdout
+    diff = ["-s", str(store), "diff"]
+    shown = on_terminal(diff, environment(**terminal, NO_COLOR="1"))
+    piped = subprocess.run([*COMMAND, *diff], env=environment(), capture_output=True, text=True).stdout
     assert "x" * 300 in piped
     assert max(map(len, shown.splitlines())) <= 60
 
@@ -222,15 +193,9 @@ def test_without_a_standard_output(store, environment):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 @pytest.mark.slow
-def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
+def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, start):
     """After Ctrl-C, the message says that the same command continues the transfer."""
-    process = subprocess.Popen(
-        [*COMMAND, "-s", str(tmp_path / "new"), "import", "-"],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start("import", "-", store=tmp_path / "new", stdin=subprocess.PIPE, stdout=None)
     # The command creates the store, reads the first byte, and waits for more.
     process.stdin.write("b")
     process.stdin.flush()
@@ -242,8 +207,10 @@ def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
     error = process.stderr.read()
     process.stdin.close()
     process.stderr.close()
-    assert process.returncode == 130
-    assert error.strip() == "vstate: interrupted; run the command again to continue"
+    assert (process.returncode, error.strip()) == (
+        130,
+        "vstate: interrupted; run the command again to continue",
+    )
 
 
 def test_an_interrupt_while_it_begins(environment):
@@ -280,13 +247,10 @@ def test_the_pager(store, environment):
 
 
 @pytest.mark.slow
-def test_watch(store, environment):
+def test_watch(store, start):
     """`watch` shows the changes of other programs as they commit them."""
-    command = [*COMMAND, "-s", str(store), "watch", "number", "-n", "2", "--json"]
     with Versioned(Disk(store)) as state:
-        watching = subprocess.Popen(
-            [*command, "--since", state.head.id], env=environment(), stdout=subprocess.PIPE, text=True
-        )
+        watching = start("watch", "number", "-n", "2", "--json", "--since", state.head.id)
         for number in (1, 2):
             state["other"] = state["number"] = number
             state.commit(f"commit {number}")

@@ -11,33 +11,11 @@ from vstate_cli.app import COMMANDS, cli
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-API = {"log", "show", "diff", "checkout", "ls", "branch", "tag", "rollback", "status", "completion"} | {
-    "verify",
-    "grep",
-    "check-classes",
-    "key",
-    "mcp",
-    "undo",
-    "reflog",
-    "blame",
-    "bisect",
-    "gc",
-    "fsck",
-    "export",
-    "import",
-    "clone",
-    "push",
-    "pull",
-    "fetch",
-    "remote",
-    "switch",
-    "merge",
-    "cherry-pick",
-    "revert",
-    "reset",
-    "redo",
-    "view",
-    "watch",
+API = {
+    *("bisect", "blame", "branch", "check-classes", "checkout", "cherry-pick", "clone", "completion", "diff"),
+    *("export", "fetch", "fsck", "gc", "grep", "import", "key", "log", "ls", "mcp", "merge", "pull", "push"),
+    *("redo", "reflog", "remote", "reset", "revert", "rollback", "show", "status", "switch", "tag", "undo"),
+    *("verify", "view", "watch"),
 }
 
 

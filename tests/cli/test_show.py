@@ -3,6 +3,7 @@
 import json
 import re
 
+import pytest
 from click.testing import CliRunner
 from vstate_cli.app import cli
 
@@ -35,40 +36,21 @@ def test_a_merge_names_both_parents(merged):
     assert re.search(r"^merge:  [0-9a-f]{10} [0-9a-f]{10}$", merged("show"), re.MULTILINE)
 
 
-def test_a_value(vstate):
-    """REV KEY prints the value at REV; an object is a record of its class."""
-    assert vstate("show", "v1", "messages") == "['hello']\n"
-    assert re.fullmatch(
-        r"\S*Plan\(goal='draw', steps=\['look', 'think'\]\)\n", vstate("show", "what-if", "plan")
-    )
-
-
-def test_a_key_alone_is_one_of_head(vstate):
-    """A single argument that is no revision is a key of HEAD."""
-    assert vstate("show", "messages") == "['hello', 'bye']\n"
-
-
-def test_a_revision_and_a_key_joined_as_in_git(vstate):
-    """REV:KEY means the same as REV KEY."""
-    assert vstate("show", "HEAD~3:messages") == vstate("show", "v1", "messages")
-
-
-def test_a_text_of_several_lines_is_printed_as_such(vstate):
-    """A long text is printed in full and without quotes."""
-    assert vstate("show", "text") == "one\n2\nthree\n"
-
-
-def test_neither_revision_nor_key(vstate):
-    """The error suggests revisions and keys."""
-    message = vstate.fails("show", "plam")
-    assert message.startswith("'plam' is neither a revision nor a key of HEAD; did you mean: plan (key)")
-    assert "notes/a (key)" in vstate.fails("show", "note")
-
-
-def test_a_key_that_is_not_there_then(vstate):
-    """The error names the commit and similar keys."""
-    assert "did you mean: notes/b" in vstate.fails("show", "HEAD", "notes/bb")
-    assert vstate.fails("show", "HEAD", "old").startswith("no key 'old' at ")
+@pytest.mark.parametrize(
+    ("command", "printed"),
+    [
+        ("show v1 messages", "['hello']\n"),
+        ("show messages", "['hello', 'bye']\n"),
+        ("show HEAD~3:messages", "['hello']\n"),
+        ("show messages [1]", "'bye'\n"),
+        ("show v1 plan goal", "'win'\n"),
+        ("show v1:plan goal", "'win'\n"),
+        ("show text", "one\n2\nthree\n"),
+    ],
+)
+def test_a_value(vstate, command, printed):
+    """KEY is at HEAD, and REV KEY and REV:KEY at REV; PATH is a part; a long text is printed as it is."""
+    assert vstate(*command.split()) == printed
 
 
 def test_json_of_a_commit(vstate):
@@ -85,11 +67,15 @@ def test_json_of_a_commit(vstate):
 
 
 def test_json_of_a_value(vstate):
-    """The document has the value as plain data, and the class of a record under $type."""
+    """The document has the value or the part as plain data, and the class of a record under $type."""
     document = vstate.json("show", "v1", "plan")
     assert document["value"].pop("$type").endswith("Plan")
     assert document["value"] == {"goal": "win", "steps": ["look"]}
     assert set(document) == {"commit", "key", "type", "size", "value"}
+    document = vstate.json("show", "plan", "steps[1]")
+    assert (document["value"], document["path"]) == ("think", "steps[1]")
+    record = r"\S*Plan\(goal='draw', steps=\['look', 'think'\]\)\n"
+    assert re.fullmatch(record, vstate("show", "what-if", "plan"))
 
 
 def test_long_lists_of_short_items_are_read_across(vstate, store):

@@ -83,18 +83,16 @@ def test_a_frame_inside_a_value_is_its_columns(vstate, store):
 def test_each_cell_is_the_one_that_pandas_has(vstate, store, index, order):
     """Each label and cell is in its place, for every kind of index and every order of blocks in memory."""
     block = numpy.array(numpy.arange(12).reshape(3, 4), order=order)
-    frame = pandas.DataFrame(block, columns=list("abcd"), index=index)
-    commit(store, frame=frame[["d", "b", "a", "c"]])
+    frame = pandas.DataFrame(block, columns=list("abcd"), index=index)[["d", "b", "a", "c"]]
+    commit(store, frame=frame)
     lines = [line.split() for line in vstate("show", "frame").splitlines()]
     assert lines[0][:3] == ["DataFrame:", "3", "rows,"]
     for number, line in enumerate(lines[3:]):
         assert [int(cell) for cell in line[-4:]] == [4 * number + at for at in (3, 1, 0, 2)]
-    labels = [str(label) for label in frame.index]
     if index is None or isinstance(index[0], str):
-        assert [line[0] for line in lines[3:]] == labels
-    changed = frame.copy()
-    changed.iloc[1, 2] = -1
-    commit(store, frame=changed[["d", "b", "a", "c"]])
+        assert [line[0] for line in lines[3:]] == [str(label) for label in frame.index]
+    frame.iloc[1, 3] = -1
+    commit(store, frame=frame)
     (detail,) = vstate.json("diff", "frame")["changes"][0]["details"]
     assert (detail["path"][0], detail["old"], detail["new"]) == ("c", 6, -1)
 
@@ -250,16 +248,14 @@ def test_an_array_has_dtype_shape_and_range(vstate, store):
     [
         ((20, 30), ["[0]", "[1]", "[2]", "[19]"]),
         ((2, 2, 3), ["[0][0]", "[0][1]", "[1][0]", "[1][1]"]),
-        ((2, 1000), ["[0][0]", "[0][15]", "[0][30]", "[0][45]", "[1][980]", "[1][995]"]),
+        ((2, 1000), ["[0][0]", "[1][998]"]),
     ],
 )
 def test_the_labels_of_an_array_are_paths(vstate, store, shape, labels):
     """Rows that are not too long have a line each; a line begins with the path of its row or element."""
     commit(store, array=numpy.arange(numpy.prod(shape)).reshape(shape))
     lines = [line.split() for line in vstate("show", "array").splitlines()[1:] if line != "…"]
-    assert [line[0] for line in lines if line[0].startswith("[")] == [line[0] for line in lines]
-    if shape[-1] < 1000:
-        assert [line[0] for line in lines] == labels
+    assert {*labels} <= {line[0] for line in lines}
     for label, first, *_ in lines:
         assert vstate("show", "array", f"{label}[0]" if shape[-1] < 1000 else label) == f"{first}\n"
 
@@ -332,15 +328,6 @@ def test_a_frame_of_an_unknown_form_says_so(vstate, store):
     ]
 
 
-def test_an_array_that_grew(vstate, store):
-    """Elements at the end are added; the others are compared."""
-    commit(store, array=numpy.arange(5))
-    commit(store, array=numpy.array([0, 1, -2, 3, 4, 5, 6]))
-    lines = [line.strip() for line in vstate("diff", "array").splitlines()[1:]]
-    assert lines[0] == "~ [2]: 2 -> -2"
-    assert lines[1].startswith("+ [5:7]: numpy.ndarray(dtype='int64', shape=(2,), data=[5, 6])")
-
-
 @pytest.mark.parametrize("messages", CHATS.values(), ids=CHATS)
 @pytest.mark.slow
 def test_messages_are_a_conversation(vstate, store, messages):
@@ -354,18 +341,17 @@ def test_messages_are_a_conversation(vstate, store, messages):
     assert len(lines) == 4
 
 
+Z = bytes(5000)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "lines"),
     [
         ("word " * 2000, "word " * 1000 + "WORD " + "word " * 1000, ["character 5001", "WORD "]),
         ("a\n" * 4000, "a\n" * 2000 + "b\n" + "a\n" * 2000, ["-2000,2 +2000,3", "+b"]),
         ("x" * 5000 + "1" + "x" * 5000, "x" * 5000 + "2" + "x" * 5000, ["character 5001", "x1x", "x2x"]),
-        (
-            bytes(5000) + b"a" + bytes(5000),
-            bytes(5000) + b"b" + bytes(5000),
-            ["@@ byte 5000 @@", "-61 ", "+62 "],
-        ),
-        (bytes(5000) + b"a", bytes(5000) + b"new a", ["@@ byte 5000 @@", "+6e 65 77 20"]),
+        (Z + b"a" + Z, Z + b"b" + Z, ["@@ byte 5000 @@", "-61 ", "+62 "]),
+        (Z + b"a", Z + b"new a", ["@@ byte 5000 @@", "+6e 65 77 20"]),
         (10**400, 10**400 + 1, ["0000' -> ", "0001'"]),
         (bytes(60) + b"a", bytes(60) + b"b", ["00a' -> ", "00b'"]),
     ],
@@ -382,43 +368,13 @@ def test_the_part_that_differs(vstate, store, old, new, lines):
     assert len(text) < 700
 
 
-def test_diff_takes_keys_behind_revisions(vstate):
-    """The first argument that is no revision is a key, and so are all behind it; -- ends the revisions."""
-    both = vstate("diff", "v1", "HEAD", "plan", "text")
-    assert (
-        both
-        == vstate("diff", "v1", "--key", "plan", "--key", "text")
-        == vstate("diff", "v1", "--", "plan", "text")
-    )
-    assert both == vstate("diff", "v1..HEAD", "plan", "text")
-    assert [line.split()[1] for line in both.splitlines() if line[0] == "~"] == ["plan", "text"]
-    assert vstate("diff", "notes/b").startswith("+ notes/b")
-    assert "did you mean: plan" in vstate.fails("diff", "v1", "HEAD", "plam")
-    assert "did you mean: plan (key)" in vstate.fails("diff", "plam")
-    assert vstate.fails("diff", "nope..main").startswith("'nope' is neither a revision nor a key")
-
-
-def test_diff_since_a_branch_parted(vstate):
-    """A...B compares B with the merge base, as in git."""
-    assert vstate("diff", "main...what-if") == vstate("diff", "what-if~1", "what-if")
-    assert vstate("diff", "main...v1") == ""
-
-
-def test_show_takes_a_path(vstate):
-    """KEY PATH, REV KEY PATH and REV:KEY PATH show a part of the value, with --json too."""
-    assert vstate("show", "messages", "[1]") == "'bye'\n"
-    assert vstate("show", "v1", "plan", "goal") == vstate("show", "v1:plan", "goal") == "'win'\n"
-    assert vstate.json("show", "plan", "steps[1]")["value"] == "think"
-    assert vstate.json("show", "plan", "steps[1]")["path"] == "steps[1]"
-
-
 HARD = "e\u0301" * 30 + "日本語" * 20 + "👩‍👩‍👧" * 10 + "\x1b[31m" + "\u200b" * 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [20, 40, 80, 160])
+@pytest.mark.parametrize("columns", [20, 60, 80, 160])
 def test_every_line_fits_the_terminal(store, environment, columns, frame):
-    """Tables, arrays, conversations and trees are cut to the width, with any characters in them."""
+    """Tables, conversations and trees are cut to the width, as are changes, however far they are indented."""
     found = {
         "frame": frame.assign(**{HARD: HARD, "long name " * 5: 1}),
         "array": numpy.arange(4000.0).reshape(40, 100) * 1e9,
@@ -427,29 +383,16 @@ def test_every_line_fits_the_terminal(store, environment, columns, frame):
         "tree": {"a": {"b": {"c": ["x" * 50, {"名前": HARD, "n": [*range(50)]}]}}, HARD: HARD},
     }
     commit(store, **found)
-    texts = on_terminal(store, [["show", key] for key in found], columns, environment)
-    for key, text in zip(found, texts, strict=True):
-        for line in re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n")[1:]:
-            assert cell_len(line.rstrip("\r")) <= columns, (key, line)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [60, 80, 160])
-def test_every_change_fits_the_terminal(store, environment, columns):
-    """So do the values in a commit, a diff and a log, however far they are indented."""
     commit(store, a={"b": "x" * 50}, new={}, other=1, **{f"key {number} of many": 1 for number in range(9)})
     commit(store, a={"b": "y" * 70}, new={"field": ["z" * 50] * 9, "日本": HARD}, more=["w" * 300])
-    commands = [
-        ["show"],
-        ["diff"],
-        ["log", "--all"],
-        ["log", "-p", "-2"],
-        ["log", "-p", "-2", "--graph"],
-        ["log", "--all", "--graph"],
-    ]
+    commands = [["show", key] for key in found]
+    if columns > 20:
+        more = "show, diff, log --all, log -p -2, log -p -2 --graph, log --all --graph"
+        commands += [command.split() for command in more.split(", ")]
     texts = on_terminal(store, commands, columns, environment)
     for arguments, text in zip(commands, texts, strict=True):
-        for line in re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n"):
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n")
+        for line in lines[1:] if arguments[-1] in found else lines:
             assert line.startswith("commit ") or cell_len(line.rstrip("\r")) <= columns, (arguments, line)
 
 
