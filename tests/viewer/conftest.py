@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,7 +16,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the viewer needs the extra view: pip install '.[view]'")
 
-from viewers import PICTURE, Viewer, viewing
+from viewers import PICTURE, Look, Serve, Viewer, viewing
 
 from vstate import Disk, Versioned
 
@@ -78,6 +79,27 @@ def viewer(small: Path) -> Iterator[Viewer]:
         yield found
 
 
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Versioned]:
+    """A state of the test's own."""
+    with Versioned(Disk(tmp_path / "store")) as state:
+        yield state
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """A function that starts a viewer of the test's own store, which `state` writes to."""
+    with ExitStack() as stack:
+        yield lambda *options: stack.enter_context(viewing(tmp_path / "store", *options))
+
+
+@pytest.fixture
+def writer(tmp_path: Path, make_small: Callable[[Path], None], serve: Serve) -> Viewer:
+    """A viewer of a small store of the test's own, for writing."""
+    make_small(tmp_path / "store")
+    return serve("--write")
+
+
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     """A real Chromium; without one the test is skipped, and in CI it fails."""
@@ -102,7 +124,19 @@ def _missing(what: str) -> NoReturn:
 
 
 @pytest.fixture
-def look(browser: Any) -> Iterator[Callable[..., Page]]:
+def bare(browser: Any) -> Iterator[Page]:
+    """A page that shows no viewer yet. No error may come on its console."""
+    errors: list[str] = []
+    page = browser.new_page()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    yield page
+    page.close()
+    assert errors == []
+
+
+@pytest.fixture
+def look(browser: Any) -> Iterator[Look]:
     """A function that opens the page of a viewer. No error may come on the console of the page.
 
     With `refused`, the server may refuse a change.
@@ -133,7 +167,6 @@ def look(browser: Any) -> Iterator[Callable[..., Page]]:
                 else None
             ),
         )
-        page.on("response", lambda r: r.status >= 400 and print("RESP", r.status, r.url, r.request.post_data))
         page.on("dialog", lambda dialog: errors.append(f"a dialog: {dialog.message}"))
         page.goto(viewer.url)
         page.locator(".commit-list").wait_for()

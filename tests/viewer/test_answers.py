@@ -6,7 +6,7 @@ import base64
 import http.client
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import numpy as np
 import pandas as pd
 import pytest
-from viewers import PICTURE, Viewer, viewing
+from viewers import PICTURE, Serve, Viewer
 
 from vstate import Disk, Memory, Versioned
 from vstate.display.texts import text_hunks
@@ -50,18 +50,16 @@ def test_rows(viewer: Viewer) -> None:
     assert sought["found"] == 3  # its folded row
 
 
-def test_pages_of_one_moment(small: Path, make_small: Callable[[Path], None], tmp_path: Path) -> None:
+def test_pages_of_one_moment(small: Path, writer: Viewer, tmp_path: Path) -> None:
     """Later pages come from the list as it was, while another process commits; a list that is gone is 410."""
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store") as viewer:
-        first = viewer.get("/commits?limit=2")
-        with Versioned(Disk(tmp_path / "store")) as state:
-            state["new"] = 1
-            state.commit("newer")
-        page = viewer.get(f"/commits?limit=2&first=2&view={first['view']}")
-        assert [row["message"] for row in page["rows"]] == ["put 11", "put 10"]
-        assert viewer.get("/commits?limit=1")["rows"][0]["message"] == "newer"
-        assert viewer.ask("/commits?view=0123")[0] == 410
+    first = writer.get("/commits?limit=2")
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["new"] = 1
+        state.commit("newer")
+    page = writer.get(f"/commits?limit=2&first=2&view={first['view']}")
+    assert [row["message"] for row in page["rows"]] == ["put 11", "put 10"]
+    assert writer.get("/commits?limit=1")["rows"][0]["message"] == "newer"
+    assert writer.ask("/commits?view=0123")[0] == 410
 
 
 @pytest.mark.parametrize(
@@ -121,50 +119,48 @@ def test_values(viewer: Viewer) -> None:
     assert viewer.ask("/value?key=plan&path=nowhere")[0] == 404
 
 
-def test_pages_of_a_chat(tmp_path: Path) -> None:
+def test_pages_of_a_chat(state: Versioned, serve: Serve) -> None:
     """A call has its result though a page ends between them; an item that is no message is shown as it is."""
     call = {"id": "c", "function": {"name": "add", "arguments": "[2, 2]"}}
     chat: list[object] = [{"role": "user", "content": f"message {i}"} for i in range(1100)]
     chat[99] = {"role": "assistant", "content": "", "tool_calls": [call]}
     chat[1050] = ["not", "a", "message"]
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["chat"] = chat
-        state.commit()
-        state["chat"][100] = {"role": "tool", "tool_call_id": "c", "content": "4"}
-        state.commit()
-    with viewing(tmp_path / "store") as viewer:
-        last = viewer.get("/value?key=chat&limit=100")["view"]["messages"][-1]
-        assert (last["place"], last["new"]) == (99, False)
-        assert [(each["result"], each["new"]) for each in last["calls"]] == [("4", True)]
-        following = viewer.get("/value?key=chat&first=100&limit=100")["view"]["messages"]
-        assert following[0]["place"] == 101
-        odd = viewer.get("/value?key=chat&first=1050&limit=1")["view"]["messages"]
-        assert [(each["place"], each["text"]) for each in odd] == [(1050, "['not', 'a', 'message']")]
+    state["chat"] = chat
+    state.commit()
+    state["chat"][100] = {"role": "tool", "tool_call_id": "c", "content": "4"}
+    state.commit()
+    viewer = serve()
+    last = viewer.get("/value?key=chat&limit=100")["view"]["messages"][-1]
+    assert (last["place"], last["new"]) == (99, False)
+    assert [(each["result"], each["new"]) for each in last["calls"]] == [("4", True)]
+    following = viewer.get("/value?key=chat&first=100&limit=100")["view"]["messages"]
+    assert following[0]["place"] == 101
+    odd = viewer.get("/value?key=chat&first=1050&limit=1")["view"]["messages"]
+    assert [(each["place"], each["text"]) for each in odd] == [(1050, "['not', 'a', 'message']")]
 
 
-def test_marks_in_tables(tmp_path: Path) -> None:
+def test_marks_in_tables(state: Versioned, serve: Serve) -> None:
     """Changed cells are marked by the labels of their rows; so is a column that changed in many places."""
     columns = ["price", "price", "rows", "many"]
     frame = pd.DataFrame([[i, i, i, i] for i in range(12)], index=range(110, -10, -10), columns=columns)
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["frame"], state["records"] = frame, [{"a": i, "odd name": i} for i in range(5)]
-        state["large"] = ["x" * 17_000_000]
-        state.commit()
-        changed = frame.copy()
-        changed.iloc[1, 1] = -1
-        changed.iloc[2, 2] = -1
-        changed["many"] += 1
-        state["frame"] = pd.concat([changed, pd.DataFrame([[1, 1, 1, 1]], index=[500], columns=columns)])
-        state["records"][3]["odd name"] = -1
-        state["large"] = ["y" * 17_000_000]
-        state.commit()
-    with viewing(tmp_path / "store") as viewer:
-        view = viewer.get("/value?key=frame")["view"]
-        cells = [[row, column] for row, column in view["changed"] if column < 3 or row == 12]
-        assert cells == [[1, 0], [1, 1], [2, 2], *([12, column] for column in range(4))]
-        assert view["changed_columns"] == [3]
-        assert viewer.get("/value?key=records")["view"]["changed"] == [[3, 1]]
-        assert "not marked" in viewer.get("/value?key=large")["view"]["note"]
+    state["frame"], state["records"] = frame, [{"a": i, "odd name": i} for i in range(5)]
+    state["large"] = ["x" * 17_000_000]
+    state.commit()
+    changed = frame.copy()
+    changed.iloc[1, 1] = -1
+    changed.iloc[2, 2] = -1
+    changed["many"] += 1
+    state["frame"] = pd.concat([changed, pd.DataFrame([[1, 1, 1, 1]], index=[500], columns=columns)])
+    state["records"][3]["odd name"] = -1
+    state["large"] = ["y" * 17_000_000]
+    state.commit()
+    viewer = serve()
+    view = viewer.get("/value?key=frame")["view"]
+    cells = [[row, column] for row, column in view["changed"] if column < 3 or row == 12]
+    assert cells == [[1, 0], [1, 1], [2, 2], *([12, column] for column in range(4))]
+    assert view["changed_columns"] == [3]
+    assert viewer.get("/value?key=records")["view"]["changed"] == [[3, 1]]
+    assert "not marked" in viewer.get("/value?key=large")["view"]["note"]
 
 
 def test_pictures(viewer: Viewer) -> None:
@@ -197,77 +193,74 @@ def test_life(viewer: Viewer) -> None:
     assert [part["commit"]["message"] for part in parts] == ["begin", "answered", "answered"]
 
 
-def test_the_life_of_a_part(tmp_path: Path) -> None:
+def test_the_life_of_a_part(state: Versioned, serve: Serve) -> None:
     """The versions of a part are the commits that changed it; a page looks at so many versions of the key."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["plan"] = {"count": 0}
-        state.commit("0")
-        for i in range(1, 10):
-            state["plan"]["count"] = i
-            if i == 3:
-                state["plan"]["goal"] = "learn"
-            if i == 5:
-                state["plan"]["goal"] = "teach"
-            if i == 8:
-                del state["plan"]["goal"]
-            state.commit(str(i))
-    with viewing(tmp_path / "store") as viewer:
-        goals = viewer.get("/history?key=plan&path=goal")
-        found = [(each["message"], each["kind"], each["text"]) for each in goals["commits"]]
-        assert found == [("8", "removed", None), ("5", "modified", "teach"), ("3", "added", "learn")]
-        assert (goals["looked"], goals["next"]) == (10, None)
-        page = viewer.get("/history?key=plan&path=goal&limit=4")
-        assert ([each["message"] for each in page["commits"]], page["looked"]) == (["8"], 4)
-        page = viewer.get(f"/history?key=plan&limit=4&{urlencode(page['next'])}")
-        assert [each["message"] for each in page["commits"]] == ["5", "3"]
-        assert [each["number"] for each in viewer.get("/history?key=plan&path=count")["commits"][:2]] == [
-            9,
-            8,
-        ]
-        (line,) = viewer.get("/blame?key=plan&path=goal&rev=HEAD~2")["parts"]
-        assert (line["line"], line["path"], line["commit"]["message"]) == (1, "goal", "5")
+    state["plan"] = {"count": 0}
+    state.commit("0")
+    for i in range(1, 10):
+        state["plan"]["count"] = i
+        if i == 3:
+            state["plan"]["goal"] = "learn"
+        if i == 5:
+            state["plan"]["goal"] = "teach"
+        if i == 8:
+            del state["plan"]["goal"]
+        state.commit(str(i))
+    viewer = serve()
+    goals = viewer.get("/history?key=plan&path=goal")
+    found = [(each["message"], each["kind"], each["text"]) for each in goals["commits"]]
+    assert found == [("8", "removed", None), ("5", "modified", "teach"), ("3", "added", "learn")]
+    assert (goals["looked"], goals["next"]) == (10, None)
+    page = viewer.get("/history?key=plan&path=goal&limit=4")
+    assert ([each["message"] for each in page["commits"]], page["looked"]) == (["8"], 4)
+    page = viewer.get(f"/history?key=plan&limit=4&{urlencode(page['next'])}")
+    assert [each["message"] for each in page["commits"]] == ["5", "3"]
+    assert [each["number"] for each in viewer.get("/history?key=plan&path=count")["commits"][:2]] == [
+        9,
+        8,
+    ]
+    (line,) = viewer.get("/blame?key=plan&path=goal&rev=HEAD~2")["parts"]
+    assert (line["line"], line["path"], line["commit"]["message"]) == (1, "goal", "5")
 
 
-def test_the_life_of_an_item_follows_the_item(tmp_path: Path) -> None:
+def test_the_life_of_an_item_follows_the_item(state: Versioned, serve: Serve) -> None:
     """Items that come in front of it do not change it, as in blame, also from one page to the next."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["chat"] = [{"role": "user", "content": "first"}]
-        state.commit("said")
-        for number in range(6):
-            state["chat"].insert(0, {"role": "system", "content": f"rule {number}"})
-            state.commit(f"rule {number}")
-        state["chat"][6]["content"] = "first, edited"
-        state.commit("edited")
-    with viewing(tmp_path / "store") as viewer:
-        item = viewer.get("/history?key=chat&path=[6]")["commits"]
-        assert [(each["message"], each["kind"]) for each in item] == [
-            ("edited", "modified"),
-            ("said", "added"),
-        ]
-        assert item[-1]["text"] == "user: first"
-        page = viewer.get("/history?key=chat&path=[6]&limit=4")
-        assert page["next"]["path"] == "[3]"
-        rest = viewer.get(f"/history?key=chat&limit=40&{urlencode(page['next'])}")
-        assert [each["message"] for each in rest["commits"]] == ["said"]
-        blamed = viewer.get("/blame?key=chat")["parts"]
-        assert blamed[0]["text"] == "system: rule 5"
-        assert [each["commit"]["message"] for each in blamed[-2:]] == ["rule 0", "edited"]
+    state["chat"] = [{"role": "user", "content": "first"}]
+    state.commit("said")
+    for number in range(6):
+        state["chat"].insert(0, {"role": "system", "content": f"rule {number}"})
+        state.commit(f"rule {number}")
+    state["chat"][6]["content"] = "first, edited"
+    state.commit("edited")
+    viewer = serve()
+    item = viewer.get("/history?key=chat&path=[6]")["commits"]
+    assert [(each["message"], each["kind"]) for each in item] == [
+        ("edited", "modified"),
+        ("said", "added"),
+    ]
+    assert item[-1]["text"] == "user: first"
+    page = viewer.get("/history?key=chat&path=[6]&limit=4")
+    assert page["next"]["path"] == "[3]"
+    rest = viewer.get(f"/history?key=chat&limit=40&{urlencode(page['next'])}")
+    assert [each["message"] for each in rest["commits"]] == ["said"]
+    blamed = viewer.get("/blame?key=chat")["parts"]
+    assert blamed[0]["text"] == "system: rule 5"
+    assert [each["commit"]["message"] for each in blamed[-2:]] == ["rule 0", "edited"]
 
 
-def test_a_chat_that_came_as_a_whole_reads_message_by_message(tmp_path: Path) -> None:
+def test_a_chat_that_came_as_a_whole_reads_message_by_message(state: Versioned, serve: Serve) -> None:
     """Added and removed, its diff has the messages in words; a column is its first cells."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["chat"] = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
-        state["frame"] = pd.DataFrame({"x": [1.5, 2.5]})
-        state.commit("begin")
-        del state["chat"]
-        state.commit("removed")
-    with viewing(tmp_path / "store") as viewer:
-        for rev, side, kind in (("HEAD~1", "new", "added"), ("HEAD", "old", "removed")):
-            details = viewer.get(f"/diff?new={rev}&key=chat")["details"]
-            assert [each["kind"] for each in details] == [kind, kind]
-            assert [each[side]["text"] for each in details] == ["user: hello", "assistant: hi"]
-        assert viewer.get("/blame?key=frame")["parts"][0]["text"] == "float64, 2 cells: 1.5, 2.5"
+    state["chat"] = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    state["frame"] = pd.DataFrame({"x": [1.5, 2.5]})
+    state.commit("begin")
+    del state["chat"]
+    state.commit("removed")
+    viewer = serve()
+    for rev, side, kind in (("HEAD~1", "new", "added"), ("HEAD", "old", "removed")):
+        details = viewer.get(f"/diff?new={rev}&key=chat")["details"]
+        assert [each["kind"] for each in details] == [kind, kind]
+        assert [each[side]["text"] for each in details] == ["user: hello", "assistant: hi"]
+    assert viewer.get("/blame?key=frame")["parts"][0]["text"] == "float64, 2 cells: 1.5, 2.5"
 
 
 def test_of_a_long_text_only_a_page_is_read(tmp_path: Path) -> None:
@@ -314,45 +307,40 @@ class CountingReads(StoreWrapper):
         return found
 
 
-def test_the_sides_of_a_merge_begin_where_they_differ(tmp_path: Path) -> None:
+def test_the_sides_of_a_merge_begin_where_they_differ(state: Versioned, serve: Serve) -> None:
     """Long texts, and long values as texts, begin shortly before they differ; short ones are whole."""
     same = "the same for a long time, " * 40
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state.update({"text": f"{same}base", "dict": {"a": same, "b": 0}, "short": 1})
-        state.commit("base")
-        with state.fork("side") as side:
-            side.update({"text": f"{same}theirs", "dict": {"a": same, "b": 2}, "short": 2})
-            side.commit("theirs")
-        state.update({"text": f"{same}ours", "dict": {"a": same, "b": 1}, "short": 3})
-        state.commit("ours")
-    with viewing(tmp_path / "store") as viewer:
-        conflicts = viewer.get("/merge?ours=main&theirs=side")["conflicts"]
-        sides = {
-            each["key"]: [each[side]["text"] for side in ("base", "ours", "theirs")] for each in conflicts
-        }
+    state.update({"text": f"{same}base", "dict": {"a": same, "b": 0}, "short": 1})
+    state.commit("base")
+    with state.fork("side") as side:
+        side.update({"text": f"{same}theirs", "dict": {"a": same, "b": 2}, "short": 2})
+        side.commit("theirs")
+    state.update({"text": f"{same}ours", "dict": {"a": same, "b": 1}, "short": 3})
+    state.commit("ours")
+    conflicts = serve().get("/merge?ours=main&theirs=side")["conflicts"]
+    sides = {each["key"]: [each[side]["text"] for side in ("base", "ours", "theirs")] for each in conflicts}
     assert [text[-6:] for text in sides["text"]] == [", base", ", ours", "theirs"]
     assert {len(text) < 60 for text in [*sides["text"], *sides["dict"]]} == {True}
     assert [text[-7:] for text in sides["dict"]] == ["'b': 0}", "'b': 1}", "'b': 2}"]
     assert sides["short"] == ["1", "3", "2"]
 
 
-def test_a_table_tells_which_cells_changed(tmp_path: Path) -> None:
+def test_a_table_tells_which_cells_changed(state: Versioned, serve: Serve) -> None:
     """The oddest changes come first, by row and column; those of a list of records too."""
     frame = pd.DataFrame(
         {"a": range(500), "b": [float(n) for n in range(500)]}, index=[f"r{n}" for n in range(500)]
     )
     changed = frame.copy()
     changed.loc["r400", "b"], changed.loc["r7", "a"] = float("nan"), -1
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["frame"], state["rows"] = frame, [{"x": n, "y": n} for n in range(300)]
-        state.commit("begin")
-        state["frame"] = changed
-        state["rows"][250]["y"] = -1
-        state.commit("changed")
-    with viewing(tmp_path / "store") as viewer:
-        assert viewer.get("/value?key=frame")["view"]["changes"] == [[7, 0], [400, 1]]
-        assert viewer.get("/value?key=rows")["view"]["changes"] == [[250, 1]]
-        assert viewer.get("/value?key=rows&rev=HEAD~1&since=HEAD~1")["view"]["changes"] == []
+    state["frame"], state["rows"] = frame, [{"x": n, "y": n} for n in range(300)]
+    state.commit("begin")
+    state["frame"] = changed
+    state["rows"][250]["y"] = -1
+    state.commit("changed")
+    viewer = serve()
+    assert viewer.get("/value?key=frame")["view"]["changes"] == [[7, 0], [400, 1]]
+    assert viewer.get("/value?key=rows")["view"]["changes"] == [[250, 1]]
+    assert viewer.get("/value?key=rows&rev=HEAD~1&since=HEAD~1")["view"]["changes"] == []
 
 
 def test_the_life_of_a_merge_of_many_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,20 +374,19 @@ class Plan:
     goal: str
 
 
-def test_large_values(tmp_path: Path) -> None:
+def test_large_values(state: Versioned, serve: Serve) -> None:
     """An array of 100 MB is shown by its beginning, its range and its form; objects by their fields."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["array"] = np.arange(12_500_000, dtype=np.float64)
-        state["plan"] = Plan("learn")
-        state.commit()
-    with viewing(tmp_path / "store") as viewer:
-        view = viewer.get("/value?key=array&limit=3")["view"]
-        assert (view["shape"], view["elements"], view["next"]) == ([12_500_000], ["0.0", "1.0", "2.0"], 3)
-        assert view["histogram"]["sampled"]
-        assert viewer.get("/value?key=array&first=12499999")["view"]["elements"] == ["12499999.0"]
-        plan = viewer.get("/value?key=plan")
-        assert plan["kind"] == "object"
-        assert plan["parts"][0]["text"] == "learn"
+    state["array"] = np.arange(12_500_000, dtype=np.float64)
+    state["plan"] = Plan("learn")
+    state.commit()
+    viewer = serve()
+    view = viewer.get("/value?key=array&limit=3")["view"]
+    assert (view["shape"], view["elements"], view["next"]) == ([12_500_000], ["0.0", "1.0", "2.0"], 3)
+    assert view["histogram"]["sampled"]
+    assert viewer.get("/value?key=array&first=12499999")["view"]["elements"] == ["12499999.0"]
+    plan = viewer.get("/value?key=plan")
+    assert plan["kind"] == "object"
+    assert plan["parts"][0]["text"] == "learn"
 
 
 def test_health_of_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,15 +462,15 @@ def test_a_diff_that_is_cut_says_so() -> None:
     assert "more changes behind these" in hunks[-1].lines[-1].pieces[0].text
 
 
-def test_an_empty_store(tmp_path: Path) -> None:
+def test_an_empty_store(tmp_path: Path, serve: Serve) -> None:
     """A store without commits has an empty list."""
     Versioned(Disk(tmp_path / "store")).close()
-    with viewing(tmp_path / "store") as viewer:
-        answer = viewer.get("/commits?fold=1")
-        assert (answer["rows"], answer["complete"]) == ([], True)
-        assert viewer.get("/refs")["branches"] == []
-        assert viewer.get("/health")["keys"] == 0
-        assert viewer.ask("/keys")[0] == 404
+    viewer = serve()
+    answer = viewer.get("/commits?fold=1")
+    assert (answer["rows"], answer["complete"]) == ([], True)
+    assert viewer.get("/refs")["branches"] == []
+    assert viewer.get("/health")["keys"] == 0
+    assert viewer.ask("/keys")[0] == 404
 
 
 @pytest.mark.parametrize("room", [3_000, 15_000, 30_000, 60_000, 200_000])
@@ -529,25 +516,23 @@ def test_small_answers_are_not_held_back(viewer: Viewer) -> None:
     assert min(times[1:]) < 0.03
 
 
-def test_a_forged_conversation_is_bounded(tmp_path: Path) -> None:
+def test_a_forged_conversation_is_bounded(state: Versioned, serve: Serve) -> None:
     """A store of 2 kB, in which one long text stands in many calls of many messages."""
     long = "x" * 3000
     call = {"id": "c", "function": {"name": "f", "arguments": long}}
     use = {"type": "tool_use", "id": "u", "name": "f", "input": long}
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["chat"] = [{"role": "user", "content": "begin"}]
-        state.commit("begin")
-        state["chat"] += [
-            {"role": "assistant", "content": [use] * 50, "tool_calls": [call] * 50, "n": i}
-            for i in range(500)
-        ]
-        head = state.commit("forged")
+    state["chat"] = [{"role": "user", "content": "begin"}]
+    state.commit("begin")
+    state["chat"] += [
+        {"role": "assistant", "content": [use] * 50, "tool_calls": [call] * 50, "n": i} for i in range(500)
+    ]
+    head = state.commit("forged")
     assert head is not None
-    with viewing(tmp_path / "store", "--write") as viewer:
-        back = {"branch": "main", "rev": "main~1", "seen": head.id, "preview": True}
-        for answer in (
-            viewer.get("/diff?key=chat"),
-            viewer.get("/value?key=chat&limit=1000"),
-            viewer.ask("/rollback", back)[1],
-        ):
-            assert len(json.dumps(answer)) < 10_000_000
+    viewer = serve("--write")
+    back = {"branch": "main", "rev": "main~1", "seen": head.id, "preview": True}
+    for answer in (
+        viewer.get("/diff?key=chat"),
+        viewer.get("/value?key=chat&limit=1000"),
+        viewer.ask("/rollback", back)[1],
+    ):
+        assert len(json.dumps(answer)) < 10_000_000

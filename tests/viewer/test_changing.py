@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from viewers import Viewer, viewing
+from viewers import Serve, Viewer
 
 from vstate import Disk, Memory, Versioned
 from vstate.kv.base import OBJECT_PREFIX
@@ -15,13 +15,6 @@ from vstate.repo import Repository
 from vstate.viewer.changing import Body, Changing
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def writer(tmp_path: Path, make_small: Callable[[Path], None]) -> Iterator[Viewer]:
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store", "--write") as found:
-        yield found
 
 
 def heads(viewer: Viewer) -> dict[str, str]:
@@ -45,7 +38,7 @@ def both(viewer: Viewer, path: str, body: dict[str, Any]) -> dict[str, Any]:
     return dict(answer) | {"changes": trial["changes"]}
 
 
-def test_moves(writer: Viewer, tmp_path: Path) -> None:
+def test_moves(writer: Viewer, state: Versioned) -> None:
     """Fork, tag, rollback, undo and revert do as the commands of these names."""
     seen = heads(writer)["main"]
     both(writer, "/branches", {"name": "fork", "at": "v1"})
@@ -60,11 +53,11 @@ def test_moves(writer: Viewer, tmp_path: Path) -> None:
     assert (status, "main has moved since the page showed it" in answer["error"]) == (409, True)
     reverted = both(writer, "/revert", {"branch": "main", "rev": "main", "seen": seen})
     assert [change["key"] for change in reverted["changes"]["changes"]] == ["plan"]
-    with Versioned(Disk(tmp_path / "store")) as state:
-        assert state["plan"]["steps"] == ["read", "think"]
+    state.refresh()
+    assert state["plan"]["steps"] == ["read", "think"]
 
 
-def test_merge(writer: Viewer, tmp_path: Path) -> None:
+def test_merge(writer: Viewer, state: Versioned) -> None:
     """A merge on trial shows base, ours and theirs of a conflict, and the result of a choice."""
     trial = writer.get("/merge?ours=main&theirs=other")
     (conflict,) = trial["conflicts"]
@@ -81,39 +74,37 @@ def test_merge(writer: Viewer, tmp_path: Path) -> None:
     assert writer.ask("/merge", body | {"choices": {"score/b": []}})[0] == 400
     assert writer.ask("/merge", body)[0] == 409
     both(writer, "/merge", body | {"choices": {"score/b": "theirs"}})
-    with Versioned(Disk(tmp_path / "store")) as state:
-        assert (state["score/b"], "bytes" in state) == (7.5, False)
+    state.refresh()
+    assert (state["score/b"], "bytes" in state) == (7.5, False)
 
 
-def test_a_policy_that_resolves_some(tmp_path: Path) -> None:
+def test_a_policy_that_resolves_some(state: Versioned, serve: Serve) -> None:
     """A policy that resolves one conflict and not another: both are listed, with what became of each."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["count"], state["name"] = 1, "a"
-        state.commit()
-        with state.fork("other") as other:
-            other["count"], other["name"] = 2, "b"
-            other.commit()
-        state["count"], state["name"] = 4, "c"
-        state.commit()
-    with viewing(tmp_path / "store") as viewer:
-        trial = viewer.get("/merge?ours=main&theirs=other&policy=counter")
-        count, name = trial["conflicts"]
-        assert (count["key"], count["policy"], count["result"]["text"]) == ("count", "counter", "5")
-        assert (name["key"], name["policy"], name["result"]) == ("name", None, None)
-        assert (trial["strategy"], trial["changes"]) == ("conflict", None)
-        trial = viewer.get("/merge?ours=main&theirs=other&policy=counter&take_theirs=name")
-        assert (trial["strategy"], trial["conflicts"][1]["result"]["text"]) == ("merge", "b")
+    state["count"], state["name"] = 1, "a"
+    state.commit()
+    with state.fork("other") as other:
+        other["count"], other["name"] = 2, "b"
+        other.commit()
+    state["count"], state["name"] = 4, "c"
+    state.commit()
+    viewer = serve()
+    trial = viewer.get("/merge?ours=main&theirs=other&policy=counter")
+    count, name = trial["conflicts"]
+    assert (count["key"], count["policy"], count["result"]["text"]) == ("count", "counter", "5")
+    assert (name["key"], name["policy"], name["result"]) == ("name", None, None)
+    assert (trial["strategy"], trial["changes"]) == ("conflict", None)
+    trial = viewer.get("/merge?ours=main&theirs=other&policy=counter&take_theirs=name")
+    assert (trial["strategy"], trial["conflicts"][1]["result"]["text"]) == ("merge", "b")
 
 
-def test_a_damaged_value_does_not_stop_a_move(writer: Viewer, tmp_path: Path) -> None:
+def test_a_damaged_value_does_not_stop_a_move(writer: Viewer, state: Versioned) -> None:
     """One can go back from a commit whose value is damaged: its key says so, and the move is made."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["table"] = ["x" * 5000] * 3
-        head = state.commit("damaged later")
-        assert head is not None
-        entry = state.repo.entry(head.root, "table")
-        assert entry is not None
-        state.store.delete(OBJECT_PREFIX + next(entry.links).id.hex())
+    state["table"] = ["x" * 5000] * 3
+    head = state.commit("damaged later")
+    assert head is not None
+    entry = state.repo.entry(head.root, "table")
+    assert entry is not None
+    state.store.delete(OBJECT_PREFIX + next(entry.links).id.hex())
     body = {"branch": "main", "rev": "v1", "seen": head.id}
     trial = writer.ask("/rollback", body | {"preview": True})[1]
     (table,) = (change for change in trial["changes"]["changes"] if change["key"] == "table")
@@ -133,18 +124,17 @@ def test_what_was_seen_is_merged(writer: Viewer, tmp_path: Path) -> None:
     assert made["message"] == "Merge other into main"
 
 
-def test_an_edit_keeps_the_expiry(tmp_path: Path) -> None:
+def test_an_edit_keeps_the_expiry(state: Versioned, serve: Serve) -> None:
     """The key of the new value expires when the old one would have."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["k"] = 1
-        state.expire("k", 3600)
-        commit = state.commit()
+    state["k"] = 1
+    state.expire("k", 3600)
+    commit = state.commit()
     assert commit is not None
-    with viewing(tmp_path / "store", "--write") as writer:
-        edit = {"rev": "main", "key": "k", "path": "", "type": "int", "value": 5, "branch": "edit"}
-        assert writer.ask("/edit", edit)[0] == 200
-        before, after = (writer.get(f"/value?key=k&rev={rev}")["expires"][:16] for rev in ("main", "edit"))
-        assert before == after
+    writer = serve("--write")
+    edit = {"rev": "main", "key": "k", "path": "", "type": "int", "value": 5, "branch": "edit"}
+    assert writer.ask("/edit", edit)[0] == 200
+    before, after = (writer.get(f"/value?key=k&rev={rev}")["expires"][:16] for rev in ("main", "edit"))
+    assert before == after
 
 
 def test_edit(writer: Viewer, tmp_path: Path) -> None:
@@ -174,16 +164,14 @@ class Secret:
         self.name = "x"
 
 
-def test_objects_are_not_edited(tmp_path: Path) -> None:
+def test_objects_are_not_edited(state: Versioned, serve: Serve) -> None:
     """A value that holds an object is refused: only its pickle is known."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["secret"] = {"inside": Secret(), "count": 1}
-        state.commit()
-    with viewing(tmp_path / "store", "--write") as viewer:
-        edit = {"rev": "HEAD", "key": "secret", "path": "count", "type": "int", "value": 2, "branch": "edit"}
-        status, answer = viewer.ask("/edit", edit)
-        assert status == 400
-        assert "object" in answer["error"]
+    state["secret"] = {"inside": Secret(), "count": 1}
+    state.commit()
+    edit = {"rev": "HEAD", "key": "secret", "path": "count", "type": "int", "value": 2, "branch": "edit"}
+    status, answer = serve("--write").ask("/edit", edit)
+    assert status == 400
+    assert "object" in answer["error"]
 
 
 class Moves(Memory):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,24 +121,22 @@ def test_other_machines(small: Path) -> None:
     assert "--behind-tls" in result.stderr
 
 
-def test_changes_need_the_page(make_small: Callable[[Path], None], tmp_path: Path) -> None:
+def test_changes_need_the_page(writer: Viewer, tmp_path: Path) -> None:
     """A change needs the token and comes from the page itself, and only onto the commit that the page saw."""
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store", "--write") as viewer:
-        cookie = viewer.send(f"/?token={viewer.token}")[1]["set-cookie"].partition(";")[0]
-        body = {"name": "new", "at": "HEAD"}
-        assert viewer.send("/api/v1/branches", body, Cookie=cookie)[0] == 403
-        assert viewer.send("/api/v1/branches", body, Cookie=cookie, Origin="null")[0] == 403
-        given = {"Cookie": cookie, "Origin": viewer.base}
-        assert viewer.send("/api/v1/branches", body, **given, Content_Type="text/plain")[0] == 415
-        assert viewer.send("/api/v1/branches", body, **given)[0] == 200
-        seen = viewer.get("/commits/HEAD")["id"]
-        with Versioned(Disk(tmp_path / "store")) as state:
-            state["new"] = 1
-            state.commit("meanwhile")
-        status, answer = viewer.ask("/rollback", {"branch": "main", "rev": "v1", "seen": seen})
-        assert status == 409
-        assert "moved" in answer["error"]
+    cookie = writer.send(f"/?token={writer.token}")[1]["set-cookie"].partition(";")[0]
+    body = {"name": "new", "at": "HEAD"}
+    assert writer.send("/api/v1/branches", body, Cookie=cookie)[0] == 403
+    assert writer.send("/api/v1/branches", body, Cookie=cookie, Origin="null")[0] == 403
+    given = {"Cookie": cookie, "Origin": writer.base}
+    assert writer.send("/api/v1/branches", body, **given, Content_Type="text/plain")[0] == 415
+    assert writer.send("/api/v1/branches", body, **given)[0] == 200
+    seen = writer.get("/commits/HEAD")["id"]
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["new"] = 1
+        state.commit("meanwhile")
+    status, answer = writer.ask("/rollback", {"branch": "main", "rev": "v1", "seen": seen})
+    assert status == 409
+    assert "moved" in answer["error"]
 
 
 def test_ctrl_c(small: Path) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from viewers import viewing
+from viewers import Viewer
 
 from vstate import Memory
 from vstate.repo.repository import Repository
@@ -33,28 +32,26 @@ QUERIES = {
 FURTHER = ["/value?key=chat", "/value?key=table", "/diff?new=other&key=notes", "/merge?ours=main&theirs=v1"]
 
 
-def test_answers(make_small: Callable[[Path], None], tmp_path: Path) -> None:
+def test_answers(writer: Viewer) -> None:
     """Each answer has all members of its schema, and no other ones; errors too."""
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store", "--write") as viewer:
-        document = viewer.get("/openapi.json")
+    document = writer.get("/openapi.json")
 
-        def check(path: str, answer: Any, method: str = "get", status: str = "200") -> None:
-            responses = document["paths"][path][method]["responses"]
-            schema = responses[status]["content"]["application/json"]["schema"]
-            jsonschema.validate(answer, {**schema, "components": document["components"]})
+    def check(path: str, answer: Any, method: str = "get", status: str = "200") -> None:
+        responses = document["paths"][path][method]["responses"]
+        schema = responses[status]["content"]["application/json"]["schema"]
+        jsonschema.validate(answer, {**schema, "components": document["components"]})
 
-        for path in Reading(Repository(Memory())).answers:
-            check(path, viewer.get(path + QUERIES.get(path, "")))
-        for request in FURTHER:
-            check(request.partition("?")[0], viewer.get(request))
-        check("/commits/{rev}", viewer.get("/commits/v1"))
-        check("/value", viewer.ask("/value?key=absent")[1], status="default")
-        branch = {"name": "new", "at": "v1", "preview": True}
-        check("/branches", viewer.ask("/branches", branch)[1], "post")
-        seen = viewer.get("/commits/main")["id"]
-        back = {"branch": "main", "rev": "v1", "seen": seen, "preview": True}
-        check("/rollback", viewer.ask("/rollback", back)[1], "post")
+    for path in Reading(Repository(Memory())).answers:
+        check(path, writer.get(path + QUERIES.get(path, "")))
+    for request in FURTHER:
+        check(request.partition("?")[0], writer.get(request))
+    check("/commits/{rev}", writer.get("/commits/v1"))
+    check("/value", writer.ask("/value?key=absent")[1], status="default")
+    branch = {"name": "new", "at": "v1", "preview": True}
+    check("/branches", writer.ask("/branches", branch)[1], "post")
+    seen = writer.get("/commits/main")["id"]
+    back = {"branch": "main", "rev": "v1", "seen": seen, "preview": True}
+    check("/rollback", writer.ask("/rollback", back)[1], "post")
 
 
 def test_addresses() -> None:

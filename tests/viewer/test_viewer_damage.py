@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.datastructures import QueryParams
-from viewers import viewing
+from viewers import Serve
 from vstate_cli.tools import ToolFailure, Tools
 
 from vstate import Disk, Memory, Versioned, VStateError
@@ -115,17 +115,17 @@ def test_every_address_and_tool_is_asked() -> None:
     assert all(inspect.signature(function).parameters for function in JOBS.values())
 
 
-def test_damage_is_logged(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_damage_is_logged(whole: dict[str, bytes], tmp_path: Path, serve: Serve) -> None:
     """The server answers 422 with the damage, and writes a line about it."""
     with Disk(tmp_path / "store") as store:
         store.set_many(whole)
         store.set("r/heads/main", b"nonsense")
-    with viewing(tmp_path / "store") as viewer:
-        status, answer = viewer.ask("/commits?rev=main")
-        assert (status, "heads/main holds no commit id" in answer["error"]) == (422, True)
-        viewer.process.terminate()
-        assert viewer.process.stderr is not None
-        assert "/commits: " in viewer.process.stderr.read()
+    viewer = serve()
+    status, answer = viewer.ask("/commits?rev=main")
+    assert (status, "heads/main holds no commit id" in answer["error"]) == (422, True)
+    viewer.process.terminate()
+    assert viewer.process.stderr is not None
+    assert "/commits: " in viewer.process.stderr.read()
 
 
 @pytest.mark.parametrize("value", ["".join(f"line {n}\n" for n in range(300_000)), [*range(120_000)]])

@@ -6,18 +6,16 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from viewers import Viewer, viewing
+from viewers import Look, Serve, Viewer
 
 from vstate import Disk, Versioned
 from vstate.repo.repository import Repository
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
-
-    Look = Callable[..., Page]
 
 pytestmark = pytest.mark.slow
 
@@ -178,23 +176,21 @@ def test_filter_and_search(look: Look, viewer: Viewer) -> None:
     page.locator(".commit.is-selected", has_text="other way").wait_for()
 
 
-def test_live(look: Look, make_small: Callable[[Path], None], tmp_path: Path) -> None:
+def test_live(look: Look, writer: Viewer, tmp_path: Path) -> None:
     """A commit of another process appears by itself; a page that does not follow stays where it is."""
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer)
-        page.locator(".commit-title h2", has_text="planned").wait_for()
-        with Versioned(Disk(tmp_path / "store")) as state:
-            state["new"] = 1
-            state.commit("made meanwhile")
-        page.locator(".commit-title h2", has_text="made meanwhile").wait_for()
-        page.keyboard.press("ArrowLeft")
-        page.locator(".commit-title h2", has_text="planned").wait_for()
-        with Versioned(Disk(tmp_path / "store")) as state:
-            state["new"] = 2
-            state.commit("and again")
-        page.get_by_text("and again").first.wait_for()
-        assert page.locator(".commit-title h2").inner_text() == "planned"
+    page = look(writer)
+    page.locator(".commit-title h2", has_text="planned").wait_for()
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["new"] = 1
+        state.commit("made meanwhile")
+    page.locator(".commit-title h2", has_text="made meanwhile").wait_for()
+    page.keyboard.press("ArrowLeft")
+    page.locator(".commit-title h2", has_text="planned").wait_for()
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["new"] = 2
+        state.commit("and again")
+    page.get_by_text("and again").first.wait_for()
+    assert page.locator(".commit-title h2").inner_text() == "planned"
 
 
 def test_merge_and_health(look: Look, viewer: Viewer) -> None:
@@ -216,99 +212,93 @@ def test_merge_and_health(look: Look, viewer: Viewer) -> None:
     page.locator(".sizes", has_text="table").first.wait_for()
 
 
-def test_changes(look: Look, make_small: Callable[[Path], None], tmp_path: Path) -> None:
+def test_changes(look: Look, writer: Viewer, tmp_path: Path, state: Versioned) -> None:
     """With --write a change shows first what it does, and is made then."""
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store", "--write") as viewer:
-        page = look(viewer, "key=plan&path=pair[0]")
-        page.get_by_role("button", name="Edit this value").click()
-        page.get_by_label("int").fill("41")
-        page.get_by_role("button", name="see what changes").click()
-        page.get_by_role("dialog").get_by_text("1 modified").wait_for()
-        page.get_by_role("dialog").get_by_role("button", name="Edit this value").click()
-        page.locator(".commit-title h2", has_text="Edit plan pair[0]").wait_for()
-        page.goto(f"{viewer.base}/#/?rev=v1")
-        page.get_by_role("button", name="Roll main back to this").click()
-        page.get_by_role("dialog").get_by_text("steps[2]").wait_for()
-        page.get_by_role("dialog").get_by_role("button", name="Roll main").click()
-        page.locator(".commit-title h2", has_text="Rollback to").wait_for()
-    with Versioned(Disk(tmp_path / "store"), branch="edit") as state:
-        assert state["plan"]["pair"] == (41, 2.5)
-    with Versioned(Disk(tmp_path / "store")) as state:
-        assert state["plan"]["steps"] == ["read", "think"]
+    page = look(writer, "key=plan&path=pair[0]")
+    page.get_by_role("button", name="Edit this value").click()
+    page.get_by_label("int").fill("41")
+    page.get_by_role("button", name="see what changes").click()
+    page.get_by_role("dialog").get_by_text("1 modified").wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Edit this value").click()
+    page.locator(".commit-title h2", has_text="Edit plan pair[0]").wait_for()
+    page.goto(f"{writer.base}/#/?rev=v1")
+    page.get_by_role("button", name="Roll main back to this").click()
+    page.get_by_role("dialog").get_by_text("steps[2]").wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Roll main").click()
+    page.locator(".commit-title h2", has_text="Rollback to").wait_for()
+    with Versioned(Disk(tmp_path / "store"), branch="edit") as edited:
+        assert edited["plan"]["pair"] == (41, 2.5)
+    state.refresh()
+    assert state["plan"]["steps"] == ["read", "think"]
 
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202eevil\x1b[31m"
 
 
-def test_a_hostile_store(look: Look, tmp_path: Path) -> None:
+def test_a_hostile_store(look: Look, state: Versioned, serve: Serve) -> None:
     """Markup of the store is shown as text, and characters that turn or hide text are written out."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state[f"k{EVIL}"] = {EVIL: [EVIL], "name": EVIL}
-        state["chat"] = [{"role": EVIL, "content": EVIL}, {"role": "user", "content": "javascript:alert(3)"}]
-        state["table"] = [{EVIL: EVIL, "b": 1}, {EVIL: "x", "b": 2}]
-        state["svg"] = b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(4)'/>" * 9
-        state.commit(EVIL, note=EVIL)
-        state.create_branch("a<b>c")
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer)
-        page.get_by_text("\\u202eevil\\u001b[31m").first.wait_for()
-        for key in ("chat", "table", "svg"):
-            page.locator(".key", has_text=key).first.click()
-            page.locator(".value").wait_for()
-            for tab in ("d", "l", "b", "v"):
-                page.keyboard.press(tab)
-                page.wait_for_timeout(100)
-        assert page.evaluate("document.querySelectorAll('#app img, #app script').length") == 0
-        assert "\u202e" not in page.locator("body").inner_text()
+    state[f"k{EVIL}"] = {EVIL: [EVIL], "name": EVIL}
+    state["chat"] = [{"role": EVIL, "content": EVIL}, {"role": "user", "content": "javascript:alert(3)"}]
+    state["table"] = [{EVIL: EVIL, "b": 1}, {EVIL: "x", "b": 2}]
+    state["svg"] = b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(4)'/>" * 9
+    state.commit(EVIL, note=EVIL)
+    state.create_branch("a<b>c")
+    page = look(serve())
+    page.get_by_text("\\u202eevil\\u001b[31m").first.wait_for()
+    for key in ("chat", "table", "svg"):
+        page.locator(".key", has_text=key).first.click()
+        page.locator(".value").wait_for()
+        for tab in ("d", "l", "b", "v"):
+            page.keyboard.press(tab)
+            page.wait_for_timeout(100)
+    assert page.evaluate("document.querySelectorAll('#app img, #app script').length") == 0
+    assert "\u202e" not in page.locator("body").inner_text()
 
 
-def test_an_empty_store(look: Look, tmp_path: Path) -> None:
+def test_an_empty_store(look: Look, tmp_path: Path, serve: Serve) -> None:
     """A store without commits says so, and shows the first commit, though the events begin after it."""
     Versioned(Disk(tmp_path / "store")).close()
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer)
-        held: list[Route] = []
-        page.route("**/api/v1/events", lambda route: held.append(route))
-        page.reload()
-        content(page, re.compile("no commits yet"))
-        with Versioned(Disk(tmp_path / "store")) as state:
-            state["k"] = 1
-            state.commit("the first")
-        page.wait_for_timeout(200)
-        held[0].continue_()
-        page.locator(".commit-title h2", has_text="the first").wait_for()
+    page = look(serve())
+    held: list[Route] = []
+    page.route("**/api/v1/events", lambda route: held.append(route))
+    page.reload()
+    content(page, re.compile("no commits yet"))
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["k"] = 1
+        state.commit("the first")
+    page.wait_for_timeout(200)
+    held[0].continue_()
+    page.locator(".commit-title h2", has_text="the first").wait_for()
 
 
-def test_many_commits(look: Look, tmp_path: Path) -> None:
+def test_many_commits(look: Look, tmp_path: Path, serve: Serve) -> None:
     """Rows of a long history are made as they are seen; the end is reached by one jump."""
     repo = Repository(Disk(tmp_path / "store", durability="process"))
     for i in range(MANY):
         repo.commit("main", set={"k": i}, message=f"{'turn' if i % 2 else 'rest'} {i}")
     repo.store.close()
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer)
-        page.get_by_text(f"{MANY:,} commits", exact=True).wait_for()
-        assert page.locator(".commit").count() < 60
-        page.locator(".commit-list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
-        page.get_by_text("rest 0", exact=True).wait_for()
-        with Versioned(Disk(tmp_path / "store")) as state:
-            state["k"] = -1
-            state.commit("newer")
-        page.get_by_text(f"{MANY + 1:,} commits", exact=True).wait_for()
-        page.get_by_text("rest 0", exact=True).click()  # the list has not moved by more than a row
-        page.locator(".commit-title h2", has_text="rest 0").wait_for()
-        page.keyboard.press("ArrowRight")
-        page.locator(".commit-title h2", has_text="turn 1").wait_for()
-        page.keyboard.press("g")
-        page.locator(".commit-title h2", has_text="newer").wait_for()
-        for _ in range(30):  # as a key that is held down: no step is lost
-            page.keyboard.press("ArrowLeft")
-        page.locator(".commit-title h2", has_text=f"rest {MANY - 30}").wait_for()
+    page = look(serve())
+    page.get_by_text(f"{MANY:,} commits", exact=True).wait_for()
+    assert page.locator(".commit").count() < 60
+    page.locator(".commit-list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
+    page.get_by_text("rest 0", exact=True).wait_for()
+    with Versioned(Disk(tmp_path / "store")) as state:
+        state["k"] = -1
+        state.commit("newer")
+    page.get_by_text(f"{MANY + 1:,} commits", exact=True).wait_for()
+    page.get_by_text("rest 0", exact=True).click()  # the list has not moved by more than a row
+    page.locator(".commit-title h2", has_text="rest 0").wait_for()
+    page.keyboard.press("ArrowRight")
+    page.locator(".commit-title h2", has_text="turn 1").wait_for()
+    page.keyboard.press("g")
+    page.locator(".commit-title h2", has_text="newer").wait_for()
+    for _ in range(30):  # as a key that is held down: no step is lost
+        page.keyboard.press("ArrowLeft")
+    page.locator(".commit-title h2", has_text=f"rest {MANY - 30}").wait_for()
 
 
 def test_a_file(
-    browser: Any, make_small: Callable[[Path], None], tmp_path: Path, run_vstate: Callable[..., str]
+    bare: Page, make_small: Callable[[Path], None], tmp_path: Path, run_vstate: Callable[..., str]
 ) -> None:
     """An exported page opens from disk: it has commits, keys, values, changes, pictures and versions.
 
@@ -322,52 +312,46 @@ def test_a_file(
         state.commit("odd names")
     run_vstate("view", str(store), "--export", str(file))
     assert '"name":"other"' not in file.read_text("utf-8")
-    page = browser.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.goto(file.as_uri())
-    page.locator(".commit-title h2", has_text="odd names").wait_for()
-    page.locator(".key", has_text="constructor").click()
-    page.locator(".part.is-added", has_text="toString").wait_for()
-    page.keyboard.press("l")
-    page.get_by_text("1 commit changed this key").wait_for()
-    page.keyboard.press("v")
-    page.locator(".key", has_text="__proto__").click()
-    page.locator(".leaf", has_text="2").wait_for()
-    page.keyboard.press("ArrowLeft")
-    page.locator(".commit-title h2", has_text="planned").wait_for()
-    page.keyboard.press("Escape")
-    content(page, "steps[2]")
-    page.locator(".key", has_text="plan").click()
-    page.locator(".part.is-modified", has_text="steps").wait_for()
-    page.locator(".key", has_text="chat").click()
-    page.locator(".call", has_text="calc").wait_for()
-    assert page.locator(".message.is-new").count() == 0  # in this commit
-    page.locator(".key", has_text="picture").click()
-    page.locator("figcaption", has_text="1 × 1").wait_for()
-    page.keyboard.press("l")
-    page.get_by_text("1 commit changed this key").wait_for()
-    page.keyboard.press("b")  # blame needs the server
-    page.get_by_role("tab", name="Life", selected=True).wait_for()
-    page.keyboard.press("ArrowLeft")
-    page.locator(".commit-title h2", has_text="scored").wait_for()
-    page.keyboard.press("/")
-    page.keyboard.type("think")
-    page.locator(".found a", has_text="steps[1]").click()
-    page.locator(".crumbs", has_text="[1]").wait_for()
-    assert page.get_by_role("tab", name="Blame").count() == 0
-    page.keyboard.press("l")  # the file has the versions of whole keys
-    assert page.get_by_role("tab").all_inner_texts() == ["Value", "Diff"]
+    bare.goto(file.as_uri())
+    bare.locator(".commit-title h2", has_text="odd names").wait_for()
+    bare.locator(".key", has_text="constructor").click()
+    bare.locator(".part.is-added", has_text="toString").wait_for()
+    bare.keyboard.press("l")
+    bare.get_by_text("1 commit changed this key").wait_for()
+    bare.keyboard.press("v")
+    bare.locator(".key", has_text="__proto__").click()
+    bare.locator(".leaf", has_text="2").wait_for()
+    bare.keyboard.press("ArrowLeft")
+    bare.locator(".commit-title h2", has_text="planned").wait_for()
+    bare.keyboard.press("Escape")
+    content(bare, "steps[2]")
+    bare.locator(".key", has_text="plan").click()
+    bare.locator(".part.is-modified", has_text="steps").wait_for()
+    bare.locator(".key", has_text="chat").click()
+    bare.locator(".call", has_text="calc").wait_for()
+    assert bare.locator(".message.is-new").count() == 0  # in this commit
+    bare.locator(".key", has_text="picture").click()
+    bare.locator("figcaption", has_text="1 × 1").wait_for()
+    bare.keyboard.press("l")
+    bare.get_by_text("1 commit changed this key").wait_for()
+    bare.keyboard.press("b")  # blame needs the server
+    bare.get_by_role("tab", name="Life", selected=True).wait_for()
+    bare.keyboard.press("ArrowLeft")
+    bare.locator(".commit-title h2", has_text="scored").wait_for()
+    bare.keyboard.press("/")
+    bare.keyboard.type("think")
+    bare.locator(".found a", has_text="steps[1]").click()
+    bare.locator(".crumbs", has_text="[1]").wait_for()
+    assert bare.get_by_role("tab", name="Blame").count() == 0
+    bare.keyboard.press("l")  # the file has the versions of whole keys
+    assert bare.get_by_role("tab").all_inner_texts() == ["Value", "Diff"]
     for name in ("heads/v1", "tags/v1"):
-        page.goto(f"{file.as_uri()}#/?branch={name}")
-        page.get_by_text("2 commits", exact=True).wait_for()
-    page.goto(f"{file.as_uri()}#/?key=&tab=diff")
-    page.locator(".detail", has_text="3").wait_for()
-    page.goto(f"{file.as_uri()}#/?rev=other")
-    page.locator(".commit-head .error").wait_for()
-    page.close()
-    assert errors == []
+        bare.goto(f"{file.as_uri()}#/?branch={name}")
+        bare.get_by_text("2 commits", exact=True).wait_for()
+    bare.goto(f"{file.as_uri()}#/?key=&tab=diff")
+    bare.locator(".detail", has_text="3").wait_for()
+    bare.goto(f"{file.as_uri()}#/?rev=other")
+    bare.locator(".commit-head .error").wait_for()
 
 
 @pytest.mark.parametrize(

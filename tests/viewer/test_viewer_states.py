@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from viewers import Viewer, viewing
+from viewers import Look, Serve, Viewer, viewing
 
 from vstate import Disk, Versioned
 from vstate.repo.repository import Repository
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-    Look = Callable[..., Page]
 
 pytestmark = pytest.mark.slow
 
@@ -54,47 +52,40 @@ def test_why_the_agent_said_that(look: Look, tmp_path: Path) -> None:
         page.locator(".message.is-new", has_text="We open at 10.").wait_for()
 
 
-def test_long_values_in_a_file(browser: Any, tmp_path: Path, run_vstate: Callable[..., str]) -> None:
+def test_long_values_in_a_file(
+    bare: Page, tmp_path: Path, state: Versioned, run_vstate: Callable[..., str]
+) -> None:
     """A file holds some pages of a long value, and says so; its newest messages are there at once."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(250)]
-        state["long chat"] = [{"role": "user", "content": f"message {i}"} for i in range(3000)]
-        state["text"] = "".join(f"line {i}\n" for i in range(20_000))
-        state["table"] = [{"a": i, "b": i} for i in range(3000)]
-        state.commit("begin", outcome="good")
+    state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(250)]
+    state["long chat"] = [{"role": "user", "content": f"message {i}"} for i in range(3000)]
+    state["text"] = "".join(f"line {i}\n" for i in range(20_000))
+    state["table"] = [{"a": i, "b": i} for i in range(3000)]
+    state.commit("begin", outcome="good")
     run_vstate("view", str(tmp_path / "store"), "--export", str(tmp_path / "history.html"))
-    page = browser.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(f"{(tmp_path / 'history.html').as_uri()}#/?key=chat")
-    page.locator(".message", has_text="message 249").wait_for()
-    page.get_by_role("button", name="200 earlier messages").click()
-    page.locator(".message", has_text="message 100").first.wait_for()
-    page.locator(".key", has_text="long chat").click()
-    page.get_by_text("This file holds the beginning of the value.").wait_for()
-    page.locator(".message", has_text="message 1099").wait_for()
-    page.locator(".key", has_text="text").click()
-    page.get_by_role("button", name="more characters").click()
-    page.get_by_role("button", name=re.compile(r"^\d,\d+ more characters")).click()
-    page.locator("pre", has_text="line 19999").wait_for()
-    page.locator(".key", has_text="table").click()
-    page.get_by_text("1,100 rows").wait_for()
-    page.get_by_role("searchbox").fill("info:outcome=bad")
-    page.get_by_role("searchbox").press("Enter")
-    page.get_by_text("by key: and by text only").wait_for()
-    page.close()
-    assert errors == []
+    bare.goto(f"{(tmp_path / 'history.html').as_uri()}#/?key=chat")
+    bare.locator(".message", has_text="message 249").wait_for()
+    bare.get_by_role("button", name="200 earlier messages").click()
+    bare.locator(".message", has_text="message 100").first.wait_for()
+    bare.locator(".key", has_text="long chat").click()
+    bare.get_by_text("This file holds the beginning of the value.").wait_for()
+    bare.locator(".message", has_text="message 1099").wait_for()
+    bare.locator(".key", has_text="text").click()
+    bare.get_by_role("button", name="more characters").click()
+    bare.get_by_role("button", name=re.compile(r"^\d,\d+ more characters")).click()
+    bare.locator("pre", has_text="line 19999").wait_for()
+    bare.locator(".key", has_text="table").click()
+    bare.get_by_text("1,100 rows").wait_for()
+    bare.get_by_role("searchbox").fill("info:outcome=bad")
+    bare.get_by_role("searchbox").press("Enter")
+    bare.get_by_text("by key: and by text only").wait_for()
 
 
-def test_a_frame_of_a_notebook(browser: Any, small: Path) -> None:
+def test_a_frame_of_a_notebook(bare: Page, small: Path) -> None:
     """In the sandboxed frame that a notebook shows, commits, keys, tabs and links lead as elsewhere."""
     with Versioned(Disk(small)) as state:
         frame_html = state.view()._repr_html_()
-    page = browser.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.set_content(f"<h1>A notebook</h1>{frame_html}")
-    frame = page.frame_locator("iframe")
+    bare.set_content(f"<h1>A notebook</h1>{frame_html}")
+    frame = bare.frame_locator("iframe")
     frame.locator(".commit-title h2", has_text="planned").wait_for()
     frame.locator(".commit", has_text="scored").click()
     frame.locator(".commit-title h2", has_text="scored").wait_for()
@@ -104,8 +95,6 @@ def test_a_frame_of_a_notebook(browser: Any, small: Path) -> None:
     frame.get_by_role("tab", name="Value").click()
     frame.get_by_role("link", name="steps").click()
     frame.locator(".crumbs", has_text="steps").wait_for()
-    page.close()
-    assert errors == []
 
 
 def test_the_link_on_a_page_of_another_site(browser: Any, viewer: Viewer, tmp_path: Path) -> None:
@@ -145,90 +134,84 @@ def test_a_list_that_is_gone(look: Look, viewer: Viewer) -> None:
     page.get_by_text("put 3", exact=True).wait_for()
 
 
-def test_a_branch_and_a_tag_of_one_name(look: Look, tmp_path: Path) -> None:
+def test_a_branch_and_a_tag_of_one_name(look: Look, state: Versioned, serve: Serve) -> None:
     """Both can be chosen."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["a"] = 1
-        state.commit("tagged")
-        state.tag("x")
-        state["a"] = 2
-        state.commit("on the branch")
-        state.create_branch("x")
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer)
-        page.get_by_role("link", name="HEAD · main").click()
-        page.get_by_role("cell", name="x", exact=True).get_by_role("link").click()
-        page.locator(".commit-title h2", has_text="on the branch").wait_for()
-        page.keyboard.press("n")
-        page.get_by_role("link", name="tags/x").click()
-        page.locator(".commit-title h2", has_text="tagged").wait_for()
+    state["a"] = 1
+    state.commit("tagged")
+    state.tag("x")
+    state["a"] = 2
+    state.commit("on the branch")
+    state.create_branch("x")
+    page = look(serve())
+    page.get_by_role("link", name="HEAD · main").click()
+    page.get_by_role("cell", name="x", exact=True).get_by_role("link").click()
+    page.locator(".commit-title h2", has_text="on the branch").wait_for()
+    page.keyboard.press("n")
+    page.get_by_role("link", name="tags/x").click()
+    page.locator(".commit-title h2", has_text="tagged").wait_for()
 
 
-def test_a_store_whose_main_is_empty(look: Look, tmp_path: Path) -> None:
+def test_a_store_whose_main_is_empty(look: Look, tmp_path: Path, serve: Serve) -> None:
     """The branches come first, newest first, with the names that people know; a click opens one."""
     with Disk(tmp_path / "store") as store:
         repo = Repository(store)
         for number in range(120):
             for text in ("begin", f"turn of {number}"):
                 repo.commit(f"threads/session%20{number}", message=text, set={"n": f"{text} {number}"})
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer)
-        page.get_by_role("heading", name="120 branches in threads/").wait_for()
-        rows = page.locator("table.branches tr")
-        assert rows.count() == 50
-        assert "threads/session 1192 commits" in rows.first.inner_text().replace("\t", "").replace("\n", "")
-        assert "turn of 119" in rows.first.inner_text()
-        page.get_by_text("70 more branches").wait_for()
-        page.get_by_label("Find a branch").fill("session 17")
-        page.get_by_role("link", name="threads/session 17", exact=True).click()
-        page.locator(".commit-title h2", has_text="turn of 17").wait_for()
-        assert page.locator(".commit-list [role=option]").count() == 2
-        page.locator("a.branch", has_text="threads/session 17").wait_for()
-        page.go_back()
-        page.get_by_role("heading", name="120 branches in threads/").wait_for()
+    page = look(serve())
+    page.get_by_role("heading", name="120 branches in threads/").wait_for()
+    rows = page.locator("table.branches tr")
+    assert rows.count() == 50
+    assert "threads/session 1192 commits" in rows.first.inner_text().replace("\t", "").replace("\n", "")
+    assert "turn of 119" in rows.first.inner_text()
+    page.get_by_text("70 more branches").wait_for()
+    page.get_by_label("Find a branch").fill("session 17")
+    page.get_by_role("link", name="threads/session 17", exact=True).click()
+    page.locator(".commit-title h2", has_text="turn of 17").wait_for()
+    assert page.locator(".commit-list [role=option]").count() == 2
+    page.locator("a.branch", has_text="threads/session 17").wait_for()
+    page.go_back()
+    page.get_by_role("heading", name="120 branches in threads/").wait_for()
 
 
-def test_answers_follow_the_refs(look: Look, tmp_path: Path) -> None:
+def test_answers_follow_the_refs(look: Look, tmp_path: Path, state: Versioned, serve: Serve) -> None:
     """A branch that moves leaves the head of the old commit, and comparisons with it are made anew."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["a"] = 1
-        state.commit("one")
-        state.create_branch("other")
-        state["a"] = 2
-        state.commit("two")
-        with viewing(tmp_path / "store") as viewer:
-            page = look(viewer)
-            page.locator(".commit-title .ref", has_text="main").wait_for()
-            state["a"] = 3
-            state.commit("three")
-            page.locator(".commit-title h2", has_text="three").wait_for()
-            page.keyboard.press("ArrowLeft")
-            page.locator(".commit-title h2", has_text="two").wait_for()
-            page.locator(".commit-title .ref").wait_for(state="detached")
-            page.goto(f"{viewer.base}/#/?against=other")
-            page.locator(".facts", has_text="0 added").wait_for()
-            with Versioned(Disk(tmp_path / "store"), branch="other") as other:
-                other["b"] = 1
-                other.commit("beside")
-            page.locator(".facts", has_text="1 removed").wait_for()
+    state["a"] = 1
+    state.commit("one")
+    state.create_branch("other")
+    state["a"] = 2
+    state.commit("two")
+    viewer = serve()
+    page = look(viewer)
+    page.locator(".commit-title .ref", has_text="main").wait_for()
+    state["a"] = 3
+    state.commit("three")
+    page.locator(".commit-title h2", has_text="three").wait_for()
+    page.keyboard.press("ArrowLeft")
+    page.locator(".commit-title h2", has_text="two").wait_for()
+    page.locator(".commit-title .ref").wait_for(state="detached")
+    page.goto(f"{viewer.base}/#/?against=other")
+    page.locator(".facts", has_text="0 added").wait_for()
+    with Versioned(Disk(tmp_path / "store"), branch="other") as other:
+        other["b"] = 1
+        other.commit("beside")
+    page.locator(".facts", has_text="1 removed").wait_for()
 
 
-def test_a_value_that_stays_is_not_drawn_anew(look: Look, tmp_path: Path) -> None:
+def test_a_value_that_stays_is_not_drawn_anew(look: Look, state: Versioned, serve: Serve) -> None:
     """Who reads a long conversation keeps the place while commits change other keys."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(90)]
-        state.commit("begin")
-        state["other"] = 0
-        state.commit("other")
-        with viewing(tmp_path / "store") as viewer:
-            page = look(viewer, "key=chat")
-            page.locator(".message", has_text="message 89").scroll_into_view_if_needed()
-            page.evaluate("document.querySelector('.chat').id = 'kept'")
-            for i in range(2):
-                state["other"] = f"now {i}"
-                state.commit(f"now {i}")
-                page.locator(".commit-title h2", has_text=f"now {i}").wait_for()
-            page.locator("#kept .message", has_text="message 89").wait_for()
+    state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(90)]
+    state.commit("begin")
+    state["other"] = 0
+    state.commit("other")
+    page = look(serve(), "key=chat")
+    page.locator(".message", has_text="message 89").scroll_into_view_if_needed()
+    page.evaluate("document.querySelector('.chat').id = 'kept'")
+    for i in range(2):
+        state["other"] = f"now {i}"
+        state.commit(f"now {i}")
+        page.locator(".commit-title h2", has_text=f"now {i}").wait_for()
+    page.locator("#kept .message", has_text="message 89").wait_for()
 
 
 def test_a_filter_without_a_match(look: Look, viewer: Viewer) -> None:
@@ -239,41 +222,33 @@ def test_a_filter_without_a_match(look: Look, viewer: Viewer) -> None:
     assert page.get_by_text("This store has no commits yet").count() == 0
 
 
-def test_a_dialog_ends_with_its_subject(
-    look: Look, make_small: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_a_dialog_ends_with_its_subject(look: Look, writer: Viewer) -> None:
     """The dialog of an edit closes when the way back leads to no key."""
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store", "--write") as viewer:
-        page = look(viewer)
-        page.locator(".key", has_text="notes").click()
-        page.get_by_role("button", name="Edit this value").click()
-        page.get_by_role("dialog").wait_for()
-        page.go_back()
-        page.get_by_role("dialog").wait_for(state="detached")
-        page.locator(".key", has_text="plan").click()
-        page.locator(".crumbs", has_text="plan").wait_for()
+    page = look(writer)
+    page.locator(".key", has_text="notes").click()
+    page.get_by_role("button", name="Edit this value").click()
+    page.get_by_role("dialog").wait_for()
+    page.go_back()
+    page.get_by_role("dialog").wait_for(state="detached")
+    page.locator(".key", has_text="plan").click()
+    page.locator(".crumbs", has_text="plan").wait_for()
 
 
-def test_the_viewer_ends(look: Look, make_small: Callable[[Path], None], tmp_path: Path) -> None:
+def test_the_viewer_ends(look: Look, writer: Viewer) -> None:
     """The page says that its viewer has ended, and what to do."""
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer)
-        page.locator(".commit-title h2", has_text="planned").wait_for()
-        viewer.process.terminate()
-        page.locator(".banner", has_text="The viewer has ended").wait_for()
+    page = look(writer)
+    page.locator(".commit-title h2", has_text="planned").wait_for()
+    writer.process.terminate()
+    page.locator(".banner", has_text="The viewer has ended").wait_for()
 
 
-def test_the_store_is_deleted(look: Look, make_small: Callable[[Path], None], tmp_path: Path) -> None:
+def test_the_store_is_deleted(look: Look, writer: Viewer, tmp_path: Path) -> None:
     """The page says so within some second, without a click, and follows no more."""
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer)
-        page.get_by_role("button", name="following").wait_for()
-        shutil.rmtree(tmp_path / "store")
-        page.locator(".banner", has_text="was removed").wait_for(timeout=3000)
-        page.get_by_role("button", name="follow", exact=True).wait_for()
+    page = look(writer)
+    page.get_by_role("button", name="following").wait_for()
+    shutil.rmtree(tmp_path / "store")
+    page.locator(".banner", has_text="was removed").wait_for(timeout=3000)
+    page.get_by_role("button", name="follow", exact=True).wait_for()
 
 
 def test_enter_opens_what_the_field_names(look: Look, viewer: Viewer) -> None:
@@ -317,23 +292,21 @@ def test_escape_leaves_one_thing_after_the_other(look: Look, viewer: Viewer) -> 
         page.wait_for_function("title => document.title === title", arg=title)
 
 
-def test_to_what_changed_in_a_table(look: Look, tmp_path: Path) -> None:
+def test_to_what_changed_in_a_table(look: Look, state: Versioned, serve: Serve) -> None:
     """A button scrolls to each changed cell; numbers are on the right."""
     rows = [{"name": f"row {n}", "value": n} for n in range(400)]
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["rows"] = rows
-        state.commit("begin")
-        state["rows"][300]["value"] = -1
-        state["rows"][20]["value"] = -2
-        state.commit("changed")
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer, "key=rows")
-        page.get_by_role("button", name="go to change 1 of 2").click()
-        page.locator("td.is-changed", has_text="-2").wait_for()
-        page.get_by_role("button", name="go to change 2 of 2").click()
-        cell = page.locator("td.is-changed", has_text="-1")
-        cell.wait_for()
-        assert cell.evaluate("cell => getComputedStyle(cell).textAlign") == "right"
+    state["rows"] = rows
+    state.commit("begin")
+    state["rows"][300]["value"] = -1
+    state["rows"][20]["value"] = -2
+    state.commit("changed")
+    page = look(serve(), "key=rows")
+    page.get_by_role("button", name="go to change 1 of 2").click()
+    page.locator("td.is-changed", has_text="-2").wait_for()
+    page.get_by_role("button", name="go to change 2 of 2").click()
+    cell = page.locator("td.is-changed", has_text="-1")
+    cell.wait_for()
+    assert cell.evaluate("cell => getComputedStyle(cell).textAlign") == "right"
 
 
 def test_a_part_has_its_own_life_and_blame(look: Look, viewer: Viewer) -> None:
@@ -358,95 +331,88 @@ def test_a_part_has_its_own_life_and_blame(look: Look, viewer: Viewer) -> None:
     page.get_by_role("tab", name="Diff", selected=True).wait_for()
 
 
-def test_a_fork_leaves_the_page_where_it_is(
-    look: Look, make_small: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_a_fork_leaves_the_page_where_it_is(look: Look, writer: Viewer) -> None:
     """After a fork or a tag, the page shows the same commit, with its new name."""
-    make_small(tmp_path / "store")
-    with viewing(tmp_path / "store", "--write") as viewer:
-        page = look(viewer, "rev=v1", refused=True)
-        page.get_by_role("button", name="Fork here").click()
-        page.get_by_label("name of the branch").fill("other")
-        page.keyboard.press("Enter")
-        page.get_by_role("dialog").get_by_text("already").wait_for()
-        page.get_by_label("name of the branch").fill("side")
-        page.keyboard.press("Enter")
-        page.get_by_role("dialog").get_by_text("The new branch side would stand at").wait_for()
-        page.get_by_role("dialog").get_by_role("button", name="Fork here").click()
-        page.locator(".commit-title .ref", has_text="side").wait_for()
-        assert page.locator(".commit-title h2").inner_text() == "answered"
-        assert "branch=" not in page.url
+    page = look(writer, "rev=v1", refused=True)
+    page.get_by_role("button", name="Fork here").click()
+    page.get_by_label("name of the branch").fill("other")
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog").get_by_text("already").wait_for()
+    page.get_by_label("name of the branch").fill("side")
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog").get_by_text("The new branch side would stand at").wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Fork here").click()
+    page.locator(".commit-title .ref", has_text="side").wait_for()
+    assert page.locator(".commit-title h2").inner_text() == "answered"
+    assert "branch=" not in page.url
 
 
-def test_edits(look: Look, tmp_path: Path) -> None:
+def test_edits(look: Look, tmp_path: Path, state: Versioned, serve: Serve) -> None:
     """Only what can be edited is offered, and what was typed stays when the name of the branch is taken."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["plain"] = {"flag": True, "big": 2**70}
-        state["text"] = "a\r\nb"
-        state["price"] = {"amount": 3, "exact": Decimal("1.5")}
-        state.commit("begin")
-        state.create_branch("edit")
-    with viewing(tmp_path / "store", "--write") as viewer:
-        page = look(viewer, "key=plain", refused=True)
-        page.locator(".part", has_text="flag").wait_for()
-        assert page.get_by_role("button", name="Edit this value").count() == 0
-        page.goto(f"{viewer.base}/#/?key=price&path=amount")
-        page.get_by_role("button", name="Edit this value").click()
-        page.get_by_role("dialog").get_by_text("holds an object").wait_for()
-        page.get_by_role("button", name="cancel").click()
-        page.goto(f"{viewer.base}/#/?key=text")
-        page.get_by_role("button", name="Edit this value").click()
-        page.get_by_role("dialog").get_by_text("cannot keep the line ends").wait_for()
-        page.get_by_role("button", name="cancel").click()
-        page.goto(f"{viewer.base}/#/?key=plain&path=flag")
-        page.get_by_role("button", name="Edit this value").click()
-        see = page.get_by_role("button", name="see what changes")
-        assert see.is_disabled()  # the value as it is
-        page.get_by_label("bool").select_option("False")
-        assert page.get_by_label("on the new branch").input_value() == "edit-2"
-        page.get_by_label("on the new branch").fill("edit")
-        see.click()
-        page.get_by_role("dialog").get_by_text("already").wait_for()
-        assert page.get_by_label("bool").input_value() == "False"
-        page.get_by_role("button", name="cancel").click()
-        page.goto(f"{viewer.base}/#/?key=plain&path=big")
-        page.get_by_role("button", name="Edit this value").click()
-        page.get_by_label("int").fill(str(2**70 + 1))
-        with Versioned(Disk(tmp_path / "store")) as state:  # the page follows, and the form stays
-            state["other"] = 1
-            state.commit("made meanwhile")
-        page.locator(".commit-title h2", has_text="made meanwhile").wait_for()
-        see.click()
-        page.locator("dialog .side.is-added", has_text=str(2**70 + 1)).wait_for()
-        page.get_by_role("dialog").get_by_role("button", name="Edit this value").click()
-        page.locator(".commit-title h2", has_text="Edit plain big").wait_for()
+    state["plain"] = {"flag": True, "big": 2**70}
+    state["text"] = "a\r\nb"
+    state["price"] = {"amount": 3, "exact": Decimal("1.5")}
+    state.commit("begin")
+    state.create_branch("edit")
+    viewer = serve("--write")
+    page = look(viewer, "key=plain", refused=True)
+    page.locator(".part", has_text="flag").wait_for()
+    assert page.get_by_role("button", name="Edit this value").count() == 0
+    page.goto(f"{viewer.base}/#/?key=price&path=amount")
+    page.get_by_role("button", name="Edit this value").click()
+    page.get_by_role("dialog").get_by_text("holds an object").wait_for()
+    page.get_by_role("button", name="cancel").click()
+    page.goto(f"{viewer.base}/#/?key=text")
+    page.get_by_role("button", name="Edit this value").click()
+    page.get_by_role("dialog").get_by_text("cannot keep the line ends").wait_for()
+    page.get_by_role("button", name="cancel").click()
+    page.goto(f"{viewer.base}/#/?key=plain&path=flag")
+    page.get_by_role("button", name="Edit this value").click()
+    see = page.get_by_role("button", name="see what changes")
+    assert see.is_disabled()  # the value as it is
+    page.get_by_label("bool").select_option("False")
+    assert page.get_by_label("on the new branch").input_value() == "edit-2"
+    page.get_by_label("on the new branch").fill("edit")
+    see.click()
+    page.get_by_role("dialog").get_by_text("already").wait_for()
+    assert page.get_by_label("bool").input_value() == "False"
+    page.get_by_role("button", name="cancel").click()
+    page.goto(f"{viewer.base}/#/?key=plain&path=big")
+    page.get_by_role("button", name="Edit this value").click()
+    page.get_by_label("int").fill(str(2**70 + 1))
+    with Versioned(Disk(tmp_path / "store")) as state:  # the page follows, and the form stays
+        state["other"] = 1
+        state.commit("made meanwhile")
+    page.locator(".commit-title h2", has_text="made meanwhile").wait_for()
+    see.click()
+    page.locator("dialog .side.is-added", has_text=str(2**70 + 1)).wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Edit this value").click()
+    page.locator(".commit-title h2", has_text="Edit plain big").wait_for()
     with Versioned(Disk(tmp_path / "store"), branch="edit-2") as state:
         assert state["plain"] == {"flag": True, "big": 2**70 + 1}
 
 
-def test_odd_keys(look: Look, tmp_path: Path) -> None:
+def test_odd_keys(look: Look, state: Versioned, serve: Serve) -> None:
     """The empty key has a value, a diff, a life and a pin as others; white space in keys is seen."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state[""], state["a\nb"], state["a b"] = {"in": 1}, 2, 3
-        state.commit("begin")
-    with viewing(tmp_path / "store", "--write") as viewer:
-        page = look(viewer)
-        page.locator(".key").first.wait_for()
-        assert page.locator(".key-name").all_inner_texts() == ['""', '"a\\nb"', "a b"]
-        page.locator(".key").first.click()
-        page.locator(".part", has_text="in").wait_for()
-        page.keyboard.press("p")
-        page.locator(".pin").wait_for()
-        page.keyboard.press("d")
-        page.locator(".detail").wait_for()
-        page.keyboard.press("l")
-        page.get_by_text("1 commit changed this key").wait_for()
-        page.locator(".key").nth(1).click()
-        page.keyboard.press("p")
-        page.locator(".pin", has_text='"a\\nb"').wait_for()
-        page.keyboard.press("Escape")
-        page.get_by_role("tab", name="Diff", selected=True).wait_for()
-        assert page.get_by_role("tab").count() == 1
+    state[""], state["a\nb"], state["a b"] = {"in": 1}, 2, 3
+    state.commit("begin")
+    page = look(serve("--write"))
+    page.locator(".key").first.wait_for()
+    assert page.locator(".key-name").all_inner_texts() == ['""', '"a\\nb"', "a b"]
+    page.locator(".key").first.click()
+    page.locator(".part", has_text="in").wait_for()
+    page.keyboard.press("p")
+    page.locator(".pin").wait_for()
+    page.keyboard.press("d")
+    page.locator(".detail").wait_for()
+    page.keyboard.press("l")
+    page.get_by_text("1 commit changed this key").wait_for()
+    page.locator(".key").nth(1).click()
+    page.keyboard.press("p")
+    page.locator(".pin", has_text='"a\\nb"').wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Diff", selected=True).wait_for()
+    assert page.get_by_role("tab").count() == 1
 
 
 def test_a_merge_is_in_the_address(look: Look, viewer: Viewer) -> None:
@@ -470,19 +436,17 @@ def test_a_merge_is_in_the_address(look: Look, viewer: Viewer) -> None:
     assert third.get_by_label("policy").input_value() == "ours"
 
 
-def test_arrows_step_beside_a_conversation(look: Look, tmp_path: Path) -> None:
+def test_arrows_step_beside_a_conversation(look: Look, state: Versioned, serve: Serve) -> None:
     """After a click in a conversation, the arrows still lead to other commits."""
-    with Versioned(Disk(tmp_path / "store")) as state:
-        state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(30)]
-        state.commit("begin")
-        state["chat"].append({"role": "assistant", "content": "answer"})
-        state.commit("answered")
-    with viewing(tmp_path / "store") as viewer:
-        page = look(viewer, "key=chat")
-        page.get_by_role("button", name="go to what is new").click()
-        page.keyboard.press("ArrowLeft")
-        page.locator(".commit-title h2", has_text="begin").wait_for()
-        page.keyboard.press("ArrowRight")
-        page.locator(".message.is-new", has_text="answer").wait_for()
-        page.keyboard.press("d")
-        page.locator(".side.is-added", has_text="assistant: answer").wait_for()
+    state["chat"] = [{"role": "user", "content": f"message {i}"} for i in range(30)]
+    state.commit("begin")
+    state["chat"].append({"role": "assistant", "content": "answer"})
+    state.commit("answered")
+    page = look(serve(), "key=chat")
+    page.get_by_role("button", name="go to what is new").click()
+    page.keyboard.press("ArrowLeft")
+    page.locator(".commit-title h2", has_text="begin").wait_for()
+    page.keyboard.press("ArrowRight")
+    page.locator(".message.is-new", has_text="answer").wait_for()
+    page.keyboard.press("d")
+    page.locator(".side.is-added", has_text="assistant: answer").wait_for()

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 PICTURE = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de"
@@ -83,3 +86,10 @@ def viewing(store: Path | str, *options: str) -> Iterator[Viewer]:
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+Serve = Callable[..., Viewer]
+"""The fixture that starts a viewer of the test's own store."""
+
+Look = Callable[..., "Page"]
+"""The fixture that opens a page of a viewer."""
