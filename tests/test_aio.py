@@ -15,33 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 
 import vstate
 from vstate import Disk, InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, StoreUnavailable, aio
 from vstate.testing import Faulty
 
 
-def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in an event loop of its own."""
+@pytest.fixture
+def state() -> aio.Versioned:
+    """A state in memory, which a test with `@opened` finds open."""
+    return aio.Versioned(Memory(), branch="main")
 
+
+def opened(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in an event loop of its own, in a block of its fixture `state`."""
+
+    @in_a_loop
     @wraps(test)
-    def run(*args: Any, **options: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **options), 200))
+    async def run(state: aio.Versioned, **options: Any) -> None:
+        async with state:
+            await test(state=state, **options)
 
     return run
-
-
-def _count_hops(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The calls that go to a worker thread from now on."""
-    hops: list[object] = []
-    run = aio.reading.Workers.run
-
-    def counted(workers: Any, function: Any, **options: Any) -> Any:
-        hops.append(function)
-        return run(workers, function, **options)
-
-    monkeypatch.setattr(aio.reading.Workers, "run", counted)
-    return hops
 
 
 class Slow(Memory):
@@ -109,91 +105,97 @@ async def test_it_opens_when_it_is_first_awaited() -> None:
         await aio.Versioned(Memory(), branch="..")
 
 
-@in_a_loop
-async def test_history_and_branches() -> None:
+@opened
+async def test_history_and_branches(state: aio.Versioned) -> None:
     """log, checkout, rollback, merge and others return their results without await."""
-    async with aio.Versioned(Memory(), branch="main") as state:
-        state["n"] = 1
-        first = await state.commit("one")
-        assert first is not None
-        other = await state.fork("other")
-        other["x"] = 1
-        await other.commit("x")
-        state["n"] = 2
-        await state.commit("two")
-        await state.tag("v2")
-        assert [commit.message async for commit in state.log()] == ["two", "one"]
-        old = await state.checkout(first.id)
-        assert (await old["n"], old.commit) == (1, first)
-        assert not hasattr(old, "set")
-        assert (await state.blame("n")).message == "two"
-        result = await state.merge("other")
-        assert result.merged_keys == ("x",)
-        assert sorted(await state.branches()) == ["main", "other"]
-        await state.rollback("v2")
-        assert not await state.contains("x")
-        assert list(await state.diff("v2", "other")) == ["n", "x"]
-        await state.switch("other")
-        assert await state["n"] == 1
-        with pytest.raises(ReadOnly):
-            old.sync["n"] = 5
+    state["n"] = 1
+    first = await state.commit("one")
+    assert first is not None
+    other = await state.fork("other")
+    other["x"] = 1
+    await other.commit("x")
+    state["n"] = 2
+    await state.commit("two")
+    await state.tag("v2")
+    assert [commit.message async for commit in state.log()] == ["two", "one"]
+    old = await state.checkout(first.id)
+    assert (await old["n"], old.commit) == (1, first)
+    assert not hasattr(old, "set")
+    assert (await state.blame("n")).message == "two"
+    result = await state.merge("other")
+    assert result.merged_keys == ("x",)
+    assert sorted(await state.branches()) == ["main", "other"]
+    await state.rollback("v2")
+    assert not await state.contains("x")
+    assert list(await state.diff("v2", "other")) == ["n", "x"]
+    await state.push(there := Memory())
+    with vstate.Versioned(there, branch="main") as sync:
+        sync["b"] = 2
+        sync.commit()
+    await state.pull(there)
+    assert await state["b"] == 2
+    await state.expire("b", 60)
+    assert await state.expires("b") is not None
+    await state.commit()
+    assert await state.purge() is None
+    await state.switch("other")
+    assert await state["n"] == 1
+    with pytest.raises(ReadOnly):
+        old.sync["n"] = 5
 
 
-@in_a_loop
-async def test_a_namespace() -> None:
+@opened
+async def test_a_namespace(state: aio.Versioned) -> None:
     """A namespace has the keys under a prefix. One commit covers all keys."""
-    async with aio.Versioned(Memory()) as state:
-        agent = state.namespace("agent").namespace("memory")
-        agent["k"] = 1
-        async with agent.transaction("in one"):
-            await agent.set("l", 2)
-        assert [item async for item in state.items()] == [("agent/memory/k", 1), ("agent/memory/l", 2)]
-        assert state.head is not None
-        assert state.head.message == "in one"
+    agent = state.namespace("agent").namespace("memory")
+    agent["k"] = 1
+    async with agent.transaction("in one"):
+        await agent.set("l", 2)
+    assert [item async for item in state.items()] == [("agent/memory/k", 1), ("agent/memory/l", 2)]
+    assert state.head is not None
+    assert state.head.message == "in one"
 
 
-@in_a_loop
-async def test_a_transaction_commits_or_discards() -> None:
+@opened
+async def test_a_transaction_commits_or_discards(state: aio.Versioned) -> None:
     """A transaction commits as `with state.transaction()` does.
 
     An inner one leaves the commit to the outer one.
     """
-    async with aio.Versioned(Memory()) as state:
-        async with state.transaction("outer"):
-            state["a"] = 1
-            with pytest.raises(ZeroDivisionError):
-                async with state.transaction():
-                    state["b"] = 1
-                    raise ZeroDivisionError
-            async with state.transaction():
-                state["c"] = 1
-        assert [commit.message async for commit in state.log()] == ["outer"]
-        assert [key async for key in state] == ["a", "c"]
+    async with state.transaction("outer"):
+        state["a"] = 1
         with pytest.raises(ZeroDivisionError):
             async with state.transaction():
-                state["d"] = 1
+                state["b"] = 1
                 raise ZeroDivisionError
-        assert not await state.contains("d")
+        async with state.transaction():
+            state["c"] = 1
+    assert [commit.message async for commit in state.log()] == ["outer"]
+    assert [key async for key in state] == ["a", "c"]
+    with pytest.raises(ZeroDivisionError):
+        async with state.transaction():
+            state["d"] = 1
+            raise ZeroDivisionError
+    assert not await state.contains("d")
 
 
-@in_a_loop
-async def test_transactions_of_tasks_follow_one_another() -> None:
+@opened
+async def test_transactions_of_tasks_follow_one_another(state: aio.Versioned) -> None:
     """Twenty tasks, more than there are threads, add to one number in transactions: none is lost or stuck."""
-    async with aio.Versioned(Memory()) as state:
-        state["n"] = 0
-        await state.commit()
+    state["n"] = 0
+    await state.commit()
 
-        async def add() -> None:
-            async with state.transaction():
-                value = await state["n"]
-                await asyncio.sleep(0)
-                await state.set("n", value + 1)
+    async def add() -> None:
+        async with state.transaction():
+            value = await state["n"]
+            await asyncio.sleep(0)
+            await state.set("n", value + 1)
 
-        async def update() -> None:
-            await state.apply(lambda now: now.__setitem__("n", now["n"] + 1))
+    async def update() -> None:
+        await state.apply(lambda now: now.__setitem__("n", now["n"] + 1))
 
-        await asyncio.gather(*(add() for _ in range(20)), *(update() for _ in range(20)))
-        assert await state["n"] == 40
+    await asyncio.gather(*(add() for _ in range(20)), *(update() for _ in range(20)))
+    assert await state["n"] == 40
 
 
 @in_a_loop
@@ -247,69 +249,28 @@ async def test_a_cancelled_commit_is_done_or_not_done() -> None:
         assert await state.commit() is None
 
 
-@in_a_loop
-async def test_cancelled_at_any_moment() -> None:
-    """If a call is cancelled at any moment, even twice, the handle and the store agree, and the next
-    commit is right.
-    """
-    for after in range(0, 30, 3):
-        store = Slow(0.01)
-        async with aio.Versioned(store, branch="main") as state:
-            state["a"] = after
-            task = asyncio.create_task(state.commit())
-            await asyncio.sleep(after / 1000)
-            for _ in range(2):
-                task.cancel()
-                await asyncio.sleep(0)
-            await asyncio.wait([task])
-            stored = vstate.Versioned(store, branch="main")
-            assert (stored.head and stored.head.id) == (state.head and state.head.id)
-            state["b"] = after
-            await state.commit()
-            stored.refresh()
-            assert dict(stored) == {"a": after, "b": after}
-
-
-@in_a_loop
-async def test_what_is_called_in_a_transaction_is_a_part_of_it() -> None:
+@opened
+async def test_what_is_called_in_a_transaction_is_a_part_of_it(state: aio.Versioned) -> None:
     """An update in a transaction waits for no turn, commits nothing by itself, and is undone with the
-    transaction.
+    transaction. So is the work of its tasks.
     """
-    async with aio.Versioned(Memory()) as state:
-        async with asyncio.timeout(100), state.transaction("outer"):
-            assert await state.apply(lambda inner: inner.__setitem__("n", 1)) is None
-            async with state.transaction("inner"):
-                await state.apply(lambda inner: inner.__setitem__("n", inner["n"] + 1))
-            assert await state["n"] == 2
-        with pytest.raises(ZeroDivisionError):
-            async with asyncio.timeout(100), state.transaction():
-                await state.apply(lambda inner: inner.__setitem__("n", 3))
-                1 / 0
+    async with asyncio.timeout(100), state.transaction("outer"):
+        assert await state.apply(lambda inner: inner.__setitem__("n", 1)) is None
+        async with state.transaction("inner"):
+            await state.apply(lambda inner: inner.__setitem__("n", inner["n"] + 1))
         assert await state["n"] == 2
-        assert [commit.message async for commit in state.log()] == ["outer"]
 
+    async def fail() -> None:
+        await state.apply(lambda inner: inner.__setitem__("n", 3))
+        raise ZeroDivisionError
 
-@in_a_loop
-async def test_a_cancelled_transaction_discards() -> None:
-    """A cancellation inside the block is an exception like any other, and gives the turn back."""
-    async with aio.Versioned(Memory()) as state:
-        entered = asyncio.Event()
-
-        async def work() -> None:
-            async with state.transaction():
-                state["a"] = 1
-                entered.set()
-                await asyncio.sleep(60)
-
-        task = asyncio.create_task(work())
-        await entered.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not await state.contains("a")
-        async with state.transaction():
-            state["b"] = 1
-        assert [key async for key in state] == ["b"]
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(100), state.transaction(), asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(fail())
+    assert caught.group_contains(ZeroDivisionError)
+    assert await state["n"] == 2
+    assert [commit.message async for commit in state.log()] == ["outer"]
 
 
 @asynccontextmanager
@@ -345,48 +306,47 @@ async def lease_threads(number: int) -> None:
     raise AssertionError([thread.name for thread in threading.enumerate()])
 
 
-@in_a_loop
+@opened
 @pytest.mark.parametrize("moment", ["at the beginning", "inside", "at the end"])
-async def test_a_transaction_ends_though_no_thread_is_free(moment: str) -> None:
+async def test_a_transaction_ends_though_no_thread_is_free(state: aio.Versioned, moment: str) -> None:
     """A transaction that is cancelled before its last thread begins still ends: discarded or committed,
     never in part.
     """
-    async with aio.Versioned(Memory()) as state:
-        entered, leave = asyncio.Event(), asyncio.Event()
-        raised: list[BaseException] = []  # with all frames, so that collecting them ends no transaction
+    entered, leave = asyncio.Event(), asyncio.Event()
+    raised: list[BaseException] = []  # with all frames, so that collecting them ends no transaction
 
-        async def work() -> None:
-            try:
-                async with state.transaction():
-                    state["a"] = 1
-                    entered.set()
-                    await leave.wait()
-            except BaseException as error:
-                raised.append(error)
-                raise
-
-        if moment == "at the beginning":
-            async with all_threads_busy(state) as over:
-                task = asyncio.create_task(work())
-                await asyncio.sleep(0.01)
-                task.cancel()
-                await asyncio.sleep(0.01)
-                over.set()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-            assert not entered.is_set()
+    async def work() -> None:
+        try:
             async with state.transaction():
-                pass
-            return
-        task = asyncio.create_task(work())
-        await entered.wait()
+                state["a"] = 1
+                entered.set()
+                await leave.wait()
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    if moment == "at the beginning":
         async with all_threads_busy(state) as over:
-            if moment == "at the end":
-                leave.set()
-                await asyncio.sleep(0.01)
-            await cancelled(task, over)
-        assert await state.contains("a") == (moment == "at the end") == (state.head is not None)
-        assert not state.sync.has_uncommitted
+            task = asyncio.create_task(work())
+            await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.sleep(0.01)
+            over.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert not entered.is_set()
+        async with state.transaction():
+            pass
+        return
+    task = asyncio.create_task(work())
+    await entered.wait()
+    async with all_threads_busy(state) as over:
+        if moment == "at the end":
+            leave.set()
+            await asyncio.sleep(0.01)
+        await cancelled(task, over)
+    assert await state.contains("a") == (moment == "at the end") == (state.head is not None)
+    assert not state.sync.has_uncommitted
 
 
 @in_a_loop
@@ -469,25 +429,6 @@ async def test_many_tasks_cancelled_at_any_moment() -> None:
     await lease_threads(0)
 
 
-@in_a_loop
-async def test_an_error_in_a_task_group_discards() -> None:
-    """An exception group is an exception like any other."""
-    async with aio.Versioned(Memory()) as state:
-
-        async def fail() -> None:
-            await state.set("a", 1)
-            raise ZeroDivisionError
-
-        with pytest.raises(ExceptionGroup) as caught:
-            async with state.transaction(), asyncio.TaskGroup() as group:
-                group.create_task(fail())
-                group.create_task(fail())
-        assert caught.group_contains(ZeroDivisionError)
-        assert await state.count() == 0
-        async with state.transaction():
-            state["b"] = 1
-
-
 def test_a_loop_that_is_gone_leaves_no_turn_held() -> None:
     """A handle outlives its event loop, even one that was closed in the middle of a transaction."""
     state = aio.Versioned(Memory())
@@ -526,22 +467,25 @@ def test_a_loop_that_is_gone_leaves_no_turn_held() -> None:
 
 
 def test_two_loops_share_a_handle() -> None:
-    """Loops in two threads, and one after another in a third, lose no increment."""
-    state = aio.Versioned(Memory())
+    """Loops in two threads open it at the same time, a third one goes on with it: no increment is lost."""
 
-    async def count() -> None:
-        for _ in range(20):
+    async def count(state: aio.Versioned) -> None:
+        async def add() -> None:
             async with state.transaction():
                 await state.set("n", await state.get("n", 0) + 1)
 
-    asyncio.run(count())
-    threads = [threading.Thread(target=lambda: asyncio.run(count())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
-    assert state.sync["n"] == 60
-    asyncio.run(state.close())
+        await asyncio.gather(*(add() for _ in range(6)))
+
+    for _ in range(10):
+        state = aio.Versioned(Memory(), branch="main")
+        threads = [threading.Thread(target=asyncio.run, args=(count(state),)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(100)
+        asyncio.run(count(state))
+        assert state.sync["n"] == 18
+        asyncio.run(state.close())
 
 
 @in_a_loop
@@ -579,31 +523,11 @@ async def test_opening_that_is_cancelled(entered: bool) -> None:
     assert len(opened) == 1
 
 
-def test_two_loops_open_one_handle() -> None:
-    """Two threads open the state at the same time."""
-    for _ in range(20):
-        state = aio.Versioned(Memory(), branch="main")
-        counted: list[int] = []
-
-        def count(state: aio.Versioned = state, counted: list[int] = counted) -> None:
-            async def many() -> None:
-                counted.extend(await asyncio.gather(*(state.count() for _ in range(5))))
-
-            asyncio.run(many())
-
-        threads = [threading.Thread(target=count) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(100)
-        assert counted == [0] * 10
-        asyncio.run(state.close())
-
-
 @in_a_loop
 async def test_a_closed_state_says_so() -> None:
     """A cancelled close still closes, and closing twice does no harm."""
     state = await aio.Versioned(Memory(), branch="main")
+    await state.set("a", 1)
     watch = await state.watch()
     async with all_threads_busy(state) as over:
         closing = asyncio.create_task(state.close())
@@ -611,22 +535,22 @@ async def test_a_closed_state_says_so() -> None:
         await cancelled(closing, over)
     assert watch.closed
     await state.close()
-    with pytest.raises(InvalidInput, match="closed"):
-        await state.count()
+    for call in (state.count, lambda: state["a"]):
+        with pytest.raises(InvalidInput, match="closed"):
+            await call()
 
 
-@in_a_loop
-async def test_a_mapping_with_the_names_of_options() -> None:
+@opened
+async def test_a_mapping_with_the_names_of_options(state: aio.Versioned) -> None:
     """`update` with a mapping sets every key of it, as a dict does."""
-    async with aio.Versioned(Memory()) as state:
-        await state.update({"a": 1}, message="m", attempts=2)
-        assert [item async for item in state.items()] == [("a", 1), ("attempts", 2), ("message", "m")]
-        await state.commit()
-        await state.apply(lambda now: now.update(b=1), message="said", attempts=1)
-        assert state.head is not None
-        assert state.head.message == "said"
-        with pytest.raises(InvalidInput):
-            await state.apply(lambda now: None, attempts=0)
+    await state.update({"a": 1}, message="m", attempts=2)
+    assert [item async for item in state.items()] == [("a", 1), ("attempts", 2), ("message", "m")]
+    await state.commit()
+    await state.apply(lambda now: now.update(b=1), message="said", attempts=1)
+    assert state.head is not None
+    assert state.head.message == "said"
+    with pytest.raises(InvalidInput):
+        await state.apply(lambda now: None, attempts=0)
 
 
 @in_a_loop
@@ -641,17 +565,16 @@ async def test_errors_come_out_as_they_are() -> None:
         assert await state.commit() is not None
 
 
-@in_a_loop
-async def test_many_watches_leave_the_other_work_alone() -> None:
+@opened
+async def test_many_watches_leave_the_other_work_alone(state: aio.Versioned) -> None:
     """Watches wait in threads of their own, so forty of them delay no call."""
-    async with aio.Versioned(Memory()) as state:
-        watches = [await state.watch("n") for _ in range(40)]
-        waiting = [asyncio.ensure_future(anext(watch)) for watch in watches]
-        await asyncio.sleep(0.01)
-        state["n"] = 1
-        await state.commit()
-        assert await asyncio.to_thread(lambda: "free") == "free"
-        assert [(key, change.new) for key, change, _ in await asyncio.gather(*waiting)] == [("n", 1)] * 40
+    watches = [await state.watch("n") for _ in range(40)]
+    waiting = [asyncio.ensure_future(anext(watch)) for watch in watches]
+    await asyncio.sleep(0.01)
+    state["n"] = 1
+    await state.commit()
+    assert await asyncio.to_thread(lambda: "free") == "free"
+    assert [(key, change.new) for key, change, _ in await asyncio.gather(*waiting)] == [("n", 1)] * 40
 
 
 @in_a_loop
@@ -767,18 +690,17 @@ async def test_a_watch_need_not_be_awaited() -> None:
     await other.close()
 
 
-@in_a_loop
-async def test_a_watch_goes_on_behind_a_cancelled_wait() -> None:
+@opened
+async def test_a_watch_goes_on_behind_a_cancelled_wait(state: aio.Versioned) -> None:
     """After a cancelled wait at the start, the watch still yields every commit since it was created."""
-    async with aio.Versioned(Memory(), branch="main") as state:
-        watching = state.watch("n")
-        waits = asyncio.create_task(anext(watching))
-        await asyncio.sleep(0)
-        time.sleep(0.05)  # the thread is done, and the watch has not heard of it
-        await cancelled(waits)
-        await state.set("n", 1)
-        await state.commit()
-        assert (await anext(watching))[1].new == 1
+    watching = state.watch("n")
+    waits = asyncio.create_task(anext(watching))
+    await asyncio.sleep(0)
+    time.sleep(0.05)  # the thread is done, and the watch has not heard of it
+    await cancelled(waits)
+    await state.set("n", 1)
+    await state.commit()
+    assert (await anext(watching))[1].new == 1
 
 
 async def limited(items: Any, number: int) -> Any:
@@ -789,45 +711,18 @@ async def limited(items: Any, number: int) -> Any:
             return
 
 
-@in_a_loop
-async def test_what_expires() -> None:
-    """expire, expires and purge work with await."""
-    async with aio.Versioned(Memory()) as state:
-        state["a"] = 1
-        await state.expire("a", 60)
-        assert await state.expires("a") is not None
-        await state.commit()
-        assert await state.purge() is None
-
-
-@in_a_loop
-async def test_push_and_pull() -> None:
-    """A branch can be pushed to another store, and pulled from there."""
-    there = Memory()
-    async with aio.Versioned(Memory(), branch="main") as state:
-        state["a"] = 1
-        await state.commit()
-        await state.push(there)
-        with vstate.Versioned(there, branch="main") as other:
-            other["b"] = 2
-            other.commit()
-        await state.pull(there)
-        assert await state["b"] == 2
-
-
-@in_a_loop
-async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end() -> None:
+@opened
+async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end(state: aio.Versioned) -> None:
     """`in` and `for` raise. Python would fall back on `state[0]`, `state[1]`, …, and never end."""
-    async with aio.Versioned() as state:
-        await state.set("plan", 1)
-        await state.commit("a plan")
-        for mapping in (state, state.namespace("a"), await state.checkout("HEAD")):
-            with pytest.raises(TypeError, match="async for key in state"):
-                list(mapping)
-            with pytest.raises(TypeError, match=r"await state\.contains\(key\)"):
-                assert "plan" in mapping
-            with pytest.raises(TypeError, match="async for key in state"):
-                await mapping.get(*mapping)
+    await state.set("plan", 1)
+    await state.commit("a plan")
+    for mapping in (state, state.namespace("a"), await state.checkout("HEAD")):
+        with pytest.raises(TypeError, match="async for key in state"):
+            list(mapping)
+        with pytest.raises(TypeError, match=r"await state\.contains\(key\)"):
+            assert "plan" in mapping
+        with pytest.raises(TypeError, match="async for key in state"):
+            await mapping.get(*mapping)
 
 
 @in_a_loop
@@ -847,60 +742,51 @@ async def test_tasks_commit_to_branches_without_a_working_tree() -> None:
 
 
 def test_nothing_is_missing() -> None:
-    """Every public method of the sync state exists here under the same name."""
+    """Every public method and argument of the sync state exists here under the same name."""
     other_ways = {"store", "root", "prefix", "popitem", "has_uncommitted", "before_commit"}
     names = {name for name, _ in inspect.getmembers(vstate.Versioned) if not name.startswith("_")}
     assert names - other_ways - set(dir(aio.Versioned)) == set()
-
-
-def test_the_arguments_are_those_of_the_sync_state() -> None:
-    """`help` shows each option, with its default and its type, and both states have the same."""
     assert inspect.signature(aio.Versioned) == inspect.signature(vstate.Versioned)
 
 
-@in_a_loop
-async def test_a_value_in_memory_is_read_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+@opened
+async def test_a_value_in_memory_is_read_without_a_thread(
+    state: aio.Versioned, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first read loads a value, in a thread. Later reads find it, and see each change and deletion."""
-    async with aio.Versioned(Memory()) as state:
-        await state.update({"part/a": [1], "part/b": 2, "gone": 3})
-        await state.commit()
-        part, snapshot = state.namespace("part"), await state.checkout("HEAD")
-        for mapping, key in ((state, "part/a"), (part, "a"), (snapshot, "part/a")):
-            await mapping[key]
-            hops = _count_hops(monkeypatch)
+    await state.update({"part/a": [1], "part/b": 2, "gone": 3})
+    await state.commit()
+    part, snapshot = state.namespace("part"), await state.checkout("HEAD")
+    for mapping, key in ((state, "part/a"), (part, "a"), (snapshot, "part/a")):
+        await mapping[key]
+        with monkeypatch.context() as without_threads:
+            without_threads.delattr(aio.reading.Workers, "run")
             assert await mapping[key] == [1]
             assert await mapping.get(key) is await mapping[key]
             assert await mapping.get_many([key, key]) == {key: [1]}
-            assert hops == []
-            assert await mapping.get_many([key, "absent"]) == {key: [1]}
-            monkeypatch.undo()
-        hops = _count_hops(monkeypatch)
-        assert await part.contains("a")
-        assert hops == []
-        (await part["a"]).append(2)
-        await state.commit()
-        assert await part["a"] == [1, 2]
-        assert await snapshot["part/a"] == [1]
-        del state.sync["gone"]
-        assert not await state.contains("gone")
-        await state.set("part/b", 5)
-        assert await part["b"] == 5
-        other: Any = []
-        assert not await state.contains(other)
-    with pytest.raises(InvalidInput, match="closed"):
-        await state["part/a"]
+            assert await part.contains("a")
+        assert await mapping.get_many([key, "absent"]) == {key: [1]}
+    (await part["a"]).append(2)
+    await state.commit()
+    assert await part["a"] == [1, 2]
+    assert await snapshot["part/a"] == [1]
+    del state.sync["gone"]
+    assert not await state.contains("gone")
+    await state.set("part/b", 5)
+    assert await part["b"] == 5
+    other: Any = []
+    assert not await state.contains(other)
 
 
-@in_a_loop
-async def test_reads_from_memory_let_other_tasks_run() -> None:
+@opened
+async def test_reads_from_memory_let_other_tasks_run(state: aio.Versioned) -> None:
     """A task that polls a value without another pause sees the change of another task."""
-    async with aio.Versioned(Memory()) as state:
-        await state.set("done", False)
+    await state.set("done", False)
 
-        async def finish() -> None:
-            state["done"] = True
+    async def finish() -> None:
+        state["done"] = True
 
-        task = asyncio.create_task(finish())
-        while not await state["done"]:
-            pass
-        await task
+    task = asyncio.create_task(finish())
+    while not await state["done"]:
+        pass
+    await task

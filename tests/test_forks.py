@@ -13,8 +13,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,6 @@ import vstate
 from vstate import Live, Memory, Snapshot, UncommittedWarning, Versioned, VStateError, aio, forks
 from vstate.kv import Cache, Prefixed, Tiered
 from vstate.managers import (
-    AgentCheckpoint,
-    AgentStateStore,
     StateConfig,
     StateManager,
     ToolExecution,
@@ -35,7 +33,7 @@ from vstate.managers import (
 from vstate.patterns import Journal
 from vstate.patterns.fields import Fields
 from vstate.patterns.journal import Journals
-from vstate.sessions import StateService, VersionedSession
+from vstate.sessions import StateService
 from vstate.values import builders, definitions, pickling
 
 pytestmark = [
@@ -88,6 +86,22 @@ class Gate:
             assert self.leave.wait(SECONDS)
 
 
+@contextmanager
+def stopped(gate: Gate, *calls: Inside) -> Iterator[None]:
+    """In this block, a thread makes each of these calls, and one of them waits at the gate. Then all end."""
+    gate.closed = True
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    try:
+        assert gate.reached.wait(SECONDS)
+        yield
+    finally:
+        gate.leave.set()
+        for thread in threads:
+            thread.join(SECONDS)
+
+
 class Gated(Memory):
     """A Memory with a gate before each read, or before each write."""
 
@@ -120,6 +134,11 @@ def counted(state: Any, inside: Inside = nothing) -> None:
     """Count in a mapping, with the function in the middle."""
     state["n"] = state.get("n", 0) + 1
     inside()
+
+
+def awaiting(work: Callable[[Inside], Coroutine[Any, Any, None]]) -> Call:
+    """A call that runs this in an event loop of its own."""
+    return lambda inside: asyncio.run(work(inside))
 
 
 class Doing:
@@ -279,7 +298,7 @@ def aio_transaction(store: Gated) -> Call:
             await state.set("n", 1)
             inside()
 
-    return lambda inside: asyncio.run(work(inside))
+    return awaiting(work)
 
 
 def state_manager(store: Gated) -> Call:
@@ -291,29 +310,18 @@ def state_manager(store: Gated) -> Call:
         assert await manager.get("n")
         await manager.flush()
 
-    return lambda inside: asyncio.run(work(inside))
+    return awaiting(work)
 
 
 def tool_manager(store: Gated) -> Call:
     manager = ToolStateManager(store)
 
-    def call(inside: Inside) -> None:
+    async def work(inside: Inside) -> None:
         inside()
         execution = ToolExecution(execution_id=os.urandom(8).hex(), tool_name="t", parameters={})
-        asyncio.run(manager.start_execution(execution))
+        await manager.start_execution(execution)
 
-    return call
-
-
-def agents(store: Gated) -> Call:
-    manager = AgentStateStore(store)
-
-    def call(inside: Inside) -> None:
-        inside()
-        checkpoint = AgentCheckpoint(agent_id="a", checkpoint_id=os.urandom(8).hex(), state={})
-        asyncio.run(manager.save_checkpoint(checkpoint))
-
-    return call
+    return awaiting(work)
 
 
 def manager_subscription(store: Gated) -> Call:
@@ -331,7 +339,7 @@ def manager_subscription(store: Gated) -> Call:
         await asyncio.wait_for(heard.wait(), SECONDS)
         await manager.unsubscribe("n", hear)
 
-    return lambda inside: asyncio.run(work(inside))
+    return awaiting(work)
 
 
 def service(store: Gated) -> Call:
@@ -343,7 +351,7 @@ def service(store: Gated) -> Call:
         inside()
         assert await kept.export_state("ann")
 
-    return lambda inside: asyncio.run(work(inside))
+    return awaiting(work)
 
 
 def stopped_service(store: Gated) -> Call:
@@ -352,20 +360,9 @@ def stopped_service(store: Gated) -> Call:
     async def work(inside: Inside) -> None:
         await kept.start()
         inside()
-        await kept.save_state("ann", {"a": 1})
         await kept.stop()
 
-    return lambda inside: asyncio.run(work(inside))
-
-
-def session(store: Gated) -> Call:
-    kept = VersionedSession(store)
-
-    def call(inside: Inside) -> None:
-        inside()
-        asyncio.run(kept.save_session_state("s", "ann"))
-
-    return call
+    return awaiting(work)
 
 
 def openai(store: Gated) -> Call:
@@ -377,7 +374,7 @@ def openai(store: Gated) -> Call:
         inside()
         assert await kept.get_items()
 
-    return lambda inside: asyncio.run(work(inside))
+    return awaiting(work)
 
 
 def langgraph(store: Gated) -> Call:
@@ -408,7 +405,7 @@ def pydantic_ai(store: Gated) -> Call:
         inside()
         assert await kept.load(id)
 
-    return lambda inside: asyncio.run(work(inside))
+    return awaiting(work)
 
 
 def through(front: Callable[[Gated], Any]) -> Callable[[Gated], Call]:
@@ -434,7 +431,7 @@ KINDS: dict[str, Callable[[Gated], Call]] = {
         kind.__name__: kind
         for kind in (update, commit, pickled, transaction, snapshot, live, journal, journals, fields)
         + (lease, watch, subscription, aio_update, aio_transaction)
-        + (state_manager, tool_manager, agents, manager_subscription, service, stopped_service, session)
+        + (state_manager, tool_manager, manager_subscription, service, stopped_service)
         + (openai, langgraph, pydantic_ai)
     },
     "Memory": through(lambda store: store),
@@ -458,16 +455,14 @@ def test_another_thread_is_in_the_call(kind: Callable[[Gated], Call], moment: st
     call(nothing)
     stop = {"reading": store.reading, "writing": store.writing}.get(moment, gate)
     ended: list[bool] = []
-    thread = threading.Thread(target=lambda: (call(gate), ended.append(True)))
-    stop.closed = True
-    thread.start()
-    while thread.is_alive() and not stop.reached.wait(0.01):
-        pass
-    try:
+
+    def work() -> None:
+        call(gate)
+        ended.append(True)
+        stop.reached.set()  # a call that does not read or write
+
+    with stopped(stop, work):
         statuses = [in_child(lambda: call(nothing)), in_child(lambda: call(nothing))]
-    finally:
-        stop.leave.set()
-    thread.join(SECONDS)
     assert statuses == [0, 0]
     assert ended == [True]
     call(nothing)
@@ -507,45 +502,35 @@ def test_a_child_of_a_child_of_an_idle_parent(kind: Callable[[Gated], Call]) -> 
 def test_another_thread_calls_all_the_time(name: str) -> None:
     """Whenever the fork comes, the child makes the call."""
     call, stop = KINDS[name](Gated()), threading.Event()
-    threads = [threading.Thread(target=lambda: [call(nothing) for _ in iter(stop.is_set, True)])]
-    for thread in threads:
-        thread.start()
+    thread = threading.Thread(target=lambda: [call(nothing) for _ in iter(stop.is_set, True)])
+    thread.start()
     try:
-        statuses = [in_child(lambda: call(nothing)) for _ in range(10)]
+        assert [in_child(lambda: call(nothing)) for _ in range(10)] == [0] * 10
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
-    assert statuses == [0] * 10
-
-
-def test_the_half_of_another_thread_is_undone() -> None:
-    """A transaction of a thread that is not in the child has not happened there: of a Live too."""
-    for make in (Versioned, Live):
-        state: Any = make()
-        state["k"] = 1
-        state.commit()
-        gate = Gate()
-        gate.closed = True
-
-        def work(state: Any = state, gate: Gate = gate) -> None:
-            with state.transaction():
-                state["k"] = 2
-                state["new"] = 3
-                gate()
-
-        def look(state: Any = state) -> None:
-            assert dict(state) == {"k": 1}
-            state.apply(lambda found: found.update(k=5))
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        assert gate.reached.wait(SECONDS)
-        status = in_child(look)
-        gate.leave.set()
         thread.join()
-        assert status == 0
-        assert dict(state) == {"k": 2, "new": 3}
+
+
+@pytest.mark.parametrize("make", [Versioned, Live])
+def test_the_half_of_another_thread_is_undone(make: Callable[[], Any]) -> None:
+    """A transaction of a thread that is not in the child has not happened there: of a Live too."""
+    state, gate = make(), Gate()
+    state["k"] = 1
+    state.commit()
+
+    def work() -> None:
+        with state.transaction():
+            state["k"] = 2
+            state["new"] = 3
+            gate()
+
+    def look() -> None:
+        assert dict(state) == {"k": 1}
+        state.apply(lambda found: found.update(k=5))
+
+    with stopped(gate, work):
+        assert in_child(look) == 0
+    assert dict(state) == {"k": 2, "new": 3}
 
 
 def test_a_subscription_is_the_parents_alone() -> None:
@@ -590,21 +575,13 @@ def test_calls_that_wait_are_the_parents_alone() -> None:
     """Records of threads that wait for a journal are not in a commit of the child."""
     store = Gated()
     records: Any = Journal(Versioned(store).repo, "log")
-    store.writing.closed = True
-    threads = [threading.Thread(target=records.append, args=(lambda index: ["parent"],)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    assert store.writing.reached.wait(SECONDS)
 
     def work() -> None:
         records.append(lambda index: ["child"])
         assert list(records.refresh()) == ["child"]
 
-    status = in_child(work)
-    store.writing.leave.set()
-    for thread in threads:
-        thread.join()
-    assert status == 0
+    with stopped(store.writing, *[lambda: records.append(lambda index: ["parent"])] * 3):
+        assert in_child(work) == 0
     assert list(records.refresh()) == ["parent"] * 3
 
 
@@ -613,18 +590,10 @@ def test_two_states_whose_hooks_read_each_other() -> None:
     one, other = Versioned(), Versioned()
     gates = Gate(), Gate()
     for state, read, gate in ((one, other, gates[0]), (other, one, gates[1])):
-        gate.closed = True
         state.before_commit(lambda state, read=read, gate=gate: (gate(), len(read.branches())))  # type: ignore[misc]
         state["k"] = 1
-    threads = [threading.Thread(target=state.commit) for state in (one, other)]
-    for thread in threads:
-        thread.start()
-    assert all(gate.reached.wait(SECONDS) for gate in gates)
-    assert in_child(lambda: (one.commit(), other.commit())) == 0
-    for gate in gates:
-        gate.leave.set()
-    for thread in threads:
-        thread.join(SECONDS)
+    with stopped(gates[0], one.commit), stopped(gates[1], other.commit):
+        assert in_child(lambda: (one.commit(), other.commit())) == 0
     assert [state.has_uncommitted for state in (one, other)] == [False, False]
 
 
@@ -669,31 +638,22 @@ def test_a_fork_beside_tasks_of_a_running_loop() -> None:
     assert Versioned(store, branch="main")["n"] == 5
 
 
-def test_a_thread_is_importing(tmp_path: Path) -> None:
+def test_a_thread_is_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child imports the module anew, where Python itself waits for the other thread for ever."""
     gate = Gate()
-    gate.closed = True
     (tmp_path / "late_module.py").write_text("import test_forks\ntest_forks.GATE()\nNAME = 'whole'\n")
-    sys.path.insert(0, str(tmp_path))
-    sys.modules["test_forks"] = sys.modules[__name__]
-    globals()["GATE"] = gate
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "test_forks", sys.modules[__name__])
+    monkeypatch.setitem(globals(), "GATE", gate)
 
     def load() -> None:
         import late_module  # type: ignore[import-not-found]
 
         assert late_module.NAME == "whole"
 
-    thread = threading.Thread(target=load)
-    try:
-        thread.start()
-        assert gate.reached.wait(SECONDS)
-        status = in_child(load)
-        gate.leave.set()
-        thread.join()
-    finally:
-        sys.path.remove(str(tmp_path))
-        sys.modules.pop("late_module", None)
-    assert status == 0
+    with stopped(gate, load):
+        assert in_child(load) == 0
+    del sys.modules["late_module"]
 
 
 @pytest.mark.parametrize(
@@ -708,7 +668,6 @@ def test_a_thread_is_importing(tmp_path: Path) -> None:
 def test_a_lock_of_the_process(held: Callable[[], Any]) -> None:
     """A class by value is stored and loaded in the child, which switches threads as often as its parent."""
     gate, usual = Gate(), sys.getswitchinterval()
-    gate.closed = True
 
     def hold() -> None:
         with held():
@@ -724,13 +683,8 @@ def test_a_lock_of_the_process(held: Callable[[], Any]) -> None:
             pass
         assert sys.getswitchinterval() == usual
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert gate.reached.wait(SECONDS)
-    status = in_child(work)
-    gate.leave.set()
-    thread.join()
-    assert status == 0
+    with stopped(gate, hold):
+        assert in_child(work) == 0
     assert sys.getswitchinterval() == usual
 
 

@@ -120,23 +120,20 @@ def test_an_exception_passes_through_and_changes_are_discarded() -> None:
     """
     state = Versioned()
     add("kept", state=state)
-    tree = state.head.root if state.head else None
-    held = state["list"]
+    assert state.head is not None
+    tree = state.head.root
     with pytest.raises(ValueError, match="no") as caught:
         add("gone", state=state, fail=True)
     assert caught.value.__cause__ is None
     assert state["list"] == ["kept"]
-    assert state.head is not None
     assert state.head.root == tree
     assert state.head.info["outcome"] == "error"
     error = events(state, kind="task.error")[0]
     assert (error.data["type"], error.data["message"], error.data["name"]) == ("ValueError", "no", "add")
     assert error.commit == state.head.id
-    assert held is not None
     with pytest.raises(KeyError):
         outer(state=state, fail=True)
-    assert "outer" not in state
-    assert state["list"] == ["kept"]
+    assert dict(state) == {"list": ["kept"]}
 
 
 @pytest.mark.parametrize(
@@ -222,17 +219,22 @@ def test_a_result_that_cannot_be_stored(mode: Any) -> None:
     assert messages(state) == ["Before lock", "lock()", "lock()", "add(value='x')"]
 
 
-def test_keep_keeps_what_cannot_be_stored() -> None:
-    """With on_error="keep" the changes of a failed commit stay staged."""
-    state = Versioned()
+@pytest.mark.parametrize(
+    ("mode", "fails", "error"), [("keep", False, Unpicklable), ("commit", True, ZeroDivisionError)]
+)
+def test_a_result_that_cannot_be_stored_and_an_error(mode: Any, fails: bool, error: Any) -> None:
+    """With "keep" the changes stay staged; with "commit" the caller gets the function's own exception."""
 
-    @task(on_error="keep")
+    @task(on_error=mode)
     def lock(*, state: Any) -> None:
         state["lock"] = threading.Lock()
+        if fails:
+            raise ZeroDivisionError
 
-    with pytest.raises(Unpicklable, match="still staged"):
+    state = Versioned()
+    with pytest.raises(error):
         lock(state=state)
-    assert list(state) == ["lock"]
+    assert list(state) == ([] if fails else ["lock"])
 
 
 def test_a_conflict_of_a_task_leaves_nothing_behind() -> None:
@@ -317,18 +319,6 @@ def test_a_function_without_state_is_refused_at_once(wrong: Any) -> None:
     assert task(functools.partial(lambda x, state: x, 7))() == 7
 
 
-def test_an_error_is_not_hidden_by_what_cannot_be_stored() -> None:
-    """The caller gets the function's own exception, even if the state holds an unpicklable value."""
-
-    @task(on_error="commit")
-    def fails(*, state: Any) -> None:
-        state["lock"] = threading.Lock()
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fails(state=Versioned())
-
-
 def test_a_namespace_as_state() -> None:
     """A task may take a namespace: keys and events belong to the namespace, the commit to the state."""
     state = Versioned()
@@ -341,20 +331,6 @@ def test_a_namespace_as_state() -> None:
     assert kinds(state)[-1] == "other"
 
 
-def test_methods_are_tasks() -> None:
-    """A method can be a task."""
-
-    class Agent:
-        @task
-        def run(self, *, state: Any) -> str:
-            state["by"] = "agent"
-            return "done"
-
-    state = Versioned()
-    assert Agent().run(state=state) == "done"
-    assert messages(state) == ["run()"]
-
-
 def test_threads_inside_a_task() -> None:
     """A thread that runs in a copy of the task's context is part of the task.
 
@@ -362,26 +338,21 @@ def test_threads_inside_a_task() -> None:
     """
     state = Versioned()
 
-    @task
-    def parent(*, state: Any) -> None:
-        contexts = [contextvars.copy_context() for _ in range(4)]
-        threads = [
-            threading.Thread(target=context.run, args=(lambda i=i: add(i, state=state),))
-            for i, context in enumerate(contexts)
-        ]
+    def run(threads: list[threading.Thread]) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
+    @task
+    def parent(*, state: Any) -> None:
+        calls = [functools.partial(add, i, state=state) for i in range(4)]
+        run([threading.Thread(target=contextvars.copy_context().run, args=(call,)) for call in calls])
+
     parent(state=state)
     assert sorted(state["list"]) == [0, 1, 2, 3]
     assert messages(state) == ["parent()"]
-    outside = [threading.Thread(target=add, args=(i,), kwargs={"state": state}) for i in range(4)]
-    for thread in outside:
-        thread.start()
-    for thread in outside:
-        thread.join()
+    run([threading.Thread(target=add, args=(i,), kwargs={"state": state}) for i in range(4)])
     assert messages(state)[0] == "parent()"
     assert sorted(messages(state)[1:]) == [f"add(value={i})" for i in range(4)]
 
@@ -434,25 +405,18 @@ def test_events() -> None:
 
 
 def test_events_alone_make_a_commit() -> None:
-    """A recorded event alone makes a commit, and survives a failing commit and a discard."""
-    state = Versioned()
-    state.record("only")
-    state.discard()
-    assert state.has_uncommitted
-    assert state.commit() is not None
-    assert state.commit() is None
-    assert kinds(Versioned(state.store)) == ["only"]
-
-
-def test_events_of_both_sides_of_a_merge() -> None:
-    """After a merge the events of both writers are there once."""
+    """A recorded event alone makes a commit, and survives a discard; a merge has those of both writers."""
     store = Memory()
     a, b = Versioned(store), Versioned(store)
-    for name, state in (("a", a), ("b", b)):
-        state[name] = 1
-        state.record(name)
-        state.commit()
-    assert sorted(kinds(Versioned(store))) == ["a", "b"]
+    a.record("only")
+    a.discard()
+    assert a.has_uncommitted
+    assert a.commit() is not None
+    assert a.commit() is None
+    b["b"] = 1
+    b.record("beside")
+    b.commit()
+    assert sorted(kinds(Versioned(store))) == ["beside", "only"]
 
 
 def test_the_thousandth_event_costs_what_the_tenth_did() -> None:
@@ -530,15 +494,16 @@ def test_the_message_has_the_call_in_one_line(args: Any, options: Any, told: str
 
 
 def test_the_arguments_are_those_of_the_begin() -> None:
-    """A call that changes its argument is told with the argument as it was given; `self` is left out."""
+    """A call of a method that changes its argument is told as it was given, and without `self`."""
 
     class Worker:
         @task
-        def take(self, items: list[int], *, state: State) -> None:
+        def take(self, items: list[int], *, state: State) -> int:
             state["taken"] = items.pop()
+            return 7
 
     state = Versioned()
-    Worker().take([1, 2], state=state)
+    assert Worker().take([1, 2], state=state) == 7
     assert messages(state) == ["take(items=[1, 2])"]
 
 
