@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 from running import RunPython
 
 from vstate import Disk, Memory, Versioned
@@ -53,66 +54,55 @@ def checkpoint(id: str, second: int = 0, **fields: Any) -> WorkflowCheckpoint:
     return WorkflowCheckpoint(checkpoint_id=id, **{**options, **fields})
 
 
-def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+@in_a_loop
+async def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     """Values of any allowed class, in the order of the state; a second save takes the place of the first."""
-
-    async def check() -> None:
-        state = {"z": 1, "a": [Order(["tea"]), {1, 2}], "": None, "_executor_state": {"x/y": b"\0"}}
-        saved = checkpoint("one/1", state=state, iteration_count=3, metadata={"k": [1.5]})
-        async with VstateCheckpointStorage(tmp_path / "s", allowed_checkpoint_types=[ORDER]) as storage:
-            assert await storage.save(saved) == "one/1"
-            state["z"] = 2  # the storage has a copy
-        async with VstateCheckpointStorage(tmp_path / "s", allowed_checkpoint_types=[ORDER]) as storage:
-            found = await storage.load("one/1")
-            assert found == checkpoint(
-                "one/1", state={**state, "z": 1}, iteration_count=3, metadata={"k": [1.5]}
-            )
-            assert list(found.state) == list(state)
-            await storage.save(checkpoint("one/1", state={"a": 0}))
-            assert (await storage.load("one/1")).state == {"a": 0}
-            assert await storage.delete("one/1") is True
-            assert await storage.delete("one/1") is False
-            with pytest.raises(WorkflowCheckpointException):
-                await storage.load("one/1")
-
-    run(check())
+    state = {"z": 1, "a": [Order(["tea"]), {1, 2}], "": None, "_executor_state": {"x/y": b"\0"}}
+    saved = checkpoint("one/1", state=state, iteration_count=3, metadata={"k": [1.5]})
+    async with VstateCheckpointStorage(tmp_path / "s", allowed_checkpoint_types=[ORDER]) as storage:
+        assert await storage.save(saved) == "one/1"
+        state["z"] = 2  # the storage has a copy
+    async with VstateCheckpointStorage(tmp_path / "s", allowed_checkpoint_types=[ORDER]) as storage:
+        found = await storage.load("one/1")
+        assert found == checkpoint("one/1", state={**state, "z": 1}, iteration_count=3, metadata={"k": [1.5]})
+        assert list(found.state) == list(state)
+        await storage.save(checkpoint("one/1", state={"a": 0}))
+        assert (await storage.load("one/1")).state == {"a": 0}
+        assert await storage.delete("one/1") is True
+        assert await storage.delete("one/1") is False
+        with pytest.raises(WorkflowCheckpointException):
+            await storage.load("one/1")
 
 
-def test_a_class_that_is_not_allowed_is_neither_saved_nor_loaded() -> None:
+@in_a_loop
+async def test_a_class_that_is_not_allowed_is_neither_saved_nor_loaded() -> None:
     """The framework's rules hold: a save is refused, and a list leaves the checkpoint out."""
-
-    async def check() -> None:
-        store = Memory()
-        await VstateCheckpointStorage(store, allowed_checkpoint_types=[ORDER]).save(
-            checkpoint("a", state={"order": Order([])})
-        )
-        strict = VstateCheckpointStorage(store)
-        await strict.save(checkpoint("b"))
-        with pytest.raises(WorkflowCheckpointException):
-            await strict.save(checkpoint("c", state={"order": Order([])}))
-        with pytest.raises(WorkflowCheckpointException):
-            await strict.load("a")
-        assert await strict.list_checkpoint_ids(workflow_name="ship it/now") == ["b"]
-
-    run(check())
+    store = Memory()
+    await VstateCheckpointStorage(store, allowed_checkpoint_types=[ORDER]).save(
+        checkpoint("a", state={"order": Order([])})
+    )
+    strict = VstateCheckpointStorage(store)
+    await strict.save(checkpoint("b"))
+    with pytest.raises(WorkflowCheckpointException):
+        await strict.save(checkpoint("c", state={"order": Order([])}))
+    with pytest.raises(WorkflowCheckpointException):
+        await strict.load("a")
+    assert await strict.list_checkpoint_ids(workflow_name="ship it/now") == ["b"]
 
 
-def test_lists_are_of_one_workflow_by_time() -> None:
+@in_a_loop
+async def test_lists_are_of_one_workflow_by_time() -> None:
     """The latest is the newest by its time, whatever the order of the saves."""
-
-    async def check() -> None:
-        storage = VstateCheckpointStorage()
-        assert await storage.get_latest(workflow_name="ship it/now") is None
-        for id, second in (("a", 3), ("a-b", 1), ("c", 2)):
-            await storage.save(checkpoint(id, second, state={"id": id}))
-        await storage.save(checkpoint("other", 9, workflow_name="ship it"))
-        assert await storage.list_checkpoint_ids(workflow_name="ship it/now") == ["a-b", "c", "a"]
-        latest = await storage.get_latest(workflow_name="ship it/now")
-        assert (latest.checkpoint_id, latest.state) == ("a", {"id": "a"})
-        await storage.delete("a")
-        assert (await storage.get_latest(workflow_name="ship it/now")).checkpoint_id == "c"
-
-    run(check())
+    storage = VstateCheckpointStorage()
+    assert await storage.get_latest(workflow_name="ship it/now") is None
+    for id, second in (("a", 3), ("a-b", 1), ("c", 2)):
+        await storage.save(checkpoint(id, second, state={"id": id}))
+    await storage.save(checkpoint("other", 9, workflow_name="ship it"))
+    assert await storage.list_checkpoint_ids(workflow_name="ship it/now") == ["a-b", "c", "a"]
+    latest = await storage.get_latest(workflow_name="ship it/now")
+    assert (latest.checkpoint_id, latest.state) == ("a", {"id": "a"})
+    await storage.delete("a")
+    assert (await storage.get_latest(workflow_name="ship it/now")).checkpoint_id == "c"
 
 
 def test_a_long_part_that_did_not_change_is_stored_once(tmp_path: Path) -> None:
@@ -129,19 +119,16 @@ def test_a_long_part_that_did_not_change_is_stored_once(tmp_path: Path) -> None:
         assert disk.size() < 2_500_000 + 4_200_000  # and the log
 
 
-def test_runs_of_one_workflow_lose_no_checkpoint(tmp_path: Path) -> None:
+@in_a_loop
+async def test_runs_of_one_workflow_lose_no_checkpoint(tmp_path: Path) -> None:
     """Two programs' storages save at once, and delete; each checkpoint is there, or deleted once."""
-
-    async def check() -> None:
-        storages = [VstateCheckpointStorage(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
-        ids = [f"run {n}" for n in range(24)]
-        await asyncio.gather(*(storages[n % 2].save(checkpoint(id, n)) for n, id in enumerate(ids)))
-        assert await storages[0].list_checkpoint_ids(workflow_name="ship it/now") == ids
-        gone = await asyncio.gather(*(storage.delete(id) for storage in storages for id in ids[:6]))
-        assert sum(gone) == 6
-        assert await storages[1].list_checkpoint_ids(workflow_name="ship it/now") == ids[6:]
-
-    run(check())
+    storages = [VstateCheckpointStorage(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
+    ids = [f"run {n}" for n in range(24)]
+    await asyncio.gather(*(storages[n % 2].save(checkpoint(id, n)) for n, id in enumerate(ids)))
+    assert await storages[0].list_checkpoint_ids(workflow_name="ship it/now") == ids
+    gone = await asyncio.gather(*(storage.delete(id) for storage in storages for id in ids[:6]))
+    assert sum(gone) == 6
+    assert await storages[1].list_checkpoint_ids(workflow_name="ship it/now") == ids[6:]
 
 
 WORKFLOW = """
@@ -210,56 +197,48 @@ def test_a_chat_is_remembered_by_another_process(tmp_path: Path) -> None:
         assert next(commit.message for commit in state.log()) == "user: bye\nassistant: bye"
 
 
-def test_messages_are_added_once_and_sessions_are_apart() -> None:
+@in_a_loop
+async def test_messages_are_added_once_and_sessions_are_apart() -> None:
     """A replay of the transcript adds its new messages. An edit of a returned message changes nothing."""
-
-    async def check() -> None:
-        store = Memory()
-        provider, other = VstateHistoryProvider(store), VstateHistoryProvider(store, "audit")
-        said = [Message(role=role, contents=[text]) for role, text in (("user", "a"), ("assistant", "b"))]
-        await provider.save_messages("s", said)
-        await provider.save_messages("s", [*said, Message(role="user", contents=["cinnamon"])])
-        await other.save_messages("s", said[:1])
-        await provider.save_messages(None, said[1:])
-        await provider.save_messages("s", [])
-        found = await provider.get_messages("s")
-        found[0].contents[0].text = "edited"
-        found[0].additional_properties["k"] = 1
-        assert [m.text for m in await provider.get_messages("s")] == ["a", "b", "cinnamon"]
-        assert [m.text for m in await VstateHistoryProvider(store).get_messages("s")] == [
-            "a",
-            "b",
-            "cinnamon",
-        ]
-        assert [m.text for m in await other.get_messages("s")] == ["a"]
-        assert [m.text for m in await provider.get_messages(None)] == ["b"]
-        excluded = Message(role="user", contents=["d"], additional_properties={"_excluded": True})
-        await provider.save_messages("s", [excluded, Message(role="user", contents=["e"])])
-        assert len(await provider.get_messages("s")) == 5
-        strict = VstateHistoryProvider(store, skip_excluded=True)
-        assert [m.text for m in await strict.get_messages("s")] == ["a", "b", "cinnamon", "e"]
-
-    run(check())
+    store = Memory()
+    provider, other = VstateHistoryProvider(store), VstateHistoryProvider(store, "audit")
+    said = [Message(role=role, contents=[text]) for role, text in (("user", "a"), ("assistant", "b"))]
+    await provider.save_messages("s", said)
+    await provider.save_messages("s", [*said, Message(role="user", contents=["cinnamon"])])
+    await other.save_messages("s", said[:1])
+    await provider.save_messages(None, said[1:])
+    await provider.save_messages("s", [])
+    found = await provider.get_messages("s")
+    found[0].contents[0].text = "edited"
+    found[0].additional_properties["k"] = 1
+    assert [m.text for m in await provider.get_messages("s")] == ["a", "b", "cinnamon"]
+    assert [m.text for m in await VstateHistoryProvider(store).get_messages("s")] == [
+        "a",
+        "b",
+        "cinnamon",
+    ]
+    assert [m.text for m in await other.get_messages("s")] == ["a"]
+    assert [m.text for m in await provider.get_messages(None)] == ["b"]
+    excluded = Message(role="user", contents=["d"], additional_properties={"_excluded": True})
+    await provider.save_messages("s", [excluded, Message(role="user", contents=["e"])])
+    assert len(await provider.get_messages("s")) == 5
+    strict = VstateHistoryProvider(store, skip_excluded=True)
+    assert [m.text for m in await strict.get_messages("s")] == ["a", "b", "cinnamon", "e"]
 
 
-def test_writers_of_one_chat_lose_nothing(tmp_path: Path) -> None:
+@in_a_loop
+async def test_writers_of_one_chat_lose_nothing(tmp_path: Path) -> None:
     """Two programs add messages at once, and all of them are there, each in the order of its program."""
+    providers = [VstateHistoryProvider(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
 
-    async def check() -> None:
-        providers = [VstateHistoryProvider(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
+    async def write(name: int) -> None:
+        for n in range(10):
+            await providers[name].save_messages("s", [Message(role="user", contents=[f"{name} {n}"])])
 
-        async def write(name: int) -> None:
-            for n in range(10):
-                await providers[name].save_messages("s", [Message(role="user", contents=[f"{name} {n}"])])
-
-        await asyncio.gather(write(0), write(1))
-        found = [message.text for message in await providers[0].get_messages("s")]
-        for name in range(2):
-            assert [text for text in found if text.startswith(f"{name} ")] == [
-                f"{name} {n}" for n in range(10)
-            ]
-
-    run(check())
+    await asyncio.gather(write(0), write(1))
+    found = [message.text for message in await providers[0].get_messages("s")]
+    for name in range(2):
+        assert [text for text in found if text.startswith(f"{name} ")] == [f"{name} {n}" for n in range(10)]
 
 
 class Script(BaseChatClient):  # type: ignore[misc]  # the framework need not be there for the check

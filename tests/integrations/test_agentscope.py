@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 
 from vstate import InvalidInput, Memory
 
@@ -51,91 +52,79 @@ class Note(StateModule):
         self.register_state("text", lambda value: value, lambda value: value)
 
 
-def test_an_agent_goes_on_in_another_process(tmp_path: Path) -> None:
+@in_a_loop
+async def test_an_agent_goes_on_in_another_process(tmp_path: Path) -> None:
     """A ReActAgent of AgentScope, with its memory, comes back from a store that is opened again."""
-
-    async def check() -> None:
-        first = agent()
-        async with VstateSession(tmp_path / "s") as session:
-            assert isinstance(session, SessionBase)
-            for text in ("hello", "again"):
-                await first(Msg("ann", text, "user"))
-                await session.save_session_state("s1", "ann", agent=first)
-        again = agent()
-        again.name = "changed"
-        async with VstateSession(tmp_path / "s") as session:
-            await session.load_session_state("s1", "ann", False, agent=again)
-            assert again.state_dict() == first.state_dict()
-            assert [each.get_text_content() for each in await again.memory.get_memory()] == [
-                "hello",
-                "answer 1",
-                "again",
-                "answer 2",
-            ]
-            log = list(session.repo.log(session.branch("s1", "ann")))
-            assert [commit.message for commit in log] == ["save agent", "save agent"]
-
-    asyncio.run(check())
+    first = agent()
+    async with VstateSession(tmp_path / "s") as session:
+        assert isinstance(session, SessionBase)
+        for text in ("hello", "again"):
+            await first(Msg("ann", text, "user"))
+            await session.save_session_state("s1", "ann", agent=first)
+    again = agent()
+    again.name = "changed"
+    async with VstateSession(tmp_path / "s") as session:
+        await session.load_session_state("s1", "ann", False, agent=again)
+        assert again.state_dict() == first.state_dict()
+        assert [each.get_text_content() for each in await again.memory.get_memory()] == [
+            "hello",
+            "answer 1",
+            "again",
+            "answer 2",
+        ]
+        log = list(session.repo.log(session.branch("s1", "ann")))
+        assert [commit.message for commit in log] == ["save agent", "save agent"]
 
 
-def test_a_session_is_that_of_its_user() -> None:
+@in_a_loop
+async def test_a_session_is_that_of_its_user() -> None:
     """A session without a user is apart; an absent one is refused if that is asked for."""
-
-    async def check() -> None:
-        session = VstateSession(Memory())
-        for user in ("", "sessions", "ann"):
-            await session.save_session_state("s1", user, note=Note(user))
-        assert await session.delete_session("s1", "sessions") is True
-        assert await session.delete_session("s1", "sessions") is False
-        with pytest.raises(ValueError, match="there is no session"):
-            await session.load_session_state("s1", "sessions", allow_not_exist=False, note=Note())
-        for user in ("", "ann"):
-            note = Note()
-            await session.load_session_state("s1", user, allow_not_exist=False, note=note)
-            assert note.text == user
-        with pytest.raises(InvalidInput):
-            await session.save_session_state("", note=Note())
-
-    asyncio.run(check())
+    session = VstateSession(Memory())
+    for user in ("", "sessions", "ann"):
+        await session.save_session_state("s1", user, note=Note(user))
+    assert await session.delete_session("s1", "sessions") is True
+    assert await session.delete_session("s1", "sessions") is False
+    with pytest.raises(ValueError, match="there is no session"):
+        await session.load_session_state("s1", "sessions", allow_not_exist=False, note=Note())
+    for user in ("", "ann"):
+        note = Note()
+        await session.load_session_state("s1", user, allow_not_exist=False, note=note)
+        assert note.text == user
+    with pytest.raises(InvalidInput):
+        await session.save_session_state("", note=Note())
 
 
-def test_a_module_that_is_not_named_stays(caplog: pytest.LogCaptureFixture) -> None:
+@in_a_loop
+async def test_a_module_that_is_not_named_stays(caplog: pytest.LogCaptureFixture) -> None:
     """Saves of other modules keep it, also at once; a load of an absent module warns."""
-
-    async def check() -> None:
-        store = Memory()
-        await asyncio.gather(
-            *(
-                VstateSession(store).save_session_state("s1", **{f"m{number}": Note(number)})
-                for number in range(8)
-            )
+    store = Memory()
+    await asyncio.gather(
+        *(
+            VstateSession(store).save_session_state("s1", **{f"m{number}": Note(number)})
+            for number in range(8)
         )
-        notes = {f"m{number}": Note() for number in range(9)}
-        with caplog.at_level(logging.WARNING, "vstate"):
-            await VstateSession(store).load_session_state("s1", **notes)
-        assert [note.text for note in notes.values()] == [*range(8), ""]
-        assert "'m8'" in caplog.text
+    )
+    notes = {f"m{number}": Note() for number in range(9)}
+    with caplog.at_level(logging.WARNING, "vstate"):
+        await VstateSession(store).load_session_state("s1", **notes)
+    assert [note.text for note in notes.values()] == [*range(8), ""]
+    assert "'m8'" in caplog.text
 
-    asyncio.run(check())
 
-
-def test_a_save_or_load_that_fails_changes_nothing() -> None:
+@in_a_loop
+async def test_a_save_or_load_that_fails_changes_nothing() -> None:
     """One bad module among good ones: the stored session, and all modules, are as they were."""
-
-    async def check() -> None:
-        session = VstateSession(Memory())
-        await session.save_session_state("s1", a=Note("old"), b=Note("old"))
-        with pytest.raises(TypeError, match="b"):
-            await session.save_session_state("s1", a=Note("new"), b=Note(object()))
-        good, bad = Note("kept"), Note("kept")
-        bad.register_state("text", None, lambda value: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            await session.load_session_state("s1", a=good, b=bad)
-        assert good.text == bad.text == "kept"
-        await session.load_session_state("s1", a=good)
-        assert good.text == "old"
-
-    asyncio.run(check())
+    session = VstateSession(Memory())
+    await session.save_session_state("s1", a=Note("old"), b=Note("old"))
+    with pytest.raises(TypeError, match="b"):
+        await session.save_session_state("s1", a=Note("new"), b=Note(object()))
+    good, bad = Note("kept"), Note("kept")
+    bad.register_state("text", None, lambda value: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        await session.load_session_state("s1", a=good, b=bad)
+    assert good.text == bad.text == "kept"
+    await session.load_session_state("s1", a=good)
+    assert good.text == "old"
 
 
 def test_the_example_of_the_page(example: Any, commands: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 from running import RunPython
 
 from vstate import AlreadyExists, Disk, Memory, Versioned
@@ -231,7 +232,8 @@ async def add(state: State[Any]) -> State[Any]:
     return state.update(n=state["n"] + 1)
 
 
-def test_an_async_application_fails_resumes_and_is_forked() -> None:
+@in_a_loop
+async def test_an_async_application_fails_resumes_and_is_forked() -> None:
     """A failed step is retried by the next run; Burr's fork begins from any step of another application."""
     store = Memory()
 
@@ -253,43 +255,37 @@ def test_an_async_application_fails_resumes_and_is_forked() -> None:
             .abuild()
         )
 
-    async def check() -> None:
-        app = await build("a")
+    app = await build("a")
+    await app.astep()
+    await app.astep()
+    with pytest.raises(RuntimeError, match="broken"):
         await app.astep()
-        await app.astep()
-        with pytest.raises(RuntimeError, match="broken"):
-            await app.astep()
-        async with AsyncVstatePersister(store) as persister:
-            failed = await persister.load("ann", "a")
-            assert failed is not None
-            assert (failed["sequence_id"], failed["status"], failed["state"]["n"]) == (2, "failed", 2)
-            resumed = await build("a")
-            assert resumed.get_next_action().name == "add"
-            forked = await build(
-                "b", fork_from_app_id="a", fork_from_partition_key="ann", fork_from_sequence_id=0
-            )
-            await forked.astep()
-            assert forked.state["n"] == 2
-            assert await persister.list_app_ids("ann") == ["b", "a"]
-            assert await persister.delete_app("ann", "b") is True
-            assert await persister.load("ann", "b") is None
-
-    asyncio.run(check())
+    async with AsyncVstatePersister(store) as persister:
+        failed = await persister.load("ann", "a")
+        assert failed is not None
+        assert (failed["sequence_id"], failed["status"], failed["state"]["n"]) == (2, "failed", 2)
+        resumed = await build("a")
+        assert resumed.get_next_action().name == "add"
+        forked = await build(
+            "b", fork_from_app_id="a", fork_from_partition_key="ann", fork_from_sequence_id=0
+        )
+        await forked.astep()
+        assert forked.state["n"] == 2
+        assert await persister.list_app_ids("ann") == ["b", "a"]
+        assert await persister.delete_app("ann", "b") is True
+        assert await persister.load("ann", "b") is None
 
 
-def test_a_cancelled_save_has_ended() -> None:
+@in_a_loop
+async def test_a_cancelled_save_has_ended() -> None:
     """After a cancellation the step is stored, or the save never began: nothing comes later."""
-
-    async def check() -> None:
-        persister = AsyncVstatePersister()
-        saving = asyncio.ensure_future(persister.save("p", "a", 0, "act", state(x=1), "completed"))
-        await asyncio.sleep(0)
-        saving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await saving
-        assert await persister.load("p", "a") is not None
-
-    asyncio.run(check())
+    persister = AsyncVstatePersister()
+    saving = asyncio.ensure_future(persister.save("p", "a", 0, "act", state(x=1), "completed"))
+    await asyncio.sleep(0)
+    saving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    assert await persister.load("p", "a") is not None
 
 
 def test_the_example_of_the_page(example: Any, commands: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from loops import in_a_loop
 from pydantic import BaseModel, HttpUrl
 from running import RunPython
 
@@ -249,7 +250,8 @@ def test_a_killed_flow_goes_on_from_its_last_step(tmp_path: Path, run_python: Ru
         assert head["state/text"] == "a b"
 
 
-def test_an_async_flow_is_persisted_and_forked(tmp_path: Path) -> None:
+@in_a_loop
+async def test_an_async_flow_is_persisted_and_forked(tmp_path: Path) -> None:
     """`kickoff_async` saves each state, and `restore_from_state_id` begins another flow with one of them."""
     persistence = VstateFlowPersistence(tmp_path / "s")
 
@@ -259,15 +261,12 @@ def test_an_async_flow_is_persisted_and_forked(tmp_path: Path) -> None:
         async def add(self) -> None:
             self.state["n"] = self.state.get("n", 0) + 1
 
-    async def check() -> None:
-        await Count(suppress_flow_events=True).kickoff_async(inputs={"id": "a"})
-        forked = Count(persistence=persistence, suppress_flow_events=True)
-        await forked.kickoff_async(restore_from_state_id="a")
-        assert forked.state["n"] == 2
-        assert persistence.load_state("a") == {"id": "a", "n": 1}
-        assert persistence.load_state(forked.state["id"]) == {"id": forked.state["id"], "n": 2}
-
-    asyncio.run(check())
+    await Count(suppress_flow_events=True).kickoff_async(inputs={"id": "a"})
+    forked = Count(persistence=persistence, suppress_flow_events=True)
+    await forked.kickoff_async(restore_from_state_id="a")
+    assert forked.state["n"] == 2
+    assert persistence.load_state("a") == {"id": "a", "n": 1}
+    assert persistence.load_state(forked.state["id"]) == {"id": forked.state["id"], "n": 2}
 
 
 def test_the_example_of_the_persistence(example: Any, commands: Any) -> None:
@@ -313,24 +312,21 @@ TEXTS = [
 ]
 
 
-def test_each_text_of_a_checkpoint_comes_back_exactly(tmp_path: Path) -> None:
+@in_a_loop
+async def test_each_text_of_a_checkpoint_comes_back_exactly(tmp_path: Path) -> None:
     """JSON in each spelling, and any other text, comes back to the letter, from each checkpoint."""
-
-    async def check() -> None:
-        with VstateProvider(tmp_path / "s") as provider:
-            assert provider.newest("runs") is None
-            places = [provider.checkpoint(text, "runs") for text in TEXTS]
-            places += [await provider.acheckpoint(text, "runs") for text in TEXTS]
-            assert provider.newest("runs") == places[-1]
-        with VstateProvider(tmp_path / "s") as provider:
-            for place, text in zip(places, TEXTS * 2, strict=True):
-                assert provider.from_checkpoint(place) == await provider.afrom_checkpoint(place) == text
-                with provider.file(place) as path:
-                    assert Path(path).read_text(encoding="utf-8") == text
-                assert not Path(path).exists()
-            assert len({provider.extract_id(place) for place in places}) == len(places)
-
-    asyncio.run(check())
+    with VstateProvider(tmp_path / "s") as provider:
+        assert provider.newest("runs") is None
+        places = [provider.checkpoint(text, "runs") for text in TEXTS]
+        places += [await provider.acheckpoint(text, "runs") for text in TEXTS]
+        assert provider.newest("runs") == places[-1]
+    with VstateProvider(tmp_path / "s") as provider:
+        for place, text in zip(places, TEXTS * 2, strict=True):
+            assert provider.from_checkpoint(place) == await provider.afrom_checkpoint(place) == text
+            with provider.file(place) as path:
+                assert Path(path).read_text(encoding="utf-8") == text
+            assert not Path(path).exists()
+        assert len({provider.extract_id(place) for place in places}) == len(places)
 
 
 def test_pruned_and_unknown_checkpoints_are_not_found() -> None:
@@ -406,19 +402,16 @@ def test_a_checkpoint_writes_its_new_events(tmp_path: Path) -> None:
         assert disk.size() < 1_500_000 + 4_200_000  # and the log; a copy for each checkpoint takes 15 MB
 
 
-def test_a_cancelled_checkpoint_has_ended() -> None:
+@in_a_loop
+async def test_a_cancelled_checkpoint_has_ended() -> None:
     """After a cancellation the checkpoint is stored, or it never began: nothing comes later."""
-
-    async def check() -> None:
-        provider = VstateProvider()
-        writing = asyncio.ensure_future(provider.acheckpoint("{}", "runs"))
-        await asyncio.sleep(0)
-        writing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await writing
-        assert provider.newest("runs") is not None
-
-    asyncio.run(check())
+    provider = VstateProvider()
+    writing = asyncio.ensure_future(provider.acheckpoint("{}", "runs"))
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert provider.newest("runs") is not None
 
 
 def test_a_state_of_the_framework_is_restored_and_forked(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 
 from vstate import Disk, Memory, StoreUnavailable, Versioned
 from vstate.testing import Faulty
@@ -76,76 +77,67 @@ def test_another_process_finds_the_same_session(tmp_path: Path) -> None:
     assert "temp:e" not in found.events[0].actions.state_delta
 
 
-def test_a_listing_is_that_of_the_user_in_the_order_of_updates() -> None:
+@in_a_loop
+async def test_a_listing_is_that_of_the_user_in_the_order_of_updates() -> None:
     """Sessions of one user or of all, with states and without events; `forget` leaves no word of one."""
-
-    async def check() -> None:
-        store = Memory()
-        service = VstateSessionService(store, forget=True)
-        for who, name in ((ANN, "x"), (BOB, "x"), (ANN, "y")):
-            await service.create_session(**who, session_id=name, state={"n": f"{who['user_id']} {name}"})
-        await service.create_session(app_name="chat2", user_id="ann@example/1")
-        session = await service.get_session(**ANN, session_id="x")
-        await service.append_event(session, said("late"))
-        found = (await service.list_sessions(app_name="chat")).sessions
-        assert [(each.user_id, each.id) for each in found] == [
-            (BOB["user_id"], "x"),
-            (ANN["user_id"], "y"),
-            (ANN["user_id"], "x"),
-        ]
-        assert not any(each.events for each in found)
-        assert found[0].state == {"n": "bob. x"}
-        assert [each.id for each in (await service.list_sessions(**ANN)).sessions] == ["y", "x"]
-        await service.delete_session(**BOB, session_id="x")
-        await service.delete_session(**BOB, session_id="x")
-        assert (await service.list_sessions(**BOB)).sessions == []
-        assert not any(b"bob. x" in row for _, row in store.items())
-        with pytest.raises(AlreadyExistsError):
-            await service.create_session(**ANN, session_id="x")
-
-    run(check())
+    store = Memory()
+    service = VstateSessionService(store, forget=True)
+    for who, name in ((ANN, "x"), (BOB, "x"), (ANN, "y")):
+        await service.create_session(**who, session_id=name, state={"n": f"{who['user_id']} {name}"})
+    await service.create_session(app_name="chat2", user_id="ann@example/1")
+    session = await service.get_session(**ANN, session_id="x")
+    await service.append_event(session, said("late"))
+    found = (await service.list_sessions(app_name="chat")).sessions
+    assert [(each.user_id, each.id) for each in found] == [
+        (BOB["user_id"], "x"),
+        (ANN["user_id"], "y"),
+        (ANN["user_id"], "x"),
+    ]
+    assert not any(each.events for each in found)
+    assert found[0].state == {"n": "bob. x"}
+    assert [each.id for each in (await service.list_sessions(**ANN)).sessions] == ["y", "x"]
+    await service.delete_session(**BOB, session_id="x")
+    await service.delete_session(**BOB, session_id="x")
+    assert (await service.list_sessions(**BOB)).sessions == []
+    assert not any(b"bob. x" in row for _, row in store.items())
+    with pytest.raises(AlreadyExistsError):
+        await service.create_session(**ANN, session_id="x")
 
 
-def test_the_events_that_are_asked_for() -> None:
+@in_a_loop
+async def test_the_events_that_are_asked_for() -> None:
     """The last ones, those since a time, and both."""
-
-    async def check() -> None:
-        service = VstateSessionService()
-        session = await service.create_session(**ANN, session_id="x")
-        for i in range(1, 6):
-            await service.append_event(session, Event(author="user", timestamp=i))
-        for config, times in [
-            (GetSessionConfig(num_recent_events=2), [4, 5]),
-            (GetSessionConfig(num_recent_events=0), []),
-            (GetSessionConfig(after_timestamp=3), [3, 4, 5]),
-            (GetSessionConfig(after_timestamp=3, num_recent_events=9), [3, 4, 5]),
-            (GetSessionConfig(after_timestamp=9), []),
-        ]:
-            found = await service.get_session(**ANN, session_id="x", config=config)
-            assert [event.timestamp for event in found.events] == times
-
-    run(check())
+    service = VstateSessionService()
+    session = await service.create_session(**ANN, session_id="x")
+    for i in range(1, 6):
+        await service.append_event(session, Event(author="user", timestamp=i))
+    for config, times in [
+        (GetSessionConfig(num_recent_events=2), [4, 5]),
+        (GetSessionConfig(num_recent_events=0), []),
+        (GetSessionConfig(after_timestamp=3), [3, 4, 5]),
+        (GetSessionConfig(after_timestamp=3, num_recent_events=9), [3, 4, 5]),
+        (GetSessionConfig(after_timestamp=9), []),
+    ]:
+        found = await service.get_session(**ANN, session_id="x", config=config)
+        assert [event.timestamp for event in found.events] == times
 
 
-def test_a_writer_that_was_overtaken_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+@in_a_loop
+async def test_a_writer_that_was_overtaken_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     """A stale object raises; a deleted session is not found; the object that is read again goes on."""
-
-    async def check() -> None:
-        store = Disk(tmp_path / "s", durability="process")
-        here, there = VstateSessionService(store), VstateSessionService(store)
-        old = await here.create_session(**ANN, session_id="x", state={"app:n": 0})
-        await there.append_event(await there.get_session(**ANN, session_id="x"), said("first", app__n=1))
-        with pytest.raises(StaleSessionError):
-            await here.append_event(old, said("second", app__n=2))
-        assert (old.events, old.state) == ([], {"app:n": 0})
-        new = await here.get_session(**ANN, session_id="x")
-        assert new.state == {"app:n": 1}
-        await here.append_event(new, said("second", app__n=2))
-        await there.delete_session(**ANN, session_id="x")
-        with pytest.raises(SessionNotFoundError):
-            await here.append_event(new, said("third"))
-
-    run(check())
+    store = Disk(tmp_path / "s", durability="process")
+    here, there = VstateSessionService(store), VstateSessionService(store)
+    old = await here.create_session(**ANN, session_id="x", state={"app:n": 0})
+    await there.append_event(await there.get_session(**ANN, session_id="x"), said("first", app__n=1))
+    with pytest.raises(StaleSessionError):
+        await here.append_event(old, said("second", app__n=2))
+    assert (old.events, old.state) == ([], {"app:n": 0})
+    new = await here.get_session(**ANN, session_id="x")
+    assert new.state == {"app:n": 1}
+    await here.append_event(new, said("second", app__n=2))
+    await there.delete_session(**ANN, session_id="x")
+    with pytest.raises(SessionNotFoundError):
+        await here.append_event(new, said("third"))
 
 
 def test_an_event_that_is_appended_again_is_there_once() -> None:
@@ -178,23 +170,20 @@ def test_an_event_that_is_appended_again_is_there_once() -> None:
     assert run(check(True)) > 1
 
 
-def test_a_store_without_transactions_writes_the_shared_states_first() -> None:
+@in_a_loop
+async def test_a_store_without_transactions_writes_the_shared_states_first() -> None:
     """A stored event has all of its effects, also after an interruption. A stale event has none."""
-
-    async def check() -> None:
-        memory = Memory()
-        service = VstateSessionService(Faulty(memory, atomic=False))
-        session = await service.create_session(**ANN, session_id="x", state={"app:n": 1, "own": 2})
-        old = session.model_copy(deep=True)
-        await service.append_event(session, said("hello", app__n=2, user__m=3))
-        with pytest.raises(StaleSessionError):
-            await service.append_event(old, said("late", app__n=9))
-        with pytest.raises(AlreadyExistsError):
-            await service.create_session(**ANN, session_id="x", state={"app:n": 9})
-        found = await VstateSessionService(memory).get_session(**ANN, session_id="x")
-        assert found.state == {"app:n": 2, "user:m": 3, "own": 2}
-
-    run(check())
+    memory = Memory()
+    service = VstateSessionService(Faulty(memory, atomic=False))
+    session = await service.create_session(**ANN, session_id="x", state={"app:n": 1, "own": 2})
+    old = session.model_copy(deep=True)
+    await service.append_event(session, said("hello", app__n=2, user__m=3))
+    with pytest.raises(StaleSessionError):
+        await service.append_event(old, said("late", app__n=9))
+    with pytest.raises(AlreadyExistsError):
+        await service.create_session(**ANN, session_id="x", state={"app:n": 9})
+    found = await VstateSessionService(memory).get_session(**ANN, session_id="x")
+    assert found.state == {"app:n": 2, "user:m": 3, "own": 2}
 
 
 KILLED = """

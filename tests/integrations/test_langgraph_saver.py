@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 from running import RunPython
 
 pytest.importorskip("langgraph.checkpoint.base", reason="langgraph-checkpoint is not installed")
@@ -392,30 +393,27 @@ def test_versions_go_on_in_their_own_kind(saver: VstateSaver) -> None:
     assert after.startswith(f"{10:032}.")
 
 
-def test_in_an_event_loop(tmp_path: Path) -> None:
+@in_a_loop
+async def test_in_an_event_loop(tmp_path: Path) -> None:
     """The async methods do the same; many tasks put at once, and each step is there."""
-
-    async def main() -> None:
-        async with VstateSaver(tmp_path / "s") as saver:
-            checkpoints = [{**empty_checkpoint(), "id": f"{number:08}"} for number in range(20)]
-            metadata: Any = {"source": "loop"}
-            await asyncio.gather(
-                *(saver.aput(named(), checkpoint, metadata, {}) for checkpoint in checkpoints)  # type: ignore[arg-type]
-            )
-            config = named(id="00000019")
-            await saver.aput_writes(config, [("a", 1)], "task", task_path="~1")
-            found = await saver.aget_tuple(named())
-            assert found is not None
-            assert found.pending_writes == [("task", "a", 1)]
-            assert len([one async for one in saver.alist(named(), limit=15)]) == 15
-            await saver.acopy_thread("t", "u")
-            await saver.aprune(["t"])
-            assert len([one async for one in saver.alist(None)]) == 21
-            await saver.adelete_thread("u")
-            await saver.adelete_for_runs(["none"])
-            assert len([one async for one in saver.alist(None)]) == 1
-
-    asyncio.run(main())
+    async with VstateSaver(tmp_path / "s") as saver:
+        checkpoints = [{**empty_checkpoint(), "id": f"{number:08}"} for number in range(20)]
+        metadata: Any = {"source": "loop"}
+        await asyncio.gather(
+            *(saver.aput(named(), checkpoint, metadata, {}) for checkpoint in checkpoints)  # type: ignore[arg-type]
+        )
+        config = named(id="00000019")
+        await saver.aput_writes(config, [("a", 1)], "task", task_path="~1")
+        found = await saver.aget_tuple(named())
+        assert found is not None
+        assert found.pending_writes == [("task", "a", 1)]
+        assert len([one async for one in saver.alist(named(), limit=15)]) == 15
+        await saver.acopy_thread("t", "u")
+        await saver.aprune(["t"])
+        assert len([one async for one in saver.alist(None)]) == 21
+        await saver.adelete_thread("u")
+        await saver.adelete_for_runs(["none"])
+        assert len([one async for one in saver.alist(None)]) == 1
 
 
 WRITING = """

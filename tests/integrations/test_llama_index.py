@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 
 from vstate import InvalidInput, Memory, RefMoved
 
@@ -58,23 +59,20 @@ def test_a_chat_does_as_the_chat_store_of_the_framework(tmp_path: Path) -> None:
         assert log == ["delete message -1", "delete message -1", "delete message 1"]
 
 
-def test_a_memory_of_the_framework_keeps_its_messages_here() -> None:
+@in_a_loop
+async def test_a_memory_of_the_framework_keeps_its_messages_here() -> None:
     """ChatMemoryBuffer reads, adds and resets; another memory over the store sees the chat."""
-
-    async def check() -> None:
-        store = VstateChatStore(Memory())
-        options = {"chat_store": store, "chat_store_key": "ann", "tokenizer_fn": str.split}
-        memory = ChatMemoryBuffer.from_defaults(**options)
-        memory.put(said("hello"))
-        await memory.aput(said("hi", role=MessageRole.ASSISTANT))
-        again = ChatMemoryBuffer.from_defaults(**options)
-        assert [message.content for message in again.get()] == ["hello", "hi"]
-        again.get_all()[0].content = "changed"
-        assert again.get_all()[0].content == "hello"
-        await again.areset()
-        assert memory.get_all() == []
-
-    asyncio.run(check())
+    store = VstateChatStore(Memory())
+    options = {"chat_store": store, "chat_store_key": "ann", "tokenizer_fn": str.split}
+    memory = ChatMemoryBuffer.from_defaults(**options)
+    memory.put(said("hello"))
+    await memory.aput(said("hi", role=MessageRole.ASSISTANT))
+    again = ChatMemoryBuffer.from_defaults(**options)
+    assert [message.content for message in again.get()] == ["hello", "hi"]
+    again.get_all()[0].content = "changed"
+    assert again.get_all()[0].content == "hello"
+    await again.areset()
+    assert memory.get_all() == []
 
 
 def test_a_message_that_could_not_be_loaded_changes_nothing() -> None:
@@ -121,69 +119,60 @@ class Count(BaseModel):
     words: list[str] = []
 
 
-def test_a_state_lives_on_in_another_process(tmp_path: Path) -> None:
+@in_a_loop
+async def test_a_state_lives_on_in_another_process(tmp_path: Path) -> None:
     """Typed states and dicts come back from another handle; clear, and a copy of another run."""
-
-    async def check() -> None:
-        with VstateStateStorage("run/1", tmp_path / "s") as storage:
-            assert isinstance(storage, StateStorage)
-            state = StateStoreFacade(storage, Count)
-            assert (await state.get_state()) == Count()
-            await state.set("count", 3)
-            async with state.edit_state() as edited:
-                edited.words.append("é")
-        with VstateStateStorage("run/1", tmp_path / "s") as storage:
-            state = StateStoreFacade(storage, Count)
-            assert (await state.get_state()) == Count(count=3, words=["é"])
-            handle = await state.serialize_for_handoff(JsonSerializer())
-        with VstateStateStorage("run/2", tmp_path / "s") as storage:
-            state = StateStoreFacade(storage, Count)
-            state.add_seed(handle, JsonSerializer())
-            assert await state.get("count") == 3
-            await state.clear()
-            assert (await state.get_state()) == Count()
-            await storage.copy_from_handle("never saved")
-            assert await storage.load() is None
-        with VstateStateStorage("run/3", tmp_path / "s") as storage:
-            untyped = StateStoreFacade(storage, DictState)
-            await untyped.set("user", {"name": "Ann"})
-            assert await untyped.get("user.name") == "Ann"
-            assert storage.parse_own_handle({"store_type": "sqlite", "run_id": "run/3"}) is None
-
-    asyncio.run(check())
+    with VstateStateStorage("run/1", tmp_path / "s") as storage:
+        assert isinstance(storage, StateStorage)
+        state = StateStoreFacade(storage, Count)
+        assert (await state.get_state()) == Count()
+        await state.set("count", 3)
+        async with state.edit_state() as edited:
+            edited.words.append("é")
+    with VstateStateStorage("run/1", tmp_path / "s") as storage:
+        state = StateStoreFacade(storage, Count)
+        assert (await state.get_state()) == Count(count=3, words=["é"])
+        handle = await state.serialize_for_handoff(JsonSerializer())
+    with VstateStateStorage("run/2", tmp_path / "s") as storage:
+        state = StateStoreFacade(storage, Count)
+        state.add_seed(handle, JsonSerializer())
+        assert await state.get("count") == 3
+        await state.clear()
+        assert (await state.get_state()) == Count()
+        await storage.copy_from_handle("never saved")
+        assert await storage.load() is None
+    with VstateStateStorage("run/3", tmp_path / "s") as storage:
+        untyped = StateStoreFacade(storage, DictState)
+        await untyped.set("user", {"name": "Ann"})
+        assert await untyped.get("user.name") == "Ann"
+        assert storage.parse_own_handle({"store_type": "sqlite", "run_id": "run/3"}) is None
 
 
 @pytest.mark.parametrize("text", ["", "plain", '{"a":1}', '{"a": 1, "a": 2}', "1e400", '"\\u00e9"', "null"])
-def test_the_text_of_a_state_comes_back_exactly(text: str) -> None:
+@in_a_loop
+async def test_the_text_of_a_state_comes_back_exactly(text: str) -> None:
     """The text of any serializer is the same after a save, whether it is JSON or not."""
-
-    async def check() -> None:
-        storage = VstateStateStorage("r", Memory())
-        record = StateRecord(data=text, state_type="T", state_module="m")
-        await storage.save(record)
-        assert await storage.load() == record
-
-    asyncio.run(check())
+    storage = VstateStateStorage("r", Memory())
+    record = StateRecord(data=text, state_type="T", state_module="m")
+    await storage.save(record)
+    assert await storage.load() == record
 
 
-def test_a_change_on_an_old_state_is_refused() -> None:
+@in_a_loop
+async def test_a_change_on_an_old_state_is_refused() -> None:
     """A worker that edits while another one saves gets RefMoved, and the other's state stays."""
-
-    async def check() -> None:
-        store = Memory()
-        slow = StateStoreFacade(VstateStateStorage("r", store), Count)
-        fast = StateStoreFacade(VstateStateStorage("r", store), Count)
-        for start in (0, 1):  # on an empty branch, and on one with a state
-            with pytest.raises(RefMoved):
-                async with slow.edit_state() as state:
-                    await fast.set("count", start + 1)
-                    state.count += 10
-            assert await slow.get("count") == start + 1
-        async with slow.edit_state() as state:
-            state.count += 10
-        assert await fast.get("count") == 12
-
-    asyncio.run(check())
+    store = Memory()
+    slow = StateStoreFacade(VstateStateStorage("r", store), Count)
+    fast = StateStoreFacade(VstateStateStorage("r", store), Count)
+    for start in (0, 1):  # on an empty branch, and on one with a state
+        with pytest.raises(RefMoved):
+            async with slow.edit_state() as state:
+                await fast.set("count", start + 1)
+                state.count += 10
+        assert await slow.get("count") == start + 1
+    async with slow.edit_state() as state:
+        state.count += 10
+    assert await fast.get("count") == 12
 
 
 class MyState(BaseModel):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install '.[openai-agents]'")
 
@@ -40,163 +41,137 @@ async def texts(session: VstateSession, **options: Any) -> list[str]:
     return [turn["content"] for turn in await session.get_conversation_turns(**options)]
 
 
-def test_items_come_back_exactly_and_belong_to_the_caller() -> None:
+@in_a_loop
+async def test_items_come_back_exactly_and_belong_to_the_caller() -> None:
     """Items keep the order of their keys; an edit of one that was added or read changes nothing stored."""
-
-    async def run() -> None:
-        session = VstateSession("ann", Memory())
-        assert isinstance(session, Session)
-        item = {"type": "z", "b": 1, "a": [{"y": 1.5, "x": None}]}
-        await session.add_items([item, *says("hi")])
-        item["a"].append("edited")  # type: ignore[attr-defined]
-        found = await session.get_items()
-        assert repr(found) == repr([{"type": "z", "b": 1, "a": [{"y": 1.5, "x": None}]}, *says("hi")])
-        found[0]["a"].clear()
-        assert len((await session.get_items())[0]["a"]) == 1
-        assert [len(await session.get_items(limit)) for limit in (0, 2, 9, -1)] == [0, 2, 3, 3]
-        assert (
-            len(await VstateSession("ann", session.repo.store, session_settings={"limit": 1}).get_items())
-            == 1
-        )
-        with pytest.raises(InvalidInput, match="plain data"):
-            await session.add_items([{"role": "user", "content": object()}])
-        assert await session.pop_item() == says("hi")[1]
-
-    asyncio.run(run())
+    session = VstateSession("ann", Memory())
+    assert isinstance(session, Session)
+    item = {"type": "z", "b": 1, "a": [{"y": 1.5, "x": None}]}
+    await session.add_items([item, *says("hi")])
+    item["a"].append("edited")  # type: ignore[attr-defined]
+    found = await session.get_items()
+    assert repr(found) == repr([{"type": "z", "b": 1, "a": [{"y": 1.5, "x": None}]}, *says("hi")])
+    found[0]["a"].clear()
+    assert len((await session.get_items())[0]["a"]) == 1
+    assert [len(await session.get_items(limit)) for limit in (0, 2, 9, -1)] == [0, 2, 3, 3]
+    assert len(await VstateSession("ann", session.repo.store, session_settings={"limit": 1}).get_items()) == 1
+    with pytest.raises(InvalidInput, match="plain data"):
+        await session.add_items([{"role": "user", "content": object()}])
+    assert await session.pop_item() == says("hi")[1]
 
 
-def test_a_branch_from_a_turn_shares_the_items_before_it() -> None:
+@in_a_loop
+async def test_a_branch_from_a_turn_shares_the_items_before_it() -> None:
     """A branch is one commit on top of its source, and both go on alone; its name is never used again."""
-
-    async def run() -> None:
-        session = VstateSession("ann", Memory())
-        for text in ("one", "two", "three"):
-            await session.add_items(says(text))
-        await session.store_run_usage(run_with(requests=2, total_tokens=30))
-        before = session.repo.newest("openai/ann/main")
-        assert await session.create_branch_from_content("TWO", "other") == "other"
-        made = session.repo.newest("openai/ann/other")
-        assert before is not None
-        assert made is not None
-        assert made.parents == (before.id,)
-        await session.add_items(says("deux"))
-        assert await texts(session) == ["one", "deux"]
-        assert await texts(session, branch_id="main") == ["one", "two", "three"]
-        assert await session.get_turn_usage() == []
-        assert await session.get_session_usage() == {
-            "requests": 2,
-            "input_tokens": 0,
-            "output_tokens": 0,
-            "total_tokens": 30,
-            "total_turns": 1,
-        }
-        with pytest.raises(InvalidInput, match="force"):
-            await session.delete_branch("other")
-        await session.delete_branch("other", force=True)
-        assert session.current_branch == "main"
-        for taken in ("other", "main"):
-            with pytest.raises(InvalidInput, match="already been used"):
-                await session.create_branch_from_turn(2, taken)
-
-    asyncio.run(run())
+    session = VstateSession("ann", Memory())
+    for text in ("one", "two", "three"):
+        await session.add_items(says(text))
+    await session.store_run_usage(run_with(requests=2, total_tokens=30))
+    before = session.repo.newest("openai/ann/main")
+    assert await session.create_branch_from_content("TWO", "other") == "other"
+    made = session.repo.newest("openai/ann/other")
+    assert before is not None
+    assert made is not None
+    assert made.parents == (before.id,)
+    await session.add_items(says("deux"))
+    assert await texts(session) == ["one", "deux"]
+    assert await texts(session, branch_id="main") == ["one", "two", "three"]
+    assert await session.get_turn_usage() == []
+    assert await session.get_session_usage() == {
+        "requests": 2,
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "total_tokens": 30,
+        "total_turns": 1,
+    }
+    with pytest.raises(InvalidInput, match="force"):
+        await session.delete_branch("other")
+    await session.delete_branch("other", force=True)
+    assert session.current_branch == "main"
+    for taken in ("other", "main"):
+        with pytest.raises(InvalidInput, match="already been used"):
+            await session.create_branch_from_turn(2, taken)
 
 
-def test_a_branch_without_a_name_gets_one_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_loop
+async def test_a_branch_without_a_name_gets_one_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name has the second, and a number if the name is taken. No list of all branches is read."""
-
-    async def run() -> None:
-        session = VstateSession("ann")
-        await session.add_items(says("one"))
-        monkeypatch.setattr("vstate.integrations.openai_agents.time", SimpleNamespace(time=lambda: 17.5))
-        monkeypatch.setattr(session, "_branches", None)
-        await session.create_branch_from_turn(1, "branch_from_turn_1_17_2")
-        for name in ("branch_from_turn_1_17", "branch_from_turn_1_17_3", "branch_from_turn_1_17_4"):
-            await session.switch_to_branch("main")
-            assert await session.create_branch_from_turn(1) == name
-
-    asyncio.run(run())
+    session = VstateSession("ann")
+    await session.add_items(says("one"))
+    monkeypatch.setattr("vstate.integrations.openai_agents.time", SimpleNamespace(time=lambda: 17.5))
+    monkeypatch.setattr(session, "_branches", None)
+    await session.create_branch_from_turn(1, "branch_from_turn_1_17_2")
+    for name in ("branch_from_turn_1_17", "branch_from_turn_1_17_3", "branch_from_turn_1_17_4"):
+        await session.switch_to_branch("main")
+        assert await session.create_branch_from_turn(1) == name
 
 
-def test_usage_goes_with_its_turn() -> None:
+@in_a_loop
+async def test_usage_goes_with_its_turn() -> None:
     """Popping the last item of a turn drops its usage; a turn that has gone gets none."""
-
-    async def run() -> None:
-        session = VstateSession("ann", Memory())
-        await session.store_run_usage(run_with(requests=9))
-        for number in (1, 2):
-            await session.add_items(says(str(number)))
-            await session.store_run_usage(run_with(requests=number))
-        assert await session.get_turn_usage(2) == {
-            "requests": 2,
-            "input_tokens": 0,
-            "output_tokens": 0,
-            "total_tokens": 0,
-            "input_tokens_details": {"cached_tokens": 1},
-            "output_tokens_details": None,
-        }
-        await session.pop_item()
-        assert await session.get_turn_usage(2) != {}
-        await session.pop_item()
-        assert await session.get_turn_usage(2) == {}
-        await session.add_items(says("again"))
-        assert await session.get_turn_usage(2) == {}
-
-    asyncio.run(run())
+    session = VstateSession("ann", Memory())
+    await session.store_run_usage(run_with(requests=9))
+    for number in (1, 2):
+        await session.add_items(says(str(number)))
+        await session.store_run_usage(run_with(requests=number))
+    assert await session.get_turn_usage(2) == {
+        "requests": 2,
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "total_tokens": 0,
+        "input_tokens_details": {"cached_tokens": 1},
+        "output_tokens_details": None,
+    }
+    await session.pop_item()
+    assert await session.get_turn_usage(2) != {}
+    await session.pop_item()
+    assert await session.get_turn_usage(2) == {}
+    await session.add_items(says("again"))
+    assert await session.get_turn_usage(2) == {}
 
 
-def test_a_session_that_another_object_cleared_goes_on_with_main() -> None:
+@in_a_loop
+async def test_a_session_that_another_object_cleared_goes_on_with_main() -> None:
     """An object on a branch that is gone adds to main, pops from main and reads main; nothing comes back."""
-
-    async def run() -> None:
-        mine, other = (VstateSession("ann", store) for store in [Memory()] * 2)
-        for text in ("one", "two"):
-            await mine.add_items(says(text))
-        await mine.create_branch_from_turn(2, "side")
-        await other.clear_session()
-        assert await mine.get_items() == []
-        await other.add_items(says("new"))
-        await mine.add_items(says("mine"))
-        assert mine.current_branch == "main"
-        assert await texts(other) == ["new", "mine"]
-        assert await other.get_items(branch_id="side") == []
-        with pytest.raises(InvalidInput, match="does not exist"):
-            await other.switch_to_branch("side")
-
-    asyncio.run(run())
+    mine, other = (VstateSession("ann", store) for store in [Memory()] * 2)
+    for text in ("one", "two"):
+        await mine.add_items(says(text))
+    await mine.create_branch_from_turn(2, "side")
+    await other.clear_session()
+    assert await mine.get_items() == []
+    await other.add_items(says("new"))
+    await mine.add_items(says("mine"))
+    assert mine.current_branch == "main"
+    assert await texts(other) == ["new", "mine"]
+    assert await other.get_items(branch_id="side") == []
+    with pytest.raises(InvalidInput, match="does not exist"):
+        await other.switch_to_branch("side")
 
 
-def test_calls_happen_in_their_order() -> None:
+@in_a_loop
+async def test_calls_happen_in_their_order() -> None:
     """Items that tasks add at once keep the order of the calls, and a branch gets those of its time."""
-
-    async def run() -> None:
-        session = VstateSession("ann", Memory())
-        adding = [session.add_items(says(str(number))) for number in range(8)]
-        await asyncio.gather(
-            *adding, session.create_branch_from_turn(3, "side"), session.add_items(says("x"))
-        )
-        assert await texts(session, branch_id="main") == [*map(str, range(8)), "x"]
-        assert await texts(session) == ["0", "1"]
-
-    asyncio.run(run())
+    session = VstateSession("ann", Memory())
+    adding = [session.add_items(says(str(number))) for number in range(8)]
+    await asyncio.gather(*adding, session.create_branch_from_turn(3, "side"), session.add_items(says("x")))
+    assert await texts(session, branch_id="main") == [*map(str, range(8)), "x"]
+    assert await texts(session) == ["0", "1"]
 
 
-def test_a_cancelled_call_has_ended_when_the_cancellation_comes_out() -> None:
+@in_a_loop
+async def test_a_cancelled_call_has_ended_when_the_cancellation_comes_out() -> None:
     """Calls that are cancelled, waiting or at work, have happened in their order; the next one goes on."""
-
-    async def run() -> None:
-        session = VstateSession("ann", Memory())
-        calls = [asyncio.create_task(session.add_items(says(str(number)))) for number in range(6)]
-        await asyncio.sleep(0)
-        for call in calls:
-            call.cancel()
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        assert all(isinstance(result, asyncio.CancelledError) for result in results)
-        found = await texts(VstateSession("ann", session.repo.store))
-        assert found == [str(number) for number in range(6)]
-        await session.add_items(says("next"))
-        assert await texts(session) == [*found, "next"]
-
-    asyncio.run(run())
+    session = VstateSession("ann", Memory())
+    calls = [asyncio.create_task(session.add_items(says(str(number)))) for number in range(6)]
+    await asyncio.sleep(0)
+    for call in calls:
+        call.cancel()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    found = await texts(VstateSession("ann", session.repo.store))
+    assert found == [str(number) for number in range(6)]
+    await session.add_items(says("next"))
+    assert await texts(session) == [*found, "next"]
 
 
 @pytest.mark.slow

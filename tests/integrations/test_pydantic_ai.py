@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 
 from vstate import Disk, Memory, Versioned
 from vstate.repo import Repository
@@ -72,110 +73,101 @@ def test_an_agent_goes_on_in_another_process(tmp_path: Path) -> None:
         assert len([key for key in state if key.startswith("messages/")]) == 6
 
 
-def test_a_conversation_branches_forks_and_lists() -> None:
+@in_a_loop
+async def test_a_conversation_branches_forks_and_lists() -> None:
     """Histories that were left stay, a fork has the messages of its source, and scopes are apart."""
-
-    async def check() -> None:
-        backend = Memory()
-        store = VstateConversationStore(backend)
-        first = await saved(store, "a", "x", "y", "z", scope="ann")
-        tip = (await store.load_entries("a"))[-1].id  # type: ignore[index]  # it is there
-        shorter = await store.branch("a", at=2, expected_revision=first.revision)
-        shorter.messages.extend(turn("w"))
-        await store.save(shorter)
-        assert words(await store.load("a")) == ["x", "x?", "w", "w?"]
-        assert words(await store.load("a", limit=3)) == ["x?", "w", "w?"]
-        assert await store.load("a", limit=0) == Conversation(
-            messages=[], usage=shorter.usage, conversation_id="a", revision=shorter.revision
-        )
-        fresh = VstateConversationStore(backend)  # it has no hints
-        fork = await fresh.fork("a", from_entry=tip, new_conversation_id="b", scope="bob")
-        assert words(fork) == ["x", "x?", "y", "y?", "z", "z?"]
-        await saved(fresh, "c", "other")
-        assert [each.conversation_id for each in await store.list_conversations()] == ["c", "b", "a"]
-        assert [each.conversation_id for each in await store.list_conversations(limit=1)] == ["c"]
-        assert [each.conversation_id for each in await store.list_conversations(scope="ann")] == ["a"]
-        assert await store.load("a", scope="bob") is None
-        await store.delete("a")
-        assert words(await fresh.load("b")) == words(fork)
-        assert (await VstateConversationStore(backend).read_entry(tip)).id == tip
-        fork.messages.extend(turn("on"))
-        await fresh.save(fork)
-        assert words(await store.load("b"))[-2:] == ["on", "on?"]
-        with pytest.raises(UserError):
-            await store.fork("a")
-        with pytest.raises(KeyError):
-            await store.read_entry("none")
-        assert await store.read_history(None) == []
-
-    run(check())
+    backend = Memory()
+    store = VstateConversationStore(backend)
+    first = await saved(store, "a", "x", "y", "z", scope="ann")
+    tip = (await store.load_entries("a"))[-1].id  # type: ignore[index]  # it is there
+    shorter = await store.branch("a", at=2, expected_revision=first.revision)
+    shorter.messages.extend(turn("w"))
+    await store.save(shorter)
+    assert words(await store.load("a")) == ["x", "x?", "w", "w?"]
+    assert words(await store.load("a", limit=3)) == ["x?", "w", "w?"]
+    assert await store.load("a", limit=0) == Conversation(
+        messages=[], usage=shorter.usage, conversation_id="a", revision=shorter.revision
+    )
+    fresh = VstateConversationStore(backend)  # it has no hints
+    fork = await fresh.fork("a", from_entry=tip, new_conversation_id="b", scope="bob")
+    assert words(fork) == ["x", "x?", "y", "y?", "z", "z?"]
+    await saved(fresh, "c", "other")
+    assert [each.conversation_id for each in await store.list_conversations()] == ["c", "b", "a"]
+    assert [each.conversation_id for each in await store.list_conversations(limit=1)] == ["c"]
+    assert [each.conversation_id for each in await store.list_conversations(scope="ann")] == ["a"]
+    assert await store.load("a", scope="bob") is None
+    await store.delete("a")
+    assert words(await fresh.load("b")) == words(fork)
+    assert (await VstateConversationStore(backend).read_entry(tip)).id == tip
+    fork.messages.extend(turn("on"))
+    await fresh.save(fork)
+    assert words(await store.load("b"))[-2:] == ["on", "on?"]
+    with pytest.raises(UserError):
+        await store.fork("a")
+    with pytest.raises(KeyError):
+        await store.read_entry("none")
+    assert await store.read_history(None) == []
 
 
-def test_a_writer_that_was_overtaken_changes_nothing() -> None:
+@in_a_loop
+async def test_a_writer_that_was_overtaken_changes_nothing() -> None:
     """Stale saves, a second creation, and an entry that nobody has raise ConversationConflict."""
-
-    async def check() -> None:
-        backend = Memory()
-        store, other = VstateConversationStore(backend), VstateConversationStore(backend)
-        await saved(store, "a", "x")
-        late, quick = await other.load("a"), await store.load("a")
-        assert late is not None
-        assert quick is not None
-        quick.messages.extend(turn("quick"))
-        await store.save(quick)
-        head = Repository(backend).branch("pydantic_ai/a")
-        late.messages.extend(turn("late"))
+    backend = Memory()
+    store, other = VstateConversationStore(backend), VstateConversationStore(backend)
+    await saved(store, "a", "x")
+    late, quick = await other.load("a"), await store.load("a")
+    assert late is not None
+    assert quick is not None
+    quick.messages.extend(turn("quick"))
+    await store.save(quick)
+    head = Repository(backend).branch("pydantic_ai/a")
+    late.messages.extend(turn("late"))
+    with pytest.raises(ConversationConflict):
+        await other.save(late)
+    with pytest.raises(ConversationConflict):
+        await saved(other, "a", "new")
+    with pytest.raises(ConversationConflict):
+        await other.delete_record("a", expected_revision="old")
+    for source in (None, "a", "gone"):
+        record = ConversationRecord(conversation_id="b", head_id="no such entry", forked_from=source)
         with pytest.raises(ConversationConflict):
-            await other.save(late)
-        with pytest.raises(ConversationConflict):
-            await saved(other, "a", "new")
-        with pytest.raises(ConversationConflict):
-            await other.delete_record("a", expected_revision="old")
-        for source in (None, "a", "gone"):
-            record = ConversationRecord(conversation_id="b", head_id="no such entry", forked_from=source)
-            with pytest.raises(ConversationConflict):
-                await store.write_record(record, expected_revision=None)
-        entry = ConversationEntry(parent_id="no such entry", message=turn("x")[0])
-        record = ConversationRecord(conversation_id="b", head_id=entry.id)
-        with pytest.raises(ConversationConflict):
-            await store.write_record(record, new_entries=[entry], expected_revision=None)
-        entry = ConversationEntry(parent_id=None, message=turn("x")[0])
-        record = ConversationRecord(conversation_id="b", head_id="no such entry")
-        with pytest.raises(ConversationConflict):
-            await store.write_record(record, new_entries=[entry], expected_revision=None)
-        assert Repository(backend).branch("pydantic_ai/a") == head
-        assert await store.load("b") is None
-
-    run(check())
+            await store.write_record(record, expected_revision=None)
+    entry = ConversationEntry(parent_id="no such entry", message=turn("x")[0])
+    record = ConversationRecord(conversation_id="b", head_id=entry.id)
+    with pytest.raises(ConversationConflict):
+        await store.write_record(record, new_entries=[entry], expected_revision=None)
+    entry = ConversationEntry(parent_id=None, message=turn("x")[0])
+    record = ConversationRecord(conversation_id="b", head_id="no such entry")
+    with pytest.raises(ConversationConflict):
+        await store.write_record(record, new_entries=[entry], expected_revision=None)
+    assert Repository(backend).branch("pydantic_ai/a") == head
+    assert await store.load("b") is None
 
 
-def test_of_many_writers_each_save_is_of_one(tmp_path: Path) -> None:
+@in_a_loop
+async def test_of_many_writers_each_save_is_of_one(tmp_path: Path) -> None:
     """Two programs save turns of one conversation; with retries every turn is there, in the order of each."""
+    stores = [VstateConversationStore(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
+    await saved(stores[0], "a", "start")
 
-    async def check() -> None:
-        stores = [VstateConversationStore(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
-        await saved(stores[0], "a", "start")
+    async def write(who: int) -> None:
+        for n in range(8):
+            while True:
+                conversation = await stores[who].load("a")
+                assert conversation is not None
+                conversation.messages.extend(turn(f"{who} {n}"))
+                try:
+                    await stores[who].save(conversation)
+                except ConversationConflict:
+                    continue
+                break
 
-        async def write(who: int) -> None:
-            for n in range(8):
-                while True:
-                    conversation = await stores[who].load("a")
-                    assert conversation is not None
-                    conversation.messages.extend(turn(f"{who} {n}"))
-                    try:
-                        await stores[who].save(conversation)
-                    except ConversationConflict:
-                        continue
-                    break
-
-        await asyncio.gather(write(0), write(1))
-        found = words(await stores[0].load("a"))
-        assert len(found) == 2 + 2 * 16
-        for who in range(2):
-            mine = [text for text in found if text.startswith(f"{who} ") and not text.endswith("?")]
-            assert mine == [f"{who} {n}" for n in range(8)]
-
-    run(check())
+    await asyncio.gather(write(0), write(1))
+    found = words(await stores[0].load("a"))
+    assert len(found) == 2 + 2 * 16
+    for who in range(2):
+        mine = [text for text in found if text.startswith(f"{who} ") and not text.endswith("?")]
+        assert mine == [f"{who} {n}" for n in range(8)]
 
 
 def test_the_example_of_the_page(example: Any, commands: Any) -> None:

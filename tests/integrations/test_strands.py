@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 
 from vstate import Disk, InvalidInput, Memory, Versioned
 
@@ -202,34 +203,28 @@ def test_a_snapshot_is_stored_as_its_parts(tmp_path: Path) -> None:
     ],
     ids=lambda data: repr(data[:12]),
 )
-def test_bytes_come_back_unchanged(data: bytes, tmp_path: Path) -> None:
+@in_a_loop
+async def test_bytes_come_back_unchanged(data: bytes, tmp_path: Path) -> None:
     """Whatever the bytes look like, they are the same after the way through a store."""
-
-    async def run() -> None:
-        async with VstateStorage(Disk(tmp_path)) as storage:
-            await storage.write("//a//b/", bytearray(data))
-            assert await storage.read("a/b") == data
-            await storage.delete("a/b")
-            await storage.delete("a/b")
-            assert await storage.read("a/b") is None
-
-    asyncio.run(run())
+    async with VstateStorage(Disk(tmp_path)) as storage:
+        await storage.write("//a//b/", bytearray(data))
+        assert await storage.read("a/b") == data
+        await storage.delete("a/b")
+        await storage.delete("a/b")
+        assert await storage.read("a/b") is None
 
 
-def test_a_storage_raises_the_errors_of_the_framework(tmp_path: Path) -> None:
+@in_a_loop
+async def test_a_storage_raises_the_errors_of_the_framework(tmp_path: Path) -> None:
     """A key that is refused, and a store that is closed, are a StorageError that says why."""
-
-    async def run() -> None:
-        storage = VstateStorage(tmp_path)
-        for key, words in [("", "not be empty"), ("a/../b", r"'\.\.'"), ("a\ud800", "surrogate")]:
-            with pytest.raises(StorageError, match=words):
-                await storage.write(key, b"")
-        assert await storage.list() == []
-        await storage.close()
-        with pytest.raises(StorageError, match="is closed"):
-            await storage.read("a")
-
-    asyncio.run(run())
+    storage = VstateStorage(tmp_path)
+    for key, words in [("", "not be empty"), ("a/../b", r"'\.\.'"), ("a\ud800", "surrogate")]:
+        with pytest.raises(StorageError, match=words):
+            await storage.write(key, b"")
+    assert await storage.list() == []
+    await storage.close()
+    with pytest.raises(StorageError, match="is closed"):
+        await storage.read("a")
 
 
 def test_the_examples_of_the_page(example: Any, commands: Any) -> None:
