@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -102,8 +101,6 @@ def test_a_state_comes_back_as_from_the_persistence_of_the_framework(tmp_path: P
                     each.save_state(flow, "act", state)
                 assert repr(ours.load_state(flow)) == repr(peer.load_state(flow))
         assert ours.load_state("other") is peer.load_state("other") is None
-    with VstateFlowPersistence(tmp_path / "s") as ours:
-        assert repr(ours.load_state("a/b")) == repr(peer.load_state("a/b"))
 
 
 @pytest.mark.parametrize("state", MODELS)
@@ -139,25 +136,6 @@ def test_a_state_that_would_not_come_back_is_refused(state: Any) -> None:
     assert persistence.load_state("f") == {"x": 1}
 
 
-def test_a_state_that_many_save_is_always_whole(tmp_path: Path) -> None:
-    """Two programs save one flow at once: the state is one of those saved, and all of them are history."""
-    ours = [VstateFlowPersistence(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
-
-    def work(who: int) -> None:
-        for n in range(15):
-            chat = [{"who": who, "n": n}] * (n % 4)
-            ours[who].save_state("f", "act", {"who": who, "n": n, "chat": chat})
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, range(2)))
-    state = ours[0].load_state("f")
-    assert state is not None
-    assert state == ours[1].load_state("f")
-    assert state["n"] == 14
-    assert state["chat"] == [{"who": state["who"], "n": 14}] * 2
-    assert len(list(ours[0].repo.log("crewai/flows/f"))) == 30
-
-
 def test_a_pause_keeps_its_state_and_question_until_it_is_cleared() -> None:
     """A later save does not change the state of the pause; a flow that waits for nobody gives None."""
     persistence = VstateFlowPersistence()
@@ -184,8 +162,7 @@ def test_a_pause_keeps_its_state_and_question_until_it_is_cleared() -> None:
 
 def test_a_branch_of_a_flow_is_a_flow() -> None:
     """A copy is one ref and has an id of its own, also in a pause; a rollback takes a flow back."""
-    store = Memory()
-    persistence = VstateFlowPersistence(store)
+    persistence = VstateFlowPersistence(store := Memory())
     for n in range(3):
         persistence.save_state("f", "act", {"id": "f", "n": n})
     context = PendingFeedbackContext("f", "a.B", "review", "draft", "Good?")
@@ -402,18 +379,6 @@ def test_a_checkpoint_writes_its_new_events(tmp_path: Path) -> None:
         assert disk.size() < 1_500_000 + 4_200_000  # and the log; a copy for each checkpoint takes 15 MB
 
 
-@in_a_loop
-async def test_a_cancelled_checkpoint_has_ended() -> None:
-    """After a cancellation the checkpoint is stored, or it never began: nothing comes later."""
-    provider = VstateProvider()
-    writing = asyncio.ensure_future(provider.acheckpoint("{}", "runs"))
-    await asyncio.sleep(0)
-    writing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await writing
-    assert provider.newest("runs") is not None
-
-
 def test_a_state_of_the_framework_is_restored_and_forked(tmp_path: Path) -> None:
     """RuntimeState chains its checkpoints, comes back from a file, and goes on, also on a fork."""
     provider = VstateProvider()
@@ -463,58 +428,3 @@ def test_the_examples_of_the_provider(example: Any, commands: Any) -> None:
     assert [output.raw for output in again["result"].tasks_output] == ["done"]
     provider.checkpoint(provider.from_checkpoint(provider.newest("report")), "report")
     assert "checkpoint 2" in commands("The provider: checkpoints")[0]
-
-
-CREW = """
-import os, signal, sys, time
-from crewai import Agent, Crew, Task
-from crewai.llms.base_llm import BaseLLM
-from crewai.state.checkpoint_config import CheckpointConfig
-from vstate.integrations.crewai import VstateProvider
-
-provider = VstateProvider(sys.argv[1])
-
-class Model(BaseLLM):
-    def __init__(self):
-        super().__init__(model="stub")
-
-    def call(self, messages, *arguments, **more):
-        asked = [name for name in ("first", "second") if f"Current Task: {name}" in str(messages)]
-        print(">", *asked, flush=True)
-        if KILLED and asked == ["second"]:
-            while provider.newest("report") is None:  # CrewAI writes it in another thread
-                time.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return "Thought: I know.\\nFinal Answer: done " + asked[0]
-
-    def supports_function_calling(self):
-        return False
-
-config = CheckpointConfig(provider=provider, location="report")
-newest = provider.newest("report")
-if newest is None:
-    agent = Agent(role="r", goal="g", backstory="b", llm=Model())
-    tasks = [Task(description=name, expected_output="x", agent=agent) for name in ("first", "second")]
-    crew = Crew(agents=[agent], tasks=tasks, verbose=False, checkpoint=config)
-else:
-    with provider.file(newest) as path:
-        crew = Crew.from_checkpoint(CheckpointConfig(restore_from=path))
-    crew.checkpoint = config
-    for agent in crew.agents:
-        agent.llm = Model()
-print(">", [str(output) for output in crew.kickoff().tasks_output], flush=True)
-from crewai.events.event_bus import crewai_event_bus
-crewai_event_bus.flush()
-"""
-
-
-def test_a_killed_crew_goes_on_from_its_last_checkpoint(tmp_path: Path, run_python: RunPython) -> None:
-    """A crew that was killed in its second task is carried on there by another process."""
-    killed = run_python(CREW.replace("KILLED", "True"), tmp_path / "s", code=-9)
-    assert lines(killed) == ["first", "second"]
-    printed = run_python(CREW.replace("KILLED", "False"), tmp_path / "s")
-    assert lines(printed) == ["second", "['done first', 'done second']"]
-    with Versioned(tmp_path / "s", branch="crewai/checkpoints/report/main") as head:
-        messages = [commit.message for commit in head.log()]
-        assert messages == ["checkpoint 2: task_completed", "checkpoint 1: task_completed"]
-        assert head["checkpoint/trigger"] == "task_completed"

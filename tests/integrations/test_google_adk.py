@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -184,40 +180,6 @@ async def test_a_store_without_transactions_writes_the_shared_states_first() -> 
         await service.create_session(**ANN, session_id="x", state={"app:n": 9})
     found = await VstateSessionService(memory).get_session(**ANN, session_id="x")
     assert found.state == {"app:n": 2, "user:m": 3, "own": 2}
-
-
-KILLED = """
-import asyncio, sys
-from google.adk.events import Event, EventActions
-from vstate.integrations.google_adk import VstateSessionService
-
-async def main():
-    service = VstateSessionService(sys.argv[1])
-    session = await service.create_session(app_name="chat", user_id="ann", session_id="x")
-    for n in range(100_000):
-        delta = {"n": n, "user:n": n, "app:n": n}
-        await service.append_event(session, Event(author="user", actions=EventActions(state_delta=delta)))
-        print(n, flush=True)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_process_leaves_events_and_all_states_together(tmp_path: Path) -> None:
-    """After SIGKILL, the states of session, user and app are those of the last event."""
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "s")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(7):
-            last = int(process.stdout.readline())
-        os.kill(process.pid, signal.SIGKILL)
-    service = VstateSessionService(tmp_path / "s")
-    session = run(service.get_session(app_name="chat", user_id="ann", session_id="x"))
-    n = session.events[-1].actions.state_delta["n"]
-    assert n >= last
-    assert len(session.events) == n + 1
-    assert session.state == {"n": n, "user:n": n, "app:n": n}
 
 
 class _Echo(BaseAgent):
