@@ -27,37 +27,13 @@ def test_import_loads_nothing_heavy(run_python) -> None:
 
 def test_public_names() -> None:
     """`__all__` lists exactly the names of the public API, and each has a docstring."""
-    expected = [
-        "Versioned",
-        "Live",
-        "Snapshot",
-        "Namespace",
-        "Memory",
-        "Disk",
-        "Cache",
-        "Encrypted",
-        "KVStore",
-        "open_store",
-        "quote_ref",
-        "unquote_ref",
-        "BranchChanges",
-        "Commit",
-        "Diff",
-        "Change",
-        "Event",
-        "KeyConflict",
-        "MergeResult",
-        "ABSENT",
-        "PublicKey",
-        "SigningKey",
-        "task",
-        "events",
-        "view",
-        "renamed",
-        "upgrade",
-        "compare",
-    ]
-    assert set(expected) | set(errors.__all__) == set(vstate.__all__)
+    expected = {
+        *("Versioned", "Live", "Snapshot", "Namespace", "Memory", "Disk", "Cache", "Encrypted", "KVStore"),
+        *("open_store", "quote_ref", "unquote_ref", "BranchChanges", "Commit", "Diff", "Change", "Event"),
+        *("KeyConflict", "MergeResult", "ABSENT", "PublicKey", "SigningKey", "task", "events", "view"),
+        *("renamed", "upgrade", "compare"),
+    }
+    assert expected | set(errors.__all__) == set(vstate.__all__)
     for name in vstate.__all__:
         assert getattr(vstate, name).__doc__
     assert set(policies.NAMES) == {*POLICIES, "ours", "theirs", "newest"}

@@ -10,37 +10,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from page import examples, lines
 from vstate_cli.app import cli
 
-PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
-PART = re.compile(r"^#{2,3} ([^\n]+)$|^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINE = re.compile(r"^#{2,3} (.+)$|^\$ vstate (.+)$", re.MULTILINE)
 PRINTED = re.compile(r"^ *print\(.*\) +# (.+)$", re.MULTILINE)
 
 Example = Callable[..., dict[str, Any]]
 Commands = Callable[[str], list[str]]
-
-
-def examples() -> dict[str, list[str]]:
-    """The programs under each heading of the page."""
-    found: dict[str, list[str]] = {}
-    title = ""
-    for heading, program in PART.findall(PAGE.read_text("utf-8")):
-        title = heading or title
-        if program:
-            found.setdefault(title, []).append(program)
-    return found
-
-
-def lines() -> dict[str, list[str]]:
-    """The lines `$ vstate …` under each heading of the page, but for imports, whose files are not there."""
-    found: dict[str, list[str]] = {}
-    title = ""
-    for heading, line in LINE.findall(PAGE.read_text("utf-8")):
-        title = heading or title
-        if line and " import " not in line:
-            found.setdefault(title, []).append(line)
-    return found
 
 
 @pytest.fixture

@@ -8,34 +8,21 @@ import sys
 import tomllib
 from pathlib import Path
 
+from page import PAGE, examples, lines
+
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "integrations.md"
+TESTS = "".join(path.read_text("utf-8") for path in HERE.glob("test_*.py"))
 
 
 def test_each_example_is_run_by_a_test() -> None:
     """A test calls `example` for each program under each heading of the page."""
-    programs: list[tuple[str, str]] = []
-    heading = ""
-    for line in PAGE.read_text("utf-8").splitlines():
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        elif line == "```python":
-            number = sum(title == heading for title, _ in programs)
-            programs.append((heading, str(number or "")))
-    tests = "".join(path.read_text("utf-8") for path in HERE.glob("test_*.py"))
-    assert set(re.findall(r'\bexample\("([^"]+)"(?:, (\d+))?', tests)) == set(programs)
+    programs = {(title, str(n or "")) for title, each in examples().items() for n in range(len(each))}
+    assert set(re.findall(r'\bexample\("([^"]+)"(?:, (\d+))?', TESTS)) == programs
 
 
 def test_the_commands_of_each_section_are_run_by_a_test() -> None:
     """A test calls `commands` for each heading with lines `$ vstate …`."""
-    headings = set()
-    for line in PAGE.read_text("utf-8").splitlines():
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        elif line.startswith("$ vstate"):
-            headings.add(heading)
-    tests = "".join(path.read_text("utf-8") for path in HERE.glob("test_*.py"))
-    assert set(re.findall(r'\bcommands\("([^"]+)"\)', tests)) == headings
+    assert set(re.findall(r'\bcommands\("([^"]+)"\)', TESTS)) == lines().keys()
 
 
 DISTRIBUTIONS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from integrations.adapters import ADAPTERS, Adapter
+from integrations.adapters import ADAPTERS, Adapter, Saver
 from starlette.testclient import TestClient
 from vstate_cli.app import cli
 
@@ -170,7 +170,7 @@ def test_what_was_before_a_deletion_reads_too(tmp_path: Path) -> None:
     """A branch whose newest commit has no key shows the steps before it."""
     pytest.importorskip("langgraph.checkpoint")
     path = str(tmp_path / "s")
-    _, rev = run(next(kind for kind in ADAPTERS if kind.__name__ == "Saver")(), path, ["one", "two"])
+    _, rev = run(Saver(), path, ["one", "two"])
     with Disk(path) as store:
         repo = Repository(store)
         (branch,) = repo.branches()
@@ -263,8 +263,7 @@ def test_a_long_thread_takes_few_round_trips(tmp_path: Path) -> None:
     """The segments of a journal come in batches: a subject and a state of 300 steps take 25 round trips."""
     pytest.importorskip("langgraph.checkpoint")
     path = str(tmp_path / "s")
-    adapter = next(kind for kind in ADAPTERS if kind.__name__ == "Saver")()
-    _, rev = run(adapter, path, [f"text {number} " + "x" * 200 for number in range(300)])
+    _, rev = run(Saver(), path, [f"text {number} " + "x" * 200 for number in range(300)])
     with Disk(path) as store:
         counted = Counted(store)
         shown = Shown(Repository(counted))
@@ -343,19 +342,15 @@ def test_a_change_in_the_viewer_shows_the_state(tmp_path: Path) -> None:
     assert "only the program of the branch changes it" in refused.json()["error"]
 
 
-@pytest.mark.parametrize(
-    "line", [["switch", "BRANCH"], ["tag", "v1", "BRANCH"], ["branch", "-v"], ["status"]]
-)
-def test_commands_name_a_commit_by_its_subject(line: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["switch BRANCH", "tag v1 BRANCH", "branch -v", "status"])
+def test_commands_name_a_commit_by_its_subject(line: str, tmp_path: Path) -> None:
     """A command that writes says what the newest step did, in the words of the log."""
     pytest.importorskip("langgraph.checkpoint")
-    path = str(tmp_path / "s")
-    run(next(kind for kind in ADAPTERS if kind.__name__ == "Saver")(), path, ["one", "two"])
+    run(Saver(), path := str(tmp_path / "s"), ["one", "two"])
     with Disk(path) as store:
         (branch,) = Repository(store).branches()
-    if line == ["status"]:
+    if line == "status":
         CliRunner().invoke(cli, ["switch", branch, "--store", path])
-    words = [branch if word == "BRANCH" else word for word in line]
-    result = CliRunner().invoke(cli, [*words, "--store", path])
+    result = CliRunner().invoke(cli, [*line.replace("BRANCH", branch).split(), "--store", path])
     assert (result.exit_code, result.stderr) == (0, "")
     assert "step 1, end" in result.stdout
