@@ -18,7 +18,7 @@ import pytest
 from loops import in_a_loop
 
 import vstate
-from vstate import Disk, InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, StoreUnavailable, aio
+from vstate import InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, StoreUnavailable, aio
 from vstate.testing import Faulty
 
 
@@ -196,23 +196,6 @@ async def test_transactions_of_tasks_follow_one_another(state: aio.Versioned) ->
 
     await asyncio.gather(*(add() for _ in range(20)), *(update() for _ in range(20)))
     assert await state["n"] == 40
-
-
-@in_a_loop
-async def test_update_runs_again_on_the_fresh_state(tmp_path: Path) -> None:
-    """Handles that race lose no increment."""
-
-    async def count(handle: aio.Versioned) -> None:
-        for _ in range(25):
-            await handle.apply(lambda now: now.__setitem__("n", now.get("n", 0) + 1))
-
-    handles = [aio.Versioned(Disk(tmp_path), branch="main") for _ in range(4)]
-    await asyncio.gather(*map(count, handles))
-    await handles[0].refresh()
-    assert await handles[0]["n"] == 100
-    for handle in handles:
-        handle.sync.store.close()
-        await handle.close()
 
 
 @in_a_loop

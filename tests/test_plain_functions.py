@@ -113,17 +113,16 @@ def load_an_attribute(function: Any) -> object:
 
 
 CALLS: list[Callable[[Any], object]] = [
-    update_a_live_state,
-    update_in_a_transaction,
-    bisect,
-    commit_with_a_hook,
-    commit_a_live_state_with_a_hook,
-    change_a_record,
-    shrink,
-    count_the_cost,
-    fold,
-    summarise,
-    load_an_attribute,
+    *(
+        update_a_live_state,
+        update_in_a_transaction,
+        bisect,
+        commit_with_a_hook,
+        change_a_record,
+        shrink,
+        fold,
+    ),
+    *(commit_a_live_state_with_a_hook, count_the_cost, summarise, load_an_attribute),
 ]
 
 

@@ -11,7 +11,6 @@ from vstate_cli.app import cli
 from vstate_cli.output import Output
 
 from vstate import Disk, Versioned
-from vstate.repo.repository import Repository
 
 
 def run(*arguments, **environment):
@@ -202,33 +201,6 @@ def test_wrong_use_exits_with_2(vstate, command):
     result = vstate.run(*command.split())
     assert result.exit_code == 2
     assert "Usage: " in result.stderr
-
-
-def test_a_name_of_a_branch_and_a_tag(vstate):
-    """The message suggests both full names."""
-    vstate("tag", "what-if", "v1")
-    message = vstate.fails("log", "what-if")
-    assert message == "'what-if' is both a branch and a tag; did you mean: heads/what-if, tags/what-if?"
-    assert "another goal" in vstate("log", "heads/what-if", "-n", "1")
-
-
-def test_an_ambiguous_id(vstate, store):
-    """The message lists the commits that begin with the digits."""
-    with Disk(store) as disk:
-        repo = Repository(disk)
-        head = repo.branch("main")
-        seen = {}
-        for number in range(10_000):
-            commit = repo.build_commit(head.root, (head,), message=f"twin {number}")
-            twin = seen.setdefault(commit.id[:4], commit)
-            if twin is not commit:
-                break
-        assert repo.publish("main", [twin, commit], {}, [], expected=head.oid, action="twins")
-    message = vstate.fails("show", commit.id[:4])
-    assert message.startswith(f"the commit id {commit.id[:4]} is ambiguous")
-    assert twin.message in message
-    assert commit.message in message
-    assert commit.message in vstate("log", commit.short, "-n", "1")
 
 
 def test_an_internal_error_is_one_line(vstate, monkeypatch):

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -45,6 +43,7 @@ def signed(store, keys):
 @pytest.mark.parametrize("kind", ["signing", "encryption"])
 def test_a_new_key(vstate, tmp_path, kind):
     """Only its owner can read the file, and the command prints the public key or a fingerprint, no secret."""
+    vstate = type(vstate)(tmp_path / "no store")
     path = tmp_path / "agent\x1b[2J.key"
     output = vstate("key", "new", str(path), "--kind", kind)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -61,6 +60,7 @@ def test_a_new_key(vstate, tmp_path, kind):
     expected = {"file": str(path), "kind": kind, "public_key": public, "fingerprint": of_key}
     assert vstate.json("key", "show", str(path)) == expected
     assert "\x1b" not in output
+    assert not vstate.store.exists(), "a key needs no store"
     before = path.read_bytes()
     assert "is there already" in vstate.fails("key", "new", str(path), "--kind", kind)
     assert path.read_bytes() == before
@@ -81,15 +81,6 @@ def test_key_errors(vstate, tmp_path):
     assert "cannot be made" in vstate.fails("key", "new", str(tmp_path / "absent" / "key"))
     assert vstate.run("key", "show", str(path), "--kind", "signing").exit_code == 2
     assert vstate.run("key", "burn", str(path)).exit_code == 2
-
-
-@pytest.mark.slow
-def test_keys_need_no_store(tmp_path, environment):
-    """The command makes a key where there is no store."""
-    command = [sys.executable, "-m", "vstate_cli", "key", "new", "agent.key"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=200)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert (tmp_path / "agent.key").exists()
 
 
 # verify

@@ -159,21 +159,10 @@ def test_control_characters_cannot_drive_the_terminal(vstate, store):
         state["lines"] = f"first\n{NASTY}!\nlast"
         state.commit("again")
     plant(store, "evil", encode([PICKLE, [b"N."], 2, f"type {NASTY}"]))
-    asked = [
-        *COMMANDS,
-        ["show", "HEAD~2"],
-        ["show", "HEAD~1"],
-        ["show", "lines"],
-        ["show", "sides"],
-        ["show", f"key {NASTY}"],
-        ["diff", "HEAD~3"],
-        ["log", "--key", NASTY],
-        ["blame", f"key {NASTY}"],
-        ["show", f"no {NASTY}"],
-        ["checkout", f"no {NASTY}"],
-        ["rollback", "HEAD"],
-    ]
-    for arguments in asked:
+    plain = "show HEAD~2, show HEAD~1, show lines, show sides, diff HEAD~3, rollback HEAD"
+    nasty = [[command, f"no {NASTY}"] for command in ("show", "checkout")]
+    nasty += [["show", f"key {NASTY}"], ["blame", f"key {NASTY}"], ["log", "--key", NASTY]]
+    for arguments in [*COMMANDS, *nasty, *(command.split() for command in plain.split(", "))]:
         result = vstate.run(*arguments)
         for char in result.stdout + result.stderr:
             assert char.isprintable() or char == "\n", (arguments, char)

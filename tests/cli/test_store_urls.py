@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner
@@ -189,17 +187,6 @@ def test_a_server_that_cannot_be_reached(url, free_port):
         assert "internal error" not in lines[-1]
         assert len(lines) == 1 or environment
         assert SECRET not in result.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("url", UNREACHABLE[::3])
-def test_a_server_that_cannot_be_reached_by_a_process(url, free_port, environment):
-    """The same in a real process."""
-    command = [sys.executable, "-m", "vstate_cli", "-s", url.format(free_port), "status"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=200)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1
-    assert SECRET not in done.stderr
 
 
 def test_a_repository_on_a_server(server_url, tmp_path):
