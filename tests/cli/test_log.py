@@ -138,6 +138,7 @@ def test_a_time_is_within(vstate):
     """--since and --until include the second that they name."""
     time = documents(vstate, "HEAD~1", "-1")[0]["time"]
     assert subjects(vstate, "--since", time, "--until", time) == ["tidy up"]
+    assert subjects(vstate, "--since", "1 hour ago", "-1") == ["more"]
 
 
 def test_first_parent(merged):

@@ -35,9 +35,9 @@ def frame() -> pandas.DataFrame:
     )
 
 
-def commit(store: Path, **found: object) -> None:
+def commit(store: Path, **found: object) -> str:
     with Versioned(Disk(store)) as state:
-        state.apply(lambda now: now.update(found), message="values")
+        return state.apply(lambda now: now.update(found), message="values").id
 
 
 def test_a_frame_is_a_table(vstate, store, frame):
@@ -269,8 +269,7 @@ def test_show_and_blame_take_each_path_that_diff_prints(vstate, store):
     frame.loc["new"] = 9.0
     frame.loc["d e"] = 8.0
     grown = numpy.ones((31, 5))
-    commit(store, array=array, table=grown, frame=frame, by_number=frame.reset_index(drop=True))
-    second = json.loads(vstate("log", "-1", "--json"))["id"]
+    second = commit(store, array=array, table=grown, frame=frame, by_number=frame.reset_index(drop=True))
     printed = {
         (change["key"], detail["path"])
         for change in vstate.json("diff")["changes"]
@@ -287,7 +286,24 @@ def test_show_and_blame_take_each_path_that_diff_prints(vstate, store):
     assert vstate.json("blame", "array", "[20:30]")[0]["commit"] != second
     assert vstate.json("show", "array", "[18:21]")["value"]["data"] == [-1, -1, 20]
     assert "no [30:41] in the value" in vstate.fails("show", "array", "[30:41]")
-    assert len(vstate.json("blame", "array")) == 40
+
+
+@pytest.mark.slow
+def test_blame_names_the_places_that_show_and_diff_name(vstate, store, frame):
+    """Each element of an array, far behind the first hundred too; each column and cell of a frame."""
+    array = numpy.arange(6000.0).reshape(2000, 3)
+    first = commit(store, array=array, frame=frame)
+    frame.loc[1, "count"], array[1500, 1] = 9, -1
+    second = commit(store, array=array, frame=frame)
+    for key, count, place in (("array", 6000, "[1500][1]"), ("frame", 7, "count")):
+        found = {each["path"]: each["commit"] for each in vstate.json("blame", key)}
+        assert len(found) >= count
+        assert [path for path, id in found.items() if id == second] == [place]
+    places = ("array", "[1500][1]"), ("array", "[1500][2]"), ("frame", "count[1]"), ("frame", "count[2]")
+    blamed = [vstate.json("blame", key, path)[0]["commit"] for key, path in places]
+    assert blamed == [second, first] * 2
+    (element,) = (each for each in vstate.json("blame", "array", "data") if each["commit"] == second)
+    assert (element["path"], element["value"]) == ("data[4501]", -1)
 
 
 @pytest.mark.slow
@@ -331,10 +347,11 @@ Z = bytes(5000)
         ("x" * 5000 + "1" + "x" * 5000, "x" * 5000 + "2" + "x" * 5000, ["character 5001", "x1x", "x2x"]),
         (Z + b"a" + Z, Z + b"b" + Z, ["@@ byte 5000 @@", "-61 ", "+62 "]),
         (Z + b"a", Z + b"new a", ["@@ byte 5000 @@", "+6e 65 77 20"]),
+        ("x" * 5000 + "old end", "x" * 5000 + "new end", ["old", "new", "end"]),
         (10**400, 10**400 + 1, ["0000' -> ", "0001'"]),
         (bytes(60) + b"a", bytes(60) + b"b", ["00a' -> ", "00b'"]),
     ],
-    ids=["words", "lines", "one word", "bytes", "bytes added", "number", "few bytes"],
+    ids=["words", "lines", "one word", "bytes", "bytes added", "the end", "number", "few bytes"],
 )
 @pytest.mark.slow
 def test_the_part_that_differs(vstate, store, old, new, lines):
