@@ -107,7 +107,7 @@ async def test_it_opens_when_it_is_first_awaited() -> None:
 
 @opened
 async def test_history_and_branches(state: aio.Versioned) -> None:
-    """log, checkout, rollback, merge and others return their results without await."""
+    """log, checkout, rollback, merge, push and others give what they give in the sync state."""
     state["n"] = 1
     first = await state.commit("one")
     assert first is not None

@@ -136,15 +136,12 @@ def test_the_time_of_a_slow_row_is_shown_by_module() -> None:
     assert sum(cells.values()) == pytest.approx(whole, abs=0.1 * len(cells))
 
 
-def test_pages_need_all_rows(tmp_path: Path) -> None:
-    """Some rows cannot replace the table of all rows in a page."""
-    done = benchmarks("--rows", "import", "--page", str(tmp_path / "page.md"))
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [(["--rows", "import", "--page", "absent.md"], "--rows"), (["--rows", "no such row"], "--list")],
+)
+def test_a_usage_error(options: list[str], word: str) -> None:
+    """Some rows cannot replace the table of all rows in a page; a pattern without a match names --list."""
+    done = benchmarks(*options)
     assert done.returncode == 2
-    assert "--rows" in done.stderr
-
-
-def test_no_such_row_is_a_usage_error() -> None:
-    """A pattern without a match exits 2 and names --list."""
-    done = benchmarks("--rows", "no such row")
-    assert done.returncode == 2
-    assert "--list" in done.stderr
+    assert word in done.stderr

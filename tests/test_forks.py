@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from integrations.adapters import Adapter, OpenAI, Saver
 
 import vstate
 from vstate import Live, Memory, Snapshot, UncommittedWarning, Versioned, VStateError, aio, forks
@@ -365,34 +366,6 @@ def stopped_service(store: Gated) -> Call:
     return awaiting(work)
 
 
-def openai(store: Gated) -> Call:
-    integrations = pytest.importorskip("vstate.integrations.openai_agents", exc_type=ImportError)
-    kept = integrations.VstateSession("ann", store)
-
-    async def work(inside: Inside) -> None:
-        await kept.add_items([{"role": "user", "content": "hi"}])
-        inside()
-        assert await kept.get_items()
-
-    return awaiting(work)
-
-
-def langgraph(store: Gated) -> Call:
-    integrations = pytest.importorskip("vstate.integrations.langgraph", exc_type=ImportError)
-    saver = integrations.VstateSaver(store)
-
-    def call(inside: Inside) -> None:
-        config = {"configurable": {"thread_id": "ann", "checkpoint_ns": ""}}
-        number = os.urandom(8).hex()
-        checkpoint = {"v": 4, "id": number, "ts": "", "channel_values": {"a": 1}, "versions_seen": {}}
-        checkpoint |= {"channel_versions": {"a": number}}
-        inside()
-        saver.put(config, checkpoint, {}, {"a": number})
-        assert saver.get_tuple(config)
-
-    return call
-
-
 def pydantic_ai(store: Gated) -> Call:
     integrations = pytest.importorskip("vstate.integrations.pydantic_ai", exc_type=ImportError)
     from pydantic_ai.conversation import Conversation
@@ -426,14 +399,33 @@ def through(front: Callable[[Gated], Any]) -> Callable[[Gated], Call]:
     return kind
 
 
+def adapted(make: Callable[[], Adapter]) -> Callable[[Gated], Call]:
+    """Calls of an adapter of a framework."""
+
+    def kind(store: Gated) -> Call:
+        adapter = make()
+        handle = adapter.open(store)
+
+        def call(inside: Inside) -> None:
+            adapter.write(handle, "ann", [os.urandom(8).hex()], 0)
+            inside()
+            assert adapter.read(handle, "ann")
+
+        return call
+
+    return kind
+
+
 KINDS: dict[str, Callable[[Gated], Call]] = {
     **{
         kind.__name__: kind
         for kind in (update, commit, pickled, transaction, snapshot, live, journal, journals, fields)
         + (lease, watch, subscription, aio_update, aio_transaction)
         + (state_manager, tool_manager, manager_subscription, service, stopped_service)
-        + (openai, langgraph, pydantic_ai)
+        + (pydantic_ai,)
     },
+    "OpenAI": adapted(OpenAI),
+    "LangGraph": adapted(Saver),
     "Memory": through(lambda store: store),
     "Cache": through(Cache),
     "Tiered": through(lambda store: Tiered(Memory(), store)),

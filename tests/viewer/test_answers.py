@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import numpy as np
 import pandas as pd
 import pytest
-from viewers import PICTURE, Serve, Viewer
+from viewers import Serve, Viewer
 
 from vstate import Disk, Memory, Versioned
 from vstate.display.texts import text_hunks
@@ -163,13 +163,6 @@ def test_marks_in_tables(state: Versioned, serve: Serve) -> None:
     assert "not marked" in viewer.get("/value?key=large")["view"]["note"]
 
 
-def test_pictures(viewer: Viewer) -> None:
-    """Bytes of a picture come as such; other values never do."""
-    status, headers, data = viewer.send("/api/v1/bytes?key=picture", Authorization=f"Bearer {viewer.token}")
-    assert (status, headers["content-type"], data) == (200, "image/png", PICTURE)
-    assert viewer.ask("/bytes?key=notes")[0] == 404
-
-
 def test_diff(viewer: Viewer) -> None:
     """Changes between two commits by key, against the merge base too, and inside a key by word."""
     both = viewer.get("/diff?old=main&new=other&base=1")
@@ -195,30 +188,25 @@ def test_life(viewer: Viewer) -> None:
 
 def test_the_life_of_a_part(state: Versioned, serve: Serve) -> None:
     """The versions of a part are the commits that changed it; a page looks at so many versions of the key."""
-    state["plan"] = {"count": 0}
-    state.commit("0")
-    for i in range(1, 10):
-        state["plan"]["count"] = i
-        if i == 3:
-            state["plan"]["goal"] = "learn"
-        if i == 5:
-            state["plan"]["goal"] = "teach"
-        if i == 8:
-            del state["plan"]["goal"]
+    goals = {3: "learn", 5: "teach"}
+    for i in range(10):
+        plan = state.setdefault("plan", {})
+        plan["count"], plan["goal"] = i, goals.get(i, plan.get("goal"))
+        if i < 3 or i > 7:
+            del plan["goal"]
         state.commit(str(i))
     viewer = serve()
-    goals = viewer.get("/history?key=plan&path=goal")
-    found = [(each["message"], each["kind"], each["text"]) for each in goals["commits"]]
-    assert found == [("8", "removed", None), ("5", "modified", "teach"), ("3", "added", "learn")]
-    assert (goals["looked"], goals["next"]) == (10, None)
+    found = viewer.get("/history?key=plan&path=goal")
+    assert [(each["message"], each["kind"], each["text"]) for each in found["commits"]] == [
+        *(("8", "removed", None), ("5", "modified", "teach"), ("3", "added", "learn"))
+    ]
+    assert (found["looked"], found["next"]) == (10, None)
     page = viewer.get("/history?key=plan&path=goal&limit=4")
     assert ([each["message"] for each in page["commits"]], page["looked"]) == (["8"], 4)
     page = viewer.get(f"/history?key=plan&limit=4&{urlencode(page['next'])}")
     assert [each["message"] for each in page["commits"]] == ["5", "3"]
-    assert [each["number"] for each in viewer.get("/history?key=plan&path=count")["commits"][:2]] == [
-        9,
-        8,
-    ]
+    counts = viewer.get("/history?key=plan&path=count")["commits"]
+    assert [each["number"] for each in counts[:2]] == [9, 8]
     (line,) = viewer.get("/blame?key=plan&path=goal&rev=HEAD~2")["parts"]
     assert (line["line"], line["path"], line["commit"]["message"]) == (1, "goal", "5")
 
@@ -234,10 +222,7 @@ def test_the_life_of_an_item_follows_the_item(state: Versioned, serve: Serve) ->
     state.commit("edited")
     viewer = serve()
     item = viewer.get("/history?key=chat&path=[6]")["commits"]
-    assert [(each["message"], each["kind"]) for each in item] == [
-        ("edited", "modified"),
-        ("said", "added"),
-    ]
+    assert [(each["message"], each["kind"]) for each in item] == [("edited", "modified"), ("said", "added")]
     assert item[-1]["text"] == "user: first"
     page = viewer.get("/history?key=chat&path=[6]&limit=4")
     assert page["next"]["path"] == "[3]"
@@ -423,21 +408,19 @@ def test_versions_on_two_branches() -> None:
     state.commit("begin")
     other = state.fork("other")
     for i in range(3):
-        other["k"] = f"other {i}"
-        other.commit(f"other {i}")
-        state["k"] = f"main {i}"
-        state.commit(f"main {i}")
+        for handle, name in ((other, "other"), (state, "main")):
+            handle["k"] = f"{name} {i}"
+            handle.commit(f"{name} {i}")
     state.merge("other", policy="ours")
     repo, start = state.repo, state.repo.resolve("main")
     values = Values(repo)
     whole = versions(repo, values, start, "k", "", before=None, limit=100)["commits"]
-    paged, before = [], None
-    while True:
+    page = versions(repo, values, start, "k", "", before=None, limit=2)
+    paged = page["commits"]
+    while page["next"] is not None:
+        before = repo.resolve(page["next"]["before"])
         page = versions(repo, values, start, "k", "", before=before, limit=2)
         paged += page["commits"]
-        if page["next"] is None:
-            break
-        before = repo.resolve(page["next"]["before"])
     assert paged == whole
     assert len(whole) >= 7
 
