@@ -3,13 +3,13 @@
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from terminal import on_terminal
 
 from vstate import Disk, Versioned
 
@@ -120,35 +120,13 @@ def test_while_another_process_writes(store, start, environment):
         writer.stdout.close()
 
 
-def on_terminal(arguments, environment):
-    """The output of the command on a terminal of 60 columns."""
-    pty = pytest.importorskip("pty")
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], env=environment, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True
-    )
-    os.close(theirs)
-    written = b""
-    while select.select([ours], [], [], 200)[0]:
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:  # what Linux reports when the other end is closed
-            break
-        if not piece:
-            break
-        written += piece
-    os.close(ours)
-    assert process.wait(timeout=200) == 0, written
-    return written.decode().replace("\r\n", "\n")
-
-
 @pytest.mark.slow
 def test_colours_and_cut_lines_are_for_a_terminal_only(store, environment):
     """A terminal gets colours, unless NO_COLOR is set, and the part of a line that fits."""
     terminal = {"TERM": "xterm-256color", "COLUMNS": "60"}
     log = ["-s", str(store), "log", "--date=iso"]
-    coloured = on_terminal(log, environment(**terminal))
-    plain = on_terminal(log, environment(**terminal, NO_COLOR="1"))
+    coloured = on_terminal([*COMMAND, *log], environment(**terminal))
+    plain = on_terminal([*COMMAND, *log], environment(**terminal, NO_COLOR="1"))
     piped = subprocess.run([*COMMAND, *log], env=environment(), capture_output=True, text=True).stdout
     assert "\x1b[32m+notes/b" in coloured
     assert "\x1b" not in plain
@@ -157,7 +135,7 @@ def test_colours_and_cut_lines_are_for_a_terminal_only(store, environment):
         state["wide"] = "x" * 300
         state.commit("wide")
     diff = ["-s", str(store), "diff"]
-    shown = on_terminal(diff, environment(**terminal, NO_COLOR="1"))
+    shown = on_terminal([*COMMAND, *diff], environment(**terminal, NO_COLOR="1"))
     piped = subprocess.run([*COMMAND, *diff], env=environment(), capture_output=True, text=True).stdout
     assert "x" * 300 in piped
     assert max(map(len, shown.splitlines())) <= 60
@@ -234,14 +212,19 @@ def test_the_pager(store, environment):
     """On a terminal, VSTATE_PAGER or PAGER gets long output; a pipe, JSON and --no-pager need none."""
     arguments = ["-s", str(store), "log", "--oneline"]
     paged = environment(TERM="xterm", NO_COLOR="1", VSTATE_PAGER="sed 's/^/page: /'")
-    plain = on_terminal(arguments, environment(TERM="xterm", NO_COLOR="1"))
-    assert on_terminal(arguments, paged) == "".join(f"page: {line}\n" for line in plain.splitlines())
-    assert on_terminal(["--no-pager", *arguments], paged) == plain
-    assert "page" not in on_terminal([*arguments, "--json"], paged)
-    assert "page" not in on_terminal(["-s", str(store), "branch"], paged)
+    plain = on_terminal([*COMMAND, *arguments], environment(TERM="xterm", NO_COLOR="1"))
+    assert on_terminal([*COMMAND, *arguments], paged) == "".join(
+        f"page: {line}\n" for line in plain.splitlines()
+    )
+    assert on_terminal([*COMMAND, "--no-pager", *arguments], paged) == plain
+    assert "page" not in on_terminal([*COMMAND, *arguments, "--json"], paged)
+    assert "page" not in on_terminal([*COMMAND, "-s", str(store), "branch"], paged)
     own = {name: value for name, value in paged.items() if name != "VSTATE_PAGER"}
-    assert on_terminal(arguments, own | {"PAGER": "head -n 1"}) == plain.splitlines(keepends=True)[0]
-    assert on_terminal(arguments, own | {"PAGER": "no-such-pager-here"}) == plain
+    assert (
+        on_terminal([*COMMAND, *arguments], own | {"PAGER": "head -n 1"})
+        == plain.splitlines(keepends=True)[0]
+    )
+    assert on_terminal([*COMMAND, *arguments], own | {"PAGER": "no-such-pager-here"}) == plain
     piped = subprocess.run([*COMMAND, *arguments], env=paged, capture_output=True, text=True)
     assert piped.stdout == plain
 

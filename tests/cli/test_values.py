@@ -1,12 +1,9 @@
 """What values look like: tables, arrays, conversations, texts and bytes, in `show` and `diff`."""
 
 import json
-import os
 import re
 import struct
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy
@@ -14,6 +11,7 @@ import pandas
 import pytest
 from chats import CHATS
 from rich.cells import cell_len
+from terminal import on_terminal
 from test_safety import plant_pickle
 
 from vstate import Disk, Versioned
@@ -385,11 +383,14 @@ def test_every_line_fits_the_terminal(store, environment, columns, frame):
     if columns > 20:
         more = "show, diff, log --all, log -p -2, log -p -2 --graph, log --all --graph"
         commands += [command.split() for command in more.split(", ")]
-    texts = on_terminal(store, commands, columns, environment)
+    terminal = environment(VSTATE_PAGER="cat", COLUMNS="", TERM="xterm")
+    program = [sys.executable, "-c", COMMANDS, json.dumps([str(store), *commands])]
+    *texts, rest = on_terminal(program, terminal, columns).split("\0")
+    assert not rest
     for arguments, text in zip(commands, texts, strict=True):
         lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n")
         for line in lines[1:] if arguments[-1] in found else lines:
-            assert line.startswith("commit ") or cell_len(line.rstrip("\r")) <= columns, (arguments, line)
+            assert line.startswith("commit ") or cell_len(line) <= columns, (arguments, line)
 
 
 COMMANDS = """
@@ -401,36 +402,3 @@ for arguments in commands:
     sys.stdout.flush()
     os.write(1, b"\\0")
 """
-
-
-def on_terminal(
-    store: Path, commands: list[list[str]], columns: int, environment: Callable[..., dict[str, str]]
-) -> list[str]:
-    """The output of each command on a terminal of this width; one process runs all of them."""
-    import fcntl  # not on Windows
-    import pty
-    import termios
-
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMANDS, json.dumps([str(store), *commands])],
-        stdin=follower,
-        stdout=follower,
-        env=environment(VSTATE_PAGER="cat", COLUMNS="", TERM="xterm"),
-    )
-    os.close(follower)
-    found = b""
-    while True:
-        try:
-            piece = os.read(leader, 65536)
-        except OSError:  # the other side is closed
-            break
-        if not piece:
-            break
-        found += piece
-    os.close(leader)
-    assert process.wait() == 0, found
-    *texts, rest = found.decode().split("\0")
-    assert not rest
-    return texts
