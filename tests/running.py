@@ -1,5 +1,6 @@
-"""Programs that tests run, and the stores that they leave behind."""
+"""Programs and threads that tests run, and the stores that they leave behind."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,15 @@ from vstate.repo.repository import Repository
 
 RunPython = Callable[..., str]
 """The type of the fixture `run_python`: it runs a script in another process and returns its output."""
+
+
+def at_once(*calls: Callable[[], object]) -> None:
+    """Make each call in a thread of its own, and wait for all of them."""
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
 
 
 def dull_messages(directory: Path, *, most: int = 2) -> list[str]:

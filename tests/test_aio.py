@@ -16,16 +16,41 @@ from typing import Any
 
 import pytest
 from loops import in_a_loop
+from running import at_once
 
 import vstate
 from vstate import InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, StoreUnavailable, aio
 from vstate.testing import Faulty
 
 
+class Slow(Memory):
+    """A Memory whose transactions take `seconds`, and announce their start.
+
+    While `go` is clear, they wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self.began, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def transact(self, writes: Any, expected: Any) -> bool:
+        self.began.set()
+        time.sleep(self.seconds)
+        self.go.wait(60)
+        return super().transact(writes, expected)
+
+
 @pytest.fixture
-def state() -> aio.Versioned:
+def store() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def state(store: Slow) -> aio.Versioned:
     """A state in memory, which a test with `@opened` finds open."""
-    return aio.Versioned(Memory(), branch="main")
+    return aio.Versioned(store, branch="main")
 
 
 def opened(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -38,25 +63,6 @@ def opened(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None
             await test(state=state, **options)
 
     return run
-
-
-class Slow(Memory):
-    """A Memory whose transactions take `seconds`, and announce their start.
-
-    While `go` is clear, they wait.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.seconds = seconds
-        self.began, self.go = threading.Event(), threading.Event()
-        self.go.set()
-
-    def transact(self, writes: Any, expected: Any) -> bool:
-        self.began.set()
-        time.sleep(self.seconds)
-        self.go.wait(60)
-        return super().transact(writes, expected)
 
 
 @in_a_loop
@@ -198,38 +204,35 @@ async def test_transactions_of_tasks_follow_one_another(state: aio.Versioned) ->
     assert await state["n"] == 40
 
 
-@in_a_loop
-async def test_the_loop_goes_on_during_a_commit() -> None:
+@opened
+async def test_the_loop_goes_on_during_a_commit(state: aio.Versioned, store: Slow) -> None:
     """A slow store delays no other handle."""
-    store = Slow(0)
-    async with aio.Versioned(store) as state:
-        state["a"] = 1
-        store.began.clear()
-        store.go.clear()
-        commit = asyncio.create_task(state.commit())
-        await asyncio.to_thread(store.began.wait)
-        for _ in range(10):
-            await asyncio.sleep(0.005)
-        assert not commit.done()
-        store.go.set()
-        assert await commit is not None
+    state["a"] = 1
+    store.began.clear()
+    store.go.clear()
+    commit = asyncio.create_task(state.commit())
+    await asyncio.to_thread(store.began.wait)
+    for _ in range(10):
+        await asyncio.sleep(0.005)
+    assert not commit.done()
+    store.go.set()
+    assert await commit is not None
 
 
-@in_a_loop
-async def test_a_cancelled_commit_is_done_or_not_done() -> None:
+@opened
+async def test_a_cancelled_commit_is_done_or_not_done(state: aio.Versioned, store: Slow) -> None:
     """A transaction that is cancelled in the middle has ended when the cancellation reaches the caller."""
-    store = Slow(0.1)
-    async with aio.Versioned(store, branch="main") as state:
-        state["a"] = 1
-        task = asyncio.create_task(state.commit("cancelled"))
-        await asyncio.to_thread(store.began.wait)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert state.head is not None
-        assert state.head.message == "cancelled"
-        assert vstate.Versioned(store, branch="main")["a"] == 1
-        assert await state.commit() is None
+    store.seconds = 0.1
+    state["a"] = 1
+    task = asyncio.create_task(state.commit("cancelled"))
+    await asyncio.to_thread(store.began.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert state.head is not None
+    assert state.head.message == "cancelled"
+    assert vstate.Versioned(store, branch="main")["a"] == 1
+    assert await state.commit() is None
 
 
 @opened
@@ -332,38 +335,36 @@ async def test_a_transaction_ends_though_no_thread_is_free(state: aio.Versioned,
     assert not state.sync.has_uncommitted
 
 
-@in_a_loop
-async def test_a_transaction_cancelled_as_it_begins_undoes_nothing_later() -> None:
+@opened
+async def test_a_transaction_cancelled_as_it_begins_undoes_nothing_later(state: aio.Versioned) -> None:
     """A transaction ends before another one begins, and does not wait until its frames are collected."""
-    store = Slow(0)
-    async with aio.Versioned(store) as state:
-        state["committed"] = 1
-        await state.commit()
-        raised: list[BaseException] = []
+    state["committed"] = 1
+    await state.commit()
+    raised: list[BaseException] = []
 
-        async def work() -> None:
-            try:
-                async with state.transaction():
-                    raise AssertionError("it was cancelled before that")
-            except asyncio.CancelledError as error:
-                raised.append(error)
-                raise
+    async def work() -> None:
+        try:
+            async with state.transaction():
+                raise AssertionError("it was cancelled before that")
+        except asyncio.CancelledError as error:
+            raised.append(error)
+            raise
 
-        reached, go = threading.Event(), threading.Event()
-        state["slow"] = PickledWhen(reached, go)
-        task = asyncio.create_task(work())
-        await asyncio.to_thread(reached.wait)
-        task.cancel()
-        await asyncio.sleep(0.01)
-        go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await state.delete("slow")
-        state["later"] = 1
-        raised.clear()
-        del task
-        gc.collect()
-        assert [key async for key in state] == ["committed", "later"]
+    reached, go = threading.Event(), threading.Event()
+    state["slow"] = PickledWhen(reached, go)
+    task = asyncio.create_task(work())
+    await asyncio.to_thread(reached.wait)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await state.delete("slow")
+    state["later"] = 1
+    raised.clear()
+    del task
+    gc.collect()
+    assert [key async for key in state] == ["committed", "later"]
 
 
 class PickledWhen:
@@ -378,37 +379,36 @@ class PickledWhen:
         return list, ()
 
 
-@in_a_loop
-async def test_many_tasks_cancelled_at_any_moment() -> None:
+@opened
+async def test_many_tasks_cancelled_at_any_moment(state: aio.Versioned, store: Slow) -> None:
     """After updates, transactions, commits and leases, the handle and the store agree, and no turn is
     held.
     """
-    store = Slow(0.001)
-    async with aio.Versioned(store, branch="main") as state:
-        state["n"] = 0
-        await state.commit()
+    store.seconds = 0.001
+    state["n"] = 0
+    await state.commit()
 
-        async def work(number: int) -> None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(0.002 * (number % 40)):
-                    if number % 4 == 0:
-                        await state.apply(lambda now: now.__setitem__("n", now["n"] + 1))
-                    elif number % 4 == 1:
-                        async with state.transaction():
-                            await state.set("n", await state["n"] + 1)
-                    elif number % 4 == 2:
-                        async with state.lease("counted", 60) as lease:
-                            await lease.commit()
-                    else:
-                        await state.commit()
+    async def work(number: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.002 * (number % 40)):
+                if number % 4 == 0:
+                    await state.apply(lambda now: now.__setitem__("n", now["n"] + 1))
+                elif number % 4 == 1:
+                    async with state.transaction():
+                        await state.set("n", await state["n"] + 1)
+                elif number % 4 == 2:
+                    async with state.lease("counted", 60) as lease:
+                        await lease.commit()
+                else:
+                    await state.commit()
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(200):
-                group.create_task(work(number))
-        assert not state.sync.has_uncommitted
-        assert await state["n"] == vstate.Versioned(store, branch="main")["n"] > 0
-        async with state.lease("counted", 60, wait=100), state.transaction():
-            state["n"] = -1
+    async with asyncio.TaskGroup() as group:
+        for number in range(200):
+            group.create_task(work(number))
+    assert not state.sync.has_uncommitted
+    assert await state["n"] == vstate.Versioned(store, branch="main")["n"] > 0
+    async with state.lease("counted", 60, wait=100), state.transaction():
+        state["n"] = -1
     await lease_threads(0)
 
 
@@ -461,11 +461,7 @@ def test_two_loops_share_a_handle() -> None:
 
     for _ in range(10):
         state = aio.Versioned(Memory(), branch="main")
-        threads = [threading.Thread(target=asyncio.run, args=(count(state),)) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(100)
+        at_once(*[lambda state=state: asyncio.run(count(state))] * 2)  # type: ignore[misc]
         asyncio.run(count(state))
         assert state.sync["n"] == 18
         asyncio.run(state.close())

@@ -11,6 +11,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from running import at_once
 
 from vstate import (
     InvalidInput,
@@ -337,22 +338,16 @@ def test_threads_inside_a_task() -> None:
     Another thread waits its turn.
     """
     state = Versioned()
-
-    def run(threads: list[threading.Thread]) -> None:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    calls = [functools.partial(add, i, state=state) for i in range(4)]
 
     @task
     def parent(*, state: Any) -> None:
-        calls = [functools.partial(add, i, state=state) for i in range(4)]
-        run([threading.Thread(target=contextvars.copy_context().run, args=(call,)) for call in calls])
+        at_once(*(functools.partial(contextvars.copy_context().run, call) for call in calls))
 
     parent(state=state)
     assert sorted(state["list"]) == [0, 1, 2, 3]
     assert messages(state) == ["parent()"]
-    run([threading.Thread(target=add, args=(i,), kwargs={"state": state}) for i in range(4)])
+    at_once(*calls)
     assert messages(state)[0] == "parent()"
     assert sorted(messages(state)[1:]) == [f"add(value={i})" for i in range(4)]
 

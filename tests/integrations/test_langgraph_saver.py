@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from loops import in_a_loop
-from running import RunPython
+from running import RunPython, at_once
 
 pytest.importorskip("langgraph.checkpoint.base", reason="langgraph-checkpoint is not installed")
 
@@ -394,11 +393,7 @@ with VstateSaver(store) as saver:
 def test_processes_write_one_thread(tmp_path: Path, run_python: RunPython) -> None:
     """Checkpoints and writes of four processes in one thread are all there, with their values."""
     Disk(tmp_path / "s").close()
-    threads = [threading.Thread(target=run_python, args=(WRITING, tmp_path / "s", name)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(run_python, WRITING, tmp_path / "s", name) for name in "abcd"))
     with VstateSaver(tmp_path / "s") as saver:
         found = list(saver.list(named()))
         assert len(found) == 100

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running import at_once
 
 pytest.importorskip("langgraph.store.base", reason="langgraph-checkpoint is not installed")
 
@@ -211,11 +212,7 @@ def test_two_writers_of_one_item_and_of_many(tmp_path: Path) -> None:
 
     stores[0].put(USER, "both", {})
     created = stores[0].get(USER, "both")
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(write, number) for number in range(3)))
     assert len(stores[0].search(USER, limit=100)) == 31
     found = stores[0].get(USER, "both")
     assert found is not None
