@@ -4,8 +4,7 @@ import re
 
 import numpy
 import pytest
-
-from vstate import Disk, Versioned
+from stores import commit
 
 
 @pytest.mark.parametrize(
@@ -99,12 +98,10 @@ def test_json(vstate):
 
 def test_arrays_show_the_range_that_differs(vstate, store):
     """A change of some elements prints their indices, not two arrays."""
-    with Versioned(Disk(store)) as state:
-        state["array"] = numpy.arange(1000.0)
-        state.commit()
-        state["array"][500] = -1
-        state["array"][10:20] = 0
-        state.commit()
+    commit(store, array=numpy.arange(1000.0))
+    array = numpy.arange(1000.0)
+    array[500], array[10:20] = -1, 0
+    commit(store, array=array)
     assert vstate("diff").splitlines()[1:] == [
         "    ~ [10:20]: 10.0, 11.0, 12.0, 13.0, … -> 0.0, 0.0, 0.0, 0.0, …  (10 of 1000 elements differ)",
         "    ~ [500]: 500.0 -> -1.0",

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from stores import commit
 
 from vstate import Disk, Versioned
 
@@ -50,10 +51,10 @@ def test_json_lines(vstate):
     """--json prints one object for each commit, with the documented members."""
     commits = [json.loads(line) for line in vstate("log", "--json").splitlines()]
     assert [commit["message"] for commit in commits] == ["more", "tidy up\n\nfor good", "read", "start"]
-    for commit in commits:
-        assert {"id", "tree", "info", "refs", "events", "changes", "parents", "time", "message"} == {*commit}
-        assert len(commit["id"]) == 64
-        assert commit["time"].endswith("+00:00")
+    for each in commits:
+        assert {"id", "tree", "info", "refs", "events", "changes", "parents", "time", "message"} == {*each}
+        assert len(each["id"]) == 64
+        assert each["time"].endswith("+00:00")
     assert commits[0]["parents"] == [commits[1]["id"]]
     assert commits[0]["refs"] == ["heads/main"]
     assert commits[1]["events"] == 1
@@ -178,9 +179,7 @@ def test_changes_inside_values(vstate):
 
 def test_a_number_behind_an_option_is_its_value(vstate, store):
     """`-2` means `-n 2` in every command that has -n, but not where an option takes a value or after `--`."""
-    with Versioned(Disk(store)) as state:
-        state["-5"] = 1
-        state.commit("a key -5")
+    commit(store, "a key -5", **{"-5": 1})
     assert subjects(vstate, "--key", "-5") == subjects(vstate, "--", "-5") == ["a key -5"]
     assert "-1 is not in the range" in vstate.run("log", "-n", "-1").stderr
     assert len(vstate("reflog", "-1").splitlines()) == 1

@@ -2,6 +2,8 @@
 
 import re
 
+from stores import contents
+
 from vstate import Disk, Versioned
 from vstate.repo import Repository
 
@@ -96,9 +98,9 @@ def test_rollback_is_a_new_commit(vstate, store):
     assert re.match(r"main is at [0-9a-f]{10} back\n", text)
     assert re.search(r"^The keys are as they were at [0-9a-f]{10}: \+1 ~3 -2$", text, re.MULTILINE)
     assert len(vstate("log", "--oneline").splitlines()) == 5
-    with Versioned(Disk(store)) as state:
-        assert state["messages"] == ["hello"]
-        assert "notes/b" not in state
+    state = contents(store)
+    assert state["messages"] == ["hello"]
+    assert "notes/b" not in state
     document = vstate.json("rollback", "HEAD~1")
     assert document["changes"]["added"] == ["notes/a", "notes/b"]
     assert document["refs"] == ["heads/main"]
@@ -135,8 +137,7 @@ def test_reset_moves_the_branch(vstate, store):
     old = vstate.json("branch")[0]["commit"]
     text = vstate("reset", "v1")
     assert re.match(rf"main is at [0-9a-f]{{10}} start\nIt was at {old[:10]}\. ", text)
-    with Versioned(Disk(store)) as state:
-        assert state["messages"] == ["hello"]
+    assert contents(store)["messages"] == ["hello"]
     assert vstate.json("undo")["commit"] == old
     assert vstate("redo").splitlines()[0].endswith(" start")
     assert vstate.json("reset", "--hard", "main@{1}")["commit"] == old
@@ -146,8 +147,8 @@ def test_keys_of_another_commit(vstate, store):
     """`checkout REV -- KEY` commits the values of REV for these keys alone, and HEAD stays."""
     text = vstate("checkout", "v1", "--", "plan", "messages")
     assert re.match(r"main is at [0-9a-f]{10} Take plan, messages from [0-9a-f]{10} ", text)
-    with Versioned(Disk(store)) as state:
-        assert (state["messages"], state["plan"].steps) == (["hello"], ["look"])
-        assert state["notes/b"] == {"lines": 5}
+    state = contents(store)
+    assert (state["messages"], state["plan"].steps) == (["hello"], ["look"])
+    assert state["notes/b"] == {"lines": 5}
     assert vstate("checkout", "v1", "--", "plan") == "Nothing to take: main has these values already.\n"
     assert vstate.json("checkout", "v1", "--key", "old")["changes"]["added"] == ["old"]

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from stores import commit
 from terminal import on_terminal
 
 from vstate import Disk, Versioned
@@ -131,9 +132,7 @@ def test_colours_and_cut_lines_are_for_a_terminal_only(store, environment):
     assert "\x1b[32m+notes/b" in coloured
     assert "\x1b" not in plain
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain == piped
-    with Versioned(Disk(store)) as state:
-        state["wide"] = "x" * 300
-        state.commit("wide")
+    commit(store, wide="x" * 300)
     diff = ["-s", str(store), "diff"]
     shown = on_terminal([*COMMAND, *diff], environment(**terminal, NO_COLOR="1"))
     piped = subprocess.run([*COMMAND, *diff], env=environment(), capture_output=True, text=True).stdout
@@ -144,9 +143,7 @@ def test_colours_and_cut_lines_are_for_a_terminal_only(store, environment):
 @pytest.mark.slow
 def test_a_terminal_that_knows_ascii_only(store, environment):
     """A character that the terminal cannot show is written as its number."""
-    with Versioned(Disk(store)) as state:
-        state["ключ"] = 1
-        state.commit("x")
+    commit(store, ключ=1)
     done = subprocess.run(
         [*COMMAND, "-s", str(store), "ls"],
         env=environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0"),

@@ -5,6 +5,7 @@ import os
 import pickle
 
 import pytest
+from stores import commit
 
 from vstate import Disk, Versioned
 from vstate.objects import tree
@@ -122,10 +123,7 @@ def test_an_entry_that_makes_no_sense(vstate, store):
 
 def test_a_missing_object_fails_the_command_after_all_the_rest(vstate, store):
     """The output shows the intact values and names the damage, and the exit code is 1."""
-    with Versioned(Disk(store)) as state:
-        state["a"] = b"a" * 1000
-        state["b"] = "whole"
-        state.commit("two")
+    commit(store, a=b"a" * 1000, b="whole")
     with Disk(store) as disk:
         repo = Repository(disk)
         entry = repo.entry(repo.branch("main").root, "a")
@@ -171,9 +169,7 @@ def test_control_characters_cannot_drive_the_terminal(vstate, store):
 
 def test_json_is_exact_and_ascii(vstate, store):
     """JSON keeps the exact text that the output for people escapes."""
-    with Versioned(Disk(store)) as state:
-        state[NASTY] = [NASTY, "\ud800", float("nan"), b"\xff", {1: 2}]
-        state.commit(NASTY)
+    commit(store, NASTY, **{NASTY: [NASTY, "\ud800", float("nan"), b"\xff", {1: 2}]})
     text = vstate("ls", "--json")
     assert text.isascii()
     assert NASTY in [entry["key"] for entry in json.loads(text)]

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
+from stores import commit
 from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
@@ -80,10 +81,7 @@ def test_json_of_a_value(vstate):
 
 def test_long_lists_of_short_items_are_read_across(vstate, store):
     """A hundred numbers take a few lines; each entry of a dict has its own line."""
-    with Versioned(Disk(store)) as state:
-        state["numbers"] = list(range(100))
-        state["names"] = {f"name {number}": "x" * 20 for number in range(9)}
-        state.commit()
+    commit(store, numbers=list(range(100)), names={f"name {number}": "x" * 20 for number in range(9)})
     lines = vstate("show", "numbers").splitlines()
     assert lines[1].startswith("  0, 1, 2, 3, ")
     assert 4 < len(lines) < 9

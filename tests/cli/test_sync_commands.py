@@ -4,10 +4,10 @@ import os
 import re
 
 import pytest
+from stores import commit, refs
 from vstate_cli import progress
 
 from vstate import Disk, Versioned
-from vstate.repo import Repository
 
 
 @pytest.fixture
@@ -15,17 +15,6 @@ def copy(vstate, tmp_path):
     """The command, on a clone of the store."""
     vstate("clone", str(vstate.store), str(tmp_path / "copy"))
     return type(vstate)(tmp_path / "copy")
-
-
-def change(store, message="change", branch="main", **values):
-    with Versioned(Disk(store, durability="process"), branch=branch) as state:
-        state.update(values)
-        return state.commit(message)
-
-
-def refs(store):
-    with Disk(store) as disk:
-        return {name: str(oid) for name, oid in Repository(disk).refs.all().items()}
 
 
 # clone
@@ -61,7 +50,7 @@ def test_a_branch_here_of_the_name_of_one_there(copy, store):
     copy("branch", "origin/main")
     decorated = copy("log", "-n", "1", "--oneline")
     assert "(HEAD -> main, heads/origin/main, remotes/origin/main)" in decorated
-    change(copy.store, branch="origin/main", n=1)
+    commit(copy.store, branch="origin/main", n=1)
     assert copy.fails("log", "origin/main") == (
         "'origin/main' is both a branch and a branch of a remote; did you mean: heads/origin/main, "
         "remotes/origin/main?"
@@ -75,12 +64,12 @@ def test_a_branch_here_of_the_name_of_one_there(copy, store):
 def test_a_push_out_of_a_store_opened_to_be_read(vstate, store, copy):
     """The push succeeds, and says that the new position of the remote branch is not noted here."""
     reading = type(vstate)(f"readonly:{copy.store}")
-    change(copy.store, n=1)
+    commit(copy.store, n=1)
     result = reading.run("push")
     assert result.exit_code == 0
     assert "moved     heads/main" in result.stdout
     assert "could not note here which commits the branches there are at: the store at" in result.stderr
-    change(copy.store, n=2)
+    commit(copy.store, n=2)
     assert "read only" in reading.json("push")["not_noted"]
     assert refs(store)["heads/main"] == refs(copy.store)["heads/main"]
     assert refs(copy.store)["remotes/origin/main"] != refs(store)["heads/main"]
@@ -132,8 +121,8 @@ def test_no_password_of_another_url_is_shown(vstate, store, tmp_path, monkeypatc
     text = vstate("clone", str(store), "other://:hunter2@host/0")
     assert text.startswith("Cloned into other://….\n")
     assert "hunter2" not in text
-    change(store, plan="theirs")
-    change(tmp_path / "copy", plan="ours")
+    commit(store, plan="theirs")
+    commit(tmp_path / "copy", plan="ours")
     monkeypatch.setattr("vstate.repo.exchange.connection.open_store", open_store)
     message = type(vstate)(tmp_path / "copy").fails("pull", "other://:hunter2@host/1")
     assert "vstate merge " in message
@@ -145,7 +134,7 @@ def test_no_password_of_another_url_is_shown(vstate, store, tmp_path, monkeypatc
 
 def test_push_without_arguments_goes_to_origin(copy, store):
     """push sends HEAD's branch to origin; a second push sends nothing."""
-    head = change(copy.store, extra=1)
+    head = commit(copy.store, extra=1)
     text = copy("push").splitlines()
     assert text[0].startswith("sent ")
     assert text[1].startswith(f"  moved     heads/main  {head.short} from ")
@@ -156,8 +145,8 @@ def test_push_without_arguments_goes_to_origin(copy, store):
 
 def test_push_is_refused_where_commits_would_be_lost(copy, store, vstate):
     """The error names pull and --force, and --force moves the branch."""
-    theirs = change(store, theirs=1)
-    change(copy.store, ours=1)
+    theirs = commit(store, theirs=1)
+    commit(copy.store, ours=1)
     message = copy.fails("push")
     assert "pull first, or push with --force:" in message
     assert refs(store)["heads/main"] == theirs.id
@@ -202,14 +191,14 @@ def test_push_to_a_path(vstate, store, tmp_path):
 
 def test_pull_goes_ahead_or_merges_by_key(copy, store):
     """pull fast-forwards a branch without commits of its own, and merges one that has some."""
-    theirs = change(store, theirs=1)
+    theirs = commit(store, theirs=1)
     text = copy("pull").splitlines()
     assert "  moved     remotes/origin/main" in text[1]
     assert text[2] == f"main: fast-forward at {theirs.short}: 1 key"
     assert copy("pull").splitlines()[2] == f"main: up-to-date at {theirs.short}"
     assert refs(copy.store)["heads/main"] == theirs.id
-    change(store, others=1)
-    change(copy.store, ours=1)
+    commit(store, others=1)
+    commit(copy.store, ours=1)
     document = copy.json("pull")
     (branch,) = document["branches"]
     assert branch.pop("commit") == refs(copy.store)["heads/main"]
@@ -220,7 +209,7 @@ def test_pull_goes_ahead_or_merges_by_key(copy, store):
 
 def test_pull_makes_a_branch(copy, store):
     """pull creates a missing branch, and HEAD does not move. With a detached HEAD, one names the branches."""
-    change(store, branch="new", a=1)
+    commit(store, branch="new", a=1)
     copy("pull", "origin", "new")
     assert refs(copy.store)["heads/new"] == refs(store)["heads/new"]
     assert copy.json("status")["branch"] == "main"
@@ -266,8 +255,8 @@ def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
 @pytest.mark.parametrize(("policy", "kept"), [("ours", "ours"), ("theirs", "theirs"), ("newest", "ours")])
 def test_pull_takes_a_side_where_the_policy_says_so(copy, store, policy, kept):
     """The policies ours, theirs and newest need no values."""
-    change(store, text="theirs")
-    change(copy.store, text="ours")
+    commit(store, text="theirs")
+    commit(copy.store, text="ours")
     with Versioned(Disk(copy.store), branch="main") as state:
         state.set_policy("text", policy)
     assert copy.json("pull")["branches"][0]["strategy"] == "merge"
@@ -279,7 +268,7 @@ def test_pull_takes_a_side_where_the_policy_says_so(copy, store, policy, kept):
 
 def test_fetch_moves_no_branch(copy, store, vstate):
     """Fetched branches are available under the name of the remote; a fetch from a path creates no ref."""
-    theirs = change(store, theirs=1)
+    theirs = commit(store, theirs=1)
     before = refs(copy.store)
     text = copy("fetch").splitlines()
     assert text[0].startswith("received ")
@@ -290,7 +279,7 @@ def test_fetch_moves_no_branch(copy, store, vstate):
     assert copy.json("fetch", "origin", "what-if")["refs"][0]["status"] == "unchanged"
     vstate("tag", "v9")
     assert "created   tags/v9" in copy("fetch", "--tags")
-    change(store, branch="new", a=1)
+    commit(store, branch="new", a=1)
     assert "fetched   heads/new" in copy("fetch", str(store), "new")
     assert "heads/new" not in refs(copy.store)
 
@@ -323,7 +312,7 @@ def test_all_of_them_have_a_bar(copy, store, tmp_path, monkeypatch):
     for number, arguments in enumerate(
         [["push"], ["fetch"], ["pull"], ["clone", str(store), str(tmp_path / "new")]]
     ):
-        change(copy.store if arguments[0] == "push" else store, extra=number)
+        commit(copy.store if arguments[0] == "push" else store, extra=number)
         steps.clear()
         copy(*arguments)
         assert {"finding commits", "copying"} <= set(steps), arguments
@@ -334,9 +323,9 @@ def test_all_of_them_have_a_bar(copy, store, tmp_path, monkeypatch):
 def test_status_compares_with_the_remote(copy, store):
     """`status` counts the commits that each side has alone, as of the last push, pull or fetch."""
     assert re.search(r"^upstream +origin/main  up to date$", copy("status"), re.MULTILINE)
-    change(store, theirs=1)
-    change(copy.store, ours=1)
-    change(copy.store, ours=2)
+    commit(store, theirs=1)
+    commit(copy.store, ours=1)
+    commit(copy.store, ours=2)
     assert "origin/main  2 commits ahead\n" in copy("status")
     copy("fetch")
     assert "origin/main  2 commits ahead, 1 commit behind\n" in copy("status")

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from stores import commit, contents
 
 from vstate import Disk, Versioned
 
@@ -72,11 +73,7 @@ def test_revisions_by_the_reflog(vstate):
 
 def test_a_key_that_looks_like_a_revision(vstate, store):
     """show prints a key whose name looks like a revision."""
-    with Versioned(Disk(store)) as state:
-        state["HEAD~99"] = "tilde"
-        state["a@{b"] = "brace"
-        state["a@{b}:c"] = "both"
-        state.commit()
+    commit(store, **{"HEAD~99": "tilde", "a@{b": "brace", "a@{b}:c": "both"})
     assert vstate("show", "HEAD~99") == "'tilde'\n"
     assert vstate("show", "a@{b") == "'brace'\n"
     assert vstate("show", "a@{b}:c") == "'both'\n"
@@ -92,8 +89,7 @@ def test_undo_and_redo(vstate, store):
     assert re.match(
         r"main is at [0-9a-f]{10} tidy up\nundo: commit: more\nTo take that back: vstate redo\n", text
     )
-    with Versioned(Disk(store)) as state:
-        assert "notes/b" not in state
+    assert "notes/b" not in contents(store)
     assert "undo: commit: tidy up" in vstate("undo")
     assert re.match(r"main is at [0-9a-f]{10} tidy up\nredo: commit: tidy up\n$", vstate("undo", "--redo"))
     assert vstate.json("undo", "--redo")["action"] == "redo: commit: more"

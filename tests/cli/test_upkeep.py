@@ -9,31 +9,16 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from stores import change_row, resolve, rows
 from vstate_cli import output, progress
 from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
-from vstate.repo import Repository
-
-
-def rows(store):
-    with Disk(store) as disk:
-        return dict(disk.items())
-
-
-def change(store, key, value):
-    with Disk(store) as disk:
-        disk.transact({key: value}, {})
 
 
 def a_blob(store):
     with Disk(store) as disk:
         return next(key for key, value in disk.items("o/") if value[:1] in b"bB")
-
-
-def resolve(store, rev):
-    with Disk(store) as disk:
-        return Repository(disk).resolve(rev)
 
 
 # gc
@@ -124,7 +109,7 @@ def damaged(vstate, store):
     """The command on a store in which the tree of main's newest commit is damaged."""
     key = f"o/{resolve(store, 'main').root}"
     value = rows(store)[key]
-    change(store, key, value[:-1] + bytes([value[-1] ^ 1]))
+    change_row(store, key, value[:-1] + bytes([value[-1] ^ 1]))
     return vstate
 
 
@@ -184,7 +169,7 @@ def lost(vstate, tmp_path):
         for number in range(130):
             state["n"] = number
             state.commit(f"{number}")
-    change(tmp_path / "s", a_blob(tmp_path / "s"), None)
+    change_row(tmp_path / "s", a_blob(tmp_path / "s"), None)
     return type(vstate)(tmp_path / "s")
 
 

@@ -4,17 +4,15 @@ import json
 import re
 import struct
 import sys
-from pathlib import Path
 
 import numpy
 import pandas
 import pytest
 from chats import CHATS
 from rich.cells import cell_len
+from stores import commit
 from terminal import on_terminal
 from test_safety import plant_pickle
-
-from vstate import Disk, Versioned
 
 
 @pytest.fixture
@@ -31,11 +29,6 @@ def frame() -> pandas.DataFrame:
             "maybe": pandas.array([1, None, 3], dtype="Int64"),
         }
     )
-
-
-def commit(store: Path, **found: object) -> str:
-    with Versioned(Disk(store)) as state:
-        return state.apply(lambda now: now.update(found), message="values").id
 
 
 def test_a_frame_is_a_table(vstate, store, frame):
@@ -267,7 +260,7 @@ def test_show_and_blame_take_each_path_that_diff_prints(vstate, store):
     frame.loc["new"] = 9.0
     frame.loc["d e"] = 8.0
     grown = numpy.ones((31, 5))
-    second = commit(store, array=array, table=grown, frame=frame, by_number=frame.reset_index(drop=True))
+    second = commit(store, array=array, table=grown, frame=frame, by_number=frame.reset_index(drop=True)).id
     printed = {
         (change["key"], detail["path"])
         for change in vstate.json("diff")["changes"]
@@ -290,9 +283,9 @@ def test_show_and_blame_take_each_path_that_diff_prints(vstate, store):
 def test_blame_names_the_places_that_show_and_diff_name(vstate, store, frame):
     """Each element of an array, far behind the first hundred too; each column and cell of a frame."""
     array = numpy.arange(6000.0).reshape(2000, 3)
-    first = commit(store, array=array, frame=frame)
+    first = commit(store, array=array, frame=frame).id
     frame.loc[1, "count"], array[1500, 1] = 9, -1
-    second = commit(store, array=array, frame=frame)
+    second = commit(store, array=array, frame=frame).id
     for key, count, place in (("array", 6000, "[1500][1]"), ("frame", 7, "count")):
         found = {each["path"]: each["commit"] for each in vstate.json("blame", key)}
         assert len(found) >= count
