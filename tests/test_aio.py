@@ -233,6 +233,11 @@ async def test_a_cancelled_commit_is_done_or_not_done(state: aio.Versioned, stor
     assert state.head.message == "cancelled"
     assert vstate.Versioned(store, branch="main")["a"] == 1
     assert await state.commit() is None
+    async with all_threads_busy(state) as over:
+        begun = asyncio.create_task(state.set("b", 1))
+        await asyncio.sleep(0.01)
+        await cancelled(begun, over)
+    assert not await state.contains("b"), "a call that waits for a thread never begins"
 
 
 @opened
