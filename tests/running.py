@@ -1,14 +1,38 @@
 """Programs and threads that tests run, and the stores that they leave behind."""
 
+import ast
+import importlib.util
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from vstate import Disk
 from vstate.repo.repository import Repository
 
 RunPython = Callable[..., str]
 """The type of the fixture `run_python`: it runs a script in another process and returns its output."""
+
+
+def load_module(file: Path) -> ModuleType:
+    """A module by its file, which need not be in a package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def imported_packages(source: str) -> set[str]:
+    """The packages that a program imports anywhere."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules.add(node.module)
+    return {module.partition(".")[0] for module in modules}
 
 
 def at_once(*calls: Callable[[], object]) -> None:

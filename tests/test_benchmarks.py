@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import json
 import re
@@ -13,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from running import imported_packages
 
 pytestmark = pytest.mark.slow
 
@@ -81,17 +81,6 @@ def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
         assert copy.read_text("utf-8") == text, f"{copy.name} differs from results.json; run `{again}`"
 
 
-def imports(file: Path) -> set[str]:
-    """The packages that a module imports anywhere."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
-
-
 def test_the_extra_bench_has_the_packages_that_the_benchmarks_import() -> None:
     """`make bench` works after an installation of `.[bench]` alone, servers included."""
     project = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]
@@ -109,7 +98,8 @@ def test_the_extra_bench_has_the_packages_that_the_benchmarks_import() -> None:
 
     installed = names(project["dependencies"] + extras["bench"])
     servers = [TOP / "tests" / name for name in ("postgres_server.py", "redis_server.py")]
-    used = set().union(*map(imports, [*(TOP / "benchmarks").glob("*.py"), *servers]))
+    files = [*(TOP / "benchmarks").glob("*.py"), *servers]
+    used = set().union(*(imported_packages(file.read_text("utf-8")) for file in files))
     ours = {"benchmarks", "vstate", *(file.stem for file in (TOP / "tests").glob("*.py"))}
     # The sessions of the Agents SDK are measured only where it is installed.
     providers = {"agents": ["openai-agents"], **importlib.metadata.packages_distributions()}

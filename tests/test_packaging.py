@@ -1,6 +1,6 @@
 """The names that `import vstate` gives, and the modules that it does not load."""
 
-import importlib.util
+import importlib
 import os
 import re
 import subprocess
@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from running import load_module
 
 import vstate
 from vstate import errors
@@ -106,11 +107,7 @@ for module in iter_modules(vstate.integrations.__path__):
 
 def test_every_public_name_is_documented() -> None:
     """The reference of the site has each public name of each public module, and each has a docstring."""
-    spec = importlib.util.spec_from_file_location("build_site", TOP / "docs" / "build_site.py")
-    assert spec is not None
-    assert spec.loader is not None
-    site = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(site)
+    site = load_module(TOP / "docs" / "build_site.py")
     names = [name for module in site.MODULES for name in site.public_names(module)]
     assert len(names) > 150
     for name in names:

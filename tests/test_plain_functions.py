@@ -145,17 +145,10 @@ def test_a_subscriber_is_refused_before_anything_is_watched(function: Any) -> No
                 mapping.subscribe("*", function)
 
 
-class Unseen:
-    """A callable that does not look async before it is called."""
-
-    async def __call__(self, *args: Any) -> None:
-        raise AssertionError("nobody awaits it")
-
-
 @pytest.mark.slow
 def test_a_subscriber_that_is_not_seen_to_be_async_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The error goes to the log, like any error of a subscriber."""
-    with Versioned() as state, state.subscribe("*", Unseen()):
+    with Versioned() as state, state.subscribe("*", Hidden()):
         state["n"] = 1
         state.commit()
         end = time.monotonic() + 60

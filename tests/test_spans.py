@@ -112,14 +112,6 @@ def test_a_commit_names_its_trace(exported: Any) -> None:
         assert made.info == {"trace": wanted}
         assert own.info == {"trace": "my own"}
 
-    async def program() -> None:
-        async with aio.Versioned(Memory()) as state:
-            with tracer.start_as_current_span("request") as span:
-                await state.set("k", 1)
-                await state.commit()
-            assert state.head is not None
-            assert state.head.info == {"trace": f"{span.get_span_context().trace_id:032x}"}
-
     async def add(state: aio.Versioned, key: str) -> tuple[str, Commit]:
         with tracer.start_as_current_span("request") as span:
             commit = await state.apply(lambda state: state.update({key: 1}))
@@ -131,7 +123,6 @@ def test_a_commit_names_its_trace(exported: Any) -> None:
             made = await asyncio.gather(*(add(state, f"{i}") for i in range(8)))
             assert [commit.info["trace"] for _, commit in made] == [trace for trace, _ in made]
 
-    asyncio.run(program())
     asyncio.run(together())
 
 

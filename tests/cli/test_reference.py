@@ -1,12 +1,12 @@
 """The reference, docs/cli.md, is complete and up to date."""
 
-import importlib.util
 import shlex
 from itertools import takewhile
 from pathlib import Path
 
 import click
 import pytest
+from running import load_module
 from vstate_cli.app import COMMANDS, cli
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,10 +22,7 @@ API = {
 @pytest.fixture(scope="module")
 def generator():
     """docs/generate_cli.py as a module."""
-    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(DOCS / "generate_cli.py")
 
 
 def test_the_page_is_not_stale(generator):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
 from pathlib import Path
 
 from page import PAGE, examples, lines
+from running import imported_packages
 
 HERE = Path(__file__).parent
 TESTS = "".join(path.read_text("utf-8") for path in HERE.glob("test_*.py"))
@@ -42,17 +42,6 @@ DISTRIBUTIONS = {
 """The distribution, or one that requires it, of each package that the page's programs import."""
 
 
-def imported_by(program: str) -> set[str]:
-    """The packages that a program imports and that neither Python nor vstate brings."""
-    modules: list[str] = []
-    for node in ast.walk(ast.parse(program)):
-        if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            modules.append(node.module)
-    return {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"vstate"}
-
-
 def test_each_extra_brings_what_its_programs_import() -> None:
     """So does it for the whole agents that a section of the page leads to."""
     extras = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"][
@@ -67,7 +56,7 @@ def test_each_extra_brings_what_its_programs_import() -> None:
         programs += [
             (PAGE.parent / path).read_text("utf-8") for path in re.findall(r"\((examples/\w+\.py)", section)
         ]
-        packages = set().union(*map(imported_by, programs))
+        packages = set().union(*map(imported_packages, programs)) - sys.stdlib_module_names - {"vstate"}
         brought = {re.split(r"[<>=\[;]", requirement)[0] for requirement in extras[named[1]]}
         assert {DISTRIBUTIONS[package] for package in packages} <= brought, named[1]
         seen += bool(packages)

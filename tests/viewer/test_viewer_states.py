@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from running import load_module
 from viewers import Look, Serve, Viewer, viewing
 
 from vstate import Disk, Versioned
@@ -26,12 +26,7 @@ TOP = Path(__file__).parents[2]
 
 def test_why_the_agent_said_that(look: Look, tmp_path: Path) -> None:
     """The way of docs/viewer.md leads from a word to the commit of a wrong belief, and to what came of it."""
-    spec = importlib.util.spec_from_file_location("screenshots", TOP / "docs" / "screenshots.py")
-    assert spec is not None
-    assert spec.loader is not None
-    shop = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(shop)
-    shop.make_store(tmp_path / "tea-shop")
+    load_module(TOP / "docs" / "screenshots.py").make_store(tmp_path / "tea-shop")
     with viewing(tmp_path / "tea-shop") as viewer:
         page = look(viewer)
         page.keyboard.press("/")
