@@ -33,7 +33,6 @@ from vstate.managers import (
 )
 from vstate.patterns import Journal
 from vstate.patterns.fields import Fields
-from vstate.patterns.journal import Journals
 from vstate.sessions import StateService
 from vstate.values import builders, definitions, pickling
 
@@ -215,24 +214,6 @@ def live(store: Gated) -> Call:
 def journal(store: Gated) -> Call:
     records: Any = Journal(Versioned(store).repo, "log")
     return lambda inside: records.append(lambda index: (inside(), ["record"])[1])
-
-
-def journals(store: Gated) -> Call:
-    repo = Versioned(store).repo
-    asked: list[Inside] = []
-
-    def make(branch: str) -> Any:
-        asked[-1]()
-        return Journal(repo, branch)
-
-    kept: Any = Journals(make)
-
-    def call(inside: Inside) -> None:
-        asked.append(inside)
-        kept.drop("log")
-        kept["log"].append(lambda index: ["record"])
-
-    return call
 
 
 def fields(store: Gated) -> Call:
@@ -419,7 +400,7 @@ def adapted(make: Callable[[], Adapter]) -> Callable[[Gated], Call]:
 KINDS: dict[str, Callable[[Gated], Call]] = {
     **{
         kind.__name__: kind
-        for kind in (update, commit, pickled, transaction, snapshot, live, journal, journals, fields)
+        for kind in (update, commit, pickled, transaction, snapshot, live, journal, fields)
         + (lease, watch, subscription, aio_update, aio_transaction)
         + (state_manager, tool_manager, manager_subscription, service, stopped_service)
         + (pydantic_ai,)
