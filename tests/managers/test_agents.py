@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from agent_stores import AgentStore
 from loops import in_a_loop
+from present import present
 
-from vstate import InvalidInput, InvalidRecord, StoreUnavailable, Unpicklable, Versioned
+from vstate import InvalidRecord, Unpicklable, Versioned
 from vstate.managers import AgentCheckpoint, AgentSnapshot, AgentStateStore
-from vstate.managers.agents import checkpoints_of
 
 NOON = datetime(2026, 1, 1, 12)
 
@@ -63,18 +63,14 @@ async def test_latest_goes_by_step_and_time_and_never_by_text(agent_store: Agent
             await store.save_checkpoint(
                 checkpoint(f"checkpoint-{step}", step, timestamp=NOON - timedelta(hours=step))
             )
-        latest = await store.latest_checkpoint("a")
-        assert latest is not None
-        assert latest.step == 12
+        assert present(await store.latest_checkpoint("a")).step == 12
         assert [found.step for found in await store.list_checkpoints("a")] == list(range(1, 13))
         assert [found.step for found in await store.list_checkpoints("a", limit=2)] == [11, 12]
         await store.save_checkpoint(checkpoint("a late one", 12, timestamp=NOON))
         await store.save_checkpoint(
             checkpoint("the last one", 12, timestamp=NOON + timedelta(microseconds=1))
         )
-        latest = await store.latest_checkpoint("a")
-        assert latest is not None
-        assert latest.checkpoint_id == "the last one"
+        assert present(await store.latest_checkpoint("a")).checkpoint_id == "the last one"
 
 
 @in_a_loop
@@ -90,34 +86,11 @@ async def test_one_agent_is_not_another_whose_name_begins_alike(agent_store: Age
         assert await store.list_snapshots("a") == []
         assert await store.delete("a") is False
         for agent in ("ab", "a/b", "a%2fb", ""):
-            found = await store.get_checkpoint(agent_id=agent, checkpoint_id="c")
-            assert found is not None
+            found = present(await store.get_checkpoint(agent_id=agent, checkpoint_id="c"))
             assert found.state == {"of": agent}
             assert len(await store.list_snapshots(agent)) == 1
         assert await store.delete("ab") is True
         assert await store.list_agents() == sorted(["a/b", "a%2fb", ""])
-
-
-@in_a_loop
-async def test_checkpoints_never_follow_the_live_dict(local_store: AgentStore) -> None:
-    """Neither a saved one, nor a read one, nor one that is edited during its save."""
-    async with AgentStateStore(local_store()) as store:
-        live: dict[str, Any] = {"n": 1, "nested": {"list": [1]}}
-        saving = asyncio.create_task(store.save_checkpoint(checkpoint("c", state=live)))
-        await asyncio.sleep(0)
-        live["n"] = 99
-        live["nested"]["list"].append(99)
-        written = await saving
-        live["nested"]["list"].append(100)
-        written.state["n"] = 77
-        found = await store.get_checkpoint("a", "c")
-        assert found is not None
-        assert found.state == {"n": 1, "nested": {"list": [1]}}
-        found.state["nested"]["list"].clear()
-        again = await store.get_checkpoint("a", "c")
-        assert again is not None
-        assert again.state == {"n": 1, "nested": {"list": [1]}}
-        assert await store.state.status() == {}
 
 
 @in_a_loop
@@ -130,9 +103,6 @@ async def test_saving_a_checkpoint_again_replaces_it_and_its_rank(agent_store: A
         assert await store.delete("a", "y") is True
         assert await store.delete("a", "y") is False
         assert [c.checkpoint_id for c in await store.list_checkpoints("a")] == ["x"]
-        for lists in (store.list_snapshots, store.list_checkpoints):
-            with pytest.raises(InvalidInput, match="limit is a whole number"):
-                await lists("a", limit=-1)
         assert [commit.message for commit in await store.history("checkpoints/a/x")] == [
             "checkpoint x of agent a at step 3",
             "checkpoint x of agent a at step 5",
@@ -144,9 +114,7 @@ async def test_the_latest_recoverable_one_passes_over_others(local_store: AgentS
     async with AgentStateStore(local_store()) as store:
         await store.save_checkpoint(checkpoint("good", 1))
         await store.save_checkpoint(checkpoint("bad", 2, recoverable=False))
-        found = await store.latest_checkpoint("a", recoverable=True)
-        assert found is not None
-        assert found.checkpoint_id == "good"
+        assert present(await store.latest_checkpoint("a", recoverable=True)).checkpoint_id == "good"
 
 
 @in_a_loop
@@ -177,34 +145,3 @@ async def test_wrong_records_raise_and_nothing_is_stored(agent_store: AgentStore
         with pytest.raises(InvalidRecord):
             await store.latest_checkpoint("a")
         assert await store.delete("a") is True
-
-
-@in_a_loop
-async def test_a_server_that_is_down_is_an_error() -> None:
-    store = AgentStateStore(persistence="redis", redis_url="redis://127.0.0.1:1")
-    with pytest.raises(StoreUnavailable):
-        await store.get_checkpoint("a", "c")
-    with pytest.raises(StoreUnavailable):
-        await store.save_checkpoint(checkpoint("c"))
-    with pytest.raises(StoreUnavailable):
-        async with store:
-            pass
-    await store.close()
-
-
-@in_a_loop
-async def test_the_latest_of_many_is_found_without_reading_them(local_store: AgentStore) -> None:
-    """Only the newest record is loaded, however many exist."""
-    async with AgentStateStore(local_store()) as store:
-
-        def many(part: Any) -> None:
-            for step in range(300):
-                checkpoints_of(part, "a").put(checkpoint(f"c{step}", step, state={"text": "x" * 300}))
-
-        await store.change(many, "many")
-    async with AgentStateStore(local_store()) as again:
-        found = await again.latest_checkpoint("a")
-        assert found is not None
-        assert found.step == 299
-        in_hand = again.state.sync._handle.at.table.slots
-        assert len([key for key in in_hand if key.startswith("agents/checkpoints/")]) == 1

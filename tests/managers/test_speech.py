@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from agent_stores import AgentStore
 from loops import in_a_loop
+from present import present
 
 from vstate import IllegalTransition, InvalidInput, KeyNotFound
 from vstate.errors import InvalidRecord
@@ -34,8 +35,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
         config={"stt_model": "whisper-1", "language": "en"},
     )
     await manager.update_session_status(session_id=session, status=AudioSessionStatus.ACTIVE)
-    begun = await other.get_session(session)
-    assert begun is not None
+    begun = present(await other.get_session(session))
     assert (begun.status, begun.streaming_mode) == (AudioSessionStatus.ACTIVE, StreamingMode.BIDIRECTIONAL)
     assert begun.config == {"stt_model": "whisper-1", "language": "en"}
 
@@ -58,9 +58,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
         is_speaking=True,
     )
     await manager.update_tts_state(said)
-    tts = await other.get_tts_state(session)
-    assert tts is not None
-    assert tts.is_speaking
+    assert present(await other.get_tts_state(session)).is_speaking
     conversation = VoiceConversationState(
         session_id=session,
         turn_count=5,
@@ -72,8 +70,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
     await manager.update_conversation_state(conversation)
     assert await other.get_conversation_state(session) == conversation
     await manager.end_session(session_id=session, reason="user_ended")
-    ended = await other.get_session(session)
-    assert ended is not None
+    ended = present(await other.get_session(session))
     assert (ended.status, ended.end_reason) == (AudioSessionStatus.COMPLETED, "user_ended")
     assert ended.ended_at is not None
     await manager.close()
@@ -96,9 +93,7 @@ async def test_nothing_happens_after_the_end(agent_store: AgentStore) -> None:
         ):
             with pytest.raises(IllegalTransition, match="'completed'"):
                 await late
-        kept = await manager.get_conversation_state(session)
-        assert kept is not None
-        assert kept.turn_count == 1
+        assert present(await manager.get_conversation_state(session)).turn_count == 1
         assert await manager.get_stt_state(session) is None
         assert len([commit async for commit in manager.state.log()]) == 3
 
@@ -123,9 +118,7 @@ async def test_list_active(agent_store: AgentStore) -> None:
         await manager.update_session_status(sessions[1], AudioSessionStatus.ERROR)
         await manager.update_session_status(sessions[2], AudioSessionStatus.LISTENING)
         await manager.end_session(sessions[3])
-        pending = await manager.get_stt_state(sessions[0])
-        assert pending is not None
-        assert pending.status is TranscriptionStatus.PENDING
+        assert present(await manager.get_stt_state(sessions[0])).status is TranscriptionStatus.PENDING
         assert [active.session_id for active in await manager.list_active()] == [sessions[0], sessions[2]]
         await manager.update_session_status(sessions[1], AudioSessionStatus.ACTIVE)
         assert [active.session_id for active in await manager.list_active()] == sessions[:3]
@@ -140,9 +133,7 @@ async def test_a_state_begins_its_session(agent_store: AgentStore) -> None:
             await manager.update_stt_state(STTState(session_id=id, audio_received_bytes=number))
         assert [session.session_id for session in await manager.list_active()] == ids
         for number, id in enumerate(ids):
-            state = await manager.get_stt_state(id)
-            assert state is not None
-            assert state.audio_received_bytes == number
+            assert present(await manager.get_stt_state(id)).audio_received_bytes == number
         await manager.end_session("call")
         assert "call/1" in [session.session_id for session in await manager.list_active()]
         with pytest.raises(KeyNotFound):

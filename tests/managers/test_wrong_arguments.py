@@ -224,25 +224,14 @@ async def test_times_at_either_end_of_the_calendar_have_their_place() -> None:
     later = datetime.now(UTC) + timedelta(days=2)  # it is earlier than now in any zone
     times = [datetime.min, datetime(1900, 1, 1), datetime.now(), later, datetime.max]
     async with ToolStateManager() as tools:
+        order = list("01234")
         for number, time in reversed(list(enumerate(times))):
             id = str(number)
             await tools.start_execution(ToolExecution(execution_id=id, tool_name="t", started_at=time))
             await tools.fail_execution(id, "error")
             await tools.update_retry_state(RetryState(execution_id=id, next_retry_at=time))
-        assert [retry.execution_id for retry in await tools.get_pending_retries()] == [
-            "0",
-            "1",
-            "2",
-            "3",
-            "4",
-        ]
-        assert [one.execution_id for one in await tools.get_execution_history("t")][::-1] == [
-            "0",
-            "1",
-            "2",
-            "3",
-            "4",
-        ]
+        assert [retry.execution_id for retry in await tools.get_pending_retries()] == order
+        assert [one.execution_id for one in await tools.get_execution_history("t")][::-1] == order
     async with AgentStateStore() as agents, WorkflowStateManager() as workflows:
         await workflows.create(WorkflowState(workflow_id="w"))
         for time in times[::2]:
@@ -276,8 +265,8 @@ async def test_a_team_refuses_in_words_of_teams() -> None:
         await teams.create_team(TeamState(team_id="t", agents=agents))
         with pytest.raises(AlreadyExists, match=r"^there is a team 't' already$"):
             await teams.create_team(TeamState(team_id="t"))
-        for priority in (True, False, "huge", nan):
-            with pytest.raises(InvalidInput, match=f"critical, urgent, .*, low, not {priority!r}$"):
+        for priority in (True, False, "huge", nan, inf, 10**400, [1]):
+            with pytest.raises(InvalidInput, match=r"critical, urgent, .*, low, not "):
                 await teams.enqueue_task("t", {"id": "x", "priority": priority})
         for id in ("x", "y"):
             await teams.enqueue_task("t", {"id": id})
