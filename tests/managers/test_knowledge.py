@@ -39,46 +39,31 @@ def progress(total: int = 0, processed: int = 0, failed: int = 0, **fields: Any)
 async def test_the_documented_calls(agent_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for a second manager."""
     began = datetime.now()
-    async with KnowledgeStateManager(agent_store()) as manager:
-        await manager.update_indexing_progress(
-            IndexingProgress(
-                knowledge_base_id="kb",
-                status=IndexingStatus.IN_PROGRESS,
-                total_documents=1000,
-                processed_documents=450,
-                failed_documents=5,
-                started_at=began,
-            )
-        )
+    made = IndexingProgress(
+        knowledge_base_id="kb",
+        status=IndexingStatus.IN_PROGRESS,
+        total_documents=1000,
+        processed_documents=450,
+        failed_documents=5,
+        started_at=began,
+    )
+    async with KnowledgeStateManager(agent_store()) as manager, KnowledgeStateManager(agent_store()) as other:
+        await manager.update_indexing_progress(made)
         for id, status in (("web", SyncStatus.SYNCING), ("files", SyncStatus.SYNCED)):
-            await manager.update_source_state(
-                SourceState(
-                    source_id=id,
-                    knowledge_base_id="kb",
-                    sync_status=status,
-                    last_sync=began,
-                    documents_synced=150,
-                    documents_pending=50,
-                )
-            )
-        async with KnowledgeStateManager(agent_store()) as other:
-            found = present(await other.get_indexing_progress("kb"))
-            assert (found.processed_documents, found.total_documents, found.failed_documents) == (
-                450,
-                1000,
-                5,
-            )
-            assert (found.started_at, found.progress_percent, found.is_complete) == (began, 45.5, False)
-            sources = await other.get_sources("kb")
-            assert [(s.source_id, s.sync_status, s.last_sync) for s in sources] == [
-                ("files", "synced", began),
-                ("web", "syncing", began),
-            ]
-            whole = present(await other.get_knowledge_base_state("kb"))
-            assert (whole.total_documents, whole.total_embeddings, whole.storage_size_mb) == (1000, 0, 0.0)
-            assert whole.last_updated is not None
-            assert began <= whole.last_updated <= datetime.now()
-            assert whole.last_updated == max(s.updated_at for s in sources if s.updated_at)
+            synced = {"last_sync": began, "documents_synced": 150, "documents_pending": 50}
+            await manager.update_source_state(source(id, sync_status=status, **synced))
+        found = present(await other.get_indexing_progress("kb"))
+        assert found.model_dump(exclude={"updated_at"}) == made.model_dump(exclude={"updated_at"})
+        assert (found.progress_percent, found.is_complete) == (45.5, False)
+        sources = await other.get_sources("kb")
+        assert [(s.source_id, s.sync_status, s.last_sync) for s in sources] == [
+            ("files", "synced", began),
+            ("web", "syncing", began),
+        ]
+        whole = present(await other.get_knowledge_base_state("kb"))
+        assert (whole.total_documents, whole.total_embeddings, whole.storage_size_mb) == (1000, 0, 0.0)
+        assert began <= present(whole.last_updated) <= datetime.now()
+        assert whole.last_updated == max(s.updated_at for s in sources if s.updated_at)
 
 
 # Progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -234,6 +235,34 @@ async def test_a_store_that_is_down_is_no_missing_checkpoint() -> None:
     with pytest.raises(StoreUnavailable):
         await recovery.recover("a")
     assert await recovery.recover("a")
+    await agents.close()
+
+
+@in_a_loop
+async def test_recovering_never_holds_up_the_loop() -> None:
+    """The original slept in it. Here other tasks go on, though the store does not answer."""
+    asked, go = threading.Event(), threading.Event()
+    go.set()
+
+    class Slow(Faulty):
+        def _call(self, name: str, action: Any) -> Any:
+            asked.set()
+            go.wait(60)
+            return super()._call(name, action)
+
+    agents = AgentStateStore(Slow(Memory()))
+    recovery = AgentRecoveryManager(agents)
+    recovery.register(Agent())
+    await kept(agents, 1)
+    asked.clear()
+    go.clear()
+    recovering = asyncio.create_task(recovery.recover("a"))
+    await asyncio.to_thread(asked.wait, 60)
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    assert not recovering.done()
+    go.set()
+    assert await recovering
     await agents.close()
 
 

@@ -443,20 +443,6 @@ def test_a_subscription_made_before_there_is_a_loop_begins_with_the_first_call()
     asyncio.run(manager.close())
 
 
-@in_a_loop
-async def test_gathered_changes_are_heard_when_they_are_committed() -> None:
-    async with StateManager(config=StateConfig(auto_save=False)) as manager:
-        heard = Heard()
-        await manager.subscribe("*", heard)
-        await manager.save("k", 1)
-        await manager.save("k", 2)
-        await asyncio.sleep(0.1)
-        assert heard.notes == []
-        await manager.flush()
-        await until(lambda: heard.notes)
-        assert heard.notes == [("k", None, 2)]
-
-
 # History
 
 

@@ -221,21 +221,6 @@ def test_few_checkpoints_are_kept() -> None:
     assert len(state.keys("log/folds/")) <= 12
 
 
-def test_old_checkpoints_serve_after_a_rollback() -> None:
-    """Newer checkpoints do not displace older ones, which are valid again after a rollback."""
-    state = Versioned()
-    stream: EventStream[int] = EventStream(state, "log")
-    counting = Counting()
-    stream.extend(range(900))
-    first = state.commit()
-    counting.fold(stream)
-    stream.extend(range(100))
-    state.commit()
-    assert counting.fold(stream)[1] == 100
-    state.rollback(first)
-    assert counting.fold(stream) == (sum(range(900)), 0)
-
-
 def test_deleted_replaced_and_expired_events() -> None:
     """A fold covers the present events: no deleted or expired one, and replaced ones by their new value."""
     with standing_still() as time:
@@ -256,24 +241,6 @@ def test_deleted_replaced_and_expired_events() -> None:
         assert counting.fold(stream, every=10)[0] == sum(range(31)) - 3 - 1 - 2 + 1000
         stream.sequence[0] = 2000
         assert counting.fold(stream, every=10)[0] == sum(range(31)) - 3 - 1 - 2 + 2000
-
-
-def test_both_branches_kept_a_fold() -> None:
-    """Checkpoints that both branches stored merge without a conflict."""
-    one = Versioned(branch="main")
-    stream: EventStream[int] = EventStream(one, "log")
-    stream.extend(range(100))
-    one.commit()
-    other = one.fork("other")
-    for state, number in ((one, 1), (other, 2)):
-        mine: EventStream[int] = EventStream(state, "log")
-        mine.fold(operator.add, 0, every=10)
-        mine.extend([number] * 20)
-        mine.fold(operator.add, 0, every=10)
-        mine.append(number)
-        state.commit()
-    one.merge("other")
-    assert stream.fold(operator.add, 0, every=10) == sum(range(100)) + 21 * 1 + 21 * 2
 
 
 def test_on_live_and_in_scopes() -> None:

@@ -11,9 +11,8 @@ from clock import standing_still
 from pydantic import BaseModel
 
 from vstate import Live, Versioned
-from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
+from vstate.errors import InvalidInput, InvalidRecord, KeyNotFound
 from vstate.patterns import Records, scope
-from vstate.patterns.schema import Schema
 
 
 class Job(BaseModel):
@@ -80,50 +79,6 @@ def test_texts_sort_as_keys(state: Any) -> None:
     for queue in ("a", "a-b", "a b", "a0", "", "A"):
         jobs.put(Job(id=queue or "none", queue=queue))
     assert waiting(jobs) == ["none", "A", "a b", "a-b", "a", "a0"]
-
-
-def test_every_method_that_writes_keeps_it(state: Any) -> None:
-    """put, add, change, del, discard and clear move a record, or remove it."""
-    jobs = jobs_in(state)
-    jobs.add(Job(id="a", rank=1))
-    jobs.add(Job(id="b", rank=2))
-    jobs.put(Job(id="a", rank=3))
-    assert waiting(jobs) == ["b", "a"]
-    jobs.change("b", rank=4)
-    assert waiting(jobs) == ["a", "b"]
-    jobs.change("a", lambda job: setattr(job, "done", True))
-    assert waiting(jobs) == ["b"]
-    jobs.change("a", done=False)
-    held = jobs["b"]
-    held.rank = 0
-    jobs.put(held)
-    assert waiting(jobs) == ["b", "a"]
-    with pytest.raises(AlreadyExists):
-        jobs.add(Job(id="a", rank=-5))
-    del jobs["b"]
-    assert jobs.discard("b") is False
-    assert waiting(jobs) == ["a"]
-    assert jobs.discard("a") is True
-    assert list(state) == []
-    jobs.put(Job(id="a"))
-    state["b"] = "not valid"
-    jobs.clear()
-    assert list(state) == []
-
-
-def test_nothing_is_left_behind(state: Any) -> None:
-    """The old place is known at the put, even if others read, edited or wrote the record in between."""
-    jobs = jobs_in(state)
-    jobs.put(Job(id="a", rank=1))
-    held = jobs["a"]
-    held.rank = 2
-    jobs.put(held)
-    assert len(state) == 3
-    held = jobs["a"]
-    jobs_in(state).change("a", rank=3)
-    jobs.put(held)
-    assert len(state) == 3
-    assert waiting(jobs, "a", 2) == ["a"]
 
 
 @pytest.mark.parametrize("place", [1.5, [1], (1, 2.0), (None,)])
@@ -202,23 +157,6 @@ def test_only_found_records_are_read(local_store: AgentStore) -> None:
     assert waiting(jobs_in(scope(again.checkout(first), "jobs"))) == ["00017", "09000"]
 
 
-def test_a_record_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The place is noted at the read: validation takes most of the time of a change."""
-    state, read, reads = Versioned(), Schema.decode, list[str]()
-    for rank, id in enumerate("abc"):
-        jobs_in(state).put(Job(id=id, rank=rank))
-
-    def counting(self: Schema[Any], key: str, stored: Any) -> Any:
-        reads.append(key)
-        return read(self, key, stored)
-
-    monkeypatch.setattr(Schema, "decode", counting)
-    jobs_in(state).change("b", rank=9)
-    assert reads == ["b"]
-    assert waiting(jobs_in(state)) == ["a", "c", "b"]
-    assert reads == ["b", "a", "c", "b"]
-
-
 def test_a_record_that_has_not_moved(local_store: AgentStore) -> None:
     """A change that keeps the place writes the record only; a change without effect is no commit."""
     state = Versioned(local_store(), branch="main")
@@ -231,27 +169,6 @@ def test_a_record_that_has_not_moved(local_store: AgentStore) -> None:
     docs.put(docs["a", "x"])
     assert [doc.size for doc in docs.indexed("name")] == [3]
     assert state.commit() is None
-
-
-def test_branches_that_changed_other_records(local_store: AgentStore) -> None:
-    """They merge without a conflict, and the index has all records."""
-    state = Versioned(local_store(), branch="main")
-    jobs = jobs_in(state)
-    for rank, id in enumerate("abcd"):
-        jobs.put(Job(id=id, rank=rank))
-    state.commit()
-    other = state.fork("other")
-    theirs = jobs_in(other)
-    theirs.change("a", rank=9)
-    theirs.discard("b")
-    theirs.put(Job(id="e", rank=5))
-    other.commit()
-    jobs.change("c", rank=7)
-    jobs.change("d", done=True)
-    state.commit()
-    assert not state.merge("other").conflicts
-    assert waiting(jobs) == ["e", "c", "a"]
-    assert [job.id for job in jobs.indexed("all")] == ["a", "c", "d", "e"]
 
 
 @pytest.mark.parametrize("policy", ["ours", "theirs"])
@@ -408,23 +325,6 @@ def test_a_record_that_expires_as_it_is_discarded(monkeypatch: pytest.MonkeyPatc
         assert jobs.discard("a") is False
 
 
-def test_a_rollback_of_some_keys(local_store: AgentStore) -> None:
-    """A record that was rolled back by its key alone is not found at a wrong place."""
-    state = Versioned(local_store(), branch="main")
-    jobs = jobs_in(state)
-    jobs.put(Job(id="a", rank=1))
-    first = state.commit()
-    jobs.change("a", rank=2)
-    state.commit()
-    state["a"] = state.checkout(first)["a"]
-    state.commit()
-    assert waiting(jobs) == []
-    jobs.put(jobs["a"])
-    assert [key for key in state if "waiting" in key] == ["%index/waiting/a/8000000000000001//a"]
-    state.rollback(first)
-    assert waiting(jobs_in(state)) == ["a"]
-
-
 def test_a_record_that_is_not_valid_is_no_obstacle_to_another_one(state: Any) -> None:
     """It can be replaced and deleted, and only a read of it raises."""
     jobs = jobs_in(state)
@@ -440,6 +340,9 @@ def test_a_record_that_is_not_valid_is_no_obstacle_to_another_one(state: Any) ->
     assert waiting(jobs) == ["a"]
     with pytest.raises(KeyNotFound):
         del jobs["b"]
+    state["b"] = "not valid"
+    jobs.clear()
+    assert list(state) == []
 
 
 def test_a_place_followed_in_vain_whose_record_is_not_valid_then(state: Any) -> None:
@@ -465,27 +368,6 @@ def test_records_are_changed_during_the_iteration(state: Any) -> None:
         jobs.discard("c")
     assert seen == ["a", "b", "d"]
     assert waiting(jobs) == ["a", "b", "d"]
-
-
-def test_two_that_take_the_first(local_store: AgentStore) -> None:
-    """In updates, no two handles get the same record."""
-    handles = [Versioned(local_store(), branch="main") for _ in range(2)]
-    handles[0].apply(lambda state: [jobs_in(state).put(Job(id=str(n), rank=n)) for n in range(6)])
-    taken: list[str] = []
-
-    def take(state: Any) -> None:
-        jobs = jobs_in(state)
-        first = next(jobs.indexed("waiting"))
-        jobs.change(first.id, done=True)
-        found.append(first.id)
-
-    for number in range(6):
-        found: list[str] = []
-        handles[number % 2].apply(take)
-        taken.append(found[-1])
-    assert taken == list("012345")
-    handles[0].refresh()
-    assert waiting(jobs_in(handles[0])) == []
 
 
 def test_a_place_that_no_key_can_name(state: Any) -> None:

@@ -14,14 +14,15 @@ import msgpack
 import numpy as np
 import pytest
 from agent_stores import AgentStore
+from at_once import at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from present import present
 from raising import raised_at
-from running import RunPython
 
 from vstate import Versioned
 from vstate.errors import CannotLoad, InvalidInput, LeaseLost, RefMoved
-from vstate.kv import Disk, Memory
+from vstate.kv import Memory
 from vstate.patterns.journal import SEGMENT_BYTES, Journal
 from vstate.repo import Repository
 
@@ -47,8 +48,7 @@ def test_the_marks_are_keys_of_the_first_commit() -> None:
     first = journal.append(lambda known: [1])
     second = journal.append(lambda known: [2])
     for commit in (first, second):
-        assert commit is not None
-        assert [key for key, _ in repo.entries(commit.root)] == ["journal/000000000000", "mark"]
+        assert [key for key, _ in repo.entries(present(commit).root)] == ["journal/000000000000", "mark"]
     assert [*repo.changes(second)] == ["journal/000000000000"]
 
 
@@ -122,8 +122,7 @@ def test_an_append_writes_one_segment_and_long_records_one_of_their_own() -> Non
         journal.append(lambda index, number=number: [(number, "x" * 1000)])  # type: ignore[misc]
     journal.append(lambda index: [b"y" * 3 * SEGMENT_BYTES])
     journal.append(lambda index: ["last"])
-    commit = journal.head
-    assert commit is not None
+    commit = present(journal.head)
     keys = [key for key, _ in journal.repo.entries(commit.root)]
     assert keys == [f"journal/{number:012}" for number in (*range(0, 40, 8), 40, 41)]
     assert list(journal.repo.changes(commit)) == ["journal/000000000041"]
@@ -215,14 +214,13 @@ def test_a_journal_shows_without_loading() -> None:
     message = msgpack.packb(msgpack.ExtType(5, content))
     journal.append(lambda index: [("put", {"step": 1, "text": ("utf-8", b"hi")})])
     journal.append(lambda index: [("put", {"messages": ("msgpack", message * 2)}, ("msgpack", b"\xdd\xff"))])
-    assert journal.head is not None
-    changes = repo.changes(journal.head)
+    head = present(journal.head)
+    changes = repo.changes(head)
     (key,) = changes
     assert [str(detail)[:50] for detail in changes.details(key)] == [
         "+ [1]: ('put', {'messages': [app.Human(…), app.Hum"
     ]
-    entry = repo.entry(journal.head.root, key)
-    assert entry is not None
+    entry = present(repo.entry(head.root, key))
     assert repr(repo.inspect(key, entry.raw)) == (
         "[('put', {'step': 1, 'text': 'hi'}), "
         "('put', {'messages': [app.Human(content='hello'), app.Human(content='hello')]}, b'\\xdd\\xff')]"
@@ -243,40 +241,12 @@ def test_hostile_serialized_data_costs_little(data: bytes) -> None:
     repo = Repository(Memory())
     journal = Journal(repo, "t")
     journal.append(lambda index: [("msgpack", data)])
-    assert journal.head is not None
-    (key,) = repo.changes(journal.head)
-    entry = repo.entry(journal.head.root, key)
-    assert entry is not None
+    head = present(journal.head)
+    (key,) = repo.changes(head)
+    entry = present(repo.entry(head.root, key))
     began = time.process_time()
     assert repo.inspect(key, entry.raw) == [data]
     assert time.process_time() - began < 2
-
-
-APPENDING = """
-import sys
-from vstate.kv import Disk
-from vstate.patterns.journal import Journal
-from vstate.repo import Repository
-
-journal = Journal(Repository(Disk(sys.argv[1])), "t")
-for number in range(50):
-    journal.append(lambda index: [(sys.argv[2], number, len(index))])
-"""
-
-
-@pytest.mark.slow
-def test_processes_append_to_one_journal(tmp_path: Path, run_python: RunPython) -> None:
-    """Records that four processes append at once are each there once, planned on all records before."""
-    store = Disk(tmp_path / "s")
-    threads = [threading.Thread(target=run_python, args=(APPENDING, tmp_path / "s", name)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    records = Journal(Repository(store), "t").refresh()
-    assert [place for _, _, place in records] == list(range(200))
-    for name in "abcd":
-        assert [number for who, number, _ in records if who == name] == list(range(50))
 
 
 class Ended:
@@ -357,11 +327,7 @@ def test_threads_of_two_journals_race() -> None:
         for number in range(15):
             journals[name % 2].append(lambda index, number=number: [(name, number, len(index))])  # type: ignore[misc]
 
-    threads = [threading.Thread(target=append, args=(name,)) for name in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(append, range(8))
     records = [list(journal.refresh()) for journal in journals]
     assert records[0] == records[1] == Journal(repo, "t").refresh()
     assert [place for _, _, place in records[0]] == list(range(120))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from types import SimpleNamespace
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from agent_stores import AgentStore
 from pydantic import BaseModel
-from running import RunPython
 
 from vstate import Live, Versioned, aio
 from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, ReadOnly, UncommittedChanges
@@ -187,85 +186,37 @@ def test_in_a_transaction_and_beside_other_changes() -> None:
         JOB.fire(state, "job", "finish")
 
 
-FIRING = """
-import sys
-from vstate import Versioned
-from vstate.errors import IllegalTransition
-from vstate.patterns import Lifecycle
-table = {("running", "finish"): "done", ("running", "fail"): "failed"}
-lifecycle = Lifecycle(table, initial="running")
-state = Versioned(sys.argv[1], branch="main")
-for job in range(10):
-    try:
-        lifecycle.fire(state, f"job-{job}", sys.argv[2])
-        print(job)
-    except IllegalTransition as error:
-        assert error.status in ("done", "failed")
-"""
+class Racing(Lifecycle[Status]):
+    """Finishes a job, and calls a function between its first read and its commit."""
 
+    def __init__(self, race: Callable[[], Status]) -> None:
+        super().__init__({(Status.RUNNING, "finish"): Status.DONE}, initial=Status.RUNNING)
+        self.races = [race]
 
-@pytest.mark.slow
-def test_of_two_processes_one_wins(shared_store: AgentStore, run_python: RunPython) -> None:
-    """Contradicting events at once: one of them moves each job, and the other raises."""
-    assert shared_store.url is not None
-    won: dict[str, list[int]] = {}
-
-    def fire(event: str) -> None:
-        won[event] = [int(line) for line in run_python(FIRING, shared_store.url, event).split()]
-
-    threads = [threading.Thread(target=fire, args=(event,)) for event in ("finish", "fail")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(won["finish"] + won["fail"]) == list(range(10))
-    state = Versioned(shared_store(), branch="main")
-    for job in range(10):
-        assert state[f"job-{job}"] == ("done" if job in won["finish"] else "failed")
+    def next(self, status: Any, event: Any) -> Status:
+        after = super().next(status, event)
+        if self.races:
+            self.races.pop()()
+        return after
 
 
 def test_two_handles_that_have_both_read() -> None:
-    """The one that read before the other committed runs again, and raises."""
+    """The one that read before the other committed runs again, and raises; a field of a record is alike."""
     one = Versioned(branch="main")
+    other = Versioned(one.store, branch="main")
     JOB.fire(one, "job", "start")
-    other = Versioned(one.store, branch="main")
-    assert JOB.status(other, "job") is Status.RUNNING
-    raced: list[Status] = []
-
-    class Racing(Lifecycle[Status]):
-        def next(self, status: Any, event: Any) -> Status:
-            after = super().next(status, event)
-            if not raced:
-                raced.append(JOB.fire(one, "job", "fail"))
-            return after
-
-    racing = Racing({(Status.RUNNING, "finish"): Status.DONE}, initial=Status.RUNNING)
     with pytest.raises(IllegalTransition) as raised:
-        racing.fire(other, "job", "finish")
+        Racing(lambda: JOB.fire(one, "job", "fail")).fire(other, "job", "finish")
     assert (raised.value.status, other["job"]) == ("failed", Status.FAILED)
-
-
-def test_records_that_two_handles_have_both_read() -> None:
-    """The same with a field of a record; earlier changes raise."""
-    one = Versioned(branch="main")
-    other = Versioned(one.store, branch="main")
-    records = [Records(scope(state, "jobs"), Job, key="id") for state in (one, other)]
-    one.apply(lambda _: records[0].put(Job(id="a", status=Status.RUNNING)))
-    raced: list[Status] = []
-
-    class Racing(Lifecycle[Status]):
-        def next(self, status: Any, event: Any) -> Status:
-            after = super().next(status, event)
-            if not raced:
-                raced.append(JOB.fire(records[0], "a", "fail", field="status"))
-            return after
-
-    racing = Racing({(Status.RUNNING, "finish"): Status.DONE}, initial=Status.RUNNING)
+    ours, theirs = (Records(scope(state, "jobs"), Job, key="id") for state in (one, other))
+    one.apply(lambda _: ours.put(Job(id="a", status=Status.RUNNING)))
     with pytest.raises(IllegalTransition, match="failed"):
-        racing.fire(records[1], "a", "finish", field="status")
+        Racing(lambda: JOB.fire(ours, "a", "fail", field="status")).fire(
+            theirs, "a", "finish", field="status"
+        )
     other["x"] = 1
     with pytest.raises(UncommittedChanges):
-        JOB.fire(records[1], "a", "retry", field="status")
+        JOB.fire(theirs, "a", "retry", field="status")
 
 
 @pytest.mark.parametrize("kind", [Versioned, Live])

@@ -7,6 +7,7 @@ from enum import StrEnum
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from present import present
 
 from vstate import Live, Versioned
 from vstate.errors import InvalidInput, KeyNotFound
@@ -86,8 +87,7 @@ def test_scopes_of_the_past() -> None:
     """A scope of a snapshot is read-only, and its errors name keys as they are in the scope."""
     state = Versioned()
     scope(state, "user", "a")["x"] = [1]
-    commit = state.commit()
-    assert commit is not None
+    commit = present(state.commit())
     del scope(state, "user", "a")["x"]
     past = scope(scope(state.checkout(commit), "user"), "a")
     assert (dict(past), len(past), list(past.keys("x")), "x" in past) == ({"x": [1]}, 1, ["x"], True)

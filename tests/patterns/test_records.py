@@ -13,13 +13,12 @@ from uuid import UUID
 import pydantic.dataclasses
 import pytest
 from agent_stores import AgentStore
-from clock import standing_still
 from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator
 from running import RunPython
 
 from vstate import Live, Versioned, aio
-from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound, Unpicklable
-from vstate.patterns import Records, scope
+from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound, MergeConflict, Unpicklable
+from vstate.patterns import EventStream, Records, scope
 
 
 class Color(Enum):
@@ -389,63 +388,6 @@ def test_a_record_of_another_model(state: Any) -> None:
     assert things["b"].model_dump()["size"] == 5
 
 
-OLD = """
-import sys
-from pydantic import BaseModel
-from vstate import Versioned
-from vstate.errors import InvalidRecord
-from vstate.patterns import Records
-class Part(BaseModel):
-    name: str
-    color: int = 1
-state = Versioned(sys.argv[1], branch="main")
-records = Records(state, Part, key="name")
-if sys.argv[2] == "write":
-    state.apply(lambda inner: Records(inner, Part, key="name").put(Part(name="a", color=7)))
-    state.apply(lambda inner: Records(inner, Part, key="name").put(Part(name="b", color=8)))
-else:
-    assert records["b"].color == 8
-    for use in (lambda: records["a"], lambda: records.put(Part(name="a"))):
-        try:
-            use()
-        except InvalidRecord as error:
-            print(error.reason)
-"""
-
-
-@pytest.mark.slow
-def test_old_and_new_code_beside_each_other(shared_store: AgentStore, run_python: RunPython) -> None:
-    """Two programs on one store: the new one reads old records; the old one reads only old ones."""
-    assert shared_store.url is not None
-    run_python(OLD, shared_store.url, "write")
-    state = Versioned(shared_store(), branch="main")
-    state.apply(
-        lambda inner: Records(inner, PartTwo, key="title", version=3, migrate=MIGRATE_ON).change(
-            "a", colors=["x", "y"]
-        )
-    )
-    out = run_python(OLD, shared_store.url, "read")
-    assert out.count("it is of version 3 of Part, and this program knows 1: update the program") == 2
-    assert [*Records(state, PartTwo, key="title", version=3, migrate=MIGRATE_ON).values()] == [
-        PartTwo(title="a", colors=["x", "y"]),
-        PartTwo(title="b", colors=["8"]),
-    ]
-
-
-def test_a_record_expires(local_store: AgentStore) -> None:
-    """All reads report it as absent then."""
-    with standing_still() as time:
-        state = Versioned(local_store(), branch="main")
-        records = Records(scope(state, "parts"), Part, key="name")
-        records.put(Part(name="a/b"))
-        records.put(Part(name="c"))
-        records.expire("a/b", 60)
-        state.commit()
-        time.pass_(61)
-        assert (records.get("a/b"), list(records), len(records)) == (None, ["c"], 1)
-        records.add(Part(name="a/b"))
-
-
 def test_the_field_of_the_version_is_not_a_record_s() -> None:
     """A model that allows extra fields cannot set one."""
     with pytest.raises(InvalidRecord, match="@version"):
@@ -473,3 +415,44 @@ def test_a_value_that_cannot_be_copied_is_named_by_its_field() -> None:
     with pytest.raises(Unpicklable, match=r'Anything\["held"\]\["it"\]: generator'):
         records.put(Anything(id="a", held={"it": (number for number in [1])}))
     assert list(records) == []
+
+
+class Task(BaseModel):
+    id: str
+    status: str = "open"
+    tags: list[str] = []
+    tries: int = 0
+
+
+def test_the_fields_of_a_record_are_merged_by_policy(agent_store: AgentStore) -> None:
+    """In a merge, and for a commit that lost a race. A stream needs no policy."""
+    state = Versioned(agent_store(), branch="main")
+    tasks = Records(scope(state, "tasks"), Task, key="id")
+    tasks.put(Task(id="a"))
+    EventStream(state, "log").append("begin")
+    state.commit()
+    other = state.fork("other")
+    tasks.change("a", status="taken")
+    EventStream(state, "log").append("one")
+    state.commit()
+    Records(scope(other, "tasks"), Task, key="id").change("a", tries=3)
+    EventStream(other, "log").append("other")
+    other.commit()
+    with pytest.raises(MergeConflict, match="tasks/a"):
+        state.merge("other")
+    state.set_policy("tasks/", "deep")
+    state.merge("other")
+    assert tasks["a"] == Task(id="a", status="taken", tries=3)
+    assert sorted(EventStream(state, "log")) == ["begin", "one", "other"]
+    # Also for a commit that lost a race.
+    late = Versioned(agent_store(), branch="main")
+    tasks.change("a", tags=["x"])
+    EventStream(state, "log").append("two")
+    state.commit()
+    Records(scope(late, "tasks"), Task, key="id").change("a", tries=4)
+    EventStream(late, "log").append("late")
+    late.commit()
+    assert Records(scope(late, "tasks"), Task, key="id")["a"] == Task(
+        id="a", status="taken", tags=["x"], tries=4
+    )
+    assert len(EventStream(late, "log")) == 5

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import random
 import re
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_stores import AgentStore
+from at_once import at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import RunPython
+from present import present
 
 from vstate import Live, Versioned, aio
 from vstate.errors import InvalidInput, KeyNotFound, UncommittedChanges
@@ -40,19 +38,7 @@ def test_it_is_a_list_with_a_key_an_item(agent_store: AgentStore) -> None:
     again: Sequence[Any] = Sequence(Versioned(agent_store(), branch="main"), "log")
     assert len(again) == 250
     assert list(again) == expected
-    assert list(reversed(again)) == expected[::-1]
-    for index in (0, 1, 99, 100, 249, -1, -250):
-        assert again[index] == expected[index]
-    slices = (
-        slice(None),
-        slice(10, 20),
-        slice(-3, None),
-        slice(None, None, -7),
-        slice(90, 20),
-        slice(5, 240, 50),
-    )
-    for part in slices:
-        assert again[part] == expected[part]
+    assert again[10:20] == expected[10:20]
     assert again.last(3) == expected[-3:]
     assert again.last(0) == []
     assert again.last(1000) == expected
@@ -115,8 +101,7 @@ def test_in_namespaces_snapshots_and_live() -> None:
     other: Sequence[int] = Sequence(inner, "log/a")
     one.extend([1, 2])
     other.append(3)
-    commit = state.commit()
-    assert commit is not None
+    commit = present(state.commit())
     assert list(state) == [f"user%2f1/%/{key}" for key in [*other.keys(), *one.keys()]]
     one.append(4)
     past: Sequence[int] = Sequence(scope(state.checkout(commit), "user/1", ""), ("log", "a"))
@@ -143,7 +128,7 @@ def test_two_branches_that_appended_merge() -> None:
     Sequence(other, "log").extend(["c2", "d2", "e2"])
     one.commit()
     other.commit()
-    third = one.fork("third")
+    one.fork("third")
     one.merge("other")
     other.merge("third")
     merged = list(Sequence(one, "log"))
@@ -154,7 +139,6 @@ def test_two_branches_that_appended_merge() -> None:
         {"d1", "d2"},
         "e2",
     )
-    assert third.head is not None
     Sequence(one, "log").append("f")
     assert Sequence(one, "log")[-1] == "f"
     one.commit()
@@ -174,9 +158,7 @@ def test_both_replaced_the_same_item() -> None:
         other.commit()
 
 
-def test_racing_updates_number_their_items_without_a_gap(
-    shared_store: AgentStore, run_python: RunPython
-) -> None:
+def test_racing_updates_number_their_items_without_a_gap(shared_store: AgentStore) -> None:
     """Threads with handles of their own append in updates: every item is there once, with its own number."""
 
     def append(worker: int) -> None:
@@ -185,54 +167,11 @@ def test_racing_updates_number_their_items_without_a_gap(
             item = worker, number
             state.apply(lambda inner, item=item: Sequence(inner, "log").append(item), attempts=200)
 
-    threads = [threading.Thread(target=append, args=(worker,)) for worker in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(append, range(3))
     sequence: Sequence[tuple[int, int]] = Sequence(Versioned(shared_store(), branch="main"), "log")
     assert numbers(sequence) == list(range(30))
     for worker in range(3):
         assert [number for who, number in sequence if who == worker] == list(range(10))
-
-
-APPENDING = """
-import sys
-from vstate import Versioned
-from vstate.patterns import Sequence
-state = Versioned(sys.argv[1], branch="main")
-for number in range(20):
-    state.apply(lambda inner: Sequence(inner, "log").append([sys.argv[2], number]), attempts=200)
-"""
-
-
-@pytest.mark.slow
-def test_processes_append(tmp_path: Path, run_python: RunPython) -> None:
-    """Items that processes append at once are all there, those of each in order."""
-    threads = [threading.Thread(target=run_python, args=(APPENDING, tmp_path / "s", name)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sequence: Sequence[list[Any]] = Sequence(Versioned(tmp_path / "s", branch="main"), "log")
-    assert numbers(sequence) == list(range(40))
-    assert [number for who, number in sequence if who == "a"] == list(range(20))
-
-
-def test_threads_of_one_handle() -> None:
-    """No appended item is lost."""
-    state = Versioned()
-
-    def append(worker: int) -> None:
-        for number in range(50):
-            Sequence(state, "log").append((worker, number))
-
-    threads = [threading.Thread(target=append, args=(worker,)) for worker in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(Sequence(state, "log")) == [(worker, number) for worker in range(4) for number in range(50)]
 
 
 def test_the_end_is_found_again_after_any_change() -> None:
@@ -299,27 +238,6 @@ def test_positions_for_any_numbers(used: list[int], begin: int, end: int, step: 
         assert sequence[index] == keys[index]
         assert sequence.position(keys[index]) == index % len(keys)
     assert int(sequence.append("end")[4:16]) == max(used, default=-1) + 1
-
-
-@pytest.mark.parametrize("kind", [Versioned, Live])
-def test_an_append_costs_the_same_behind_many(kind: type[Versioned] | type[Live]) -> None:
-    """After 20,000 items an append takes as long as after ten: it does not read them."""
-    state = kind()
-    sequence: Sequence[int] = Sequence(state, "log")
-
-    def seconds() -> float:
-        best = float("inf")
-        for _ in range(30):
-            began = time.perf_counter()
-            sequence.append(1)
-            best = min(best, time.perf_counter() - began)
-            state.commit()
-        return best
-
-    few = seconds()
-    sequence.extend(range(20_000))
-    state.commit()
-    assert seconds() < 8 * few + 0.001
 
 
 def test_reading_one_item_reads_one_item() -> None:

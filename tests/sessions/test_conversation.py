@@ -9,12 +9,10 @@ import pytest
 from agent_stores import AgentStore
 from hypothesis import given
 from hypothesis import strategies as st
-from soak import SOAK
 
 from vstate import Live, Memory, Versioned
 from vstate.errors import InvalidInput
 from vstate.sessions import Conversation, len_of_tokens
-from vstate.testing import Faulty
 
 
 def say(text: str) -> dict[str, str]:
@@ -134,50 +132,6 @@ def test_a_conversation_on_every_store(agent_store: AgentStore) -> None:
     again = Versioned(agent_store(), branch="main")
     assert words(Conversation(again, "chat").window()) == ["4", "4", "5", "6"]
     assert words(list(Conversation(again.checkout("main~2"), "chat"))) == list("012345")
-
-
-@pytest.mark.slow
-def test_a_turn_costs_the_same_however_long_the_talk() -> None:
-    """The bytes of a commit and the reads of a window grow with the depth of the tree only."""
-    costs = []
-    for length in (400, 100_000 if SOAK else 6_000):
-        store = Faulty(Memory())
-        state = Versioned(store)
-        conversation = Conversation(state, "chat")
-        conversation.extend(say(f"{n} {'x' * 200}") for n in range(length))
-        state.commit()
-        state = Versioned(store)
-        conversation = Conversation(state, "chat")
-        before = sum(len(value) for _, value in store.items())
-        conversation.append(say("y" * 200))
-        state.commit()
-        written = sum(len(value) for _, value in store.items()) - before
-        fresh = Versioned(store)
-        calls = len(store.calls)
-        assert len(Conversation(fresh, "chat").window(last=5)) == 5
-        costs.append((written, len(store.calls) - calls))
-    (bytes_short, reads_short), (bytes_long, reads_long) = costs
-    # The size of a node is random, 32 keys on average. Ten times as many come once in 20,000 runs.
-    assert bytes_long < bytes_short + 30_000
-    assert reads_long < reads_short + 80
-
-
-def test_two_branches_talk_on() -> None:
-    """After a merge the messages of both sides are there, in one order, without a conflict."""
-    state = Versioned(Memory())
-    conversation = Conversation(state, "chat")
-    conversation.append(say("both"))
-    state.commit()
-    side = state.fork("side")
-    Conversation(side, "chat").append(say("theirs"))
-    side.commit()
-    conversation.append(say("ours"))
-    state.commit()
-    state.merge("side")
-    assert words(list(conversation))[0] == "both"
-    assert sorted(words(list(conversation))) == ["both", "ours", "theirs"]
-    conversation.append(say("last"))
-    assert words(list(conversation))[-1] == "last"
 
 
 @pytest.mark.parametrize(

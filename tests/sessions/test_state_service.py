@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from functools import wraps
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_stores import AgentStore
 from clock import standing_still
+from loops import in_a_loop
+from present import present
 
-from vstate import Disk, KVStore, Memory, Versioned
+from vstate import KVStore, Memory, Versioned
 from vstate.errors import (
     CorruptObject,
     InvalidInput,
@@ -35,18 +35,7 @@ from vstate.sessions import (
     VersionedSession,
     state_service,
 )
-from vstate.state.base import handle_of
 from vstate.testing import Faulty
-
-
-def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in a loop of its own."""
-
-    @wraps(test)
-    def run(*args: Any, **options: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **options), 200))
-
-    return run
 
 
 @in_a_loop
@@ -127,33 +116,6 @@ async def test_a_hundred_saves_at_once(agent_store: AgentStore) -> None:
         assert sorted(rounds) == list(range(1, 101))
         for n in (0, 50, 99):
             assert await service.export_state("u", round_id=rounds[n]) == {"n": n}
-
-
-SAVER = """if True:
-    import asyncio, json, sys
-    from vstate.sessions import StateService
-
-    async def main(url, name, saves):
-        async with StateService(url) as service:
-            print(json.dumps([await service.save_state("u", {"by": name}) for _ in range(int(saves))]))
-
-    asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-@in_a_loop
-async def test_processes_that_save_at_once(shared_store: AgentStore, run_python: Any) -> None:
-    """Eight processes get different rounds, and each finds its own save."""
-    saves = 10
-    printed = await asyncio.gather(
-        *(asyncio.to_thread(run_python, SAVER, shared_store.url, f"p{n}", saves) for n in range(8))
-    )
-    rounds = [json.loads(text) for text in printed]
-    assert sorted(number for got in rounds for number in got) == list(range(1, 8 * saves + 1))
-    async with StateService(shared_store()) as service:
-        for n, got in enumerate(rounds):
-            assert await service.export_state("u", round_id=got[0]) == {"by": f"p{n}"}
 
 
 @in_a_loop
@@ -319,8 +281,7 @@ async def test_saves_that_are_cancelled(agent_store: AgentStore) -> None:
         saved = await service.save_state("u", {"n": 99, "again": 99})
         assert await service.list_rounds("u") == list(range(1, saved + 1))
         for number in range(1, saved + 1):
-            state = await service.export_state("u", round_id=number)
-            assert state is not None
+            state = present(await service.export_state("u", round_id=number))
             assert state["n"] == state["again"]
 
 
@@ -447,18 +408,7 @@ async def test_states_that_only_a_commit_can_pickle() -> None:
         own = Own()
         await service.save_state("u", {"own": own})
         own.seen.append(2)
-        found = await service.export_state("u")
-        assert found is not None
-        assert found["own"].seen == [1]
-
-
-@in_a_loop
-async def test_a_round_that_was_saved_is_not_looked_at_again() -> None:
-    """Nothing else refers to it, so the next commit does not look for edits in place."""
-    async with InMemoryStateService() as service:
-        for n in range(2):
-            await service.save_state("u", {"messages": [{"n": n}] * 50})
-            assert not handle_of(service.state.sync).may_have_changed("rounds/")
+        assert present(await service.export_state("u"))["own"].seen == [1]
 
 
 @in_a_loop
@@ -626,22 +576,6 @@ async def test_diff_of_rounds() -> None:
             await service.diff_rounds("u", 1, 3)
 
 
-@pytest.mark.slow
-@in_a_loop
-async def test_rounds_of_a_growing_state_are_stored_once(tmp_path: Path) -> None:
-    """300 rounds of a growing conversation take little more than the last one, and some bytes a round."""
-    messages: list[dict[str, Any]] = []
-    noise = random.Random(5)
-    async with StateService(tmp_path) as service:
-        for n in range(300):
-            messages.append({"role": "user", "n": n, "content": noise.randbytes(60).hex()})
-            await service.save_state("u", {"messages": messages})
-    with Disk(tmp_path) as store:
-        stored = sum(len(key) + len(value) for key, value in store.items())
-    copies = sum(len(json.dumps(messages[:n])) for n in range(300))
-    assert stored < copies / 3
-
-
 @in_a_loop
 async def test_rounds_of_some_kilobytes_take_the_room_of_their_new_part(tmp_path: Path) -> None:
     """On Disk a round of 10 KB takes 2 KB with its commit and keys, and all rounds are exported."""
@@ -702,55 +636,36 @@ async def test_redis(redis_url: str) -> None:
         ("rounds/bob/s/000000000002", [2]),
     ],
 )
-def test_a_foreign_value_among_the_rounds_is_named_by_its_key(key: str, value: Any) -> None:
+@in_a_loop
+async def test_a_foreign_value_among_the_rounds_is_named_by_its_key(key: str, value: Any) -> None:
     """Not by a Python error about its contents."""
-
-    async def main() -> None:
-        store = Memory()
-        async with StateService(store) as service:
-            await service.save_state("bob", {"n": 1}, "s")
-            state = Versioned(store)
-            state[key] = value
-            if key.endswith("0000"):
-                del state["rounds/bob/s/000000000001"]  # so that there is a round to return
-            state.commit("by hand")
-            call = {
-                "users/bob/s/more": service.list_sessions,
-                "rounds/bob/s/second": lambda user: service.list_rounds(user, "s"),
-            }.get(key, lambda user: service.export_state(user, "s"))
-            with pytest.raises(InvalidRecord, match=f"the record '{key}' is not valid: "):
-                await call("bob")
-
-    asyncio.run(main())
+    store = Memory()
+    async with StateService(store) as service:
+        await service.save_state("bob", {"n": 1}, "s")
+        state = Versioned(store)
+        state[key] = value
+        if key.endswith("0000"):
+            del state["rounds/bob/s/000000000001"]  # so that there is a round to return
+        state.commit("by hand")
+        call = {
+            "users/bob/s/more": service.list_sessions,
+            "rounds/bob/s/second": lambda user: service.list_rounds(user, "s"),
+        }.get(key, lambda user: service.export_state(user, "s"))
+        with pytest.raises(InvalidRecord, match=f"the record '{key}' is not valid: "):
+            await call("bob")
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["absent", "begun anew"])
-def test_a_late_save_brings_no_deleted_state_back(again: bool) -> None:
+@in_a_loop
+async def test_a_late_save_brings_no_deleted_state_back(again: bool) -> None:
     """A service that has not looked since the deletion saves nothing; after an export it begins anew."""
-
-    async def check() -> None:
-        store = Memory()
-        async with StateService(store) as first, StateService(store) as second:
-            await first.save_state("u", {"pin": 1234}, "s")
-            assert await second.delete_state("u", "s") == 1
-            if again:
-                await second.save_state("u", {"new": 1}, "s")
-            with pytest.raises(NotFound, match="deleted"):
-                await first.save_state("u", {"pin": 1234, "late": 1}, "s")
-            assert await first.export_state("u", "s") == ({"new": 1} if again else None)
-            assert await first.save_state("u", {"next": 1}, "s") == 1 + again
-
-    asyncio.run(check())
-
-
-def test_a_session_that_expired_is_begun_anew() -> None:
-    """A save after the time to live is no save beside a deletion."""
-
-    async def check() -> None:
-        with standing_still() as time:
-            async with StateService(Memory(), ttl=100) as service:
-                await service.save_state("u", {"n": 1})
-                time.pass_(200)
-                assert await service.save_state("u", {"n": 2}) == 1
-
-    asyncio.run(check())
+    store = Memory()
+    async with StateService(store) as first, StateService(store) as second:
+        await first.save_state("u", {"pin": 1234}, "s")
+        assert await second.delete_state("u", "s") == 1
+        if again:
+            await second.save_state("u", {"new": 1}, "s")
+        with pytest.raises(NotFound, match="deleted"):
+            await first.save_state("u", {"pin": 1234, "late": 1}, "s")
+        assert await first.export_state("u", "s") == ({"new": 1} if again else None)
+        assert await first.save_state("u", {"next": 1}, "s") == 1 + again
