@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -107,23 +106,6 @@ async def test_saving_a_checkpoint_again_replaces_it_and_its_rank(agent_store: A
             "checkpoint x of agent a at step 3",
             "checkpoint x of agent a at step 5",
         ]
-
-
-@in_a_loop
-async def test_the_latest_recoverable_one_passes_over_others(local_store: AgentStore) -> None:
-    async with AgentStateStore(local_store()) as store:
-        await store.save_checkpoint(checkpoint("good", 1))
-        await store.save_checkpoint(checkpoint("bad", 2, recoverable=False))
-        assert present(await store.latest_checkpoint("a", recoverable=True)).checkpoint_id == "good"
-
-
-@in_a_loop
-async def test_agents_that_save_at_once_lose_nothing(agent_store: AgentStore) -> None:
-    stores = [AgentStateStore(agent_store()) for _ in range(3)]
-    await asyncio.gather(*(stores[n % 3].save_checkpoint(checkpoint(f"c{n}", n)) for n in range(24)))
-    assert [found.step for found in await stores[0].list_checkpoints("a")] == list(range(24))
-    for store in stores:
-        await store.close()
 
 
 @in_a_loop

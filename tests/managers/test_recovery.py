@@ -11,7 +11,7 @@ from agent_stores import AgentStore
 from loops import in_a_loop
 from present import present
 
-from vstate import InvalidInput, Memory, NotFound, StoreUnavailable
+from vstate import InvalidInput, Memory, NotFound
 from vstate.managers import AgentCheckpoint, AgentRecoveryManager, AgentStateStore
 from vstate.sessions.state_module import StateModule
 from vstate.testing import Faulty
@@ -84,16 +84,6 @@ async def test_the_latest_checkpoint_is_restored(agent_store: AgentStore) -> Non
             await recovery.recover("a", "c13")
         with pytest.raises(NotFound, match="register"):
             await recovery.recover("ab")
-
-
-@in_a_loop
-async def test_only_another_agents_checkpoints_are_none() -> None:
-    async with AgentStateStore() as store:
-        recovery = AgentRecoveryManager(store)
-        await recovery.register(Agent())
-        await kept(store, 1, agent="ab")
-        assert await recovery.recover("a") is None
-        assert await store.list_agents() == ["ab"]
 
 
 @in_a_loop
@@ -222,20 +212,6 @@ async def test_guard_passes_on_other_exceptions() -> None:
                 raise RuntimeError("first")
         assert caught.value.__notes__ == ["vstate, while it recovered agent 'a': ValueError: cannot"]
         assert await recovery.attempts("a") == 1, "an attempt that failed counts too"
-
-
-@in_a_loop
-async def test_a_store_that_is_down_is_no_missing_checkpoint() -> None:
-    store = Faulty(Memory())
-    agents = AgentStateStore(store)
-    recovery = AgentRecoveryManager(agents)
-    recovery.register(Agent())
-    await kept(agents, 1)
-    store.fail_at = len(store.calls) + 1
-    with pytest.raises(StoreUnavailable):
-        await recovery.recover("a")
-    assert await recovery.recover("a")
-    await agents.close()
 
 
 @in_a_loop

@@ -20,7 +20,6 @@ from present import present
 from soak import sized
 
 from vstate import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound
-from vstate.kv import Memory
 from vstate.managers import (
     AgentCoordinationState,
     AgentCoordinationStatus,
@@ -29,7 +28,6 @@ from vstate.managers import (
     TeamState,
 )
 from vstate.managers.task_queue import place
-from vstate.testing import Faulty
 
 PROCESSES = 8
 
@@ -393,23 +391,6 @@ async def test_a_failed_task(agent_store: AgentStore) -> None:
         assert (failed["status"], failed["error"], failed["assigned_to"]) == ("failed", "no use", "a0")
         assert (await ids(manager, "failed"), await ids(manager)) == (["t1"], ["t2"])
         assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
-
-
-@in_a_loop
-async def test_the_cost_of_assigning_does_not_grow_with_the_queue() -> None:
-    """As many calls of the store beside 3,000 tasks as beside 30, and a few nodes of the tree."""
-    calls = []
-    for many in (30, 3000):
-        store = Faulty(Memory())
-        async with OrchestrationStateManager(store) as manager:
-            queue = TaskQueueState(pending=[{"id": f"t{n:05}"} for n in range(many)])
-            await manager.create_team(team(10, task_queue=queue))
-            size, made = sum(len(value) for _, value in store.store.items()), len(store.calls)
-            for n in range(10):
-                assert present(await manager.assign_task("crew", agent_id=f"a{n}"))["id"] == f"t{n:05}"
-            calls.append(len(store.calls) - made)
-            assert (sum(len(value) for _, value in store.store.items()) - size) / 10 < 12_000
-    assert abs(calls[0] - calls[1]) <= 2  # some commits, by chance, look for the index of their history
 
 
 @in_a_loop

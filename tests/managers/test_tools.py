@@ -131,27 +131,6 @@ async def test_statistics(local_store: AgentStore) -> None:
         assert (await manager.get_tool_stats("search:x")).error_rate == 1
 
 
-@in_a_loop
-async def test_an_execution_writes_only_its_changes(local_store: AgentStore) -> None:
-    """Its record, its place in the history, and one of sixteen counts: as much at the last as at first."""
-    async with ToolStateManager(local_store()) as manager:
-        await manager.get_cached_result("search", {})
-        for number in range(50):
-            await manager.start_execution(execution(f"e{number}"))
-            start = await manager.state.diff("HEAD~1", "HEAD")
-            await manager.complete_execution(f"e{number}", duration_ms=1)
-            complete = await manager.state.diff("HEAD~1", "HEAD")
-            parts = [sorted(key.split("/")[1:3] for key in diff) for diff in (start, complete)]
-            assert parts[0] == [["executions", "%index"], ["executions", f"e{number}"]]
-            assert parts[1] == [["executions", f"e{number}"], ["stats", "search"]]
-        assert await manager.read(lambda tools: len(tools.keys("stats/"))) == 1
-        for _ in range(40):
-            other = ToolStateManager(manager.state.sync.store)
-            await other.get_cached_result("search", {})
-        assert 1 < await manager.read(lambda tools: len(tools.keys("stats/"))) <= 16
-        assert (await manager.get_tool_stats("search")).total_executions == 50
-
-
 COUNTING = """
 import asyncio, sys
 from vstate.managers import ToolCacheEntry, ToolExecution, ToolStateManager

@@ -327,18 +327,6 @@ async def test_checkpoints_by_themselves(agent_store: AgentStore) -> None:
         assert await checkpoints(manager) == ["step-5", "step-10"]
 
 
-@pytest.mark.parametrize(
-    ("interval", "expected"), [(None, []), (1, [f"step-{n}" for n in range(1, 5)]), (3, ["step-3"])]
-)
-@in_a_loop
-async def test_the_interval(interval: int | None, expected: list[str]) -> None:
-    """It is a number of steps; None is never."""
-    async with WorkflowStateManager(checkpoint_interval=interval) as manager:
-        await manager.create(WorkflowState(workflow_id="w"))
-        await run(manager, 1, 2, 3, 4)
-        assert await checkpoints(manager) == expected
-
-
 @in_a_loop
 async def test_the_order_of_checkpoints(agent_store: AgentStore) -> None:
     """By step, then by time, with or without a zone; never by text, where step 8 comes after step 12."""

@@ -125,16 +125,6 @@ def test_no_ids_share_a_file_or_leave_the_directory(tmp_path: Path) -> None:
             save(session, wrong, box=box)  # type: ignore[arg-type]
 
 
-def test_saving_some_modules_keeps_the_others(tmp_path: Path) -> None:
-    """Modules that are not passed stay as they were saved."""
-    session = JSONSession(tmp_path)
-    save(session, "s", a=Box(1), b=Box(2))
-    save(session, "s", b=Box(3))
-    a, b, c = Box(), Box(), Box("untouched")
-    load(session, "s", a=a, b=b, c=c)
-    assert (a.value, b.value, c.value) == (1, 3, "untouched")
-
-
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
     """Neither a value that JSON cannot hold nor a full disk changes it, and no other file is left."""
     session, box = JSONSession(tmp_path), Box(["good"])

@@ -216,6 +216,13 @@ def test_with_await(warned: list[Any]) -> None:
     assert "'y'" in str(found.message)
 
 
+def ended_program(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments until it ends."""
+    command = [sys.executable, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+
 PROGRAM = """
 import os, sys
 from vstate import Disk, Versioned
@@ -240,14 +247,7 @@ Versioned(sys.argv[1] + "/dropped", autocommit=True)["z"] = 1
 @pytest.mark.parametrize("options", [[], ["-W", "error"]], ids=["shown", "error"])
 def test_the_end_of_the_program(options: list[str], tmp_path: Path) -> None:
     """The program ends well; stderr names the lost keys, edits in place too, once and not from the fork."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [sys.executable, *options, "-c", PROGRAM, tmp_path],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=60,
-    )
+    ended = ended_program(*options, "-c", PROGRAM, tmp_path)
     assert ended.returncode == 0
     if not options:
         assert ended.stderr.count("UncommittedWarning") == 2, ended.stderr
@@ -295,13 +295,7 @@ def test_each_way_in_which_a_program_ends(
     end: str, status: int, committed: tuple[bool, bool], tmp_path: Path
 ) -> None:
     """`autocommit` commits as the docs say: where Python runs its exit functions, and no block raised."""
-    ended = subprocess.run(
-        [sys.executable, "-c", LAST.format(end=end), tmp_path],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=60,
-    )
+    ended = ended_program("-c", LAST.format(end=end), tmp_path)
     assert ended.returncode == status, ended.stderr
     assert "UncommittedWarning" not in ended.stderr
     found = tuple("k" in Versioned(tmp_path / name, branch="main") for name in ("open", "block"))
@@ -337,13 +331,7 @@ with Versioned(path, branch="side") as other:
 @pytest.mark.parametrize("kind", ["pickle", "conflict", "gone", "rewritten"])
 def test_a_failed_commit_at_the_end_says_one_thing(kind: str, tmp_path: Path) -> None:
     """The warning says why, and that the changes are lost; no part of it says that they are still staged."""
-    ended = subprocess.run(
-        [sys.executable, "-c", FAILS_AT_THE_END, kind, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=60,
-    )
+    ended = ended_program("-c", FAILS_AT_THE_END, kind, str(tmp_path))
     [told] = [line for line in ended.stderr.splitlines() if "UncommittedWarning" in line]
     assert "could not commit when the program ended (" in told
     assert told.endswith("with uncommitted changes, which are lost: 'k'")
@@ -386,13 +374,7 @@ stuck.wait()
 @pytest.mark.slow
 def test_the_end_of_the_program_in_the_middle_of_work(tmp_path: Path) -> None:
     """Half a transaction is not committed, a refused commit is told, and a stuck thread holds up nobody."""
-    ended = subprocess.run(
-        [sys.executable, "-c", IN_THE_MIDDLE, tmp_path],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=60,
-    )
+    ended = ended_program("-c", IN_THE_MIDDLE, tmp_path)
     assert ended.returncode == 0, ended.stderr
     told = {line.rsplit("'", 2)[-2]: line for line in ended.stderr.splitlines() if "are lost" in line}
     assert "was open when the program ended, with uncommitted changes" in told["half"]

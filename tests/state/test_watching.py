@@ -13,6 +13,7 @@ from queue import Queue
 
 import pytest
 from clock import standing_still
+from present import present
 from raising import interrupted
 from state_operations import in_a_thread
 
@@ -66,16 +67,6 @@ def test_changes_of_other_handles_come_in_order() -> None:
         assert take(watch, 3) == [("a", "added", 1), ("b", "added", 1), ("a", "modified", 2)]
 
 
-def test_its_own_commits_come_too() -> None:
-    """A watch reports the commits of its own state."""
-    state = Versioned(Memory(), branch="main")
-    with state.watch() as watch:
-        state["mine"] = 1
-        commit = state.commit()
-        key, change, seen = next(watch)
-        assert (key, change.new, seen) == ("mine", 1, commit)
-
-
 def test_only_keys_of_the_pattern_come() -> None:
     """`*` stands for anything, `?` for one character, as in a shell; capitals count."""
     store = Memory()
@@ -110,17 +101,6 @@ def test_it_goes_on_from_a_commit() -> None:
         assert take(watch, 2) == [("b", "added", 1), ("c", "added", 1)]
     with pytest.raises(NotFound):
         state.watch(since="no-such-commit")
-
-
-def test_a_removed_key() -> None:
-    """A deletion is a change."""
-    store = Memory()
-    put(store, a=1)
-    state = Versioned(store, branch="main")
-    with state.watch() as watch:
-        del state["a"]
-        state.commit()
-        assert take(watch, 1) == [("a", "removed", None)]
 
 
 def test_a_reset_comes_as_what_differs() -> None:
@@ -349,8 +329,7 @@ def test_the_watch_of_a_namespace() -> None:
 def test_on_servers(server_url: str) -> None:
     """Redis, PostgreSQL and S3: commits of another connection come in order, also after a jump."""
     with open_store(server_url) as one, open_store(server_url) as two:
-        first = put(two, n=0)
-        assert first is not None
+        first = present(put(two, n=0))
         with Versioned(one, branch="main").watch() as watch:
             told: Queue[object] = Queue()
 
@@ -393,8 +372,7 @@ def test_a_merge_comes_as_one_commit() -> None:
 def test_a_detached_state_cannot_be_watched() -> None:
     """Without a branch there is nothing that moves."""
     store = Memory()
-    commit = put(store, a=1)
-    assert commit is not None
+    commit = present(put(store, a=1))
     state = Versioned(store)
     state.repo.checkout(commit.id)
     state.refresh()
