@@ -119,6 +119,18 @@ def test_what_is_old_is_cut_off(history: Memory, at: At) -> None:
     assert [made.message for made in Repository(history).log()] == ["2"]
 
 
+@pytest.mark.parametrize(("age", "left"), [(timedelta(hours=2.5), "21"), ("1s", "2")])
+def test_what_is_young_stays(age: str | timedelta, left: str, at: At) -> None:
+    """`keep_since` keeps the commits of that time, and the newest one however old it is."""
+    store = Memory()
+    for n in range(3):
+        at(timedelta(hours=n))
+        commit(store, n)
+    at(timedelta(hours=3))
+    Repository(store).gc(branch="main", keep_since=age, keep_reflog="0", grace="0")
+    assert [made.message for made in Repository(store).log()] == list(left)
+
+
 def test_a_clock_that_is_behind_makes_nothing_old(at: At) -> None:
     """One commit dated 1970 does not let gc cut off the commits before it, nor the lines of the reflog."""
     store = Memory()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from bundle_files import large
+from histories import Tangle, needed, objects_of, opened, plain, rows_of, sound
 from soak import sized
-from test_gc import Plain, large, needed, objects_of, rows_of, whole
 
 from vstate import Disk, KVStore, Memory, Versioned
-from vstate.errors import CorruptObject, Diverged, InvalidInput, MergeConflict, NotFound, RefMoved
+from vstate.errors import CorruptObject, InvalidInput, NotFound, RefMoved
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.journal import Journal
@@ -35,12 +35,6 @@ def left(store: KVStore) -> set[str]:
     return objects_of(store)
 
 
-def opened(kind: str, tmp_path: Path) -> KVStore:
-    if kind == "disk":
-        return Disk(tmp_path / "store")
-    return Memory() if kind == "memory" else Plain()
-
-
 def head_of(state: Versioned) -> Commit:
     return made(state.head)
 
@@ -48,119 +42,6 @@ def head_of(state: Versioned) -> Commit:
 def made(commit: Commit | None) -> Commit:
     assert commit is not None
     return commit
-
-
-class Tangle:
-    """Branches that share commits and values in every way that the verbs allow."""
-
-    def __init__(self, store: KVStore, seed: int) -> None:
-        self.store = store
-        self.chance = random.Random(seed)
-        self.repo = Repository(store)
-        self.made = 0
-        self.write("main", "start", large(0))
-
-    def write(self, branch: str, key: str, value: object) -> None:
-        self.repo.commit(branch, set={key: value})
-
-    def pick(self) -> str:
-        return self.chance.choice(self.repo.branch_names())
-
-    def rev(self) -> Commit:
-        """The head of a branch, or a commit before it."""
-        return self.chance.choice(list(self.repo.log(self.pick(), limit=4)))
-
-    def value(self) -> list[object]:
-        # Few different values, so branches write equal ones, and old ones come back.
-        noise = random.Random(self.chance.randrange(4)).randbytes(self.chance.choice((60, 400, 20_000)))
-        return [noise, self.chance.randrange(2)]
-
-    def commit(self) -> None:
-        branch = self.pick()
-        for _ in range(self.chance.randrange(1, 4)):
-            self.write(branch, f"k{self.chance.randrange(3)}", self.value())
-
-    def commit_by_handle(self) -> None:
-        """A commit that loses a race, so that a merge commit follows."""
-        branch = self.pick()
-        ours, theirs = (Versioned(self.store, branch=branch) for _ in range(2))
-        theirs["theirs"], ours[f"ours{self.chance.randrange(3)}"] = self.value(), self.value()
-        theirs.commit("theirs")
-        ours.commit("ours")
-
-    def commit_to_two(self) -> None:
-        if self.store.transactional:
-            value = self.value()
-            names = {self.pick(), self.new()}
-            self.repo.commit_many([BranchChanges(name, set={"both": value}) for name in names])
-
-    def new(self) -> str:
-        self.made += 1
-        return f"b{self.made}"
-
-    def begin(self) -> None:
-        for _ in range(3):
-            self.write(f"b{self.made}", "k0", self.value())
-
-    def fork(self) -> None:
-        self.repo.create_branch(self.new(), self.rev())
-
-    def take(self) -> None:
-        branch, rev = self.pick(), self.rev()
-        self.chance.choice(
-            (
-                lambda: self.repo.merge(branch, rev, policy="theirs"),
-                lambda: self.repo.cherry_pick(branch, rev, policy="theirs"),
-                lambda: self.repo.revert(branch, rev, policy="theirs"),
-                lambda: self.repo.move_branch(branch, rev),
-                lambda: self.repo.rollback(branch, rev),
-                lambda: self.repo.restore(branch, rev, ["k1"]),
-                lambda: self.repo.undo(branch),
-                lambda: self.repo.squash(branch, keep=self.chance.randrange(3)),
-            )
-        )()
-
-    def name(self) -> None:
-        if self.chance.random() < 0.5:
-            self.repo.create_tag(f"t{self.new()}", self.rev())
-        elif self.chance.random() < 0.5:
-            self.repo.checkout(self.chance.choice((self.rev().id, self.pick())))
-        else:
-            self.repo.rename_branch(self.pick(), self.new())
-
-    def drop(self) -> None:
-        self.chance.choice(
-            (
-                lambda: self.repo.delete_branch(self.pick()),
-                lambda: self.repo.delete_branch(self.pick(), forget=True),
-                lambda: self.repo.gc(keep_reflog="0s", branch=self.pick(), keep_last=2),
-                lambda: self.repo.gc(keep_reflog="0s"),
-                lambda: self.repo.delete_tag(self.chance.choice([*self.repo.tags(), "none"])),
-            )
-        )()
-
-    def exchange(self) -> None:
-        """Objects come from another store, which has some of these by itself."""
-        other = Tangle(Memory(), self.chance.randrange(100))
-        for _ in range(4):
-            other.commit()
-        if self.chance.random() < 0.5:
-            other.repo.push(self.store, "main", remote="x", force=True)
-        else:
-            file = BytesIO()
-            other.repo.export(file, ["main"])
-            file.seek(0)
-            self.repo.import_bundle(file, prefix=self.new() + "-")
-
-    def grow(self, steps: int) -> None:
-        verbs = (self.commit, self.begin, self.fork, self.take, self.name, self.drop, self.commit_by_handle)
-        for verb in self.chance.choices(verbs, (8, 3, 3, 5, 2, 2, 1), k=steps):
-            if self.chance.random() < 0.06:
-                verb = self.chance.choice((self.exchange, self.commit_to_two))
-            try:
-                verb()
-            except (InvalidInput, NotFound, MergeConflict, Diverged):
-                pass
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -188,7 +69,7 @@ def test_forgets_what_the_branch_alone_led_to(kind: str, seed: int, tmp_path: Pa
         assert not any(key.startswith(f"reflog/heads/{name}:") for key in after)
         new = {key for key in after if before.get(key) != after[key]}
         assert all(key in ("gc", "format") or key.startswith("trash/") for key in new), new
-        whole(store)
+        sound(store)
 
 
 def cherry_picked_after_a_reset(repo: Repository) -> None:
@@ -304,12 +185,12 @@ def test_what_another_ref_shares_stays(share: Callable[[Repository], None], refl
             store.delete_many([key for key in store.keys("reflog/") if "/heads/it:" in key])
         repo.delete_branch("it", forget=True)
         assert left(store) == needed(store)
-        whole(store)
+        sound(store)
 
 
 def test_gc_follows_no_history_that_another_process_forgets() -> None:
     """gc knew where a history ends when the branch was forgotten. The older part of it is half removed."""
-    store = Plain()
+    store = plain()
     repo = Repository(store)
     repo.commit("main", set={"main": 1})
     first = made(repo.commit("it", set={"k": 1}))
@@ -349,7 +230,7 @@ def test_gc_begins_anew_beside_an_import_of_a_forgotten_branch(monkeypatch: pyte
     repo.gc(keep_reflog="0s")
     assert len(attempts) == 2
     assert objects_of(store) == needed(store)
-    whole(store)
+    sound(store)
 
 
 def test_policies_lifetimes_and_ends_of_histories_go_too() -> None:
@@ -386,7 +267,7 @@ def test_lines_of_head_that_name_the_branch_go() -> None:
     repo.delete_branch("other", forget=True)
     assert left(store) == needed(store)
     assert len(list(repo.refs.reflog("HEAD"))) == 2  # to the branch, and back
-    whole(store)
+    sound(store)
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
@@ -427,7 +308,7 @@ def test_what_is_shared_meanwhile_stays(
     meanwhile(monkeypatch, share)
     repo.delete_branch("it", forget=True)
     assert left(store) == needed(store)
-    whole(store)
+    sound(store)
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
@@ -453,7 +334,7 @@ def test_a_branch_that_begins_anew_in_between_stays(
     repo.delete_branch("it", forget=True)
     assert done
     assert Versioned(store, branch="it")["k"] == large(1)
-    whole(store)
+    sound(store)
 
 
 def test_a_ref_to_a_commit_that_is_forgotten_in_between_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,7 +353,7 @@ def test_a_ref_to_a_commit_that_is_forgotten_in_between_is_refused(monkeypatch: 
     monkeypatch.setattr(other.refs, "publish_all", late)
     with pytest.raises(NotFound):
         other.create_branch("back", at)
-    whole(store)
+    sound(store)
 
 
 def test_a_commit_that_only_heads_reflog_names_keeps_its_values() -> None:
