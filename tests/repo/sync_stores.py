@@ -71,6 +71,22 @@ class Counted(Faulty):
         return super().transact(writes, expected)
 
 
+class Once:
+    """Acts once: at the first call, or the first one whose first argument begins with `at`.
+
+    For `Hooked`, which gives a key, and for the progress of gc, fsck, imports and others, who give a step.
+    """
+
+    def __init__(self, action: Callable[[], object], at: str = "") -> None:
+        self.done = False
+        self._action, self._at = action, at
+
+    def __call__(self, step: str, *_: object) -> None:
+        if not self.done and step.startswith(self._at):
+            self.done = True
+            self._action()
+
+
 class Torn(Faulty):
     """A store of whose `set_many` that fails every second row is written all the same; with transactions or
     not.

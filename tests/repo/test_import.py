@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from random import Random
+from typing import Any
 
 import pytest
 import zstandard
@@ -26,149 +19,43 @@ from bundle_files import (
     values_at,
     whole,
 )
+from sync_stores import Hooked, Once
 
-from vstate import Disk, Memory, Versioned
+from vstate import Memory, Versioned
 from vstate.errors import (
     InvalidInput,
-    StoreUnavailable,
 )
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
-from vstate.repo.exchange import bundle as bundles
+from vstate.repo.exchange import bundle_export
+from vstate.repo.upkeep import gc
 from vstate.testing import Faulty
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-
-
-# Interrupted
-
-
-def written_frames(calls: Sequence[str]) -> int:
-    return sum(call in ("set_many", "transact") for call in calls)
+CUT: dict[str, Any] = {"branch": "main", "keep_last": 2}
 
 
 @pytest.fixture
 def many_frames(monkeypatch: pytest.MonkeyPatch) -> tuple[Memory, bytes]:
     """A store, and a bundle of it in many small frames."""
-    from vstate.repo.exchange import bundle_export
-
     monkeypatch.setattr(bundle_export, "FRAME_BYTES", 5_000)
     store = Memory()
     chain(store, 4)
     return store, exported(store)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
-def test_interrupted_anywhere_and_done_again(
-    many_frames: tuple[Memory, bytes], after: bool, atomic: bool
-) -> None:
-    """Whichever call of the store fails, refs lead to whole commits, and the next import ends as usual."""
-    store, data = many_frames
-
-    def run(fail_at: int | None) -> tuple[Memory, Faulty]:
-        target = Memory()
-        faulty = Faulty(target, fail_at, after=after, atomic=atomic)
-        if fail_at is None:
-            imported(faulty, data)
-        else:
-            with pytest.raises(StoreUnavailable):
-                imported(faulty, data)
-        return target, faulty
-
-    _, counted = run(None)
-    assert written_frames(counted.calls) > 5
-    for fail_at in range(2, len(counted.calls) + 1, 3):
-        target, faulty = run(fail_at)
-        report = Repository(Faulty(target, atomic=atomic)).fsck()
-        assert report.ok, str(report)
-        before = set(target.keys("o/"))
-        report_again = imported(target, data)
-        assert report_again.written == report_again.objects - len(before)
-        equal(store, target)
-        whole(target)
-        assert faulty.fail_at == fail_at
-
-
-def test_what_is_there_is_not_even_decompressed(
-    many_frames: tuple[Memory, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second import decompresses no frames."""
+def test_what_is_there_is_not_written_again(many_frames: tuple[Memory, bytes]) -> None:
+    """A second import writes nothing, and one that finds one object gone writes that one."""
     store, data = many_frames
     target = Memory()
     imported(target, data)
-    unpacked: list[int] = []
-    objects = bundles.Frame.objects
-    monkeypatch.setattr(bundles.Frame, "objects", lambda frame: unpacked.append(1) or objects(frame))
     faulty = Faulty(target)
     assert imported(faulty, data).written == 0
-    assert not unpacked
     assert not {"set_many", "transact", "set"} & set(faulty.calls)
-    some = list(target.keys("o/"))[:1]
-    target.delete_many(some)
+    target.delete_many(list(target.keys("o/"))[:1])
     assert imported(target, data).written == 1
-    assert len(unpacked) == 1
     equal(store, target)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no signals to kill with")
-def test_killed_in_the_middle(tmp_path: Path) -> None:
-    """A process that is killed while it imports, over and over, gets there, and the store is whole all the
-    time.
-    """
-    source, target = tmp_path / "source", tmp_path / "target"
-    with Disk(source, durability="process") as disk:
-        state = Versioned(disk)
-        for number in range(8):
-            state[f"own/{number}"] = Random(number).randbytes(1_200_000)
-            state.commit(f"{number}")
-        Repository(disk).export(tmp_path / "a.bundle", ["main"])
-        right = refs_of(disk), values_at(disk)
-    script = (
-        "import sys\n"
-        "from vstate import Disk\n"
-        "from vstate.repo import Repository\n"
-        "with Disk(sys.argv[1], durability='process') as disk:\n"
-        "    def progress(step, count, total):\n"
-        "        print(step, flush=True)\n"
-        "    Repository(disk).import_bundle(sys.argv[2], progress=progress)\n"
-        "print('done', flush=True)\n"
-    )
-    chance = Random(5)
-    kills = 0
-    for attempt in range(60):
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, str(target), str(tmp_path / "a.bundle")],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-        )
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        while line and line != b"importing\n" and line != b"done\n":
-            line = process.stdout.readline()
-        if line == b"importing\n":
-            time.sleep(chance.uniform(0, 0.05 * attempt))
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        rest = process.stdout.read()
-        process.stdout.close()
-        process.wait()
-        with Disk(target, durability="process") as disk:
-            report = Repository(disk).fsck(full=False)
-            assert report.ok, str(report)
-            assert not report.refs or refs_of(disk) == right[0]
-        if line == b"done\n" or b"done\n" in rest:
-            break
-        assert attempt < 59
-    assert kills > 1
-    with Disk(target, durability="process") as disk:
-        Repository(disk).import_bundle(tmp_path / "a.bundle")
-        assert (refs_of(disk), values_at(disk)) == right
-        whole(disk)
 
 
 # Beside gc
@@ -207,17 +94,10 @@ def test_gc_takes_away_what_no_ref_leads_to_yet(
 def test_gc_just_before_the_ref_moves(many_frames: tuple[Memory, bytes]) -> None:
     """gc removes everything right before the ref moves."""
     store, data = many_frames
-
-    class Late(Faulty):
-        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-            if "r/heads/main" in expected and not done:
-                done.append(Repository(memory).gc(keep_reflog="0").removed)
-            return super().transact(writes, expected)
-
-    done: list[int] = []
-    memory = Memory()
-    imported(Late(memory), data)
-    assert done[0] > 0
+    memory, removed = Memory(), list[int]()
+    collect = Once(lambda: removed.append(Repository(memory).gc(keep_reflog="0").removed), "r/heads/main")
+    imported(Hooked(memory, collect), data)
+    assert removed[0] > 0
     equal(store, memory)
     whole(memory)
 
@@ -226,8 +106,6 @@ def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.Monke
     """A commit that is there is a sign for others that all it holds is there too, also before a ref leads to
     it.
     """
-    from vstate.repo.exchange import bundle_export
-
     monkeypatch.setattr(bundle_export, "FRAME_BYTES", 1)
     store = Memory()
     state = Versioned(store)
@@ -267,7 +145,7 @@ def test_garbage_that_gc_removed_in_part_continues_no_history() -> None:
     chain(store, 5)
     before_the_cut = Repository(store).resolve("main~2").id
     remnant = {f"o/{before_the_cut}": store.get(f"o/{before_the_cut}") or b""}
-    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    Repository(store).gc(keep_reflog="0", **CUT)
     data = exported(store)
     for target in (store, Memory()):
         target.set_many(remnant)
@@ -280,8 +158,6 @@ def test_garbage_that_gc_removed_in_part_continues_no_history() -> None:
 
 def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another import has left garbage behind, which gc is removing piece by piece."""
-    from vstate.repo.upkeep import gc
-
     monkeypatch.setattr(gc, "MOST_DELETED", 1)
     store, elsewhere = Memory(), Memory()
     chain(store, 5)
@@ -318,18 +194,9 @@ def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_writer_moves_the_branch_meanwhile(many_frames: tuple[Memory, bytes]) -> None:
     """The import looks at the ref again, which has diverged by now."""
-    _, data = many_frames
-
-    class Overtaken(Faulty):
-        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-            if "r/heads/main" in expected and not done:
-                done.append(True)
-                chain(memory, 1)
-            return super().transact(writes, expected)
-
-    done: list[bool] = []
     memory = Memory()
-    assert outcomes(imported(Overtaken(memory), data)) == {"heads/main": "diverged"}
+    overtaken = Hooked(memory, Once(lambda: chain(memory, 1), "r/heads/main"))
+    assert outcomes(imported(overtaken, many_frames[1])) == {"heads/main": "diverged"}
     assert [commit.message for commit in Versioned(memory).log()] == ["c0"]
 
 
@@ -421,7 +288,7 @@ def test_a_bundle_brings_back_what_a_history_was_cut_off_from(how: str) -> None:
     store = Memory()
     chain(store, 5)
     data = exported(store)
-    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    Repository(store).gc(keep_reflog="0", **CUT)
     if how == "ahead":
         chain(store, 1, start=5)
     expected = [commit.message for commit in Versioned(store).log()]
@@ -446,7 +313,7 @@ def test_a_history_that_goes_on_has_to_be_complete() -> None:
     frames = [(k, i, [len(b)], zstandard.ZstdCompressor().compress(b)) for k, i, b in kept]
     counts[2] -= 1
     size -= sum(len(item[2]) for item in objects if item[1] == bytes(root))
-    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    Repository(store).gc(keep_reflog="0", **CUT)
     with pytest.raises(InvalidInput, match=str(root)):
         imported(store, forged([needed, refs, known, shallow, counts, size], frames))
     assert len(list(Versioned(store).log())) == 2
@@ -454,46 +321,24 @@ def test_a_history_that_goes_on_has_to_be_complete() -> None:
     whole(store)
 
 
-@pytest.mark.parametrize("stage", ["marking", "finding garbage", "removing"])
-def test_a_history_goes_on_while_gc_is_at_work(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("stage", "cut"), [("marking", {}), ("finding garbage", {}), ("removing", {}), ("finding garbage", CUT)]
+)
+def test_a_history_goes_on_while_gc_is_at_work(
+    stage: str, cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """gc keeps commits that an import brings back while it looks at the shortened history."""
-    from vstate.repo.upkeep import gc
-
     monkeypatch.setattr(gc, "MOST_DELETED", 2)
     store = Memory()
     chain(store, 5)
     data = exported(store)
-    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
-    state = chain(store, 3, "dead")
-    assert state.head is not None
+    if not cut:
+        Repository(store).gc(keep_reflog="0", **CUT)
+    chain(store, 3, "dead")
     Repository(store).delete_branch("dead")
-    done: list[str] = []
-
-    def bring_back(step: str, count: int) -> None:
-        if step == stage and not done:
-            done.append(step)
-            imported(store, data)
-
-    Repository(store).gc(keep_reflog="0", progress=bring_back)
-    assert done
-    assert len(list(Versioned(store).log())) == 5
-    whole(store)
-
-
-def test_a_history_goes_on_that_gc_is_just_cutting_off() -> None:
-    """An import that still has the rest brings it back between the cut and the sweep."""
-    store = Memory()
-    chain(store, 5)
-    data = exported(store)
-    done: list[str] = []
-
-    def bring_back(step: str, count: int) -> None:
-        if step == "finding garbage" and not done:
-            done.append(step)
-            imported(store, data)
-
-    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0", progress=bring_back)
-    assert done
+    bring_back = Once(lambda: imported(store, data), stage)
+    Repository(store).gc(keep_reflog="0", progress=bring_back, **cut)
+    assert bring_back.done
     assert len(list(Versioned(store).log())) == 5
     whole(store)
 
@@ -503,22 +348,16 @@ def test_a_history_that_ends_arrives_while_gc_is_at_work(atomic: bool) -> None:
     """gc walks no further than the end of the bundle's history."""
     store = Memory()
     chain(store, 5)
-    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    Repository(store).gc(keep_reflog="0", **CUT)
     data = exported(store)
     memory = Memory()
     target = Faulty(memory, atomic=atomic)
     chain(memory, 1, "mine")
     chain(memory, 1, "dead")
     Repository(memory).delete_branch("dead")
-    done: list[str] = []
-
-    def bring(step: str, count: int) -> None:
-        if step == "finding garbage" and not done:
-            done.append(step)
-            imported(target, data)
-
+    bring = Once(lambda: imported(target, data), "finding garbage")
     Repository(target).gc(keep_reflog="0", grace="0", progress=bring)
-    assert done
+    assert bring.done
     assert [commit.message for commit in Versioned(memory, branch="main").log()] == ["c4", "c3"]
     assert Repository(target).fsck().ok
 
@@ -527,37 +366,25 @@ def test_a_history_that_ends_arrives_while_fsck_looks() -> None:
     """gc looks at commits that came meanwhile with the ends that came with them."""
     store, target = Memory(), Memory()
     chain(store, 5)
-    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    Repository(store).gc(keep_reflog="0", **CUT)
     data = exported(store)
     chain(target, 1, "mine")
-    done: list[str] = []
-
-    def bring(step: str, count: int) -> None:
-        if not done:
-            done.append(step)
-            imported(target, data)
-
+    bring = Once(lambda: imported(target, data))
     report = Repository(target).fsck(progress=bring)
-    assert done
+    assert bring.done
     assert report.ok, str(report)
 
 
 def test_progress_is_told(many_frames: tuple[Memory, bytes]) -> None:
-    """The callback gets the step, the count, and the total."""
+    """The callback gets the step, the count, and the total; the report has a line for each ref."""
     store, data = many_frames
     told: list[tuple[str, int, int | None]] = []
     Repository(store).export(io.BytesIO(), ["main"], progress=lambda *step: told.append(step))
-    Repository(Memory()).import_bundle(io.BytesIO(data), progress=lambda *step: told.append(step))
+    report = Repository(Memory()).import_bundle(io.BytesIO(data), progress=lambda *step: told.append(step))
     assert [*dict.fromkeys(step for step, _, _ in told)] == ["collecting", "writing", "checking", "importing"]
     for step in ("writing", "checking", "importing"):
         counts = [(count, total) for name, count, total in told if name == step]
         assert counts == sorted(counts)
         assert all(total is not None and count <= total for count, total in counts)
-
-
-def test_reports_can_be_read(many_frames: tuple[Memory, bytes]) -> None:
-    """The text of a report has a line for each ref."""
-    _, data = many_frames
-    report = imported(Memory(), data)
     assert str(report).splitlines()[1].endswith(": created")
     assert f"{report.objects:,} objects" in str(report)
