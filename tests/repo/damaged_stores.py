@@ -11,6 +11,7 @@ from blake3 import blake3
 
 from vstate import KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, NotFound
+from vstate.kv import Encrypted
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
@@ -134,3 +135,29 @@ def check_clean(store: KVStore, **options: bool) -> FsckReport:
 
 def messages(store: KVStore, branch: str = "main") -> list[str]:
     return [commit.message.split()[0] for commit in Repository(store).log(branch)]
+
+
+def encrypted(rows: Mapping[str, bytes]) -> tuple[Memory, Encrypted]:
+    """A store in memory, and a store with these rows behind encryption, which writes there."""
+    inner = Memory()
+    store = Encrypted(inner, b"k" * 32)
+    store.set_many(rows)
+    return inner, store
+
+
+def place_of(inner: Memory, store: Encrypted, key: str) -> str:
+    """The key of a row in the store behind encryption."""
+    value, names = store.get(key), set(inner.keys())
+    assert value is not None
+    store.delete(key)
+    (name,) = names - set(inner.keys())
+    store.set(key, value)
+    return name
+
+
+def spoil(inner: Memory, store: Encrypted, key: str) -> None:
+    """Change the last byte of a row behind encryption."""
+    name = place_of(inner, store, key)
+    row = inner.get(name)
+    assert row is not None
+    inner.set(name, row[:-1] + bytes([row[-1] ^ 1]))

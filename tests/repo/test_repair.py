@@ -8,10 +8,23 @@ from datetime import timedelta
 
 import damaged_stores
 import pytest
-from damaged_stores import TEXT, Shuffled, check_clean, copy, damaged, lost, messages, states
+from damaged_stores import (
+    TEXT,
+    Shuffled,
+    check_clean,
+    copy,
+    damaged,
+    encrypted,
+    lost,
+    messages,
+    place_of,
+    spoil,
+    states,
+)
+from sync_stores import Hooked, Once
 
 from vstate import KVStore, Memory, Versioned
-from vstate.errors import CorruptObject, CorruptStore, NotFound, StoreUnavailable
+from vstate.errors import CorruptObject, CorruptStore, NotFound
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, TREE, ObjectId
@@ -204,19 +217,10 @@ def test_a_detached_head_goes_to_a_whole_commit(filled: Mapping[str, bytes]) -> 
 def test_a_writer_that_is_faster_wins(filled: Mapping[str, bytes]) -> None:
     """A repair leaves a ref that a writer has moved meanwhile."""
     memory = copy(filled)
-    head = Repository(memory).branch("main")
-    memory.delete(f"o/{head.root}")
-
-    class Overtaken(Faulty):
-        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-            if "r/heads/main" in expected and not done:
-                done.append(True)
-                Repository(memory).move_branch("main", "v1")
-            return super().transact(writes, expected)
-
-    done: list[bool] = []
-    report = Repository(Overtaken(memory)).fsck(repair=True)
-    assert done
+    memory.delete(f"o/{Repository(memory).branch('main').root}")
+    overtake = Once(lambda: Repository(memory).move_branch("main", "v1"), "r/heads/main")
+    report = Repository(Hooked(memory, overtake)).fsck(repair=True)
+    assert overtake.done
     assert any("somebody has moved it meanwhile" in line for line in report.left)
     assert messages(memory) == ["first"]
     assert Repository(memory).fsck(repair=True).ok
@@ -230,14 +234,9 @@ def test_an_object_that_is_healed_meanwhile_is_not_moved_aside(
     memory = copy(filled)
     key = f"o/{Repository(memory).branch('main').root}"
     memory.set(key, filled[key][:-1])
-
-    class Healing(Faulty):
-        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-            if any(name.startswith(moment) for name in expected):
-                memory.set(key, filled[key])
-            return super().transact(writes, expected)
-
-    assert Repository(Healing(memory)).fsck(repair=True).ok
+    heal = Once(lambda: memory.set(key, filled[key]), moment)
+    assert Repository(Hooked(memory, heal)).fsck(repair=True).ok
+    assert heal.done
     assert memory.get(key) == filled[key]
 
 
@@ -248,53 +247,11 @@ def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, byt
     third, second = repo.resolve("main~2"), repo.resolve("main~3")
     assert third.parent_ids == (second.oid,)
     memory.delete(f"o/{second.oid}")
-    note = shallow_row(third.oid, [repo.resolve("v1").oid])
-
-    class Cutting(Faulty):
-        def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-            memory.set_many(dict([note]))
-            return super().compare_and_swap(key, expected, new)
-
-    Repository(Cutting(memory)).fsck(repair=True)
-    assert memory.get(note[0]) == note[1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
-def test_a_repair_interrupted_anywhere_can_be_done_again(
-    filled: Mapping[str, bytes], after: bool, atomic: bool
-) -> None:
-    """Whichever write of a repair fails, nothing gets worse, and the next repair completes it."""
-    rows = dict(filled)
-    repo = Repository(copy(rows))
-    rows[f"o/{repo.branch('main').root}"] = b"t?"
-    del rows[f"o/{repo.resolve('main~3').oid}"]
-    rows["r/heads/side"] = b"?"
-    rows["reflog/heads/x:y"] = b"?"
-    del rows["format"]
-
-    def run(fail_at: int | None) -> tuple[Memory, Faulty]:
-        memory = copy(rows)
-        faulty = Faulty(memory, fail_at, after=after, atomic=atomic)
-        if fail_at is None:
-            assert Repository(faulty).fsck(repair=True).ok
-        else:
-            with pytest.raises(StoreUnavailable):
-                Repository(faulty).fsck(repair=True)
-        return memory, faulty
-
-    def without_reflog(memory: Memory) -> dict[str, bytes]:
-        return {key: value for key, value in memory.items() if not key.startswith("reflog/")}
-
-    done, counted = run(None)
-    writes = ("set", "delete", "compare_and_swap", "set_many", "delete_many", "transact")
-    for number, call in enumerate(counted.calls, 1):
-        if call not in writes:
-            continue
-        memory, _ = run(number)
-        assert Repository(memory).fsck(repair=True).ok
-        assert without_reflog(memory) == without_reflog(done), (number, call)
+    key, row = shallow_row(third.oid, [repo.resolve("v1").oid])
+    cut = Once(lambda: memory.set(key, row), key)
+    Repository(Hooked(memory, cut)).fsck(repair=True)
+    assert cut.done
+    assert memory.get(key) == row
 
 
 def test_repair_of_a_sound_store_writes_nothing(filled: Mapping[str, bytes]) -> None:
@@ -311,14 +268,11 @@ def test_repair_of_a_sound_store_writes_nothing(filled: Mapping[str, bytes]) -> 
 
 
 def committed(store: KVStore, count: int) -> list[ObjectId]:
-    state = Versioned(store, branch="main")
-    commits = []
-    for number in range(count):
-        state["k"] = [number] * 50
-        commit = state.commit(f"c{number}")
-        assert commit is not None
-        commits.append(commit.oid)
-    return commits
+    with Versioned(store, branch="main") as state:
+        for number in range(count):
+            state["k"] = [number] * 50
+            state.commit(f"c{number}")
+        return [commit.oid for commit in state.log()][::-1]
 
 
 def test_the_newest_line_of_the_reflog_is_the_one_of_the_latest_time() -> None:
@@ -447,29 +401,26 @@ def test_what_was_deleted_or_renamed_is_not_lost(
 def test_a_ref_that_moves_while_it_is_looked_for_is_not_lost(filled: Mapping[str, bytes], how: str) -> None:
     """fsck reads a ref again before it calls it lost."""
 
-    class Moving(Shuffled):
+    class Moving(Faulty):
         def get(self, key: str) -> bytes | None:
-            if key == "r/heads/new" and not done:
-                done.append(True)
-                if how == "created":
-                    Repository(self).create_branch("new", "main")
-                else:
-                    super().set(key, filled["r/heads/main"])
-                    Repository(self).delete_branch("new")
+            move(key)
             return super().get(key)
 
-    done: list[bool] = [True]
-    store = Moving()
-    store.set_many(filled)
+    def act() -> None:
+        if how == "created":
+            Repository(store).create_branch("new", "main")
+        else:
+            store.set("r/heads/new", filled["r/heads/main"])
+            Repository(store).delete_branch("new")
+
+    store, move = copy(filled), Once(act, "r/heads/new")
     Repository(store).create_branch("new", "main")
     if how == "created":
         Repository(store).delete_branch("new")
-        line = max(store.keys("reflog/heads/new:"))
-        store.delete(line)
+        store.delete(max(store.keys("reflog/heads/new:")))
     store.delete("r/heads/new")
-    done.clear()
-    assert Repository(store).fsck().ok
-    assert done
+    assert Repository(Moving(store)).fsck().ok
+    assert move.done
 
 
 def test_a_branch_that_was_never_made_is_not_lost(filled: Mapping[str, bytes]) -> None:
@@ -484,12 +435,7 @@ def test_refs_that_cannot_be_read_are_put_back(filled: Mapping[str, bytes]) -> N
     """Behind encryption: a branch, a tag and HEAD whose values do not open; and the mark of `gc` is taken
     away.
     """
-    pytest.importorskip("cryptography")
-    from vstate.kv.encrypted import Encrypted
-
-    inner = Memory()
-    store = Encrypted(inner, b"k" * 32)
-    store.set_many(filled)
+    inner, store = encrypted(filled)
     repo = Repository(store)
     repo.checkout("side")
     before = repo.refs.all()
@@ -506,42 +452,16 @@ def test_refs_that_cannot_be_read_are_put_back(filled: Mapping[str, bytes]) -> N
     check_clean(store)
 
 
-def spoil(inner: Memory, store: KVStore, key: str) -> str:
-    """Change the last byte of a row behind encryption; its name there."""
-    value, names = store.get(key), set(inner.keys())
-    assert value is not None
-    store.delete(key)
-    (name,) = names - set(inner.keys())
-    store.set(key, value)
-    row = inner.get(name)
-    assert row is not None
-    inner.set(name, row[:-1] + bytes([row[-1] ^ 1]))
-    return name
-
-
 @pytest.mark.parametrize("prefix", ["r/tags/v1", "reflog/heads/side:", "damaged/note"])
 def test_a_damaged_name_behind_encryption_keeps_fsck_from_nothing(
     filled: Mapping[str, bytes], prefix: str
 ) -> None:
     """The report says so, and the rest is checked and repaired as usual."""
-    pytest.importorskip("cryptography")
-    from vstate.kv.encrypted import Encrypted
-
-    inner = Memory()
-    store = Encrypted(inner, b"k" * 32)
-    store.set_many({**filled, "damaged/note": b""})
+    inner, store = encrypted({**filled, "damaged/note": b""})
     root = Repository(store).branch("main").root
-    key = min(store.keys(prefix))
-    row, names = store.get(key), set(inner.keys())
-    assert row is not None
-    store.delete(key)
-    (name,) = names - set(inner.keys())
-    store.set(key, row)
-    sealed = inner.get(name)
-    assert sealed is not None
-    inner.delete(name)
+    name = place_of(inner, store, min(store.keys(prefix)))
     bad = name[:-1] + ("0" if name[-1] != "0" else "1")
-    inner.set(bad, sealed)
+    inner.transact({name: None, bad: inner.get(name)}, {})
     spoil(inner, store, f"o/{root}")
     report = Repository(store).fsck(repair=True)
     assert not report.ok
@@ -601,8 +521,22 @@ def test_quick_says_that_it_does_not_look_for_older_history() -> None:
 # Objects
 
 
-def test_what_is_put_back_between_two_looks_is_not_missing() -> None:
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store, two: Repository(store).fsck(repair=True).ok,
+        lambda store, two: Repository(store).objects.commit(two).message == "c1",
+    ],
+    ids=["fsck", "a read"],
+)
+def test_what_is_put_back_between_two_looks_is_not_missing(read: Callable[[KVStore, ObjectId], bool]) -> None:
     """Without transactions gc puts an object back, and neither place may have it between two reads."""
+
+    class Racing(Faulty):
+        def get(self, key: str) -> bytes | None:
+            put_back(key)
+            return super().get(key)
+
     memory = Memory()
     plain = Faulty(memory, atomic=False)
     one, two = committed(plain, 2)
@@ -610,25 +544,10 @@ def test_what_is_put_back_between_two_looks_is_not_missing() -> None:
     Repository(plain).gc(keep_reflog="0s", grace="1h")
     assert f"trash/{two}" in memory
     assert Repository(plain).refs.compare_and_swap("heads/main", expected=one, new=two, action="x")
-    waiting = dict(memory.items())
-
-    class Racing(Faulty):
-        def get(self, key: str) -> bytes | None:
-            if key == f"trash/{two}" and not done:
-                done.append(True)
-                Repository(plain).gc()
-            return super().get(key)
-
-    for read in (
-        lambda store: Repository(store).fsck(repair=True).ok,
-        lambda store: Repository(store).objects.commit(two).message == "c1",
-    ):
-        done: list[bool] = []
-        memory.delete_many(list(memory.keys()))
-        memory.set_many(waiting)
-        assert read(Racing(memory, atomic=False))
-        assert done
-        assert Repository(memory).branch("main").oid == two
+    put_back = Once(lambda: Repository(plain).gc(), f"trash/{two}")
+    assert read(Racing(memory, atomic=False), two)
+    assert put_back.done
+    assert Repository(memory).branch("main").oid == two
 
 
 def test_what_is_whole_again_before_repair_begins_is_left_alone(filled: Mapping[str, bytes]) -> None:
@@ -777,26 +696,16 @@ def test_what_was_done_is_told_though_the_store_fails_then(filled: Mapping[str, 
     assert any("the store cannot be checked again" in line and "made to fail" in line for line in report.left)
 
 
-@pytest.mark.parametrize("how", ["undo", "reset"])
-def test_a_branch_does_not_go_back_to_what_was_undone(how: str) -> None:
+@pytest.mark.parametrize("how", [lambda state: state.undo(), lambda state: state.reset("HEAD~1")])
+def test_a_branch_does_not_go_back_to_what_was_undone(how: Callable[[Versioned], object]) -> None:
     """If the target of an undo or a reset is lost, the branch goes to the commit before the target."""
     store = Memory()
-    state = Versioned(store, branch="main")
-    for number in range(5):
-        state["n"] = number
-        state.commit(f"c{number}")
-    if how == "undo":
-        state.undo()
-    else:
-        state.reset("HEAD~1")
-    assert state.head is not None
-    row = store.get(f"o/{state.head.id}")
-    assert row is not None
-    store.set(f"o/{state.head.id}", row[:-1] + bytes([row[-1] ^ 1]))
+    ids = committed(store, 5)
+    how(Versioned(store, branch="main"))
+    key = f"o/{ids[3]}"
+    store.set(key, damaged(store.get(key) or b"", "flipped", b"") or b"")
     assert Repository(store).fsck(repair=True).ok
-    again = Versioned(store, branch="main")
-    assert [commit.message for commit in again.log()] == ["c2", "c1", "c0"]
-    assert again["n"] == 2
+    assert messages(store) == ["c2", "c1", "c0"]
 
 
 @pytest.mark.parametrize(
