@@ -446,7 +446,7 @@ def test_a_parent_that_is_a_blob() -> None:
 
 @pytest.mark.slow
 def test_what_is_too_large_is_named() -> None:
-    """A node with too many long keys names the keys, a commit the part of it that takes most."""
+    """A node with too many long keys names the keys, a commit its longest part. The changes stay staged."""
     state = Versioned(Memory())
     keys = (f"long/{n:06}{'x' * 4000}" for n in range(5000))
     state.update({key: 1 for key in keys if tree.level(key) == 0})  # no key begins another node
@@ -460,4 +460,5 @@ def test_what_is_too_large_is_named() -> None:
         state.commit(large)
     with pytest.raises(InvalidInput, match="not in the info of a commit"):
         state.commit("", large=large)
+    assert state.status().added == ["k"]
     state.discard()
