@@ -131,7 +131,7 @@ def sealed(body: bytes) -> bytes:
     return body + blake3(body).digest()
 
 
-def memory(rows: Mapping[str, bytes]) -> Memory:
+def store_of(rows: Mapping[str, bytes]) -> Memory:
     store = Memory()
     store.set_many(rows)
     return store

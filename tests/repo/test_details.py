@@ -64,22 +64,6 @@ def test_added_and_removed_entries() -> None:
     assert _lines({"a": 1}, {"b": None}) == ["- a: 1", "+ b: None"]
 
 
-def test_types_count() -> None:
-    """1, 1.0 and True are three values, as values, as keys and as members."""
-    for old, new in [
-        (1, True),
-        (1, 1.0),
-        (0, False),
-        ((1,), [1]),
-        (b"a", bytearray(b"a")),
-        ({1}, frozenset({1})),
-    ]:
-        assert [found.kind for found in details(old, new)] == ["modified"]
-        assert [found.path for found in details([0, old], [0, new])] == ["[1]"]
-    assert [found.kind for found in details({1: "x"}, {True: "x"})] == ["removed", "added"]
-    assert [found.kind for found in details({1}, {1.0})] == ["removed", "added"]
-
-
 def test_an_insertion_is_one_added_item() -> None:
     """Items before and behind it are not touched, and equal items keep their places."""
     old: list[dict[str, object]] = [{"id": n} for n in range(50)]
@@ -325,11 +309,19 @@ _values = st.recursive(
 def test_details_are_empty_exactly_for_equal_values(old: Any, new: Any) -> None:
     """Nothing is found between copies, something between values that pickle says differ, both ways."""
     assert details(old, pickle.loads(pickle.dumps(old))) == []
+    assert details(old, _backwards(old)) == []
     same = _typed(old) == _typed(new)
     assert (details(old, new) == []) == same
     assert (details(new, old) == []) == same
     for found in details(old, new):
         assert str(found)
+
+
+def _backwards(value: Any) -> Any:
+    """A copy with the entries of each dict in the other order."""
+    if isinstance(value, dict):
+        return {key: _backwards(item) for key, item in reversed(value.items())}
+    return type(value)(map(_backwards, value)) if isinstance(value, list | tuple) else value
 
 
 def _typed(value: Any) -> Any:

@@ -14,12 +14,12 @@ from bundle_files import (
     exported,
     forged,
     imported,
-    memory,
     outcomes,
     parsed,
     parts_of,
     refs_of,
     sealed,
+    store_of,
     values_at,
     whole,
 )
@@ -86,7 +86,7 @@ def test_no_flip_that_the_end_agrees_with_makes_a_wrong_value(
     rows, data = small
     body = data[:-32]
     right = {key: value for key, value in rows.items() if key.startswith("o/")}
-    states = values_at(memory(rows))
+    states = values_at(store_of(rows))
     step = max(1, len(body) // 1200)
     arrived = 0
     for at in [*range(300), *range(300, len(body), step)]:

@@ -112,6 +112,24 @@ def test_a_node_whose_keys_are_not_those_that_are_said_is_refused(wrong: str) ->
     refused(store, "its keys are outside the range")
 
 
+def test_a_node_in_the_wrong_place_is_refused() -> None:
+    """The node has the right id and another height than its place in the tree."""
+    store = Memory()
+    head = chain(store, 1).head
+    assert head is not None
+    commit_tree(store, put(store, TREE, encode([3, ["a"], [head.root], [1]])))
+    refused(store, "height")
+
+
+def test_a_link_that_says_the_wrong_length_is_refused() -> None:
+    """The tree of the commit is whole, and another one than its writer meant."""
+    store = Memory()
+    chain(store, 1)
+    entry = encode([2, [put(store, BLOB, b"x" * 200), 201], 201, "bytes"])
+    commit_tree(store, put(store, TREE, encode([0, ["a"], [entry], []])))
+    refused(store, "a blob of 200 bytes; the link to it says 201")
+
+
 @pytest.mark.parametrize("levels", [1, 2])
 def test_an_index_that_says_the_wrong_length_is_refused(levels: int) -> None:
     """The length is that of the whole stream, or of a part."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bundle_files import chain, equal, whole
-from sync_stores import Hooked, cloned, push
+from sync_stores import Hooked, Once, cloned, push
 
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.errors import NotFound
@@ -65,16 +65,12 @@ def test_what_only_the_reflog_there_leads_to_is_not_cut_off() -> None:
 def test_of_a_merge_the_parent_that_is_there_is_kept() -> None:
     """Both parents were cut off here; the other store has one of them, and cuts off the other."""
     store = Memory()
-    state = chain(store, 2)
+    state = chain(store, 3)
     side = chain(store, 2, "side")
-    chain(store, 1, start=2)
-    state.refresh()
-    ours, theirs = state.head, side.head
-    assert ours is not None
-    assert theirs is not None
     merged = state.merge("side", policy="ours").commit
     assert merged is not None
-    assert merged.parent_ids == (ours.oid, theirs.oid)
+    assert side.head is not None
+    assert merged.parent_ids[1] == side.head.oid
     target = Memory()
     push(store, target, "side")
     repo = Repository(store)
@@ -82,7 +78,7 @@ def test_of_a_merge_the_parent_that_is_there_is_kept() -> None:
     repo.gc(branch="main", keep_last=1, keep_reflog="0")
     push(store, target)
     there = Repository(target)
-    assert there.history.parents(there.branch("main")) == (theirs.oid,)
+    assert there.history.parents(there.branch("main")) == (side.head.oid,)
     assert length(target) == 1 + length(target, "side")
     there.gc(keep_reflog="0")
     whole(target)
@@ -91,82 +87,63 @@ def test_of_a_merge_the_parent_that_is_there_is_kept() -> None:
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 def test_a_history_that_comes_whole_meanwhile_is_not_cut_off(atomic: bool) -> None:
     """Of two pushers the one whose history is cut off comes second, and has looked first."""
-    store = Memory()
+    store, target = Memory(), Memory()
     chain(store, 6)
     shallow = shortened(store)
-    target, done = Memory(), list[bool]()
-
-    def overtake(key: str) -> None:
-        if key == "r/heads/other" and not done:
-            done.append(True)
-            push(store, target)
-
+    overtake = Once(lambda: push(store, target), "r/heads/other")
     Repository(shallow).create_branch("other", "main")
     push(shallow, Hooked(target, overtake, atomic=atomic), "other")
-    assert done
-    assert length(target) == 6
-    assert length(target, "other") == 7
+    assert overtake.done
+    assert (length(target), length(target, "other")) == (6, 7)
     assert not list(target.keys("shallow/"))
     whole(target)
 
 
 def test_a_history_that_comes_whole_before_a_fetch_lands_is_not_cut_off() -> None:
     """This holds too if the fetch moves no ref."""
-    store = Memory()
+    store, target = Memory(), Memory()
     chain(store, 6)
-    shallow = shortened(store)
-    target, done = Memory(), list[bool]()
-
-    def overtake(key: str) -> None:
-        if key == "gc" and not done:
-            done.append(True)
-            push(store, target)
-
-    Repository(Hooked(target, overtake)).fetch(shallow)
-    assert done
+    overtake = Once(lambda: push(store, target), "gc")
+    Repository(Hooked(target, overtake)).fetch(shortened(store))
+    assert overtake.done
     assert length(target) == 6
     assert not list(target.keys("shallow/"))
 
 
-def test_a_branch_that_goes_while_it_is_pushed_is_named() -> None:
-    """The branch was deleted here, and gc removed its objects."""
-    store = Memory()
-    chain(store, 1)
-    state = Versioned(store, branch="side")
+def four_values(store: KVStore, branch: str) -> Versioned:
+    """A branch of four commits, with a long value each."""
+    state = Versioned(store, branch=branch)
     for number in range(4):
         state[f"{number}"] = bytes([number]) * 20_000
         state.commit()
-    done = list[bool]()
+    return state
 
-    def remove(key: str) -> None:
-        if key.startswith("o/") and not done:
-            done.append(True)
-            Repository(store).delete_branch("side")
-            assert Repository(store).gc(keep_reflog="0").removed
 
-    target = Memory()
+def test_a_branch_that_goes_while_it_is_pushed_is_named() -> None:
+    """The branch was deleted here, and gc removed its objects."""
+    store, target = Memory(), Memory()
+    chain(store, 1)
+    four_values(store, "side")
+
+    def remove() -> None:
+        Repository(store).delete_branch("side")
+        assert Repository(store).gc(keep_reflog="0").removed
+
     with pytest.raises(NotFound, match="no branch 'side'"):
-        Repository(store).push(Hooked(target, remove), "side")
+        Repository(store).push(Hooked(target, Once(remove, "o/")), "side")
     assert not list(target.keys("r/"))
 
 
 def test_a_branch_that_is_put_back_while_it_is_pushed_goes_where_it_is() -> None:
     """gc has removed the commits that the branch was at."""
-    store = Memory()
-    state = Versioned(store)
-    for number in range(6):
-        state[f"{number}"] = bytes([number]) * 20_000
-        state.commit()
-    done = list[bool]()
+    store, target = Memory(), Memory()
+    state = four_values(store, "main")
 
-    def put_back(key: str) -> None:
-        if key.startswith("o/") and not done:
-            done.append(True)
-            state.reset("HEAD~3")
-            assert Repository(store).gc(keep_reflog="0").removed
+    def put_back() -> None:
+        state.reset("HEAD~1")
+        assert Repository(store).gc(keep_reflog="0").removed
 
-    target = Memory()
-    Repository(store).push(Hooked(target, put_back), remote="there")
+    Repository(store).push(Hooked(target, Once(put_back, "o/")), remote="there")
     assert length(target) == 3
     assert Repository(store).resolve("there/main") == state.head
     Repository(target).gc(keep_reflog="0")
