@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from bundle_files import chain, equal, large, refs_of, whole
+from histories import opened
 from sync_stores import cloned, push, statuses
 
 from vstate import Commit, Disk, KVStore, Memory, SigningKey, Versioned
@@ -30,7 +31,7 @@ from vstate.testing import Faulty
 @pytest.fixture(params=["memory", "disk"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
     """An empty store to write to."""
-    with Memory() if request.param == "memory" else Disk(tmp_path / "target", durability="process") as store:
+    with opened(request.param, tmp_path) as store:
         yield store
 
 
@@ -141,20 +142,6 @@ def test_a_fetch_moves_no_branch(target: KVStore) -> None:
     whole(target)
 
 
-def test_a_fetch_without_a_name_leaves_the_commits_in_the_report(target: KVStore) -> None:
-    """Commits fetched without a name can be merged; until then gc may remove them."""
-    store = Memory()
-    chain(store, 3)
-    repo = Repository(target)
-    (ref,) = repo.fetch(store).refs
-    assert (ref.name, ref.status) == ("heads/main", "fetched")
-    assert refs_of(target) == {}
-    assert ref.new is not None
-    repo.create_branch("main", ref.new)
-    equal(store, target)
-    whole(target)
-
-
 def test_a_clone_is_a_copy(target: KVStore) -> None:
     """A clone has the branches with their merge policies, the tags, and HEAD."""
     store = Memory()
@@ -175,8 +162,7 @@ def test_a_clone_is_a_copy(target: KVStore) -> None:
 def test_a_clone_of_a_detached_head_and_of_nothing() -> None:
     """HEAD is on a branch in a clone."""
     store = Memory()
-    clone(store, empty := Memory())
-    assert Versioned(empty).head is None
+    assert Versioned(cloned(store)).head is None
     chain(store, 3, "side")
     Repository(store).checkout("side~1")
     assert Repository(cloned(store)).refs.head().branch == "side"
@@ -184,28 +170,24 @@ def test_a_clone_of_a_detached_head_and_of_nothing() -> None:
 
 def test_a_clone_of_a_path_has_a_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Push, pull and fetch go to the original by default, from any directory."""
-    with Versioned(tmp_path / "there") as state:
-        state["a"] = 1
-        state.commit("one")
+    with Disk(tmp_path / "there") as store:
+        chain(store, 1)
     monkeypatch.chdir(tmp_path)
     clone("there", "here")
     monkeypatch.chdir("/")
-    with Versioned(tmp_path / "here") as state:
-        assert state.repo.remotes.list() == {"origin": str(tmp_path / "there")}
-        state["b"] = 2
-        state.commit("two")
-        assert statuses(state.push()) == {"heads/main": "moved"}
-        head = state.head
-        assert head is not None
-        assert state.repo.resolve("origin/main") == head
-    with Versioned(tmp_path / "there") as state:
-        assert dict(state) == {"a": 1, "b": 2}
-        state["c"] = 3
-        state.commit("three")
-    with Versioned(tmp_path / "here") as state:
-        assert state.pull().strategy == "fast-forward"
-        assert state["c"] == 3
-        assert state.repo.fetch().refs[0].status == "unchanged"
+    with Versioned(tmp_path / "here") as here, Versioned(tmp_path / "there") as there:
+        assert here.repo.remotes.list() == {"origin": str(tmp_path / "there")}
+        here["b"] = 2
+        head = here.commit("two")
+        assert statuses(here.push()) == {"heads/main": "moved"}
+        assert here.repo.resolve("origin/main") == head
+        there.refresh()
+        assert there["b"] == 2
+        there["c"] = 3
+        there.commit("three")
+        assert here.pull().strategy == "fast-forward"
+        assert here["c"] == 3
+        assert here.repo.fetch().refs[0].status == "unchanged"
     with pytest.raises(AlreadyExists):
         clone(tmp_path / "there", tmp_path / "here")
     with pytest.raises(NotFound):
@@ -308,25 +290,28 @@ def test_a_branch_is_deleted_there() -> None:
     assert refs_of(target) == before
 
 
-def test_what_is_not_there_is_named() -> None:
+@pytest.mark.parametrize(
+    ("sync", "error", "message"),
+    [
+        (lambda repo: repo.push(Memory(), "mian"), NotFound, "mian"),
+        (lambda repo: Repository(Memory()).fetch(repo.store, "side"), NotFound, "no branch 'side'"),
+        (lambda repo: repo.push(), NotFound, "no remote; add one with `vstate remote add"),
+        (lambda repo: repo.push("main"), NotFound, "`vstate push origin main`"),
+        (lambda repo: repo.push(Memory()), InvalidInput, "on no branch"),
+        (lambda repo: repo.push("memory:", "main", create=True), InvalidInput, "memory: is gone"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    sync: Callable[[Repository], object], error: type[Exception], message: str
+) -> None:
     """A branch here, a branch there, and a branch that stands where a remote should."""
     store = Memory()
     chain(store, 1)
     repo = Repository(store)
-    with pytest.raises(NotFound, match="mian"):
-        repo.push(Memory(), "mian")
-    with pytest.raises(NotFound, match="no branch 'side'"):
-        Repository(Memory()).fetch(store, "side")
-    with pytest.raises(NotFound, match="no remote; add one with `vstate remote add"):
-        repo.push()
-    with pytest.raises(NotFound, match="`vstate push origin main`"):
-        repo.push("main")
-    repo.checkout("main~0")
-    repo.checkout(refs_of(store)["heads/main"])
-    with pytest.raises(InvalidInput, match="on no branch"):
-        repo.push(Memory())
-    with pytest.raises(InvalidInput, match="memory: is gone"):
-        repo.push("memory:", "main", create=True)
+    if "on no branch" in message:
+        repo.checkout(refs_of(store)["heads/main"])
+    with pytest.raises(error, match=message):
+        sync(repo)
 
 
 # Pull
@@ -383,8 +368,7 @@ def test_a_pull_brings_nothing_back(keeps: int, side: str, tmp_path: Path) -> No
     """A branch that dropped history is not merged, also at the next pull; reset and merge are the ways on."""
     there = Versioned(tmp_path / "there")
     there["a"] = 1
-    there.commit("first")
-    first = there.head
+    first = there.commit("first")
     there["secret"] = "s"
     there.commit("second")
     clone(tmp_path / "there", tmp_path / "here")
@@ -399,14 +383,11 @@ def test_a_pull_brings_nothing_back(keeps: int, side: str, tmp_path: Path) -> No
         assert (here.head, caught.value.fetched) == (before, "origin/main")
     assert there.head is not None
     assert caught.value.theirs == there.head.id
-    here.merge("origin/main")
-    there["more"] = 1
-    there.commit("more")
-    assert here.pull().strategy == "merge"
-    here.reset("origin/main")
-    there["more"] = 2
-    there.commit("even more")
-    assert here.pull().strategy == "fast-forward"
+    for go_on, strategy in ((here.merge, "merge"), (here.reset, "fast-forward")):
+        go_on("origin/main")
+        there["more"] = strategy
+        there.commit("more")
+        assert here.pull().strategy == strategy
     assert ("secret" in here) is (side == "here")
     there.close()
     here.close()
@@ -441,23 +422,6 @@ def test_a_pull_builds_on_no_commit_that_is_not_trusted() -> None:
 
 
 # Shallow histories
-
-
-def test_a_history_that_was_cut_off_arrives_so() -> None:
-    """A history that was cut off here ends at the same commit there."""
-    store, target = Memory(), Memory()
-    chain(store, 6)
-    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
-    push(store, target)
-    equal(store, target)
-    whole(target)
-    assert target.get("format") == b"5"
-    assert len(list(Versioned(target).log())) == 2
-    chain(store, 1, start=6)
-    push(store, target)
-    equal(store, target)
-    Repository(target).gc(keep_reflog="0")
-    whole(target)
 
 
 def test_a_history_that_was_cut_off_there_comes_back_with_a_branch() -> None:
