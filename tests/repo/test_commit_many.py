@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Mapping
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 
 import pytest
 from agent_stores import AgentStore
 from clock import standing_still
+from sync_stores import Hooked, Once
 
-from vstate import BranchChanges, Disk, Memory, Versioned
+from vstate import BranchChanges, Commit, KVStore, Memory, Versioned
 from vstate.errors import InvalidInput, LeaseLost, NotFound, RefMoved, StoreUnavailable, Unpicklable
 from vstate.objects.commit import Event
 from vstate.repo.repository import Repository
 from vstate.testing import Faulty
 
 
-def values(repo: Repository, branch: str) -> dict[str, object]:
-    return dict(Versioned(repo.store, branch=branch))
+def values(store: KVStore, branch: str) -> dict[str, object]:
+    return dict(Versioned(store, branch=branch))
 
 
 def put(branch: str, value: object, **options: object) -> BranchChanges:
@@ -56,130 +53,69 @@ def test_readers_see_all_of_the_commits_or_none(agent_store: AgentStore) -> None
     repo, names = Repository(agent_store()), ["left", "right"]
     repo.commit_many([put(name, 100) for name in names])
     done = threading.Event()
-    failures: list[BaseException] = []
 
     def sums() -> None:
         reader = Repository(agent_store())
         while not done.is_set():
-            total = 0
-            for commit in reader.branches(names).values():
-                total += _amount(reader, commit.root)
-            assert total == 200
+            assert sum(_amount(reader, commit) for commit in reader.branches(names).values()) == 200
 
     def move(step: int) -> None:
         mine = Repository(agent_store())
         left = 8
         while left:
             heads = mine.branches(names)
-            amounts = {name: _amount(mine, heads[name].root) for name in names}
-            changes = [
-                put(name, amounts[name] + sign * step, expect=heads[name])
-                for name, sign in zip(names, (1, -1), strict=True)
-            ]
-            try:
+            steps = dict(zip(names, (step, -step), strict=True))
+            changes = [put(n, _amount(mine, heads[n]) + steps[n], expect=heads[n]) for n in names]
+            with suppress(RefMoved):
                 mine.commit_many(changes)
                 left -= 1
-            except RefMoved:
-                pass
 
-    def kept(function: object, *arguments: object) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        reader = threads.submit(sums)
         try:
-            function(*arguments)  # type: ignore[operator]  # sums or move
-        except BaseException as error:
-            failures.append(error)
-
-    reader = threading.Thread(target=kept, args=(sums,))
-    writers = [threading.Thread(target=kept, args=(move, step)) for step in (1, 3, 7)]
-    for thread in (reader, *writers):
-        thread.start()
-    for thread in writers:
-        thread.join()
-    done.set()
-    reader.join()
-    assert not failures
-    assert [_amount(repo, commit.root) for commit in repo.branches(names).values()] == [188, 12]
+            list(threads.map(move, (1, 3, 7)))
+        finally:
+            done.set()
+        reader.result()
+    assert [_amount(repo, commit) for commit in repo.branches(names).values()] == [188, 12]
 
 
-def _amount(repo: Repository, root: object) -> int:
-    entry = repo.entry(root, "n")  # type: ignore[arg-type]  # the root of a commit
+def _amount(repo: Repository, commit: Commit) -> int:
+    entry = repo.entry(commit.root, "n")
     assert entry is not None
     return int(repo.decode("n", entry, repo.objects).value)
 
 
-KILLED = """
-import sys
-from vstate import BranchChanges, Disk
-from vstate.repo import Repository
-repo = Repository(Disk(sys.argv[1]))
-for n in range(100_000):
-    repo.commit_many([BranchChanges(name, set={"n": n, "text": "x" * 50 * n}) for name in "abc"])
-    print(n, flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("commits", [1, 4, 13])
-def test_a_killed_writer_leaves_the_branches_together(commits: int, tmp_path: Path) -> None:
-    """After SIGKILL at any moment, all branches have the same commit, and the store is whole."""
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "store")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(commits):
-            last = int(process.stdout.readline())
-        os.kill(process.pid, signal.SIGKILL)
-    repo = Repository(Disk(tmp_path / "store"))
-    found = {values(repo, name)["n"] for name in "abc"}
-    assert len(found) == 1
-    assert found.pop() >= last
-    assert repo.fsck().damage == ()
-
-
-class Interrupted(Memory):
-    """Another writer comes right before the next transaction."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.others: list[object] = []
-
-    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        if self.others:
-            self.others.pop()()  # type: ignore[operator]  # a function
-        return super().transact(writes, expected)
-
-
 def test_a_branch_without_a_commit_counts_too() -> None:
     """The other branches move only while a branch that stays is as it was found."""
-    store = Interrupted()
-    repo = Repository(store)
-    (a, _) = repo.commit_many([put("a", 1), put("b", 1)])
-    store.others = [lambda: Repository(store).commit("a", set={"n": 5})]
+    store = Memory()
+    (a, _) = Repository(store).commit_many([put("a", 1), put("b", 1)])
+
+    def beside(value: int) -> Repository:
+        """A repository whose next transaction comes right after a commit by another writer."""
+        return Repository(Hooked(store, Once(lambda: Repository(store).commit("a", set={"n": value}))))
+
     with pytest.raises(RefMoved):
-        repo.commit_many([put("a", 1, expect=a), put("b", 2)])
-    assert values(repo, "b") == {"n": 1}
-    store.others = [lambda: Repository(store).commit("a", set={"n": 7})]
-    repo.commit_many([put("a", 5), put("b", 2)])  # anywhere: on top of the other commit
-    assert (values(repo, "a"), values(repo, "b")) == ({"n": 5}, {"n": 2})
-    assert len(list(repo.log("a"))) == 4
+        beside(5).commit_many([put("a", 1, expect=a), put("b", 2)])
+    assert values(store, "b") == {"n": 1}
+    beside(7).commit_many([put("a", 5), put("b", 2)])  # anywhere: on top of the other commit
+    assert (values(store, "a"), values(store, "b")) == ({"n": 5}, {"n": 2})
+    assert len(list(Repository(store).log("a"))) == 4
 
 
-def test_a_lost_answer_is_looked_up() -> None:
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_lost_answer_is_looked_up(landed: bool) -> None:
     """If the answer to the transaction is lost, all of the branches have moved, or the error comes out."""
-    for landed in (True, False):
-        memory = Memory()
-        faulty = Faulty(memory, error=lambda text: StoreUnavailable(text, outcome_unknown=True), after=landed)
-        repo = Repository(faulty)
-        first = repo.commit_many([put("a", 1), put("b", 1)])
-        changes = [put(name, 2, expect=head) for name, head in zip("ab", first, strict=True)]
-        faulty.calls.clear()
-        faulty.fail_at = 2  # a read of the refs, and the transaction
-        if landed:
-            assert [commit.id for commit in repo.commit_many(changes) if commit] == [
-                *repo.branch_ids().values()
-            ]
-        else:
-            with pytest.raises(StoreUnavailable):
-                repo.commit_many(changes)
-            assert [c.id for c in first if c] == [*Repository(memory).branch_ids().values()]
+    memory = Memory()
+    faulty = Faulty(memory, error=lambda text: StoreUnavailable(text, outcome_unknown=True), after=landed)
+    repo = Repository(faulty)
+    first = repo.commit_many([put("a", 1), put("b", 1)])
+    changes = [put(name, 2, expect=head) for name, head in zip("ab", first, strict=True)]
+    faulty.calls.clear()
+    faulty.fail_at = 2  # a read of the refs, and the transaction
+    with nullcontext() if landed else pytest.raises(StoreUnavailable):
+        first = repo.commit_many(changes)
+    assert [commit.id for commit in first if commit] == [*Repository(memory).branch_ids().values()]
 
 
 def test_a_store_without_transactions_refuses_several_branches() -> None:
@@ -207,7 +143,7 @@ def test_branches_that_expire() -> None:
         made = repo.commit_many([put("old", 1, expect=None), put("new", 1), idle])
         assert made[2] is None
         assert repo.branch_names() == ["new", "old"]
-        assert values(repo, "old") == {"n": 1}
+        assert values(store, "old") == {"n": 1}
 
 
 def test_a_lease_guards_all_of_the_branches() -> None:
