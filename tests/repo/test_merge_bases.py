@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from graphs import GRAPHS, Parents, ancestors, built
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vstate import Commit, Memory
 from vstate.objects.ids import ObjectId
-from vstate.repo.repository import Repository
-
-Parents = list[list[int]]
-
-# For each commit, the numbers of its parents among the earlier commits: any directed acyclic graph.
-GRAPHS = st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=25).map(
-    lambda rows: [sorted({p % i for p in row}) if i else [] for i, row in enumerate(rows)]
-)
-
-
-def build(graph: Parents) -> tuple[Repository, list[Commit]]:
-    """The commits of the graph in a repository of their own."""
-    repo, commits = Repository(Memory()), list[Commit]()
-    for i, parents in enumerate(graph):
-        commit = repo.build_commit(None, [commits[p] for p in parents], message=str(i))
-        assert repo.publish(f"b{i}", [commit], {}, [], expected=None, action="test")
-        commits.append(commit)
-    return Repository(repo.store), commits
-
-
-def ancestors(graph: Parents, start: int) -> set[int]:
-    return {start}.union(*(ancestors(graph, parent) for parent in graph[start]))
 
 
 @given(GRAPHS, st.data())
 @pytest.mark.slow
 def test_merge_bases_are_the_best_common_ancestors(graph: Parents, data: st.DataObject) -> None:
     """Merge bases are the common ancestors that are ancestors of no other common ancestor."""
-    repo, commits = build(graph)
+    repo, commits = built(graph)
     numbers = {commit.oid: i for i, commit in enumerate(commits)}
     one, other = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
     common = ancestors(graph, one) & ancestors(graph, other)
@@ -50,7 +28,7 @@ def test_merge_bases_are_the_best_common_ancestors(graph: Parents, data: st.Data
 @pytest.mark.slow
 def test_ancestors_leave_out_known_commits(graph: Parents, data: st.DataObject) -> None:
     """Every ancestor once, newest first, except those reached only through the excluded commits."""
-    repo, commits = build(graph)
+    repo, commits = built(graph)
     start, without = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
 
     def reached(at: int) -> set[int]:
@@ -68,7 +46,7 @@ def test_ancestors_leave_out_known_commits(graph: Parents, data: st.DataObject) 
 
 
 def test_is_ancestor_of_itself() -> None:
-    repo, commits = build([[], [0], [0]])
+    repo, commits = built([[], [0], [0]])
     assert repo.history.is_ancestor(commits[0].oid, commits[2].oid)
     assert repo.history.is_ancestor(commits[2].oid, commits[2].oid)
     assert not repo.history.is_ancestor(commits[1].oid, ObjectId(commits[2].oid))
@@ -78,7 +56,7 @@ def test_is_ancestor_of_itself() -> None:
 @pytest.mark.slow
 def test_commits_outside_of_others(graph: Parents, data: st.DataObject) -> None:
     """The ancestors of some commits that others lack, each once, newest first; also by first parents."""
-    repo, commits = build(graph)
+    repo, commits = built(graph)
     numbers = st.lists(st.integers(0, len(graph) - 1), max_size=3)
     starts, excluded = data.draw(numbers), data.draw(numbers)
     hidden = set[int]().union(*(ancestors(graph, number) for number in excluded))
