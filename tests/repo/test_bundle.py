@@ -29,11 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
-from vstate.errors import (
-    CorruptObject,
-    InvalidInput,
-    NotFound,
-)
+from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, INDEX, KINDS, TREE, Object, ObjectId

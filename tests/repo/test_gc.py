@@ -20,12 +20,7 @@ from hypothesis import strategies as st
 from soak import SOAK
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
-from vstate.errors import (
-    CorruptObject,
-    InvalidInput,
-    NotFound,
-    RefMoved,
-)
+from vstate.errors import CorruptObject, InvalidInput, NotFound, RefMoved
 from vstate.kv import Encrypted, Prefixed
 from vstate.kv.disk import database
 from vstate.repo import Repository, idset

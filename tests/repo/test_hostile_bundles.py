@@ -11,6 +11,7 @@ from random import Random
 import pytest
 import zstandard
 from bundle_files import (
+    Frame,
     exported,
     forged,
     imported,
@@ -25,11 +26,7 @@ from bundle_files import (
 )
 
 from vstate import Memory, Versioned
-from vstate.errors import (
-    InvalidInput,
-    UnsupportedFormat,
-    VStateError,
-)
+from vstate.errors import InvalidInput, UnsupportedFormat, VStateError
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Kind, ObjectId
@@ -104,113 +101,85 @@ def test_no_flip_that_the_end_agrees_with_makes_a_wrong_value(
 
 
 def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, str]]:
+    """Bundles by their fault, each with a part of its error."""
     header, frames = parts_of(small[1])
-    needed, refs, known, shallow, counts, size = header
+    fields = dict(zip(("format", "refs", "known", "shallow", "counts", "size"), header, strict=True))
     kinds, ids, lengths, payload = frames[0]
+    refs, counts = header[1], header[4]
     assert isinstance(refs, list)
     assert isinstance(counts, list)
     bodies = zstandard.ZstdDecompressor().decompress(payload)
-    bomb = zstandard.ZstdCompressor().compress(bytes(64 * 1024 * 1024 + 1))
+    packed, most = zstandard.ZstdCompressor().compress, 64 * 1024 * 1024
     endless = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(len(bodies)))
-    swapped = zstandard.ZstdCompressor().compress(bodies[:-1] + bytes([bodies[-1] ^ 1]))
-    one = [needed, refs, known, shallow, [1, 0, 0, 0], size]
 
-    def with_header(*fields: object) -> bytes:
-        return forged(fields, frames)
+    def head(**wrong: object) -> bytes:
+        return forged([*(fields | wrong).values()], frames)
 
-    def with_frame(*frame: object) -> bytes:
-        return forged(header, [frame, *frames[1:]])  # type: ignore[list-item]
+    def frame(**wrong: object) -> bytes:
+        parts = {"kinds": kinds, "ids": ids, "lengths": lengths, "payload": payload} | wrong
+        return forged(header, [tuple(parts.values()), *frames[1:]])  # type: ignore[list-item]
 
+    def counted(count: int, *parts: object) -> bytes:
+        return forged([*(fields | {"counts": [count, 0, 0, 0]}).values()], [parts])  # type: ignore[list-item]
+
+    def ref(name: str, oid: object = refs[0][1]) -> bytes:
+        return head(refs=[[name, oid]])
+
+    malformed = "is malformed"
     return {
-        "other content": (with_frame(kinds, ids, lengths, swapped), "does not match its id"),
-        "another kind": (
-            with_frame(kinds[:-1] + b"b", ids, lengths, payload),
-            "does not match its id|header says",
+        "other content": (
+            frame(payload=packed(bodies[:-1] + bytes([bodies[-1] ^ 1]))),
+            "does not match its id",
         ),
-        "an unknown kind": (with_frame(b"x" + kinds[1:], ids, lengths, payload), "is malformed"),
-        "too few ids": (with_frame(kinds, ids[:-32], lengths, payload), "is malformed"),
-        "too many ids": (with_frame(kinds, ids + bytes(32), lengths, payload), "is malformed"),
-        "too few kinds": (with_frame(kinds[:-1], ids, lengths, payload), "is malformed"),
-        "negative lengths": (with_frame(kinds, ids, [-1, *lengths[1:]], payload), "is malformed"),
-        "other lengths": (with_frame(kinds, ids, [lengths[0] + 1, *lengths[1:]], payload), "not as long"),
-        "lengths of text": (with_frame(kinds, ids, "x" * len(kinds), payload), "is malformed"),
-        "no objects": (with_frame(b"", b"", [], payload), "is malformed"),
-        "a bomb": (with_frame(kinds, ids, lengths, bomb), "not as long|is malformed"),
+        "another kind": (frame(kinds=kinds[:-1] + b"b"), "does not match its id|header says"),
+        "an unknown kind": (frame(kinds=b"x" + kinds[1:]), malformed),
+        "too few ids": (frame(ids=ids[:-32]), malformed),
+        "too many ids": (frame(ids=ids + bytes(32)), malformed),
+        "too few kinds": (frame(kinds=kinds[:-1]), malformed),
+        "negative lengths": (frame(lengths=[-1, *lengths[1:]]), malformed),
+        "other lengths": (frame(lengths=[lengths[0] + 1, *lengths[1:]]), "not as long"),
+        "lengths of text": (frame(lengths="x" * len(kinds)), malformed),
+        "no objects": (frame(kinds=b"", ids=b"", lengths=[]), malformed),
+        "a bomb": (frame(payload=packed(bytes(most + 1))), "not as long|is malformed"),
         "a bomb that owns up to it": (
-            forged(one, [(b"b", bytes(32), [64 * 1024 * 1024 + 1], bomb)]),
-            "is malformed",
+            counted(1, b"b", bytes(32), [most + 1], packed(bytes(most + 1))),
+            malformed,
         ),
-        "a large frame": (
-            forged(
-                [needed, refs, known, shallow, [2, 0, 0, 0], size],
-                [(b"bb", bytes(64), [3 * 2**20] * 2, b"x")],
-            ),
-            "is malformed",
-        ),
-        "no end of a bomb": (with_frame(kinds, ids, lengths, endless), "not as long"),
-        "no zstd": (with_frame(kinds, ids, lengths, b"x" * len(payload)), "cannot be decompressed"),
-        "a payload that is too long": (
-            with_frame(kinds, ids, lengths, payload + bytes(70_000)),
-            "is malformed",
-        ),
+        "a large frame": (counted(2, b"bb", bytes(64), [3 * 2**20] * 2, b"x"), malformed),
+        "no end of a bomb": (frame(payload=endless), "not as long"),
+        "no zstd": (frame(payload=b"x" * len(payload)), "cannot be decompressed"),
+        "a payload that is too long": (frame(payload=payload + bytes(70_000)), malformed),
         "a frame less": (forged(header, frames[1:]), "header says"),
         "a frame twice": (forged(header, [*frames, *frames]), "header says"),
-        "a long head": (
-            sealed(forged(header, [])[: -32 - 4] + (2**31).to_bytes(4, "big")),
-            "head of a frame is too long",
-        ),
+        "a long head": (sealed(forged(header, [])[:-36] + b"\x80\0\0\0"), "head of a frame is too long"),
         "no end": (forged(header, frames, end=b""), "not a whole bundle"),
         "something behind the end": (forged(header, frames, end=bytes(8)), "header says"),
-        "other counts": (with_header(needed, refs, known, shallow, [*counts[:3], 7], size), "header says"),
-        "counts of text": (with_header(needed, refs, known, shallow, ["", *counts[1:]], size), "numbers"),
-        "no counts": (with_header(needed, refs, known, shallow, [None] * 4, size), "numbers"),
-        "a size of text": (with_header(needed, refs, known, shallow, counts, "x"), "numbers"),
-        "another size": (with_header(needed, refs, known, shallow, counts, size + 1), "header says"),
-        "negative counts": (
-            with_header(needed, refs, known, shallow, [-1, *counts[1:]], size),
-            "numbers",
-        ),
-        "too few counts": (with_header(needed, refs, known, shallow, counts[:3], size), "not a whole bundle"),
-        "refs out of order": (with_header(needed, refs[::-1], known, shallow, counts, size), "not canonical"),
-        "a ref twice": (
-            with_header(needed, [*refs, refs[-1]], known, shallow, counts, size),
-            "not canonical",
-        ),
-        "a ref elsewhere": (
-            with_header(needed, [["HEAD", refs[0][1]]], known, shallow, counts, size),
-            "no name of a branch or a tag",
-        ),
-        "a ref of a bad name": (
-            with_header(needed, [["heads/../x", refs[0][1]]], known, shallow, counts, size),
-            "is not a branch name",
-        ),
-        "a short id": (with_header(needed, [["heads/x", b"x"]], known, shallow, counts, size), "32 bytes"),
-        "a ref to nothing": (
-            with_header(needed, [["heads/x", bytes(32)]], known, shallow, counts, size),
-            "is missing",
-        ),
-        "a ref to a blob": (
-            with_header(needed, [["heads/x", ids[:32]]], known, shallow, counts, size),
-            "is no commit but a",
-        ),
-        "a cut of a commit that it does not hold": (
-            with_header(needed, refs, known, [[bytes(32), []]], counts, size),
-            "it ends a history",
-        ),
-        "a cut with other parents": (
-            with_header(needed, refs, known, [[refs[0][1], [bytes(32)]]], counts, size),
-            "it ends a history",
-        ),
-        "format 0": (with_header(0, refs, known, shallow, counts, size), "not a whole bundle"),
-        "no header": (sealed(b"vstate bundle\n\0\1" + bytes(3)), "cut short|not a whole bundle"),
-        "a long header": (
-            sealed(b"vstate bundle\n\0\1" + b"\xff" * 4 + bytes(100)),
-            "its header is too long",
-        ),
+        "other counts": (head(counts=[*counts[:3], 7]), "header says"),
+        "counts of text": (head(counts=["", *counts[1:]]), "numbers"),
+        "no counts": (head(counts=[None] * 4), "numbers"),
+        "a size of text": (head(size="x"), "numbers"),
+        "another size": (head(size=-1 + header[5]), "header says"),  # type: ignore[operator]
+        "negative counts": (head(counts=[-1, *counts[1:]]), "numbers"),
+        "too few counts": (head(counts=counts[:3]), "not a whole bundle"),
+        "refs out of order": (head(refs=refs[::-1]), "not canonical"),
+        "a ref twice": (head(refs=[*refs, refs[-1]]), "not canonical"),
+        "a ref elsewhere": (ref("HEAD"), "no name of a branch or a tag"),
+        "a ref of a bad name": (ref("heads/../x"), "is not a branch name"),
+        "a short id": (ref("heads/x", b"x"), "32 bytes"),
+        "a ref to nothing": (ref("heads/x", bytes(32)), "is missing"),
+        "a ref to a blob": (ref("heads/x", ids[:32]), "is no commit but a"),
+        "a cut of a commit that it does not hold": (head(shallow=[[bytes(32), []]]), "it ends a history"),
+        "a cut with other parents": (head(shallow=[[refs[0][1], [bytes(32)]]]), "it ends a history"),
+        "format 0": (head(format=0), "not a whole bundle"),
+        "no header": (sealed(MAGIC + bytes(3)), "cut short|not a whole bundle"),
+        "a long header": (sealed(MAGIC + b"\xff" * 4 + bytes(100)), "its header is too long"),
         "no bundle": (sealed(b"PACK" + bytes(100)), "no bundle of vstate"),
         "a newer bundle": (forged(header, frames, magic=b"vstate bundle\n\0\2"), "bundle of format 2"),
         "nothing": (b"", "no bundle of vstate"),
     }
+
+
+MAGIC = b"vstate bundle\n\0\1"
 
 
 def test_hostile_bundles_are_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
@@ -254,42 +223,25 @@ def senseless() -> dict[str, tuple[list[tuple[Kind, bytes]], str]]:
 def test_a_branch_is_not_moved_to_what_cannot_be_read(case: str) -> None:
     """Every object is present and matches its id, and the state is senseless all the same."""
     store = Memory()
-    state = Versioned(store)
-    state["a"] = 1
-    base = state.commit("base")
+    base = Repository(store).commit("main", set={"a": 1})
     assert base is not None
     objects, reason = senseless()[case]
     kind, body = objects[-1]
-    commit = Commit(
-        root=ObjectId.of(kind, body),
-        parent_ids=(base.oid,),
-        time=base.time + timedelta(seconds=1),
-        message="made up",
-    )
+    time = base.time + timedelta(seconds=1)
+    commit = Commit(root=ObjectId.of(kind, body), parent_ids=(base.oid,), time=time, message="made up")
     objects = [*objects, (COMMIT, commit.body)]
-    data = forged(
-        [
-            5,
-            [["heads/main", bytes(commit.oid)]],
-            [bytes(base.oid)],
-            [],
-            [sum(kind is one for one, _ in objects) for kind in (BLOB, INDEX, TREE, COMMIT)],
-            sum(len(body) for _, body in objects),
-        ],
-        [
-            (
-                kind.code.encode(),
-                bytes(ObjectId.of(kind, body)),
-                [len(body)],
-                zstandard.ZstdCompressor().compress(body),
-            )
-            for kind, body in objects
-        ],
-    )
+    counts = [sum(kind is one for one, _ in objects) for kind in (BLOB, INDEX, TREE, COMMIT)]
+    refs, size = [["heads/main", bytes(commit.oid)]], sum(len(body) for _, body in objects)
+    frames = [alone(kind.code.encode(), bytes(ObjectId.of(kind, body)), body) for kind, body in objects]
     with pytest.raises(InvalidInput, match=reason):
-        imported(store, data)
+        imported(store, forged([5, refs, [bytes(base.oid)], [], counts, size], frames))
     assert refs_of(store) == {"heads/main": str(base.oid)}
     assert Repository(store).fsck().damaged == 0
+
+
+def alone(letter: bytes, oid: bytes, body: bytes) -> Frame:
+    """A frame of one object."""
+    return letter, oid, [len(body)], zstandard.ZstdCompressor().compress(body)
 
 
 def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
@@ -312,11 +264,7 @@ def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes
     needed, refs, known, shallow, counts, size = header
     assert isinstance(counts, list)
     for left_out, (letter, oid, body) in enumerate(objects):
-        frames = []
-        for number, (kind, other, content) in enumerate(objects):
-            if number != left_out:
-                payload = zstandard.ZstdCompressor().compress(content)
-                frames.append((kind, other, [len(content)], payload))
+        frames = [alone(*item) for number, item in enumerate(objects) if number != left_out]
         fewer = list(counts)
         fewer[b"bitc".index(letter)] -= 1
         incomplete = forged([needed, refs, known, shallow, fewer, size - len(body)], frames)

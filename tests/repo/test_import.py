@@ -7,24 +7,11 @@ from typing import Any
 
 import pytest
 import zstandard
-from bundle_files import (
-    chain,
-    equal,
-    exported,
-    forged,
-    imported,
-    outcomes,
-    parsed,
-    refs_of,
-    values_at,
-    whole,
-)
+from bundle_files import chain, equal, exported, forged, imported, outcomes, parsed, refs_of, values_at, whole
 from sync_stores import Hooked, Once
 
 from vstate import Memory, Versioned
-from vstate.errors import (
-    InvalidInput,
-)
+from vstate.errors import InvalidInput
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
 from vstate.repo.exchange import bundle_export
@@ -221,7 +208,6 @@ def test_a_bundle_brings_back_what_was_lost() -> None:
     assert values_at(store) == values_at(fresh)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("letter", "bitc")
 def test_what_is_there_and_damaged_is_written_again(letter: str) -> None:
     """A ref moves to whole objects only: a damaged one that is present is written again."""

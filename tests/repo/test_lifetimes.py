@@ -10,16 +10,7 @@ import pytest
 from clock import Time, standing_still
 from soak import sized
 
-from vstate import (
-    Disk,
-    InvalidInput,
-    KVStore,
-    Memory,
-    NotFound,
-    RefMoved,
-    StoreUnavailable,
-    Versioned,
-)
+from vstate import Disk, InvalidInput, KVStore, Memory, NotFound, RefMoved, StoreUnavailable, Versioned
 from vstate.repo import Repository
 from vstate.testing import Faulty
 

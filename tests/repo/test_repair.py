@@ -41,7 +41,6 @@ def order_of_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(damaged_stores, "shuffling", request.param)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["commit", "tree", "blob"])
 @pytest.mark.parametrize("how", ["missing", "flipped"])
 def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], kind: str, how: str) -> None:
@@ -87,7 +86,6 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], k
     assert messages(store)[0] == "fourth"
 
 
-@pytest.mark.slow
 def test_writing_the_same_again_heals(filled: Mapping[str, bytes]) -> None:
     """A program that commits the lost value once more heals older commits too."""
     store = copy(filled)
@@ -335,7 +333,6 @@ def test_what_was_merged_is_better_than_nothing() -> None:
 # Refs whose rows are lost
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ref", ["heads/main", "heads/side", "tags/v1"])
 @pytest.mark.parametrize("on_main", [True, False], ids=["HEAD has a reflog", "HEAD has none"])
 def test_a_lost_ref_is_found_by_its_reflog(filled: Mapping[str, bytes], ref: str, on_main: bool) -> None:

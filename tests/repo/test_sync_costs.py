@@ -34,7 +34,6 @@ def test_what_nothing_leads_to_is_not_relied_on() -> None:
         whole(target)
 
 
-@pytest.mark.slow
 def test_only_what_differs_is_sent() -> None:
     """A push sends the changed parts of long values and trees, and no value that moved to another key."""
     store = Memory()
@@ -69,7 +68,6 @@ def ten_more(store: Memory, target: Memory, number: int) -> tuple[Counted, Count
     return here, there, push(here, there)
 
 
-@pytest.mark.slow
 def test_a_push_costs_what_is_new() -> None:
     """Ten commits on ten thousand cost about as much as ten on a hundred, in calls and bytes."""
     costs = []
@@ -91,7 +89,6 @@ def test_a_push_costs_what_is_new() -> None:
     assert costs[1][2] <= 25
 
 
-@pytest.mark.slow
 def test_a_fetch_costs_what_is_new() -> None:
     """Of ten commits on two thousand, each commit is asked for once, and the levels of the trees together."""
     store = Memory()

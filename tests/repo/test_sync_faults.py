@@ -16,12 +16,7 @@ from soak import SOAK
 from sync_stores import Hooked, Once, Torn, cloned, push, statuses
 
 from vstate import KVStore, Memory, Versioned
-from vstate.errors import (
-    AlreadyExists,
-    CorruptObject,
-    Diverged,
-    StoreUnavailable,
-)
+from vstate.errors import AlreadyExists, CorruptObject, Diverged, StoreUnavailable
 from vstate.repo import Repository
 from vstate.repo.clone import clone
 from vstate.repo.upkeep.reach import Reach
@@ -140,7 +135,6 @@ def test_interrupted_at_every_call_of_the_source(small_batches: None, after: boo
     assert fail_at > 15
 
 
-@pytest.mark.slow
 def test_interrupted_at_every_call_of_a_clone(small_batches: None, tmp_path: Path) -> None:
     """A repeated clone goes on; only a complete one is refused."""
     with Versioned(tmp_path / "there") as state:
@@ -331,7 +325,6 @@ _steps = st.lists(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=500 if SOAK else 25)
 @given(_steps, st.booleans())
 def test_histories_at_random_end_equal(steps: list[tuple[str, int, int]], atomic: bool) -> None:
