@@ -1,12 +1,10 @@
 """History: its order, the commits that touched a key, and lazy diffs."""
 
-from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
 
 from vstate import InvalidInput, Memory, Versioned, events
-from vstate.repo import core
 from vstate.repo.compare.details import details
 from vstate.testing import Faulty
 
@@ -38,52 +36,6 @@ def test_a_limit_that_makes_no_sense(limit: Any) -> None:
     for call in calls:
         with pytest.raises(InvalidInput, match="limit is a whole number from 0 on"):
             call()
-
-
-def test_merges_come_after_both_sides() -> None:
-    """In a history with merges, each commit appears once, and before all its parents."""
-    store = Memory()
-    handles = [Versioned(store) for _ in range(3)]
-    for turn in range(4):
-        for i, handle in enumerate(handles):
-            handle[f"k{i}"] = turn
-            handle.commit(f"{turn}/{i}")
-    log = list(handles[-1].log())
-    assert len(log) == len({commit.id for commit in log})
-    place = {commit.oid: i for i, commit in enumerate(log)}
-    assert any(len(commit.parent_ids) == 2 for commit in log)
-    for commit in log:
-        assert all(place[parent] > place[commit.oid] for parent in commit.parent_ids)
-    final = Versioned(store)
-    assert dict(final) == {"k0": 3, "k1": 3, "k2": 3}
-
-
-class Backwards(datetime):
-    """A clock that goes back one hour at each reading."""
-
-    ticks = 0
-
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> datetime:
-        cls.ticks += 1
-        return datetime(2024, 1, 1, tzinfo=UTC) - timedelta(hours=cls.ticks)
-
-
-def test_a_clock_that_goes_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log keeps the order of commits, whatever the clock says, and each date is as the clock said."""
-    monkeypatch.setattr(core, "datetime", Backwards)
-    store = Memory()
-    a, b = Versioned(store), Versioned(store)
-    for i in range(3):
-        a["a"] = i
-        a.commit(f"a{i}")
-        b["b"] = i
-        b.commit(f"b{i}")
-    log = list(Versioned(store).log())
-    assert [c.order for c in log] == sorted((c.order for c in log), reverse=True)
-    assert [c.time for c in log] != sorted((c.time for c in log), reverse=True)
-    place = {commit.oid: i for i, commit in enumerate(log)}
-    assert all(place[parent] > place[c.oid] for c in log for parent in c.parent_ids)
 
 
 def test_log_of_a_key() -> None:

@@ -8,7 +8,7 @@ import pytest
 from bundle_files import chain, refs_of, whole
 from sync_stores import cloned
 
-from vstate import Disk, Memory, Versioned
+from vstate import Disk, Memory
 from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound
 from vstate.repo import Repository
 from vstate.repo.clone import clone
@@ -56,9 +56,7 @@ def test_names_of_remotes_are_checked(name: str) -> None:
     with pytest.raises(InvalidInput, match="no name for a remote"):
         Remotes(Memory()).add(name, "/there")
     with pytest.raises(InvalidInput):
-        store = Memory()
-        chain(store, 1)
-        Repository(Memory()).fetch(store, remote=name or " ")
+        Repository(Memory()).fetch(chain(Memory(), 1).store, remote=name or " ")
 
 
 @pytest.mark.parametrize(
@@ -169,46 +167,47 @@ def test_stores_that_do_not_stay(url: str) -> None:
         Remotes(Memory()).add("origin", url)
 
 
-def test_paths_are_kept_as_absolute_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("x/../y", "HERE/y"),
+        ("disk:x?durability=process", "disk:HERE/x?durability=process"),
+        ("encrypted:x?key_file=../k", "encrypted:HERE/x?key_file=ABOVE/k"),
+        ("encrypted:x?y?key_file=../k", "encrypted:HERE/x?y?key_file=ABOVE/k"),
+        (
+            "encrypted:redis://h/0?key_file=../k&prefix=p",
+            "encrypted:redis://h/0?key_file=ABOVE/k&prefix=p",
+        ),
+        ("encrypted:x?key_file=${KEY}", "encrypted:HERE/x?key_file=${KEY}"),
+        ("cache:s3://b?directory=a%20b", "cache:s3://b?directory=HERE/a%20b"),
+        ("prefixed:x?name=n", "prefixed:HERE/x?name=n"),
+        ("readonly:disk://x", "readonly:disk:HERE/x"),
+        ("s3://bucket/x", "s3://bucket/x"),
+    ],
+)
+def test_paths_are_kept_as_absolute_ones(
+    url: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A path in a URL becomes absolute, too."""
     monkeypatch.chdir(tmp_path)
-    assert absolute("x/../y") == f"{tmp_path}/y"
-    assert absolute("disk:x?durability=process") == f"disk:{tmp_path}/x?durability=process"
-    keyed = f"key_file={tmp_path.parent}/k"
-    assert absolute("encrypted:x?key_file=../k") == f"encrypted:{tmp_path}/x?{keyed}"
-    assert absolute("encrypted:x?y?key_file=../k") == f"encrypted:{tmp_path}/x?y?{keyed}"
-    assert (
-        absolute("encrypted:redis://h/0?key_file=../k&prefix=p") == f"encrypted:redis://h/0?{keyed}&prefix=p"
-    )
-    assert absolute("encrypted:x?key_file=${KEY}") == f"encrypted:{tmp_path}/x?key_file=${{KEY}}"
-    assert absolute("cache:s3://b?directory=a%20b") == f"cache:s3://b?directory={tmp_path}/a%20b"
-    assert absolute("prefixed:x?name=n") == f"prefixed:{tmp_path}/x?name=n"
-    assert absolute("readonly:disk://x") == f"readonly:disk:{tmp_path}/x"
-    assert absolute("s3://bucket/x") == "s3://bucket/x"
+    assert absolute(url) == kept.replace("HERE", str(tmp_path)).replace("ABOVE", str(tmp_path.parent))
 
 
 # Tracking refs
 
 
 def test_revisions_of_a_remote() -> None:
-    """All forms of reflog revisions work; a local branch of the same name is ambiguous."""
+    """All forms of reflog revisions work, and a name that is close is named."""
     store, other = Memory(), Memory()
-    chain(other, 3)
     repo = Repository(store)
-    repo.fetch(other, remote="o")
-    chain(other, 2, start=3)
-    repo.fetch(other, remote="o")
-    assert repo.resolve("o/main").message == "c4"
-    assert repo.resolve("o/main~1").message == "c3"
-    assert repo.resolve("o/main@{1}").message == "c2"
-    assert repo.resolve("remotes/o/main@{now}").message == "c4"
+    for start in (0, 3):
+        chain(other, 3, start=start)
+        repo.fetch(other, remote="o")
+    for rev, message in (("", "c5"), ("~1", "c4"), ("@{1}", "c2"), ("@{now}", "c5")):
+        assert repo.resolve(f"o/main{rev}").message == message
+        assert repo.resolve(f"remotes/o/main{rev}").message == message
     with pytest.raises(NotFound, match="did you mean: o/main"):
         repo.resolve("o/mian")
-    chain(store, 1, "o/main", start=20)
-    with pytest.raises(InvalidInput, match="both a branch and a branch of a remote"):
-        repo.resolve("o/main")
-    assert repo.resolve("heads/o/main").message == "c20"
-    assert repo.resolve("remotes/o/main").message == "c4"
 
 
 def test_gc_keeps_tracking_refs() -> None:
@@ -250,13 +249,10 @@ def test_fsck_knows_remotes() -> None:
     report = repo.fsck()
     assert (report.ok, report.foreign, report.refs) == (True, 0, 3)
     good = target.get("r/remotes/origin/main")
-    target.set("r/remotes/origin/main", b"nonsense")
-    target.set("remote/origin", b"\xff\xfe")
+    target.set_many({"r/remotes/origin/main": b"nonsense", "remote/origin": b"\xff\xfe"})
     report = repo.fsck()
-    assert [(damage.kind, damage.id) for damage in report.damage] == [
-        ("ref", "r/remotes/origin/main"),
-        ("remote", "remote/origin"),
-    ]
+    damage = [("ref", "r/remotes/origin/main"), ("remote", "remote/origin")]
+    assert [(damage.kind, damage.id) for damage in report.damage] == damage
     assert report.broken == ("remotes/origin/main",)
     with pytest.raises(CorruptStore):
         repo.remotes.list()
@@ -267,18 +263,9 @@ def test_fsck_knows_remotes() -> None:
 
 
 def test_a_long_branch_of_a_remote_is_no_fault() -> None:
-    """A remote's branch may have as long a name as a local one."""
-    store = Memory()
+    """A remote's branch may have as long a name as a local one, and is no local branch."""
+    store, target = Memory(), Memory()
     chain(store, 1, "b" * 200)
-    target = Memory()
     Repository(target).fetch(store, remote="r" * 100)
     whole(target)
-
-
-def test_a_handle_shows_no_remote_as_a_branch() -> None:
-    """`branches` lists local branches only."""
-    store = Memory()
-    chain(store, 1)
-    target = Memory()
-    Repository(target).fetch(store, remote="origin")
-    assert Versioned(target).branches() == {}
+    assert Repository(target).branches() == {}
