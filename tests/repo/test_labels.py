@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,9 @@ def test_labels_go_where_their_branch_goes(agent_store: AgentStore) -> None:
     assert repo.fsck().foreign == 0
 
 
-def test_a_branch_that_expired_leaves_no_labels() -> None:
-    """It is not found, and the new branch of that name begins without labels."""
+@pytest.mark.parametrize("gone_by", [lambda repo: repo.commit("guest", set={"n": 1}), Repository.gc])
+def test_a_branch_that_expired_leaves_no_labels(gone_by: Callable[[Repository], object]) -> None:
+    """It is not found, and gc, or a new branch of that name, removes its row."""
     with standing_still() as time:
         store = Memory()
         state = Versioned(store, branch="guest", ttl=60)
@@ -77,16 +79,9 @@ def test_a_branch_that_expired_leaves_no_labels() -> None:
         repo = Repository(store)
         assert (repo.branch_names(labels={"user": "ann"}), repo.labels()) == ([], {})
         assert repo.possible_branches({"user": "ann"}) == []
-        repo.commit("guest", set={"n": 1})
+        gone_by(repo)
         assert repo.labels() == {}
-    with standing_still() as time:
-        state = Versioned(store, branch="other", ttl=60)
-        state["n"] = 1
-        state.commit()
-        state.repo.commit("other", labels={"user": "ann"})
-        time.pass_(61)
-        repo.gc()
-    assert not list(store.keys("r/labels/"))
+        assert not list(store.keys("r/labels/"))
 
 
 def test_forgetting_a_branch_forgets_its_labels(agent_store: AgentStore) -> None:
@@ -116,11 +111,8 @@ def test_a_commit_that_is_refused_changes_no_labels(agent_store: AgentStore) -> 
         for n in range(base, base + 10):
             mine.commit("a", set={"n": n}, labels={"n": n})
 
-    writers = [threading.Thread(target=write, args=(base,)) for base in (100, 200, 300)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(write, (100, 200, 300)))
     assert repo.labels()["a"]["n"] == Versioned(repo.store, branch="a")["n"]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
+from sync_stores import Hooked, Once
 
 from vstate import Disk, Memory, Versioned
 from vstate.errors import InvalidInput, NotFound, ReadOnly, RefMoved, UntrustedCommit
@@ -82,7 +83,22 @@ def test_the_rest_goes_with_gc(tmp_path: Path) -> None:
     assert dict(Versioned(store)) == {**{f"k{n}": n for n in range(6)}, "more": 1}
 
 
-@pytest.mark.parametrize("rewrite", ["squash", "squash to one", "forget", "forget and begin anew", "prune"])
+REWRITES: dict[str, Callable[[Repository], object]] = {
+    "squash": lambda repo: repo.squash("thread", keep=2),
+    "squash to one": lambda repo: repo.squash("thread"),
+    "prune": lambda repo: (
+        repo.commit("thread", delete=[f"k{n}" for n in range(6)]),
+        repo.squash("thread"),
+    ),
+    "forget": lambda repo: repo.delete_branch("thread", forget=True),
+    "forget and begin anew": lambda repo: (
+        repo.delete_branch("thread", forget=True),
+        repo.commit("thread", set={"new": 1}),
+    ),
+}
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
 def test_a_stale_writer_brings_nothing_back(rewrite: str) -> None:
     """A commit, an update, a lease's commit and a merge by a policy: nothing that was pruned comes back."""
     store = Memory()
@@ -93,17 +109,7 @@ def test_a_stale_writer_brings_nothing_back(rewrite: str) -> None:
     for handle in (stale, racing):
         handle["k0"] = "stale"
         del handle["k1"]
-    if rewrite == "squash":
-        repo.squash("thread", keep=2)
-    elif rewrite == "squash to one":
-        repo.squash("thread")
-    elif rewrite == "prune":
-        repo.commit("thread", delete=[f"k{n}" for n in range(6)])
-        repo.squash("thread")
-    else:
-        repo.delete_branch("thread", forget=True)
-    if rewrite == "forget and begin anew":
-        repo.commit("thread", set={"new": 1})
+    REWRITES[rewrite](repo)
     for commit in (stale.commit, lambda: racing.commit(on_race="raise")):
         with pytest.raises(RefMoved) as raised:
             commit()
@@ -119,66 +125,51 @@ def test_a_stale_writer_brings_nothing_back(rewrite: str) -> None:
     racing.discard()
 
 
-def test_a_commit_meanwhile_is_one_of_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_meanwhile_is_one_of_the_newest() -> None:
     """Without `seen`, a branch that moves is squashed where it is then; with `seen`, RefMoved."""
     store = Memory()
-    state = told(store)
-    repo = Repository(store)
-    seen = repo.branch("main")
-    publish, late = repo.publish, [7, 8]
+    told(store)
+    seen = Repository(store).branch("main")
 
-    def beside(*arguments: object, **options: object) -> bool:
-        if late:
-            state["late"] = late.pop()
-            state.commit("late")
-        return publish(*arguments, **options)  # type: ignore[arg-type]  # handed through
+    def beside(value: int) -> Repository:
+        """A repository whose next move of the branch comes right after a commit by another writer."""
+        late = Once(lambda: Repository(store).commit("main", set={"late": value}), "r/heads/main")
+        return Repository(Hooked(store, late))
 
-    monkeypatch.setattr(repo, "publish", beside)
-    repo.squash("main", keep=1)
-    assert next(commit.message for commit in repo.log("main")) == "late"
-    assert len(list(repo.log("main"))) == 2
+    beside(7).squash("main", keep=1)
     assert Versioned(store)["late"] == 7
+    assert len(list(Repository(store).log("main"))) == 2
     with pytest.raises(RefMoved):
-        repo.squash("main", keep=0, seen=seen)
+        beside(8).squash("main", keep=0, seen=seen)
 
 
-def test_a_history_that_is_cut_off_meanwhile_is_not_built_upon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_is_cut_off_meanwhile_is_not_built_upon() -> None:
     """If gc removes the commit that the new root stands for, the squash is refused: NotFound."""
     store = Memory()
     told(store)
-    repo = Repository(store)
-    publish = repo.publish
-
-    def late(*arguments: Any, **options: Any) -> bool:
-        Repository(store).gc(branch="main", keep_last=1, keep_reflog="0s")
-        return publish(*arguments, **options)
-
-    monkeypatch.setattr(repo, "publish", late)
+    cut = Once(lambda: Repository(store).gc(branch="main", keep_last=1, keep_reflog="0s"), "r/heads/main")
     with pytest.raises(NotFound):
-        repo.squash("main", keep=2)
+        Repository(Hooked(store, cut)).squash("main", keep=2)
+    assert cut.done
     assert Repository(store).fsck().damage == ()
 
 
 def test_writers_beside_squashes(tmp_path: Path) -> None:
     """Writers that count lose no step, while another thread squashes again and again."""
     store = Disk(tmp_path, durability="process")
-    told(store, 1)
-    done: list[int] = []
+    repo = told(store, 1).repo
 
     def count() -> None:
         state = Versioned(store)
         for _ in range(30):
             state.apply(lambda now: now.update(k0=now["k0"] + 1), attempts=1000)
-        done.append(1)
 
-    threads = [Thread(target=count) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    repo = Repository(store)
-    while len(done) < 2:
-        repo.squash("main", keep=1)
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as threads:
+        writers = [threads.submit(count) for _ in range(2)]
+        while not all(writer.done() for writer in writers):
+            repo.squash("main", keep=1)
+    for writer in writers:
+        writer.result()
     assert Versioned(store)["k0"] == 60
     repo.squash("main", keep=1)
     assert len(list(repo.log("main"))) == 2

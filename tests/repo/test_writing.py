@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from histories import opened
 
-from vstate import Disk, Memory, Versioned
+from vstate import Memory, Versioned
 from vstate.errors import InvalidInput, LeaseLost, RefMoved, Unpicklable
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Event
@@ -18,7 +20,7 @@ from vstate.testing import Faulty
 
 @pytest.fixture(params=["memory", "disk"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> KVStore:
-    return Memory() if request.param == "memory" else Disk(tmp_path / "store")
+    return opened(request.param, tmp_path)
 
 
 def test_the_tree_is_that_of_a_working_tree(store: KVStore) -> None:
@@ -63,11 +65,8 @@ def test_writers_of_one_branch_lose_nothing(store: KVStore) -> None:
         for i in range(20):
             repo.commit("main", set={f"{name}{i}": i}, events=[Event.now("put", {"name": name, "i": i})])
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(write, "abcd"))
     state = Versioned(store, branch="main")
     assert dict(state) == {f"{name}{i}": i for name in "abcd" for i in range(20)}
     assert len(list(state.log())) == 80
