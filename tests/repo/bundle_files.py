@@ -10,7 +10,7 @@ import msgpack
 import zstandard
 from blake3 import blake3
 
-from vstate import KVStore, Memory, Versioned
+from vstate import Commit, KVStore, Memory, Versioned
 from vstate.objects.canonical import encode
 from vstate.repo import Repository
 from vstate.repo.exchange.bundle import BundleReport
@@ -18,6 +18,14 @@ from vstate.repo.exchange.bundle import BundleReport
 
 def large(number: int, length: int = 30_000) -> bytes:
     return Random(7).randbytes(length) + number.to_bytes(4, "big") + Random(8).randbytes(length // 2)
+
+
+def save(state: Versioned, message: str = "", **values: object) -> Commit:
+    """Set these values, and commit."""
+    state.update(values)
+    made = state.commit(message)
+    assert made is not None
+    return made
 
 
 def chain(store: KVStore, count: int = 4, branch: str = "main", start: int = 0) -> Versioned:

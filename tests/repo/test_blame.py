@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pydantic
 import pytest
+from bundle_files import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,14 +59,12 @@ def state() -> Versioned:
     state = Versioned()
     for number in range(4):
         state.setdefault("messages", []).append({"role": "user", "content": f"message {number}"})
-        state["count"] = number
-        state.commit(f"add {number}")
+        save(state, f"add {number}", count=number)
     state["messages"][2]["content"] = "edited"
     state.commit("edit 2")
     state["messages"].insert(0, {"role": "system", "content": "be kind"})
     state.commit("insert")
-    state["other"] = 1
-    state.commit("elsewhere")
+    save(state, "elsewhere", other=1)
     return state
 
 
@@ -111,12 +110,9 @@ def test_items_keep_their_commit_when_others_come_in_front(state: Versioned, pat
 def test_entries_of_a_dict_and_lines_of_a_text() -> None:
     """Entries are told apart by key, and lines aligned; the last line is another once its end changes."""
     state = Versioned()
-    state["d"] = {"a": 1, 2: "two", "odd key": [1]}
-    state["t"] = "one\n" + "two\n" * 60 + "last"
-    state.commit("first")
+    save(state, "first", d={"a": 1, 2: "two", "odd key": [1]}, t="one\n" + "two\n" * 60 + "last")
     state["d"]["a"] = True
-    state["t"] = "zero\n" + state["t"].replace("two\n", "2\n", 1) + "\n"
-    state.commit("second")
+    save(state, "second", t="zero\n" + state["t"].replace("two\n", "2\n", 1) + "\n")
     assert by_path(state, "d") == {"a": "second", "[2]": "first", '["odd key"]': "first"}
     lines = state.repo.blame_items("HEAD", "t")
     assert [line.line for line in lines] == list(range(1, len(lines) + 1))
@@ -140,8 +136,7 @@ def test_objects_sets_and_values_without_parts() -> None:
     state["plan"], state["set"], state["number"], state["empty"] = Plan("win", ["look"]), {1, "a"}, 5, []
     state.commit("first")
     state["plan"].steps.append("think")
-    state["set"] = {1, "b"}
-    state.commit("second")
+    save(state, "second", set={1, "b"})
     assert by_path(state, "plan") == {"goal": "first", "steps": "second"}
     assert state.blame("plan", "steps[0]").message == "first"
     assert state.blame("plan", "steps[1]").message == "second"
@@ -172,10 +167,8 @@ def test_a_path_through_a_value_with_one_argument() -> None:
 def test_a_value_of_another_type_is_all_new() -> None:
     """A list that became a tuple, or an object of another class, was changed in that commit."""
     state = Versioned()
-    state["k"] = [1, 2]
-    state.commit("list")
-    state["k"] = (1, 2)
-    state.commit("tuple")
+    save(state, "list", k=[1, 2])
+    save(state, "tuple", k=(1, 2))
     assert messages(state.repo, "HEAD") == ["tuple", "tuple"]
     assert state.blame("k", "[0]").message == "tuple"
 
@@ -212,8 +205,7 @@ def test_the_commit_that_removed_a_key_is_named(state: Versioned) -> None:
     del state["count"]
     removing = state.commit("remove")
     assert removing is not None
-    state["x"] = 1
-    state.commit("more")
+    save(state, "more", x=1)
     with pytest.raises(KeyNotFound, match=f"no key 'count' at .*: {removing.short} removed it") as caught:
         state.blame("count")
     assert caught.value.key == "count"
@@ -571,8 +563,7 @@ def test_elements_with_too_many_parts_are_not_compared(monkeypatch: pytest.Monke
     """Parts that lie in very many places end the comparison; the value and its other questions stay."""
     monkeypatch.setattr(blame_module, "_MOST_PARTS", 100)
     state = Versioned()
-    state["k"] = [[0] * 60, [1] * 60]
-    state.commit("long")
+    save(state, "long", k=[[0] * 60, [1] * 60])
     with pytest.raises(InvalidInput, match="too large to compare"):
         state.repo.blame_items("HEAD", "k")
     assert state.blame("k", "").message == "long"
@@ -582,8 +573,7 @@ def test_a_model_has_its_fields_everywhere() -> None:
     """Reading, diff, blame and merges name the fields of a model of pydantic, and no dict that holds them."""
     state = Versioned()
     state.set_policy("model", "deep")
-    state["model"] = Model(goal="a", more=1)
-    first = state.commit("first")
+    first = save(state, "first", model=Model(goal="a", more=1))
     assert state.inert("model").fields == {"goal": "a", "steps": [], "more": 1, "_private": 3}
     state["model"].steps.append(1)
     state["model"].more = 2

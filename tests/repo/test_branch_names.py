@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bundle_files import save
 from histories import opened
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,8 +72,7 @@ def test_expired_and_deleted_branches_have_no_name(store: KVStore) -> None:
     for name in ("kept", "gone"):
         Repository(store).commit(name, set={"n": 1})
     guest = Versioned(store, branch="guest", ttl=0.01)
-    guest["n"] = 1
-    guest.commit()
+    save(guest, n=1)
     repo = Repository(store)
     repo.delete_branch("gone")
     while "guest" in repo.branches():

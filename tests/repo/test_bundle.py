@@ -21,6 +21,7 @@ from bundle_files import (
     outcomes,
     parsed,
     refs_of,
+    save,
     values_at,
     whole,
 )
@@ -46,8 +47,7 @@ def test_the_layout() -> None:
     state.commit("many")
     state.tag("v1")
     side = state.fork("side", "HEAD~2")
-    side["shared"] = large(99)
-    side.commit("side")
+    save(side, "side", shared=large(99))
     header, objects, frames = parsed(exported(store, "main", "side", "v1"))
     assert header[:3] == [5, sorted([name, bytes.fromhex(oid)] for name, oid in refs_of(store).items()), []]
     counts = Counter(letter for letter, _, _ in objects)
@@ -179,8 +179,7 @@ def test_an_incremental_bundle_is_small() -> None:
     state.update({f"many/{i}": f"{i}" * 200 for i in range(500)})
     state.commit("many")
     state.tag("base")
-    state["small"] = "new"
-    state.commit("small")
+    save(state, "small", small="new")
     report = Repository(store).export(io.BytesIO(), ["main"], since=["base"])
     assert report.objects < 8
     assert report.prerequisites == [Repository(store).resolve("base").id]
@@ -350,9 +349,7 @@ def test_signed_commits_arrive_signed() -> None:
 
     store, target = Memory(), Memory()
     state = Versioned(store, sign=SigningKey.generate())
-    state["k"] = 1
-    commit = state.commit("signed")
-    assert commit is not None
+    commit = save(state, "signed", k=1)
     data = exported(store)
     imported(target, data)
     assert Repository(target).resolve("main").signature == commit.signature

@@ -8,6 +8,7 @@ from contextlib import nullcontext, suppress
 
 import pytest
 from agent_stores import AgentStore
+from bundle_files import save
 from clock import standing_still
 from sync_stores import Hooked, Once
 
@@ -135,8 +136,7 @@ def test_branches_that_expire() -> None:
         store = Memory()
         for name in ("old", "idle"):
             state = Versioned(store, branch=name, ttl=60)
-            state["before"] = 1
-            state.commit()
+            save(state, before=1)
         time.pass_(61)
         repo = Repository(store)
         idle = BranchChanges("idle", delete=["before"], expect=None)
@@ -205,8 +205,7 @@ def test_a_branch_begins_at_a_base() -> None:
     with pytest.raises(InvalidInput, match="must not exist"):
         BranchChanges("new", base=base, expect=base)
     other = Versioned(Memory(), branch="other")
-    other["elsewhere"] = 1
-    elsewhere = other.commit("elsewhere")
+    elsewhere = save(other, "elsewhere", elsewhere=1)
     with pytest.raises(NotFound):
         repo.commit_many([BranchChanges("new", base=elsewhere, set={"c": 3})])
     assert repo.newest("new") is None

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from bundle_files import large
+from bundle_files import large, save
 from histories import Tangle, needed, objects_of, opened, plain, rows_of, sound
 from soak import sized
 
@@ -256,11 +256,9 @@ def test_lines_of_head_that_name_the_branch_go() -> None:
     """A look at the branch by the command keeps nothing alive; lines about other commits stay."""
     store = Memory()
     state = Versioned(store)
-    state["a"] = 1
-    state.commit("a")
+    save(state, "a", a=1)
     other = state.fork("other")
-    other["b"] = large(1)
-    other.commit("b")
+    save(other, "b", b=large(1))
     repo = Repository(store)
     for target in ("other", head_of(other).id, "main"):
         repo.checkout(target)
@@ -377,13 +375,11 @@ def test_a_branch_that_moves_meanwhile_goes_as_a_whole(monkeypatch: pytest.Monke
     """Commits that another writer makes while the call looks around are forgotten too."""
     store = Memory()
     state = Versioned(store, branch="busy")
-    state["n"] = 0
-    state.commit("0")
+    save(state, "0", n=0)
     walk = forgetting._Forgetting._read_lines_of_head
 
     def late(self: forgetting._Forgetting) -> None:
-        state["n"] = large(7)
-        state.commit("late")
+        save(state, "late", n=large(7))
         walk(self)
 
     monkeypatch.setattr(forgetting._Forgetting, "_read_lines_of_head", late)
@@ -397,12 +393,8 @@ def test_forgotten_stays_forgotten_beside_stale_handles(kind: str, tmp_path: Pat
     store = opened(kind, tmp_path)
     Versioned(store).set_policy("x", "ours")
     stale = Versioned(store, branch="gone")
-    stale["secret"] = large(3)
-    old = stale.commit("secret")
-    stale["more"] = 1
-    head = stale.commit("more")
-    assert old is not None
-    assert head is not None
+    old = save(stale, "secret", secret=large(3))
+    head = save(stale, "more", more=1)
     repo, forgotten = Repository(store), left(store)
     repo.delete_branch("gone", forget=True)
     stale["more"] = 2
@@ -564,11 +556,9 @@ def test_no_byte_of_it_is_left_in_the_files(tmp_path: Path) -> None:
     mark = random.Random(7).randbytes(64)
     with Disk(tmp_path / "s") as store:
         state = Versioned(store)
-        state["kept"] = 1
-        state.commit()
+        save(state, kept=1)
         with state.fork("secret") as secret:
-            secret["mark"] = mark
-            secret.commit()
+            save(secret, mark=mark)
         state.repo.delete_branch("secret", forget=True)
         assert not [file for file in (tmp_path / "s").iterdir() if mark in file.read_bytes()]
         assert state["kept"] == 1

@@ -13,6 +13,7 @@ from threading import Lock
 from typing import TypeVar
 
 import pytest
+from bundle_files import save
 from damaged_stores import LONG, TEXT, check_clean, copy, damaged, encrypted, fill, lost, spoil, states, told
 from soak import SOAK
 from sync_stores import Counted, Once
@@ -92,12 +93,10 @@ def test_each_object_is_read_once() -> None:
     store = Counting()
     state = Versioned(store)
     state.update({f"k{i:04}": f"{i}" * 100 for i in range(500)})
-    state["long"] = LONG * 3
-    state.commit()
+    save(state, long=LONG * 3)
     for number in range(100):
         state[f"k{number * 7 % 500:04}"] = f"new {number}" * 100
-        state["long"] = state["long"] + b"more"
-        state.commit()
+        save(state, long=state["long"] + b"more")
     reads.clear()
     check_clean(store)
     counts = Counter(count for key, count in reads.items() if key.startswith("o/"))
@@ -211,8 +210,7 @@ def test_damage_that_many_commits_share_is_told_for_each() -> None:
     state["old"] = TEXT
     state["new"] = 0
     for number in range(LISTED + 50):
-        state["new"] = number
-        state.commit(f"{number}")
+        save(state, f"{number}", new=number)
     store.delete(f"o/{ObjectId.of(BLOB, TEXT.encode())}")
     report = Repository(store).fsck()
     assert report.damaged == 1
@@ -227,16 +225,12 @@ def test_damage_that_many_commits_share_is_told_for_each() -> None:
 def test_much_damage_is_counted() -> None:
     """Of more than a thousand damaged objects the first are listed and all are counted."""
     store = Memory()
-    state = Versioned(store)
-    state.update({f"k{i}": f"{i}" * 200 for i in range(LISTED + 20)})
-    state.commit()
-    for key in [key for key, value in store.items("o/") if value[:1] in b"bB"]:
-        store.delete(key)
+    Versioned(store).repo.commit("main", set={f"k{i}": f"{i}" * 200 for i in range(LISTED + 20)})
+    store.delete_many([key for key, row in store.items("o/") if row[:1] in b"bB"])
     report = Repository(store).fsck()
     assert (report.damaged, len(report.damage)) == (LISTED + 20, LISTED)
     assert (report.lost_in_all, len(report.lost)) == (LISTED + 20, LISTED)
-    repaired = Repository(store).fsck(repair=True)
-    assert repaired.broken == ("heads/main",)
+    assert Repository(store).fsck(repair=True).broken == ("heads/main",)
     assert len(list(store.keys("damaged/"))) == LISTED + 20
 
 
@@ -389,25 +383,21 @@ def test_a_ref_that_was_overwritten_is_told(ref: str) -> None:
 def test_moves_that_a_late_clock_dated_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Resets, deletions and new beginnings, though their lines come before those of earlier moves."""
     store = Memory()
-    state = Versioned(store)
-    for number in range(4):
-        state["k"] = number
-        state.commit(str(number))
+    repo = Repository(store)
+    ids = [repo.commit("main", set={"k": number}) for number in range(4)]
     with monkeypatch.context() as patch:
         now = time.time_ns()
         patch.setattr("vstate.repo.names.refs.time.time_ns", lambda: now - 3600 * 10**9)
-        late, ids = Versioned(store), [commit.id for commit in state.log()]
-        for at in (2, 0, 3, 1):
-            late.reset(ids[at])
+        late = Versioned(store)
+        for at in (1, 3, 0, 2):
+            late.reset(ids[at] or "")
             check_clean(store)
         late.switch("aside", create=True)
     check_clean(store)
-    state.repo.delete_branch("main")
-    again = Versioned(store, branch="main")
-    again["k"] = 9
-    again.commit()
+    repo.delete_branch("main")
+    repo.commit("main", set={"k": 9})
     check_clean(store)
-    again.repo.gc(branch="main", keep_last=1, keep_reflog="0")
+    repo.gc(branch="main", keep_last=1, keep_reflog="0")
     check_clean(store)
 
 
@@ -451,14 +441,12 @@ def test_gc_between_any_two_calls_makes_no_damage(
     """While gc cuts a history and removes a branch before one call of fsck, whichever, nothing is missing."""
     monkeypatch.setattr(fsck, "_ATTEMPTS", 1)
     memory, random = Memory(), Random(1)
-    with Versioned(memory) as state:
-        for i in range(20):
-            state[f"{i % 7}"] = random.randbytes(20_000 if i % 9 == 0 else 300)
-            state.commit()
-        with state.fork("side") as side:
-            for i in range(4):
-                side[f"{i % 5}"] = random.randbytes(20_000 if i % 3 == 0 else 300)
-                side.commit()
+    repo = Repository(memory)
+    for i in range(20):
+        repo.commit("main", set={f"{i % 7}": random.randbytes(20_000 if i % 9 == 0 else 300)})
+    repo.create_branch("side", "main")
+    for i in range(4):
+        repo.commit("side", set={f"{i % 5}": random.randbytes(20_000 if i % 3 == 0 else 300)})
     rows, calls = dict(memory.items()), 0
 
     def check(call_of_gc: int) -> None:
@@ -486,29 +474,24 @@ def test_gc_between_any_two_calls_makes_no_damage(
 @pytest.mark.slow
 def test_gc_beside_each_call_hides_no_damage() -> None:
     """A blob that is missing is told, although gc removes other commits all the time."""
-    memory, random = Memory(), Random(1)
-    with Versioned(memory) as state:
-        state["blob"] = random.randbytes(300)
-        for i in range(40):
-            state["i"] = i
-            state.commit()
-            state.fork(f"side-{i}").close()
-        for i in range(40):
-            with Versioned(memory, branch=f"side-{i}") as side:
-                side["mine"] = i
-                side.commit()
+    memory = Memory()
+    repo = Repository(memory)
+    repo.commit("main", set={"blob": Random(1).randbytes(300)})
+    sides = [f"side-{i}" for i in range(40)]
+    for i, side in enumerate(sides):
+        repo.commit("main", set={"i": i})
+        repo.create_branch(side, "main")
+        repo.commit(side, set={"mine": i})
     (blob,) = (key for key, value in memory.items() if key.startswith("o/") and len(value) > 300)
-    sides = list(Repository(memory).branches())
-    sides.remove("main")
 
     def meanwhile() -> None:
         if sides:
             Repository(memory).delete_branch(sides.pop())
             Repository(memory).gc(keep_reflog="0d")
 
-    repo = Repository(Beside(memory, meanwhile))
     memory.delete(blob)
-    report = repo.fsck()
+    report = Repository(Beside(memory, meanwhile)).fsck()
+    assert not sides
     assert [damage.id for damage in report.damage] == [blob.removeprefix("o/")]
     assert not report.ok
 
@@ -530,18 +513,17 @@ def test_garbage_that_is_needed_again_is_read_where_it_waits() -> None:
     """An object in the trash of a store without transactions counts as present if a ref leads to it again."""
     memory = Memory()
     store = Faulty(memory, atomic=False)
-    state = fill(store)
-    head = state.head
-    assert head is not None
-    state.reset("HEAD~2")
-    Repository(store).gc(keep_reflog="0")
+    fill(store)
+    repo = Repository(store)
+    head = repo.branch("main")
+    repo.move_branch("main", "main~2")
+    repo.gc(keep_reflog="0")
     assert f"trash/{head.id}" in memory
     memory.set("r/heads/main", head.id.encode())
     check_clean(store)
     check_clean(store, full=False)
     key = f"trash/{head.root}"
-    row = memory.get(key)
-    assert row is not None
+    row = memory.get(key) or b""
     memory.set(key, row[:-1])
     report = Repository(store).fsck()
     assert [damage.id for damage in report.damage] == [str(head.root)]
@@ -632,8 +614,7 @@ def test_many_rows_that_make_no_sense_are_told_in_linear_time() -> None:
     """Twenty thousand damaged lines take seconds and not minutes."""
     store = Memory()
     state = Versioned(store)
-    state["k"] = 1
-    state.commit("c")
+    save(state, "c", k=1)
     store.set_many({f"reflog/heads/main:{i:016x}00000000": b"x" for i in range(20_000)})
     began = time.process_time()
     assert Repository(store).fsck().damaged == 20_000

@@ -6,6 +6,8 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -13,11 +15,12 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from bundle_files import chain, large
+from bundle_files import chain, large, save
 from histories import Tangle, needed, objects_of, opened, plain, rows_of, sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import SOAK
+from sync_stores import Once
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound, RefMoved
@@ -84,26 +87,12 @@ def test_the_reflog_keeps_what_it_names_for_a_time(age: str | timedelta, stays: 
     state.reset("HEAD~2")
     age_reflog(store, 40)
     state.refresh()
-    state["new"] = 1
-    state.commit("young")
+    save(state, "young", new=1)
     repo = Repository(store)
     report = repo.gc(keep_reflog=age)
     assert (f"o/{dead.id}" in store) is stays
     assert report.reflog_lines == (0 if stays else 4)
     assert len(list(repo.refs.reflog("heads/main"))) == (5 if stays else 1)
-    sound(store)
-
-
-def test_lines_about_one_commit_keep_both_sides() -> None:
-    """A line also keeps the commit that the ref left, so a deleted branch can come back."""
-    store = Memory()
-    state = chain(store, 2)
-    state.create_branch("side")
-    side = chain(store, 4, branch="side").head
-    state.delete_branch("side")
-    repo = Repository(store)
-    repo.gc()
-    assert repo.create_branch("again", side.id).id == side.id
     sound(store)
 
 
@@ -165,12 +154,19 @@ def test_rows_of_others_are_left_alone() -> None:
 
 
 def test_keep_last_ends_the_log_there() -> None:
-    """Only the newest commits are left: the log ends there, and the error for `HEAD~n` says why."""
+    """Only the newest commits are left: the log ends there, and the error for `HEAD~n` says why.
+
+    A dry run foretells the cut.
+    """
     store = Memory()
     chain(store, 10)
-    repo = Repository(store)
+    repo, before = Repository(store), rows_of(store)
+    predicted = repo.gc(branch="main", keep_last=3, dry_run=True)
+    assert rows_of(store) == before
     report = repo.gc(branch="main", keep_last=3)
-    assert report.shallow == 1
+    for name in ("live", "removed", "removed_bytes", "reflog_lines", "shallow"):
+        assert getattr(report, name) == getattr(predicted, name), name
+    assert (report.shallow, report.removed > 0) == (1, True)
     fresh = Versioned(store)
     assert [commit.message for commit in fresh.log()] == ["c9", "c8", "c7"]
     last = list(fresh.log())[-1]
@@ -179,26 +175,12 @@ def test_keep_last_ends_the_log_there() -> None:
     with pytest.raises(NotFound, match=f"{last.short} is where the history was cut off"):
         fresh.checkout("HEAD~3")
     assert objects_of(store) == needed(store)
-    assert len(Versioned(store).diff("HEAD~2", "HEAD").added) == 2
+    assert len(fresh.diff("HEAD~2", "HEAD").added) == 2
     again = repo.gc(branch="main", keep_last=3)
     assert (again.removed, again.shallow, again.reflog_lines) == (0, 0, 0)
-    fresh["more"] = 1
-    fresh.commit("c10")
+    save(fresh, "c10", more=1)
     assert [commit.message for commit in fresh.log()] == ["c10", "c9", "c8", "c7"]
     sound(store)
-
-
-def test_keep_last_predicts() -> None:
-    """A dry run with a cut changes nothing, and foretells the run."""
-    store = Memory()
-    chain(store, 8)
-    before = rows_of(store)
-    predicted = Repository(store).gc(branch="main", keep_last=2, dry_run=True)
-    assert rows_of(store) == before
-    report = Repository(store).gc(branch="main", keep_last=2)
-    for name in ("live", "removed", "removed_bytes", "reflog_lines", "shallow"):
-        assert getattr(report, name) == getattr(predicted, name), name
-    assert report.removed > 0
 
 
 def test_other_refs_keep_what_they_lead_to() -> None:
@@ -220,8 +202,7 @@ def test_a_cut_through_a_merge() -> None:
     """Each line of a history with merges ends where it gets too old, and walks reach the rest."""
     store = Memory()
     state = Versioned(store)
-    state["base"] = 1
-    state.commit("base")
+    save(state, "base", base=1)
     for number in range(4):
         side = state.fork(f"side{number}")
         side[f"side{number}"] = number
@@ -344,18 +325,6 @@ def test_what_is_needed_again_comes_back() -> None:
 # Beside writers
 
 
-def hooked(stage: str, action: Callable[[], None]) -> gc.UpkeepProgress:
-    """A progress callback that acts once, when gc gets to a stage."""
-    done: list[str] = []
-
-    def progress(step: str, count: int) -> None:
-        if step == stage and not done:
-            done.append(step)
-            action()
-
-    return progress
-
-
 STAGES = ["marking", "finding garbage", "removing"]
 
 
@@ -375,26 +344,14 @@ def test_a_writer_that_makes_garbage_again_keeps_it(
     """Content that is garbage when gc looks, and is committed again before it is removed, stays."""
     monkeypatch.setattr(gc, "MOST_DELETED", batch)
     state = chain(store, 5)
+    values = dict(state)
     state.reset("HEAD~4")
-    committed: list[str] = []
-
-    def commit_again() -> None:
-        writer = Versioned(store)
-        for number in range(5):
-            writer[f"own/{number}"] = f"value {number} " * 20
-        writer["shared"] = large(4)
-        commit = writer.commit("again")
-        assert commit is not None
-        committed.append(commit.id)
-
-    Repository(store).gc(keep_reflog="0", grace="1h", progress=hooked(stage, commit_again))
-    if not committed:  # a store without transactions has no such stage
-        commit_again()
+    commit_again = Once(lambda: save(Versioned(store), "again", **values), stage)
+    Repository(store).gc(keep_reflog="0", grace="1h", progress=commit_again)
+    commit_again(stage)  # a store without transactions has no such stage
     sound(store)
     fresh = Versioned(store)
-    assert fresh.head.id == committed[0]
-    assert fresh["shared"] == large(4)
-    assert [fresh[f"own/{number}"] for number in range(5)] == [f"value {n} " * 20 for n in range(5)]
+    assert (fresh.head.message, dict(fresh)) == ("again", values)
     Repository(store).gc(keep_reflog="0", grace="0")
     assert objects_of(store) == needed(store)
     sound(store)
@@ -428,20 +385,18 @@ def test_a_ref_onto_what_gc_removes_never_dangles(
     state.reset("HEAD~4")
     repo = Repository(store)
     repo.resolve(dead)  # so it is remembered, as in a program that runs for long
-    outcomes: list[bool] = []
+    moved: list[bool] = []
 
     def put() -> None:
-        try:
+        with suppress(refused):
             MOVES[move](repo, dead)
-            outcomes.append(True)
-        except refused:
-            outcomes.append(False)
+            moved.append(True)
 
-    Repository(store).gc(keep_reflog="0", grace="1h", progress=hooked(stage, put))
+    Repository(store).gc(keep_reflog="0", grace="1h", progress=Once(put, stage))
     sound(store)
     Repository(store).gc(keep_reflog="0", grace="0")
     sound(store)
-    if not outcomes or not outcomes[0]:
+    if not moved:
         with pytest.raises(refused):
             MOVES[move](repo, dead)
         sound(store)
@@ -464,8 +419,7 @@ def test_a_stale_handle_writes_what_it_needs(overlapping: bool) -> None:
     assert "more" in state.status().added
     state.discard()
     state.refresh()
-    state["more"] = large(77)
-    state.commit("fresh")
+    save(state, "fresh", more=large(77))
     sound(store)
     assert Versioned(store)["more"] == large(77)
 
@@ -513,13 +467,12 @@ def test_what_was_lost_and_is_there_again_is_kept() -> None:
     store = Memory()
     chain(store, 4)
     before = rows_of(store)
-    tree = Repository(store).resolve("HEAD~2").root
-    below = [f"o/{oid}" for oid in needed(store) if store.get(f"o/{oid}")[:1] in b"bi"]
-    store.delete(f"o/{tree}")
+    tree = f"o/{Repository(store).resolve('HEAD~2').root}"
+    store.delete(tree)
     Repository(store).fsck(repair=True)
-    store.set(f"o/{tree}", before[f"o/{tree}"])
+    store.set(tree, before[tree])
     Repository(store).gc()
-    assert all(key in store for key in below)
+    assert all(key in store for key, row in before.items() if key[:2] == "o/" and row[:1] in b"bi")
     assert objects_of(store) == needed(store)
     assert not list(store.keys("damaged/"))
     sound(store)
@@ -611,26 +564,23 @@ def test_gc_gives_the_room_back(tmp_path: Path, front: Callable[[Disk], KVStore]
 @pytest.mark.slow
 def test_others_go_on_while_room_is_given_back(tmp_path: Path) -> None:
     """A reader of SQLite keeps its snapshot, and a writer finds all that it wrote."""
-    with Disk(tmp_path / "store", durability="process") as disk:
+    with Disk(tmp_path / "store", durability="process") as disk, ThreadPoolExecutor() as threads:
         state = Versioned(disk)
         _fill(state, 40)
         kept = state.checkout("HEAD")
         reader = sqlite3.connect(tmp_path / "store" / "vstate.db", isolation_level=None)
         reader.execute("BEGIN")
         rows = reader.execute("SELECT count(*) FROM kv").fetchone()
-        beside = state.fork("beside")
-        stop = Event()
+        beside, stop = state.fork("beside"), Event()
 
         def write() -> None:
             while not stop.is_set():
-                beside["n"] = beside.get("n", 0) + 1
-                beside.commit()
+                save(beside, n=beside.get("n", 0) + 1)
 
-        writer = Thread(target=write)
-        writer.start()
+        writer = threads.submit(write)
         report = state.repo.gc(**CUT | {"branch": ["main", "beside"]})
         stop.set()
-        writer.join()
+        writer.result()
         assert report.removed_bytes > 10_000_000
         assert Versioned(disk, branch="beside")["n"] == beside["n"] > 0
         assert reader.execute("SELECT count(*) FROM kv").fetchone() == rows

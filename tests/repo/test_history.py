@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from bundle_files import save
 
 from vstate import InvalidInput, Memory, Versioned, events
 from vstate.repo.compare.details import details
@@ -13,8 +14,7 @@ def test_newest_first_with_limit() -> None:
     """The log runs from the newest commit to the first, and stops at the limit."""
     state = Versioned()
     for i in range(5):
-        state["k"] = i
-        state.commit(f"c{i}")
+        save(state, f"c{i}", k=i)
     assert [commit.message for commit in state.log()] == ["c4", "c3", "c2", "c1", "c0"]
     assert [commit.message for commit in state.log("HEAD~1", limit=2)] == ["c3", "c2"]
     assert list(state.log(limit=0)) == []
@@ -31,8 +31,7 @@ def test_a_limit_that_makes_no_sense(limit: Any) -> None:
         lambda: state.diff().details("k", limit=limit),
         lambda: details(1, 2, limit=limit),
     ]
-    state["k"] = 1
-    state.commit()
+    save(state, k=1)
     for call in calls:
         with pytest.raises(InvalidInput, match="limit is a whole number from 0 on"):
             call()
@@ -41,18 +40,13 @@ def test_a_limit_that_makes_no_sense(limit: Any) -> None:
 def test_log_of_a_key() -> None:
     """log(key=) yields the commits that set, changed or deleted the key, and no others."""
     state = Versioned()
-    state["other"] = 0
-    state.commit("before")
-    state["k"] = 1
-    state.commit("added")
-    state["other"] = 1
-    state.commit("elsewhere")
-    state["k"] = 2
-    state.commit("changed")
+    save(state, "before", other=0)
+    save(state, "added", k=1)
+    save(state, "elsewhere", other=1)
+    save(state, "changed", k=2)
     del state["k"]
     state.commit("deleted")
-    state["other"] = 2
-    state.commit("after")
+    save(state, "after", other=2)
     assert [c.message for c in state.log(key="k")] == ["deleted", "changed", "added"]
     assert [c.message for c in state.log(key="k", limit=1)] == ["deleted"]
     assert list(state.log(key="never")) == []
@@ -62,11 +56,8 @@ def test_log_of_a_key_through_a_merge() -> None:
     """A merge that takes a key from one side did not change it."""
     store = Memory()
     a, b = Versioned(store), Versioned(store)
-    a["a"] = 1
-    a.commit("set a")
-    b["b"] = 1
-    merge = b.commit("set b")
-    assert merge is not None
+    save(a, "set a", a=1)
+    merge = save(b, "set b", b=1)
     assert len(merge.parent_ids) == 2
     assert [c.message for c in b.log(key="a")] == ["set a"]
     assert [c.message for c in b.log(key="b")] == ["set b"]
@@ -102,11 +93,8 @@ def test_a_diff_reads_no_value() -> None:
 def test_equal_states_have_no_diff() -> None:
     """A state that changed and changed back has an empty, false diff, without reading a node."""
     state = Versioned()
-    state["k"] = [1]
-    state.commit()
-    state["k"] = [2]
-    state.commit()
-    state["k"] = [1]
-    state.commit()
+    save(state, k=[1])
+    save(state, k=[2])
+    save(state, k=[1])
     assert not state.diff("HEAD~2", "HEAD")
     assert state.checkout("HEAD").commit.root == state.checkout("HEAD~2").commit.root

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 import zstandard
+from bundle_files import save
 from sync_stores import Counted
 
 from vstate import Cache, CorruptStore, KVStore, Memory, Versioned
@@ -99,14 +100,11 @@ COMMITS = 100
 def history(store: KVStore) -> list[Commit]:
     """A hundred commits, and a branch that parted from them at the first; the log of the hundred."""
     with Versioned(store) as state:
-        state["i"] = -1
-        state.commit()
+        save(state, i=-1)
         with state.fork("side") as side:
-            side["side"] = True
-            side.commit()
+            save(side, side=True)
         for i in range(1, COMMITS):
-            state["i"] = i
-            state.commit(f"commit {i}")
+            save(state, f"commit {i}", i=i)
         return list(state.log())
 
 
@@ -276,8 +274,7 @@ def test_old_damage_stops_no_commit(small: None) -> None:
     store.delete_many([*rows(store), OBJECT_PREFIX + lost.id])
     with Versioned(store) as state:
         for i in range(COMMITS):
-            state["i"] = [i]
-            state.commit()
+            save(state, i=[i])
         assert rows(store)
 
 
@@ -289,8 +286,7 @@ def test_a_commit_reads_no_long_history(small: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(core, "_SEGMENT_SECONDS", 0)
     for _ in range(COMMITS):
         with Versioned(store) as state:
-            state["i"] = [state["i"]]
-            state.commit()
+            save(state, i=[state["i"]])
     assert not rows(store)
 
 

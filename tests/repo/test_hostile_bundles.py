@@ -19,6 +19,7 @@ from bundle_files import (
     parsed,
     parts_of,
     refs_of,
+    save,
     sealed,
     store_of,
     values_at,
@@ -38,11 +39,8 @@ def small() -> tuple[Mapping[str, bytes], bytes]:
     """A store of a few commits, and it as a bundle."""
     store = Memory()
     state = Versioned(store)
-    state["text"] = "word " * 40
-    state["long"] = Random(1).randbytes(17_000)[:16_500] * 1
-    state.commit("first")
-    state["n"] = 1
-    state.commit("second")
+    save(state, "first", text="word " * 40, long=Random(1).randbytes(17_000)[:16_500] * 1)
+    save(state, "second", n=1)
     state.tag("v1")
     return dict(store.items()), exported(store, "main", "v1")
 
@@ -299,8 +297,7 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(globals(), "TRAP", tmp_path / "sprung")
     store, target = Memory(), Memory()
     state = Versioned(store)
-    state["trap"] = [Trap(), "x" * 20_000]
-    state.commit("trap")
+    save(state, "trap", trap=[Trap(), "x" * 20_000])
     (tmp_path / "sprung").rmdir()  # the commit loads the first value of a class, before it is stored
     imported(target, exported(store))
     assert not (tmp_path / "sprung").exists()

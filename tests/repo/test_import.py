@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 import zstandard
-from bundle_files import chain, equal, exported, forged, imported, outcomes, parsed, refs_of, values_at, whole
+from bundle_files import (
+    chain,
+    equal,
+    exported,
+    forged,
+    imported,
+    outcomes,
+    parsed,
+    refs_of,
+    save,
+    values_at,
+    whole,
+)
 from sync_stores import Hooked, Once
 
 from vstate import Memory, Versioned
@@ -97,8 +109,7 @@ def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.Monke
     store = Memory()
     state = Versioned(store)
     for number in range(3):
-        state["key"] = "value " * number
-        state.commit(f"{number}")
+        save(state, f"{number}", key="value " * number)
     data = exported(store)
     trees = {key: value for key, value in store.items("o/") if value[:1] in b"tT"}
     moments = 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_files import save
 
 from vstate import CorruptObject, Memory, Versioned
 from vstate.errors import InvalidInput, NotFound
@@ -131,8 +132,7 @@ def test_an_interrupted_intake_continues(monkeypatch: pytest.MonkeyPatch) -> Non
     """A second call makes commits for the rest alone, and keys of others stay."""
     monkeypatch.setattr(intake, "BATCH_KEYS", 10)
     state = Versioned(Memory())
-    state["mine"] = 1
-    state.commit()
+    save(state, mine=1)
     values = {f"{i:02}": i for i in range(35)}
 
     def source(until: int) -> intake.Source:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from agent_stores import AgentStore
+from bundle_files import save
 from clock import standing_still
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,8 +73,7 @@ def test_a_branch_that_expired_leaves_no_labels(gone_by: Callable[[Repository], 
     with standing_still() as time:
         store = Memory()
         state = Versioned(store, branch="guest", ttl=60)
-        state["n"] = 1
-        state.commit()
+        save(state, n=1)
         state.repo.commit("guest", labels={"user": "ann"})
         time.pass_(61)
         repo = Repository(store)

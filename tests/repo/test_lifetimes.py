@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
+from bundle_files import save
 from clock import Time, standing_still
+from histories import needed, objects_of, opened
 from soak import sized
 
-from vstate import Disk, InvalidInput, KVStore, Memory, NotFound, RefMoved, StoreUnavailable, Versioned
+from vstate import InvalidInput, KVStore, Memory, NotFound, RefMoved, StoreUnavailable, Versioned
 from vstate.repo import Repository
 from vstate.testing import Faulty
 
@@ -21,13 +25,10 @@ def time() -> Iterator[Time]:
         yield time
 
 
-@pytest.fixture(params=["memory", "disk", "without transactions"])
+@pytest.fixture(params=["memory", "disk", "plain"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
-    if request.param == "disk":
-        with Disk(tmp_path / "store", durability="process") as disk:
-            yield disk
-    else:
-        yield Memory() if request.param == "memory" else Faulty(Memory(), atomic=False)
+    with opened(request.param, tmp_path) as store:
+        yield store
 
 
 def session(store: KVStore) -> Versioned:
@@ -35,13 +36,8 @@ def session(store: KVStore) -> Versioned:
 
 
 def committed(state: Versioned, **values: object) -> Versioned:
-    state.update(values)
-    assert state.commit("set") is not None
+    save(state, "set", **values)
     return state
-
-
-def objects(store: KVStore) -> int:
-    return len(list(store.keys("o/")))
 
 
 def whole(store: KVStore) -> None:
@@ -133,7 +129,7 @@ def test_a_branch_that_was_there(store: KVStore, time: Time) -> None:
 def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
     """One gc removes branch, row, policies, reflog and objects; objects of other branches stay."""
     main = committed(Versioned(store), main=1)
-    before = objects(store)
+    before = objects_of(store)
     state = committed(session(store), big=["x" * 3000, 1])
     state.set_policy("big", "union")
     for number in range(5):
@@ -142,40 +138,34 @@ def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
     time.pass_(60)
     dry = main.repo.gc(dry_run=True, grace="0")
     report = main.repo.gc(grace="0")
-    main.repo.gc(grace="0")  # without transactions, garbage is in the trash first
     assert dry.expired == report.expired == ("session",)
     assert dry.removed == report.removed or not store.transactional
-    left = [key for key, _ in store.items() if "session" in key]
-    assert left == []
-    fork = Versioned(store, branch="fork")
-    assert (fork["n"], fork["big"]) == (2, ["x" * 3000, 1])
+    assert [key for key in store.keys() if "session" in key] == []
+    assert dict(Versioned(store, branch="fork")) == {"n": 2, "big": ["x" * 3000, 1]}
     whole(store)
     main.delete_branch("fork")
-    main.repo.gc(keep_reflog="0", grace="0")
-    main.repo.gc(keep_reflog="0", grace="0")
-    assert objects(store) == before
+    for _ in range(2):  # without transactions, garbage is in the trash first
+        main.repo.gc(keep_reflog="0", grace="0")
+    assert objects_of(store) == before
     whole(store)
 
 
 def test_gc_after_it_was_begun_anew(store: KVStore, time: Time) -> None:
     """Objects of the old branch go, although a new branch has its name; the new reflog stays."""
     committed(session(store), big="x" * 3000)
-    only_old = objects(store)
     time.pass_(60)
     state = committed(session(store), k=1)
     committed(state, k=2)
-    assert objects(store) > only_old
     actions = [line.action for line in state.repo.refs.reflog("heads/session")]
     assert actions[:2] == ["commit: set"] * 2
     assert "branch: expired" in actions
     whole(store)
-    report = state.repo.gc(grace="0")
-    state.repo.gc(grace="0")
-    assert report.expired == ()
+    for _ in range(2):
+        assert state.repo.gc(grace="0").expired == ()
     lines = list(state.repo.refs.reflog("heads/session"))
     assert [line.action for line in lines] == ["commit: set"] * 2
     assert lines[-1].old is None
-    assert objects(store) == 4
+    assert objects_of(store) == needed(store)
     assert state.undo()
     assert state["k"] == 1
     whole(store)
@@ -227,10 +217,8 @@ def test_a_damaged_row(time: Time) -> None:
 @pytest.mark.parametrize("what", ["begun anew", "gc", "again"])
 def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
     """Fail at each store call: an expired branch never returns, and a new one is never taken for expired."""
-    step = sized(2, 1)
-    number = 1 + after - step  # a failure after a call is as one before the next
-    while True:
-        number += step
+    # A failure after a call is as one before the next.
+    for number in count(1 + after, sized(2, 1)):
         with standing_still() as time:
             memory = Memory()
             committed(Versioned(memory), main=1)
@@ -241,31 +229,25 @@ def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
             store.calls.clear()
             store.fail_at, store.after = number, after
             failed = True
-            try:
-                if what == "gc":
-                    state.repo.gc(grace="0")
-                else:
-                    committed(state, new=1)
+            with suppress(StoreUnavailable):
+                state.repo.gc(grace="0") if what == "gc" else committed(state, new=1)
                 failed = False
-            except StoreUnavailable:
-                pass
+            shown = dict(Versioned(memory, branch="session"))
             if what == "again":
-                shown = dict(Versioned(memory, branch="session"))
                 assert shown in ({"old": 1}, {"old": 1, "new": 1})
                 assert failed or "new" in shown
                 time.pass_(40)
                 assert failed or "new" in Versioned(memory, branch="session")
             else:
-                shown = dict(Versioned(memory, branch="session"))
                 assert shown in ({}, {"new": 1})
-                if not failed and what == "begun anew":
-                    assert shown == {"new": 1}
+                assert failed or what == "gc" or shown == {"new": 1}
                 store.fail_at = None
                 committed(Versioned(store, branch="session"), newer=2)
-                Repository(store).gc(grace="0")
-                Repository(store).gc(grace="0")
-                assert "old" not in Versioned(memory, branch="session")
-                assert Versioned(memory, branch="session")["newer"] == 2
+                for _ in range(2):
+                    Repository(store).gc(grace="0")
+                shown = dict(Versioned(memory, branch="session"))
+                assert "old" not in shown
+                assert shown["newer"] == 2
             whole(Faulty(memory, atomic=atomic))
         if number > len(store.calls) and not failed:
             break
@@ -287,10 +269,8 @@ def test_another_time_for_a_branch_that_has_one(store: KVStore, time: Time) -> N
 
 def test_a_renamed_branch_expires_in_the_handle_that_renamed_it(store: KVStore, time: Time) -> None:
     """The handle remembers the lifetime that came with the new name."""
-    old = committed(session(store), n=1).head
-    new = committed(Versioned(store), main=1).head
-    assert old is not None
-    assert new is not None
+    old = save(session(store), n=1)
+    new = save(Versioned(store), main=1)
     repo = Repository(store)
     repo.rename_branch("session", "other")
     time.pass_(60)
@@ -301,9 +281,7 @@ def test_a_renamed_branch_expires_in_the_handle_that_renamed_it(store: KVStore, 
 def test_a_lost_race_tells_nothing_of_a_lifetime(store: KVStore, time: Time) -> None:
     """After a failed move, another writer may put the branch on the same commit with an end."""
     main = Versioned(store)
-    old, new = committed(main, n=1).head, committed(main, n=2).head
-    assert old is not None
-    assert new is not None
+    old, new = save(main, n=1), save(main, n=2)
     loser, winner = Repository(store).refs, Repository(store).refs
     assert not loser.compare_and_swap("heads/session", expected=old.oid, new=new.oid, action="too early")
     winner.lifetimes.wanted["heads/session"] = 60_000_000

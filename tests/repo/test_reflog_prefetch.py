@@ -8,6 +8,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from bundle_files import save
 from sync_stores import Counted
 
 from vstate import CorruptObject, KVStore, Memory, StoreUnavailable, Versioned
@@ -80,8 +81,7 @@ def history(store: KVStore, commits: int, branch: str = "main") -> list[str]:
     """Commit so often; the ids, newest first."""
     with Versioned(store, branch=branch) as state:
         for i in range(commits):
-            state["i"] = (branch, i)
-            state.commit(f"{i}")
+            save(state, f"{i}", i=(branch, i))
         return [commit.id for commit in state.log()]
 
 
@@ -101,8 +101,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Remote:
         clock = Clock(patch)
         for i in range(COMMITS):
             clock.now += SECOND // 1000
-            state["i"] = ("main", i)
-            state.commit(f"{i}")
+            save(state, f"{i}", i=("main", i))
     return store
 
 
@@ -176,10 +175,8 @@ def test_the_commits_since_the_head_of_another_branch_come_in_few_trips() -> Non
     with Versioned(store) as state:
         fork = state.fork("other")
         for i in range(50):
-            fork["j"] = i
-            fork.commit()
-            state["i"] = i
-            state.commit()
+            save(fork, j=i)
+            save(state, i=i)
         expected = ids(state)[:50]
     assert store.during(lambda: log_since(store, "other")) <= 32
     assert store.answer == expected
@@ -190,8 +187,7 @@ def test_a_handle_that_is_far_behind_commits_in_few_round_trips() -> None:
     """The walk back to the base of a commit that lost a race is a walk like any other."""
     store = Remote()
     with Versioned(store) as stale:
-        stale["mine"] = 0
-        stale.commit()
+        save(stale, mine=0)
         history(store, COMMITS)
         stale["mine"] = 1
         assert store.during(stale.commit) <= 40
@@ -206,8 +202,7 @@ def test_a_merge_of_long_branches_takes_few_round_trips() -> None:
     with Versioned(store) as state:
         state.fork("other").close()
         for i in range(COMMITS // 2):
-            state["i"] = i
-            state.commit()
+            save(state, i=i)
     history(store, COMMITS // 2, "other")
     with Versioned(store) as state:
         state.set_policy("", "ours")
@@ -233,8 +228,7 @@ def test_commits_are_compared_in_few_round_trips(compare: Callable[[Versioned], 
     with Versioned(here) as state:
         state.update({f"{i}": 0 for i in range(keys - 1)})
         for i in range(COMMITS):
-            state["i"] = i
-            state.commit()
+            save(state, i=i)
         expected = compare(state)
     there.set_many(dict(here.items()))
     with Versioned(there) as state:
@@ -390,8 +384,7 @@ def test_at_any_pace(pause: Callable[[int], float], monkeypatch: pytest.MonkeyPa
     with Versioned(store) as state:
         for i in range(COMMITS):
             clock.now += int(pause(i) * SECOND)
-            state["i"] = i
-            state.commit()
+            save(state, i=i)
     with Versioned(store) as state:
         assert store.during(lambda: ids(state)) <= 150
         assert store.listed < 10 * COMMITS

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import damaged_stores
 import pytest
+from bundle_files import save
 from damaged_stores import (
     TEXT,
     Shuffled,
@@ -95,8 +96,7 @@ def test_writing_the_same_again_heals(filled: Mapping[str, bytes]) -> None:
     assert lost(store, right)
     Repository(store).fsck(repair=True)
     state = Versioned(store)
-    state["again"] = TEXT
-    state.commit("again")
+    save(state, "again", again=TEXT)
     assert lost(store, right) == set()
     report = Repository(store).fsck(repair=True)
     assert report.ok
@@ -110,11 +110,9 @@ def test_damage_in_the_past_moves_no_branch(filled: Mapping[str, bytes]) -> None
     key = f"o/{ObjectId.of(BLOB, ('changed' * 30).encode())}"
     assert second.message.startswith("second")
     state = Versioned(store)
-    state["k001"] = 1
-    state.commit("later")
+    save(state, "later", k001=1)
     side = Versioned(store, branch="side")
-    side["k001"] = 1
-    side.commit("later")
+    save(side, "later", k001=1)
     store.delete(key)
     report = Repository(store).fsck(repair=True)
     assert report.ok
@@ -173,8 +171,7 @@ def test_nothing_whole_is_left_alone() -> None:
     state = Versioned(store)
     state["always"] = TEXT
     for number in range(3):
-        state["n"] = number
-        state.commit(f"{number}")
+        save(state, f"{number}", n=number)
     state.tag("v1")
     ref = store.get("r/heads/main")
     store.delete(f"o/{ObjectId.of(BLOB, TEXT.encode())}")
@@ -268,8 +265,7 @@ def test_repair_of_a_sound_store_writes_nothing(filled: Mapping[str, bytes]) -> 
 def committed(store: KVStore, count: int) -> list[ObjectId]:
     with Versioned(store, branch="main") as state:
         for number in range(count):
-            state["k"] = [number] * 50
-            state.commit(f"c{number}")
+            save(state, f"c{number}", k=[number] * 50)
         return [commit.oid for commit in state.log()][::-1]
 
 
@@ -293,16 +289,12 @@ def test_a_branch_does_not_go_to_what_was_merged_into_it() -> None:
     """The first parents, which the branch itself was at, come before all other ancestors."""
     store = Memory()
     state = Versioned(store)
-    state["base"] = 1
-    state.commit("base")
+    save(state, "base", base=1)
     side = state.fork("side")
-    state["mine"] = 1
-    state.commit("mine")
-    side["theirs"] = 1
-    side.commit("theirs")
+    save(state, "mine", mine=1)
+    save(side, "theirs", theirs=1)
     state.merge("side", message="merge")
-    state["more"] = TEXT
-    state.commit("tip")
+    save(state, "tip", more=TEXT)
     for commit in list(state.log(limit=2)):
         store.delete(f"o/{commit.root}")
     assert Repository(store).fsck(repair=True).ok
@@ -313,20 +305,16 @@ def test_what_was_merged_is_better_than_nothing() -> None:
     """If no commit of the branch's own is whole, the branch goes to a merged one."""
     store = Memory()
     state = Versioned(store)
-    state["base"] = TEXT
-    state.commit("base")
+    save(state, "base", base=TEXT)
     side = state.fork("side")
     del side["base"]
-    side["theirs"] = 1
-    theirs = side.commit("theirs")
-    state["mine"] = 1
-    state.commit("mine")
+    theirs = save(side, "theirs", theirs=1)
+    save(state, "mine", mine=1)
     state.merge("side", message="merge")
     assert state.head is not None
     store.delete(f"o/{ObjectId.of(BLOB, TEXT.encode())}")
     store.delete(f"o/{state.head.root}")
     Repository(store).fsck(repair=True)
-    assert theirs is not None
     assert Repository(store).branch("main").oid == theirs.oid
 
 
@@ -355,9 +343,7 @@ def test_a_lost_ref_to_what_is_not_whole(filled: Mapping[str, bytes]) -> None:
     """A branch goes to its newest whole commit; a tag moves to no other commit."""
     store = copy(filled)
     state = Versioned(store)
-    state["text"] = "lost " * 50
-    head = state.commit("head")
-    assert head is not None
+    head = save(state, "head", text="lost " * 50)
     state.tag("v2")
     store.delete_many([f"o/{head.root}", "r/heads/main", "r/tags/v2"])
     report = Repository(store).fsck(repair=True)
@@ -601,8 +587,7 @@ def test_an_unreadable_row_that_is_written_anew_stays(filled: Mapping[str, bytes
     healed: list[bool] = []
     memory = copy(filled)
     state = Versioned(memory)
-    state["other"] = "value " * 100
-    state.commit("other")
+    save(state, "other", other="value " * 100)
     key = f"o/{ObjectId.of(BLOB, b'value ' * 100)}"
     Repository(Unreadable(memory, atomic=exclusive)).fsck(repair=True)
     assert healed

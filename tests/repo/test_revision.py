@@ -7,6 +7,7 @@ from itertools import count, pairwise
 from types import SimpleNamespace
 
 import pytest
+from bundle_files import save
 from graphs import built
 
 from vstate import Memory, Versioned
@@ -21,8 +22,7 @@ def state() -> Versioned:
     """Commits c0 to c4 on main."""
     state = Versioned()
     for i in range(5):
-        state["k"] = i
-        state.commit(f"c{i}")
+        save(state, f"c{i}", k=i)
     return state
 
 
@@ -217,8 +217,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Versioned]:
     state = Versioned()
     for number in range(4):
         monkeypatch.setattr(Clock, "moment", datetime(2026, 11, 20, 9 + number, tzinfo=UTC))
-        state["k"] = number
-        state.commit(f"c{number}")
+        save(state, f"c{number}", k=number)
     monkeypatch.setattr(Clock, "moment", datetime(2026, 11, 20, 13, tzinfo=UTC))
     state.reset("HEAD~3")
     monkeypatch.setattr(Clock, "moment", datetime(2026, 11, 20, 14, 30, tzinfo=UTC))

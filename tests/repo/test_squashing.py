@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from bundle_files import save
 from sync_stores import Hooked, Once
 
 from vstate import Disk, Memory, Versioned
@@ -55,10 +56,8 @@ def test_histories_that_were_merged_in_go_too() -> None:
     """The history is one line afterwards, also if no more than `keep` commits lie on it."""
     state = told(Memory(), 2)
     side = state.fork("side")
-    side["side"] = 1
-    side.commit("side")
-    state["main"] = 1
-    state.commit("more")
+    save(side, "side", side=1)
+    save(state, "more", main=1)
     state.merge("side")
     for keep in (3, 2):
         state.repo.squash("main", keep=keep)
@@ -77,8 +76,7 @@ def test_the_rest_goes_with_gc(tmp_path: Path) -> None:
     state.repo.gc(keep_reflog="0s")
     assert [commit.message for commit in state.repo.log("main")] == ["c5", "pruned"]
     state.refresh()
-    state["more"] = 1
-    state.commit("more")
+    save(state, "more", more=1)
     assert Repository(store).fsck().ok
     assert dict(Versioned(store)) == {**{f"k{n}": n for n in range(6)}, "more": 1}
 
@@ -181,8 +179,7 @@ def test_a_watch_goes_on(tmp_path: Path) -> None:
     watch = state.watch()
     state.repo.squash("main", keep=1)
     state.refresh()
-    state["next"] = 1
-    state.commit("next")
+    save(state, "next", next=1)
     key, change, _ = next(watch)
     assert (key, change.new) == ("next", 1)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_files import save
 
 from vstate import (
     CorruptObject,
@@ -57,8 +58,7 @@ def fill(store: KVStore) -> None:
             state.update({f"k{i}": f"s{turn} {i}" * 40 for i in range(40)})
             state.commit(f"side {turn}")
         state.switch("main")
-        state["b"] = 2
-        state.commit("two")
+        save(state, "two", b=2)
 
 
 OPERATIONS: dict[str, Callable[[KVStore], Any]] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from bundle_files import chain, equal, large, refs_of, whole
+from bundle_files import chain, equal, large, refs_of, save, whole
 from histories import opened
 from sync_stores import cloned, push, statuses
 
@@ -110,8 +110,7 @@ def test_a_push_brings_a_branch_with_all_that_it_needs(target: KVStore) -> None:
     assert report.objects == len(list(store.keys("o/"))) == report.refs[0].objects
     assert report.bytes == sum(len(value) for _, value in target.items("o/"))
     side = state.fork("side", "HEAD~2")
-    side["other"] = large(5)
-    side.commit("aside")
+    save(side, "aside", other=large(5))
     state.merge("side")
     report = push(store, target)
     assert statuses(report) == {"heads/main": "moved"}
@@ -177,14 +176,12 @@ def test_a_clone_of_a_path_has_a_remote(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir("/")
     with Versioned(tmp_path / "here") as here, Versioned(tmp_path / "there") as there:
         assert here.repo.remotes.list() == {"origin": str(tmp_path / "there")}
-        here["b"] = 2
-        head = here.commit("two")
+        head = save(here, "two", b=2)
         assert statuses(here.push()) == {"heads/main": "moved"}
         assert here.repo.resolve("origin/main") == head
         there.refresh()
         assert there["b"] == 2
-        there["c"] = 3
-        there.commit("three")
+        save(there, "three", c=3)
         assert here.pull().strategy == "fast-forward"
         assert here["c"] == 3
         assert here.repo.fetch().refs[0].status == "unchanged"
@@ -338,10 +335,8 @@ def test_a_pull_merges_by_the_policies_of_the_branch() -> None:
     assert other.push(store).refs[0].status == "moved"
     assert state.pull(other.store).strategy == "up-to-date"
     assert state["n"] == 22
-    state["free"] = 1
-    state.commit("mine")
-    other["free"] = 2
-    other.commit("theirs")
+    save(state, "mine", free=1)
+    save(other, "theirs", free=2)
     before = refs_of(store)
     with pytest.raises(MergeConflict) as caught:
         state.pull(other.store)
@@ -367,14 +362,11 @@ def rewrite(state: Versioned, onto: Sequence[Commit]) -> None:
 def test_a_pull_brings_nothing_back(keeps: int, side: str, tmp_path: Path) -> None:
     """A branch that dropped history is not merged, also at the next pull; reset and merge are the ways on."""
     there = Versioned(tmp_path / "there")
-    there["a"] = 1
-    first = there.commit("first")
-    there["secret"] = "s"
-    there.commit("second")
+    first = save(there, "first", a=1)
+    save(there, "second", secret="s")
     clone(tmp_path / "there", tmp_path / "here")
     here = Versioned(tmp_path / "here")
-    here["mine"] = 1
-    here.commit("mine")
+    save(here, "mine", mine=1)
     rewrite(here if side == "here" else there, [first][:keeps] if first else [])
     before = here.head
     for _ in range(2):
@@ -385,8 +377,7 @@ def test_a_pull_brings_nothing_back(keeps: int, side: str, tmp_path: Path) -> No
     assert caught.value.theirs == there.head.id
     for go_on, strategy in ((here.merge, "merge"), (here.reset, "fast-forward")):
         go_on("origin/main")
-        there["more"] = strategy
-        there.commit("more")
+        save(there, "more", more=strategy)
         assert here.pull().strategy == strategy
     assert ("secret" in here) is (side == "here")
     there.close()
@@ -415,8 +406,7 @@ def test_a_pull_builds_on_no_commit_that_is_not_trusted() -> None:
     with pytest.raises(UntrustedCommit):
         state.pull(store)
     assert refs_of(state.store) == {}
-    state["a"] = 1
-    state.commit("signed")
+    save(state, "signed", a=1)
     with pytest.raises(UntrustedCommit):
         state.pull(store)
 
@@ -440,8 +430,7 @@ def test_a_history_that_was_cut_off_there_comes_back_with_a_branch() -> None:
     assert [c.id for c in Versioned(target, branch="main").log()][:1] == [state.head and state.head.id]
     assert other.fsck().ok
     empty = Versioned(target, branch="empty")
-    empty["x"] = 1
-    empty.commit("x")
+    save(empty, "x", x=1)
     other.checkout("empty")
     for name in ("main", "other"):
         other.delete_branch(name)

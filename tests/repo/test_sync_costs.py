@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bundle_files import chain, equal, large, refs_of, whole
+from bundle_files import chain, equal, large, refs_of, save, whole
 from sync_stores import Counted, cloned, push
 
 from vstate import Memory, Versioned
@@ -39,13 +39,10 @@ def test_only_what_differs_is_sent() -> None:
     store = Memory()
     state = chain(store, 3)
     state.update({f"key/{i:04}": f"value {i}" * 30 for i in range(3000)})
-    state["long"] = [f"message {i}" for i in range(30_000)]
-    state["block"] = large(1, 3_000_000)
-    state.commit("many")
+    save(state, "many", long=[f"message {i}" for i in range(30_000)], block=large(1, 3_000_000))
     target, another = cloned(store), cloned(store)
     state["long"].append("one more")
-    state["renamed"] = state.pop("key/0100")
-    state.commit("little")
+    save(state, "little", renamed=state.pop("key/0100"))
     before = set(target.keys("o/"))
     new = {key: value for key, value in store.items("o/") if key not in before}
     report = push(store, target)
@@ -62,8 +59,7 @@ def ten_more(store: Memory, target: Memory, number: int) -> tuple[Counted, Count
     state = Versioned(store)
     for i in range(10):
         state[f"key/{number + i:06}"] = number + i
-        state["last"] = f"text {number + i} " * 20
-        state.commit(f"{number + i}")
+        save(state, f"{number + i}", last=f"text {number + i} " * 20)
     here, there = Counted(store), Counted(target)
     return here, there, push(here, there)
 
@@ -117,8 +113,7 @@ def test_a_long_history_is_not_fetched_one_commit_after_the_other() -> None:
     store = Memory()
     state = Versioned(store)
     for i in range(1000):
-        state["i"] = i
-        state.commit(f"{i}")
+        save(state, f"{i}", i=i)
     there = Counted(store)
     copy = cloned(there)
     assert refs_of(copy) == refs_of(store)
@@ -143,8 +138,7 @@ def test_branches_of_others_are_not_read_for_a_push_of_one_s_own() -> None:
     for number in range(5):
         other = Versioned(target).fork(f"other-{number}")
         for i in range(20):
-            other["x"] = (number, i)
-            other.commit("elsewhere")
+            save(other, "elsewhere", x=(number, i))
     there = Counted(target)
     push(store, there)
     assert there.calls.count("get") + there.calls.count("get_many") <= 10
@@ -158,8 +152,7 @@ def test_a_new_branch_of_a_store_that_went_on_sends_what_is_new() -> None:
     target = cloned(store)
     chain(target, 5, start=300)
     state = Versioned(store).fork("mine")
-    state["mine"] = 1
-    state.commit("mine")
+    save(state, "mine", mine=1)
     there = Counted(target)
     report = push(store, there, "mine")
     assert report.objects <= 5

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from bundle_files import chain, equal, large, refs_of, store_of, values_at, whole
+from bundle_files import chain, equal, large, refs_of, save, store_of, values_at, whole
 from histories import opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,8 +139,7 @@ def test_interrupted_at_every_call_of_a_clone(small_batches: None, tmp_path: Pat
     """A repeated clone goes on; only a complete one is refused."""
     with Versioned(tmp_path / "there") as state:
         for i in range(4):
-            state["k"] = i
-            state.commit(f"{i}")
+            save(state, f"{i}", k=i)
         state.tag("v1")
         state.fork("side")
         right = refs_of(state.store)
@@ -205,8 +204,7 @@ def test_of_two_pushers_one_wins_and_the_other_is_told() -> None:
     target, second = cloned(store), cloned(store)
     chain(store, 1, start=10)
     state = Versioned(second)
-    state["mine"] = 1
-    state.commit("mine")
+    save(state, "mine", mine=1)
     with pytest.raises(Diverged):
         push(second, Hooked(target, Once(lambda: push(store, target), "r/heads/main")))
     assert refs_of(target) == refs_of(store)
@@ -332,8 +330,7 @@ def test_histories_at_random_end_equal(steps: list[tuple[str, int, int]], atomic
     memories = [Memory() for _ in range(3)]
     stores = [Faulty(memory, atomic=atomic) for memory in memories]
     first = Versioned(stores[0])
-    first["shared"] = 0
-    first.commit("first")
+    save(first, "first", shared=0)
     for store in stores[1:]:
         clone(stores[0], store)
     states = [Versioned(store, branch="main") for store in stores]

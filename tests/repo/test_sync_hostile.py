@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from bundle_files import chain, large, refs_of, whole
+from bundle_files import chain, large, refs_of, save, whole
 from sync_stores import cloned, push, statuses
 
 from vstate import Memory, Versioned
@@ -138,8 +138,7 @@ def test_an_index_that_says_the_wrong_length_is_refused(levels: int) -> None:
     value = large(1, 200_000)
     repo = Repository(store)
     state = Versioned(store, branch="main")
-    state["value"] = value
-    state.commit("value")
+    save(state, "value", value=value)
     indexes = [key for key, row in store.items("o/") if row[:1] in b"iI"]
     bodies = {key: repo.objects.read(INDEX, bytes.fromhex(key[2:])) for key in indexes}
     length = len(value)
@@ -162,8 +161,7 @@ def test_what_is_made_up_keeps_nothing_else_out() -> None:
     store = Memory()
     state = Versioned(store, branch="main")
     for number in range(80):
-        state["small"] = number
-        state.commit()
+        save(state, small=number)
     for number in range(300):
         key = f"reflog/heads/main:7{'f' * 15}{number:08x}"
         store.set(key, b"junk" if number % 2 else encode([None, bytes(32), "x"]))

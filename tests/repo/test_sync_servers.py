@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bundle_files import chain, large, refs_of, values_at
+from bundle_files import chain, large, refs_of, save, values_at
 from sync_stores import push
 
 from vstate import Disk, Memory, Versioned, open_store
@@ -20,20 +20,17 @@ def test_there_and_back(server_url: str, tmp_path: Path, monkeypatch: pytest.Mon
     store = Memory()
     state = chain(store, 12)
     state.set_policy("small", "theirs")
-    state["large"] = large(1, 300_000)
-    state.commit("large")
+    save(state, "large", large=large(1, 300_000))
     state.repo.remotes.add("origin", "${PLACE}")
     state.push(create=True)
     clone("${PLACE}", tmp_path / "copy")
     with Versioned(Disk(tmp_path / "copy", create=False)) as copy:
         assert copy.policies() == {"small": "theirs"}
         assert dict(copy) == dict(state)
-        copy["small"] = "copy"
-        copy.commit("copy")
+        save(copy, "copy", small="copy")
         copy.push()
         state["own"] = 1
-        state["small"] = "state"
-        state.commit("own")
+        save(state, "own", small="state")
         with pytest.raises(Diverged):
             state.push()
         assert state.pull().strategy == "merge"

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from bundle_files import save
 from histories import opened
 
 from vstate import Memory, Versioned
@@ -75,8 +76,7 @@ def test_writers_of_one_branch_lose_nothing(store: KVStore) -> None:
 
 def test_a_handle_finds_the_commit_as_that_of_another_writer(store: KVStore) -> None:
     state = Versioned(store, branch="main")
-    state["mine"] = 1
-    state.commit()
+    save(state, mine=1)
     state["mine"] = 2
     Repository(store).commit("main", set={"theirs": 1})
     state.commit()
