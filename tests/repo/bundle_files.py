@@ -20,8 +20,9 @@ def large(number: int, length: int = 30_000) -> bytes:
     return Random(7).randbytes(length) + number.to_bytes(4, "big") + Random(8).randbytes(length // 2)
 
 
-def save(state: Versioned, message: str = "", **values: object) -> Commit:
-    """Set these values, and commit."""
+def save(state: Versioned | KVStore, message: str = "", **values: object) -> Commit:
+    """Set these values, and commit; in a store, on the branch of HEAD."""
+    state = Versioned(state) if isinstance(state, KVStore) else state
     state.update(values)
     made = state.commit(message)
     assert made is not None

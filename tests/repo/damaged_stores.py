@@ -133,6 +133,13 @@ def check_clean(store: KVStore, **options: bool) -> FsckReport:
     return report
 
 
+def mended(store: KVStore) -> FsckReport:
+    """The report of a repair, after which all is well."""
+    report = Repository(store).fsck(repair=True)
+    assert report.ok, str(report)
+    return report
+
+
 def messages(store: KVStore, branch: str = "main") -> list[str]:
     return [commit.message.split()[0] for commit in Repository(store).log(branch)]
 

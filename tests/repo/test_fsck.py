@@ -613,8 +613,7 @@ def test_closing_the_store_ends_a_check_of_its_file(tmp_path: Path) -> None:
 def test_many_rows_that_make_no_sense_are_told_in_linear_time() -> None:
     """Twenty thousand damaged lines take seconds and not minutes."""
     store = Memory()
-    state = Versioned(store)
-    save(state, "c", k=1)
+    save(store, "c", k=1)
     store.set_many({f"reflog/heads/main:{i:016x}00000000": b"x" for i in range(20_000)})
     began = time.process_time()
     assert Repository(store).fsck().damaged == 20_000

@@ -296,8 +296,7 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Neither an export nor an import runs code that loading a value would run."""
     monkeypatch.setitem(globals(), "TRAP", tmp_path / "sprung")
     store, target = Memory(), Memory()
-    state = Versioned(store)
-    save(state, "trap", trap=[Trap(), "x" * 20_000])
+    save(store, "trap", trap=[Trap(), "x" * 20_000])
     (tmp_path / "sprung").rmdir()  # the commit loads the first value of a class, before it is stored
     imported(target, exported(store))
     assert not (tmp_path / "sprung").exists()

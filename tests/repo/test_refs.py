@@ -286,8 +286,7 @@ def test_a_rename_that_failed_goes_on_when_it_is_called_again(after: bool, atomi
     """If any call of the store fails, a repeated rename leaves one branch: the new name, with HEAD on it."""
     for fail_at in count(1):
         memory = Memory()
-        state = Versioned(memory)
-        commit = save(state, a=1)
+        commit = save(memory, a=1)
         faulty = Faulty(memory, fail_at, after=after, atomic=atomic)
         raised = False
         try:

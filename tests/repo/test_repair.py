@@ -17,6 +17,7 @@ from damaged_stores import (
     damaged,
     encrypted,
     lost,
+    mended,
     messages,
     place_of,
     spoil,
@@ -58,8 +59,7 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], k
     key = f"o/{oid}"
     value = damaged(filled[key], how, b"")
     store.transact({key: value}, {})
-    report = Repository(store).fsck(repair=True)
-    assert report.ok, str(report)
+    report = mended(store)
     assert report.damaged == 1
     assert report.broken == ()
     assert any(line.startswith("branch main: it is at ") for line in report.repaired)
@@ -95,11 +95,9 @@ def test_writing_the_same_again_heals(filled: Mapping[str, bytes]) -> None:
     right = states(filled)
     assert lost(store, right)
     Repository(store).fsck(repair=True)
-    state = Versioned(store)
-    save(state, "again", again=TEXT)
+    save(store, "again", again=TEXT)
     assert lost(store, right) == set()
-    report = Repository(store).fsck(repair=True)
-    assert report.ok
+    mended(store)
     assert not list(store.keys("damaged/"))
 
 
@@ -114,8 +112,7 @@ def test_damage_in_the_past_moves_no_branch(filled: Mapping[str, bytes]) -> None
     side = Versioned(store, branch="side")
     save(side, "later", k001=1)
     store.delete(key)
-    report = Repository(store).fsck(repair=True)
-    assert report.ok
+    report = mended(store)
     assert report.broken == ()
     assert messages(store)[0] == "later"
     assert {item.key for item in report.lost} == {"k001"}
@@ -131,8 +128,7 @@ def test_a_lost_commit_ends_the_history_there(filled: Mapping[str, bytes]) -> No
     store.delete(f"o/{second.oid}")
     with pytest.raises(CorruptObject):
         messages(store)
-    report = Repository(store).fsck(repair=True)
-    assert report.ok, str(report)
+    mended(store)
     assert messages(store) == ["fourth", "merged", "third", "on"]
     repo = Repository(store)
     assert {c.message for c in repo.log("main") if repo.history.is_shallow(c)} == {"third", "on the side"}
@@ -151,8 +147,7 @@ def test_one_lost_parent_of_a_merge(filled: Mapping[str, bytes]) -> None:
     side = Repository(store).branch("side")
     Repository(store).delete_branch("side")
     store.delete(f"o/{side.oid}")
-    report = Repository(store).fsck(repair=True)
-    assert report.ok, str(report)
+    mended(store)
     assert messages(store) == ["fourth", "merged", "third", "second", "first"]
 
 
@@ -202,8 +197,7 @@ def test_a_detached_head_goes_to_a_whole_commit(filled: Mapping[str, bytes]) -> 
     assert head is not None
     tree_key = f"o/{repo.objects.commit(head).root}"
     store.delete(tree_key)
-    report = Repository(store).fsck(repair=True)
-    assert report.ok, str(report)
+    mended(store)
     now = Repository(store).refs.head()
     assert now.branch is None
     assert Repository(store).resolve("HEAD").message.startswith("second")
@@ -218,7 +212,7 @@ def test_a_writer_that_is_faster_wins(filled: Mapping[str, bytes]) -> None:
     assert overtake.done
     assert any("somebody has moved it meanwhile" in line for line in report.left)
     assert messages(memory) == ["first"]
-    assert Repository(memory).fsck(repair=True).ok
+    mended(memory)
 
 
 @pytest.mark.parametrize("moment", ["r/heads/main", "o/"])
@@ -280,7 +274,7 @@ def test_the_newest_line_of_the_reflog_is_the_one_of_the_latest_time() -> None:
             state.delete_tag("t")
     store.delete(f"o/{tip}")
     store.set("r/tags/t", b"?")
-    assert Repository(store).fsck(repair=True).ok
+    mended(store)
     assert Repository(store).branch("main").oid == whole
     assert Repository(store).resolve("t").message == "c3"
 
@@ -297,7 +291,7 @@ def test_a_branch_does_not_go_to_what_was_merged_into_it() -> None:
     save(state, "tip", more=TEXT)
     for commit in list(state.log(limit=2)):
         store.delete(f"o/{commit.root}")
-    assert Repository(store).fsck(repair=True).ok
+    mended(store)
     assert dict(Versioned(store)) == {"base": 1, "mine": 1}
 
 
@@ -333,7 +327,7 @@ def test_a_lost_ref_is_found_by_its_reflog(filled: Mapping[str, bytes], ref: str
     report = Repository(store).fsck()
     assert report.broken == (ref,)
     assert [damage.id for damage in report.damage] == [f"r/{ref}"]
-    assert Repository(store).fsck(repair=True).ok
+    mended(store)
     assert Repository(store).refs.all() == before
     assert Repository(store).refs.head().branch == "main"
     check_clean(store)
@@ -429,7 +423,7 @@ def test_refs_that_cannot_be_read_are_put_back(filled: Mapping[str, bytes]) -> N
     report = Repository(store).fsck()
     assert set(report.broken) == {"heads/main", "tags/v1", "HEAD"}
     assert {damage.id for damage in report.damage} == {"r/heads/main", "r/tags/v1", "r/HEAD", "gc"}
-    assert Repository(store).fsck(repair=True).ok
+    mended(store)
     assert {ref: oid for ref, oid in Repository(store).refs.all().items() if ref != "HEAD"} == before
     assert Repository(store).refs.head().branch == "main"
     check_clean(store)
@@ -467,8 +461,7 @@ def test_what_was_before_a_lost_commit_outlives_gc(logged: bool) -> None:
     if not logged:
         store.delete_many(list(store.keys("reflog/")))
     store.delete(f"o/{ids[8]}")
-    report = Repository(store).fsck(repair=True)
-    assert report.ok, str(report)
+    report = mended(store)
     name = f"fsck/{ids[7].short}"
     assert any(name in line for line in report.repaired)
     assert messages(store) == ["c9"]
@@ -483,8 +476,7 @@ def test_several_lost_commits_each_leave_what_was_before(filled: Mapping[str, by
     ids = committed(store, 12)
     store.delete_many([f"o/{ids[i]}" for i in (9, 8, 4)])
     store.delete_many([key for key in store.keys("reflog/") if key < sorted(store.keys("reflog/"))[6]])
-    report = Repository(store).fsck(repair=True)
-    assert report.ok, str(report)
+    mended(store)
     assert list(Repository(store).tags()) == sorted(f"fsck/{ids[i].short}" for i in (7, 3))
     Repository(store).gc(keep_reflog="0s")
     for i in (0, 3, 5, 7, 10, 11):
@@ -586,8 +578,7 @@ def test_an_unreadable_row_that_is_written_anew_stays(filled: Mapping[str, bytes
 
     healed: list[bool] = []
     memory = copy(filled)
-    state = Versioned(memory)
-    save(state, "other", other="value " * 100)
+    save(memory, "other", other="value " * 100)
     key = f"o/{ObjectId.of(BLOB, b'value ' * 100)}"
     Repository(Unreadable(memory, atomic=exclusive)).fsck(repair=True)
     assert healed
@@ -625,8 +616,7 @@ def test_one_wrong_child_costs_no_other_key() -> None:
 
     before = readable()
     assert 1000 < len(before) < 3000
-    report = Repository(store).fsck(repair=True)
-    assert report.ok
+    report = mended(store)
     assert [(item.commit, item.key) for item in report.lost] == [(commit.id, None)]
     assert report.lost[0].what.startswith(f"{3000 - len(before):,} keys from {root.keys[-1]!r}")
     assert Repository(store).branch("main").oid == new.oid
@@ -686,7 +676,7 @@ def test_a_branch_does_not_go_back_to_what_was_undone(how: Callable[[Versioned],
     how(Versioned(store, branch="main"))
     key = f"o/{ids[3]}"
     store.set(key, damaged(store.get(key) or b"", "flipped", b"") or b"")
-    assert Repository(store).fsck(repair=True).ok
+    mended(store)
     assert messages(store) == ["c2", "c1", "c0"]
 
 
