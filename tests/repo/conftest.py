@@ -8,6 +8,7 @@ import pytest
 from damaged_stores import fill
 
 from vstate import Memory
+from vstate.repo.exchange import bundle_export, transfer
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +21,7 @@ def filled() -> Mapping[str, bytes]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is pushed or fetched goes in many small batches."""
-    from vstate.repo.exchange import transfer
-
+    """What is pushed or fetched goes in many small batches, and a bundle has many small frames."""
+    monkeypatch.setattr(bundle_export, "FRAME_BYTES", 5_000)
     monkeypatch.setattr(transfer, "BATCH_OBJECTS", 6)
     monkeypatch.setattr(transfer, "GROUP", 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
+from bundle_files import exported, imported
+
 from vstate import KVStore, Memory
 from vstate.repo import Repository
 from vstate.repo.clone import clone
@@ -13,6 +15,13 @@ from vstate.testing import Faulty
 
 def push(source: KVStore, target: KVStore, *branches: str, **options: object) -> SyncReport:
     return Repository(source).push(target, branches or None, **options)  # type: ignore[arg-type]
+
+
+WAYS: dict[str, Callable[[KVStore, KVStore], object]] = {
+    "bundle": lambda source, target: imported(target, exported(source)),
+    "push": push,
+}
+"""Ways for the branch main to come from one store to another."""
 
 
 def statuses(report: SyncReport) -> dict[str, str]:

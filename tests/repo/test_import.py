@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from bundle_files import (
     parsed,
     refs_of,
     save,
+    store_of,
     values_at,
     whole,
 )
@@ -36,9 +38,8 @@ CUT: dict[str, Any] = {"branch": "main", "keep_last": 2}
 
 
 @pytest.fixture
-def many_frames(monkeypatch: pytest.MonkeyPatch) -> tuple[Memory, bytes]:
+def many_frames(small_batches: None) -> tuple[Memory, bytes]:
     """A store, and a bundle of it in many small frames."""
-    monkeypatch.setattr(bundle_export, "FRAME_BYTES", 5_000)
     store = Memory()
     chain(store, 4)
     return store, exported(store)
@@ -60,98 +61,34 @@ def test_what_is_there_is_not_written_again(many_frames: tuple[Memory, bytes]) -
 # Beside gc
 
 
-@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
-@pytest.mark.parametrize("times", [1, 3])
-def test_gc_takes_away_what_no_ref_leads_to_yet(
-    many_frames: tuple[Memory, bytes], atomic: bool, times: int
-) -> None:
-    """An import writes objects that gc removes meanwhile again, before a ref leads to them."""
-    store, data = many_frames
-    memory = Memory()
-    chain(memory, 1, "mine")
-    new = len(set(store.keys("o/")) - set(memory.keys("o/")))
-    target = Faulty(memory, atomic=atomic)
-    runs: list[int] = []
-
-    def collect(step: str, count: int, total: int | None) -> None:
-        if step == "importing" and count > total * 0.9 and len(runs) < times:  # type: ignore[operator]
-            runs.append(Repository(target).gc(keep_reflog="0", grace="0").removed)
-
-    report = Repository(target).import_bundle(io.BytesIO(data), progress=collect)
-    assert len(runs) == times
-    assert outcomes(report) == {"heads/main": "created"}
-    assert refs_of(target)["heads/main"] == refs_of(store)["heads/main"]
-    report_after = Repository(target).fsck()
-    assert report_after.ok, str(report_after)
-    if atomic:
-        assert runs[0] > 0
-        assert report.written > new
-    Repository(target).gc(keep_reflog="0", grace="0")
-    whole(memory)
-
-
-def test_gc_just_before_the_ref_moves(many_frames: tuple[Memory, bytes]) -> None:
-    """gc removes everything right before the ref moves."""
-    store, data = many_frames
-    memory, removed = Memory(), list[int]()
-    collect = Once(lambda: removed.append(Repository(memory).gc(keep_reflog="0").removed), "r/heads/main")
-    imported(Hooked(memory, collect), data)
-    assert removed[0] > 0
-    equal(store, memory)
-    whole(memory)
-
-
 def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that is there is a sign for others that all it holds is there too, also before a ref leads to
     it.
     """
     monkeypatch.setattr(bundle_export, "FRAME_BYTES", 1)
     store = Memory()
-    state = Versioned(store)
     for number in range(3):
-        save(state, f"{number}", key="value " * number)
+        save(store, f"{number}", key="value " * number)
     data = exported(store)
     trees = {key: value for key, value in store.items("o/") if value[:1] in b"tT"}
-    moments = 0
-    at = 0
-    while at <= moments:
-        memory = Memory()
-        memory.set_many(trees)
-        repo = Repository(memory)
-        moments = 0
+    for at in count():
+        memory, moments = store_of(trees), count()
 
-        def look(step: str, count: int, total: int | None, memory: Memory = memory, at: int = at) -> None:
-            nonlocal moments
-            if step != "importing":
-                return
-            if moments == at:
-                Repository(memory).gc(keep_reflog="0")
-            moments += 1
-            fresh = Repository(memory)
-            for oid in map(ObjectId.parse, (key[2:] for key, row in memory.items("o/") if row[:1] in b"cC")):
-                assert f"o/{fresh.objects.commit(oid).root}" in memory
+        def look(
+            step: str, *_: object, memory: Memory = memory, at: int = at, moments: count[int] = moments
+        ) -> None:
+            if step == "importing":
+                if next(moments) == at:
+                    Repository(memory).gc(keep_reflog="0")
+                fresh = Repository(memory)
+                for key in [key for key, row in memory.items("o/") if row[:1] in b"cC"]:
+                    assert f"o/{fresh.objects.commit(ObjectId.parse(key[2:])).root}" in memory
 
-        repo.import_bundle(io.BytesIO(data), progress=look)
+        Repository(memory).import_bundle(io.BytesIO(data), progress=look)
         equal(store, memory)
-        at += 1
+        if next(moments) <= at:
+            break
     assert at > 5
-
-
-def test_garbage_that_gc_removed_in_part_continues_no_history() -> None:
-    """A history that ends in the bundle ends here too, if the store has only a remnant of the rest."""
-    store = Memory()
-    chain(store, 5)
-    before_the_cut = Repository(store).resolve("main~2").id
-    remnant = {f"o/{before_the_cut}": store.get(f"o/{before_the_cut}") or b""}
-    Repository(store).gc(keep_reflog="0", **CUT)
-    data = exported(store)
-    for target in (store, Memory()):
-        target.set_many(remnant)
-        assert outcomes(imported(target, data, prefix="x/")) == {"heads/x/main": "created"}
-        assert [commit.message for commit in Repository(target).log("x/main")] == ["c4", "c3"]
-        Repository(target).gc(keep_reflog="0")
-        assert not set(remnant) & set(target.keys())
-        whole(target)
 
 
 def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,26 +103,23 @@ def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> No
     chain(elsewhere, 1, "old", start=50)
     imported(store, exported(elsewhere, "old"))
     commits = {f"o/{commit.id}" for commit in repo.log("main~2")}
-    moments = 0
+    imports, data = 0, b""
 
-    def collect(stage: str, count: int) -> None:
-        nonlocal moments, data
-        if stage != "removing":
-            return
-        if not moments and not commits & set(store.keys()):
+    def collect(stage: str, _: int) -> None:
+        nonlocal imports, data
+        if stage == "removing" and imports:
+            report = imported(store, data, prefix=f"{imports}/")
+            assert set(outcomes(report).values()) == {"created"}
+            Repository(store).delete_branch(f"{imports}/main")
+            imports += 1
+        elif stage == "removing" and not commits & set(store.keys()):
             data = exported(store)
             assert outcomes(imported(store, older)) == {"heads/old": "diverged"}
             assert commits <= set(store.keys())
-            moments = 1
-        elif moments:
-            report = imported(store, data, prefix=f"{moments}/")
-            assert set(outcomes(report).values()) == {"created"}
-            Repository(store).delete_branch(f"{moments}/main")
-            moments += 1
+            imports = 1
 
-    data = b""
-    repo.gc(branch="main", keep_last=2, keep_reflog="0", progress=collect)
-    assert moments > 3
+    repo.gc(keep_reflog="0", progress=collect, **CUT)
+    assert imports > 3
     repo.gc(keep_reflog="0")
     whole(store)
 
@@ -239,33 +173,29 @@ def test_what_is_there_and_damaged_is_written_again(letter: str) -> None:
 def test_what_is_there_and_damaged_and_in_no_bundle_keeps_one_out() -> None:
     """The message names the damaged object, and no ref moves."""
     store, target = Memory(), Memory()
-    state = chain(store, 3)
+    chain(store, 3)
     imported(target, exported(store))
-    since = [str(state.head.id)] if state.head else []
-    later = chain(store, 2, start=3)
-    before = refs_of(target)
-    root = Repository(target).branch("main").root
-    assert root is not None
-    row = target.get(f"o/{root}")
-    assert row is not None
-    target.set(f"o/{root}", row[:-1] + bytes([row[-1] ^ 1]))
+    later, before = chain(store, 2, start=3), refs_of(target)
+    head = Repository(target).branch("main")
+    row = target.get(f"o/{head.root}") or b""
+    target.set(f"o/{head.root}", row[:-1] + bytes([row[-1] ^ 1]))
     later.rollback("HEAD~2")
-    with pytest.raises(InvalidInput, match=f"tree {root}"):
-        imported(target, exported(store, since=since))
+    with pytest.raises(InvalidInput, match=f"tree {head.root}"):
+        imported(target, exported(store, since=[head.id]))
     assert refs_of(target) == before
 
 
 def test_damage_elsewhere_does_not_keep_a_bundle_out() -> None:
     """A tag that is broken has nothing to do with the branch that goes on."""
     store, target = Memory(), Memory()
-    state = chain(store, 3)
+    chain(store, 3)
     imported(target, exported(store))
-    since = [str(state.head.id)] if state.head else []
-    Repository(target).create_tag("broken", "main~2")
-    target.delete(f"o/{Repository(target).resolve('main~2').root}")
+    tag = Repository(target).create_tag("broken", "main~2")
+    target.delete(f"o/{tag.root}")
     assert Repository(target).fsck().broken == ("tags/broken",)
+    since = Repository(store).branch("main").id
     chain(store, 2, start=3)
-    assert outcomes(imported(target, exported(store, since=since))) == {"heads/main": "moved"}
+    assert outcomes(imported(target, exported(store, since=[since]))) == {"heads/main": "moved"}
     assert Versioned(target)["small"] == 4
     assert Repository(target).fsck().broken == ("tags/broken",)
 
