@@ -7,6 +7,7 @@ import os
 import threading
 from collections import Counter
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -216,27 +217,27 @@ def test_into_stores_of_all_kinds(target: str, tmp_path: Path) -> None:
 def test_refs_move_only_ahead() -> None:
     """Branches are created, moved ahead, unchanged, ahead or diverged; tags do not move."""
     store, target = Memory(), Memory()
-    state = chain(store, 3)
-    state.tag("v1")
+    chain(store, 3).tag("v1")
     first = exported(store, "main", "v1")
-    assert outcomes(imported(target, first)) == {"heads/main": "created", "tags/v1": "created"}
     state = chain(store, 2, start=3)
     second = exported(store, "main", "v1")
-    assert outcomes(imported(target, second)) == {"heads/main": "moved", "tags/v1": "unchanged"}
-    assert outcomes(imported(target, first)) == {"heads/main": "ahead", "tags/v1": "unchanged"}
+
+    def brought(data: bytes, **options: object) -> tuple[str, ...]:
+        return tuple(outcomes(imported(target, data, **options)).values())
+
+    assert brought(first) == ("created", "created")
+    assert brought(second) == ("moved", "unchanged")
+    assert brought(first) == ("ahead", "unchanged")
     mine = chain(target, 1, start=50)
-    report = imported(target, second)
-    assert outcomes(report) == {"heads/main": "ahead", "tags/v1": "unchanged"}
+    assert brought(second) == ("ahead", "unchanged")
+    before = refs_of(target)
     state = chain(store, 1, start=60)
     state.delete_tag("v1")
     state.tag("v1")
-    report = imported(target, exported(store, "main", "v1"))
-    assert outcomes(report) == {"heads/main": "diverged", "tags/v1": "diverged"}
-    assert [ref.name for ref in report.diverged] == ["heads/main", "tags/v1"]
-    assert mine.head is not None
-    assert refs_of(target)["heads/main"] == mine.head.id
-    beside = imported(target, exported(store, "main", "v1"), prefix="theirs/")
-    assert outcomes(beside) == {"heads/theirs/main": "created", "tags/theirs/v1": "created"}
+    third = exported(store, "main", "v1")
+    assert [ref.name for ref in imported(target, third).diverged] == ["heads/main", "tags/v1"]
+    assert refs_of(target) == before
+    assert brought(third, prefix="theirs/") == ("created", "created")
     mine.merge("theirs/main", policy="ours")
     whole(target)
     line = next(Repository(target).refs.reflog("heads/theirs/main"))
@@ -288,19 +289,19 @@ def test_what_may_be_exported() -> None:
     assert names("HEAD") == ["heads/main"]
     assert names("main", "v1", "v2", "main") == ["heads/main", "heads/v2", "tags/v1"]
     assert names("tags/v1", "heads/v2") == ["heads/v2", "tags/v1"]
-    assert names("main~1", as_branch="before") == ["heads/before"]
-    assert names(repo.resolve("main~1"), as_branch="before") == ["heads/before"]
+    for rev in ("main~1", repo.resolve("main~1")):
+        assert names(rev, as_branch="before") == ["heads/before"]
     for rev in ("main~1", repo.resolve("main").id, repo.resolve("main"), "main@{0}"):
         with pytest.raises(InvalidInput, match="no branch and no tag"):
             names(rev)
-    with pytest.raises(NotFound, match="no revision 'nowhere'"):
-        names("nowhere")
-    with pytest.raises(InvalidInput, match="name a branch or a tag to export"):
-        names()
-    with pytest.raises(InvalidInput, match="names one revision"):
-        names("main", "v1", as_branch="x")
-    with pytest.raises(InvalidInput, match="is not a branch name"):
-        names("main", as_branch="a b")
+    for revs, name, error, message in (
+        (["nowhere"], None, NotFound, "no revision 'nowhere'"),
+        ([], None, InvalidInput, "name a branch or a tag to export"),
+        (["main", "v1"], "x", InvalidInput, "names one revision"),
+        (["main"], "a b", InvalidInput, "is not a branch name"),
+    ):
+        with pytest.raises(error, match=message):
+            names(*revs, as_branch=name)
     repo.checkout(repo.resolve("main~1").id)
     with pytest.raises(InvalidInput, match="'HEAD' is no branch"):
         names("HEAD")
@@ -317,12 +318,11 @@ def test_what_may_be_exported() -> None:
 
 def test_a_history_that_was_cut_off_arrives_so() -> None:
     """A cut history ends at the same commit in the target, unless the target has the older commits."""
-    store = Memory()
+    store, target, complete = Memory(), Memory(), Memory()
     chain(store, 6)
-    full = exported(store)
+    imported(complete, exported(store))
     Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
     data = exported(store)
-    target = Memory()
     report = imported(target, data)
     assert report.objects == report.written
     assert [commit.message for commit in Versioned(target).log()] == ["c5", "c4"]
@@ -330,15 +330,11 @@ def test_a_history_that_was_cut_off_arrives_so() -> None:
     equal(store, target)
     whole(target)
     assert exported(target) == data
-    complete = Memory()
-    imported(complete, full)
     assert outcomes(imported(complete, data)) == {"heads/main": "unchanged"}
-    assert len(list(Versioned(complete).log())) == 6
-    assert not list(complete.keys("shallow/"))
-    state = chain(store, 1, start=6)
-    assert state.head is not None
+    chain(store, 1, start=6)
     assert outcomes(imported(complete, exported(store))) == {"heads/main": "moved"}
     assert len(list(Versioned(complete).log())) == 7
+    assert not list(complete.keys("shallow/"))
     whole(complete)
 
 
@@ -367,29 +363,31 @@ def test_signed_commits_arrive_signed() -> None:
 def test_a_file_comes_whole_or_not_at_all(tmp_path: Path) -> None:
     """An export that fails keeps the file that was there, and leaves nothing beside it."""
     store = Memory()
-    state = chain(store, 3)
+    chain(store, 3)
     path = tmp_path / "a.bundle"
     Repository(store).export(path, ["main"])
     before = path.read_bytes()
-    assert state.head is not None
-    blobs = [key for key, value in store.items("o/") if value[:1] in b"bB"]
-    store.set(blobs[0], b"b?")
-    with pytest.raises(CorruptObject):
-        Repository(store).export(path, ["main"])
-    assert path.read_bytes() == before
-    store.delete(f"o/{state.head.root}")
-    with pytest.raises(CorruptObject):
-        Repository(store).export(path, ["main"])
-    assert os.listdir(tmp_path) == ["a.bundle"]
-    other = Memory()
-    chain(other, 1)
-    with pytest.raises(OSError, match="No such file or directory"):
-        Repository(other).export(tmp_path / "nowhere" / "a.bundle", ["main"])
-    with pytest.raises(NotFound, match="no file"):
-        Repository(Memory()).import_bundle(tmp_path / "nowhere")
     umask = os.umask(0)
     os.umask(umask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+    blob = next(key for key, value in store.items("o/") if value[:1] in b"bB")
+    store.set(blob, b"b?")
+    for lost in (blob, f"o/{Repository(store).branch('main').root}"):
+        with pytest.raises(CorruptObject):
+            Repository(store).export(path, ["main"])
+        store.delete(lost)
+    with pytest.raises(CorruptObject):
+        Repository(store).export(path, ["main"])
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.bundle"]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """An export makes no directory, and an import names the file."""
+    with pytest.raises(OSError, match="No such file or directory"):
+        chain(Memory(), 1).repo.export(tmp_path / "nowhere" / "a.bundle", ["main"])
+    with pytest.raises(NotFound, match="no file"):
+        Repository(Memory()).import_bundle(tmp_path / "nowhere")
 
 
 def test_through_a_pipe_with_a_name(tmp_path: Path) -> None:
@@ -422,29 +420,23 @@ def test_a_handle_that_does_not_know_of_a_cut_exports(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_export_beside_gc_begins_again(tmp_path: Path) -> None:
     """An object that gc removes at any moment of an export is no damage."""
-    moments = 0
-    while True:
-        directory = tmp_path / str(moments)
+    for moment in count():
+        directory, steps = tmp_path / str(moment), count()
         with Disk(directory) as disk, Disk(directory) as other:
             chain(disk, 6)
-            repo = Repository(disk)
-            called = 0
 
-            def collect(*args: object, at: int = moments, other: Disk = other) -> None:
-                nonlocal called
-                if called == at:
+            def collect(*_: object, at: int = moment, other: Disk = other, steps: count[int] = steps) -> None:
+                if next(steps) == at:
                     Repository(other).gc(branch="main", keep_last=1, keep_reflog="0s")
-                called += 1
 
             file = io.BytesIO()
-            repo.export(file, ["main"], progress=collect)
+            Repository(disk).export(file, ["main"], progress=collect)
         target = Memory()
         imported(target, file.getvalue())
         whole(target)
-        if called <= moments:
+        if next(steps) <= moment:
             break
-        moments += 1
-    assert moments > 5
+    assert moment > 5
 
 
 def test_where_the_output_is_no_plain_file(tmp_path: Path) -> None:
@@ -473,17 +465,15 @@ def test_where_the_output_is_no_plain_file(tmp_path: Path) -> None:
 
 def test_a_link_that_is_too_long_is_damage() -> None:
     """An index that names a blob of 8 GB is not exported, and says which it is."""
-    store = Memory()
-    repo = Repository(store)
+    repo = Repository(Memory())
     blob = ObjectId.of(BLOB, b"x" * 500)
     index = encode([1, bytes(blob) * 2, [2**33, 500]])
     entry = encode([2, [bytes(ObjectId.of(INDEX, index)), 2**33 + 500], 2**33 + 500, "bytes"])
     tree = encode([0, ["a"], [entry], []])
     commit = Commit(root=ObjectId.of(TREE, tree), parent_ids=(), time=datetime.now(UTC), message="")
-    objects = [Object(BLOB, b"x" * 500), Object(INDEX, index), Object(TREE, tree), commit.as_object()]
-    store.set_many(
-        repo.objects.stored({ObjectId.of(kind, body): Object(kind, body) for kind, body in objects})
-    )
+    bodies = [(BLOB, b"x" * 500), (INDEX, index), (TREE, tree), commit.as_object()]
+    objects = {ObjectId.of(kind, body): Object(kind, body) for kind, body in bodies}
+    repo.store.set_many(repo.objects.stored(objects))
     repo.refs.compare_and_swap("heads/main", expected=None, new=commit.oid, action="made up")
     with pytest.raises(CorruptObject, match="8589934592 bytes"):
         repo.export(io.BytesIO(), ["main"])

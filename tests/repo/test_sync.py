@@ -96,25 +96,19 @@ def test_a_push_brings_a_branch_with_all_that_it_needs(target: KVStore) -> None:
     """Values of every size, merges, and later new commits; a report counts the writes."""
     store = Memory()
     state = chain(store, 4)
-    state["many"] = {f"{i}": i for i in range(500)}
-    state.update({f"key/{i}": f"value {i}" * 30 for i in range(500)})
-    state.commit("many")
+    head = save(state, "many", many=dict.fromkeys(range(500)), **{f"k{i}": f"{i}" * 99 for i in range(500)})
     report = push(store, target)
     equal(store, target)
     whole(target)
-    head = state.head
-    assert head is not None
     assert [(ref.name, ref.status, ref.old, ref.new) for ref in report.refs] == [
         ("heads/main", "created", None, head.id)
     ]
     assert report.objects == len(list(store.keys("o/"))) == report.refs[0].objects
     assert report.bytes == sum(len(value) for _, value in target.items("o/"))
-    side = state.fork("side", "HEAD~2")
-    save(side, "aside", other=large(5))
+    save(state.fork("side", "HEAD~2"), "aside", other=large(5))
     state.merge("side")
-    report = push(store, target)
-    assert statuses(report) == {"heads/main": "moved"}
-    assert report.refs[0].old == head.id
+    (ref,) = push(store, target).refs
+    assert (ref.name, ref.status, ref.old) == ("heads/main", "moved", head.id)
     assert statuses(push(store, target, "side")) == {"heads/side": "created"}
     equal(store, target)
     whole(target)
@@ -126,16 +120,14 @@ def test_a_fetch_moves_no_branch(target: KVStore) -> None:
     chain(store, 3)
     chain(store, 2, "side")
     chain(target, 1, "mine")
-    repo = Repository(target)
-    report = repo.fetch(store, remote="origin")
-    assert statuses(report) == {"remotes/origin/main": "created", "remotes/origin/side": "created"}
+    repo, there = Repository(target), refs_of(store)
+    for status in ("created", "unchanged"):
+        fetched = statuses(repo.fetch(store, remote="origin"))
+        assert fetched == dict.fromkeys(("remotes/origin/main", "remotes/origin/side"), status)
     assert set(repo.branches()) == {"mine"}
-    there = refs_of(store)
     assert repo.resolve("origin/main").id == there["heads/main"] == repo.resolve("remotes/origin/main").id
     assert repo.resolve("origin/side~1").message == "c0"
-    assert statuses(repo.fetch(store, remote="origin")) == dict.fromkeys(statuses(report), "unchanged")
-    state = chain(store, 1, start=3)
-    state.reset("HEAD~2")
+    Repository(store).move_branch("main", "main~1")
     assert statuses(repo.fetch(store, "main", remote="origin")) == {"remotes/origin/main": "forced"}
     assert repo.resolve("origin/main@{1}").id == there["heads/main"]
     whole(target)
@@ -217,17 +209,16 @@ def test_commits_of_others_are_not_pushed_away() -> None:
     chain(target, 1, start=10)
     chain(store, 1, start=20)
     chain(store, 1, "fine")
-    before = dict(target.items())
+    before, ours, theirs = dict(target.items()), refs_of(store), refs_of(target)
     with pytest.raises(Diverged, match=r"pull first, or push with force=True:") as caught:
         push(store, target, "fine", "main")
     assert dict(target.items()) == before
-    assert caught.value.theirs == refs_of(target)["heads/main"]
-    assert caught.value.ours == refs_of(store)["heads/main"]
+    assert (caught.value.ours, caught.value.theirs) == (ours["heads/main"], theirs["heads/main"])
     report = push(store, target, "fine", "main", force=True)
     assert statuses(report) == {"heads/fine": "created", "heads/main": "forced"}
     Repository(target).gc()
-    assert Repository(target).resolve("main@{1}").id == caught.value.theirs
-    assert refs_of(store) == refs_of(target)
+    assert Repository(target).resolve("main@{1}").id == theirs["heads/main"]
+    assert refs_of(target) == ours
     assert Repository(target).fsck().ok
 
 
@@ -271,20 +262,20 @@ def test_a_branch_is_deleted_there() -> None:
     repo = Repository(store)
     repo.push(target, "side", remote="t")
     assert "remotes/t/side" in refs_of(store)
-    report = repo.push(target, delete="side", remote="t")
-    assert [(ref.name, ref.status, ref.new) for ref in report.refs] == [("heads/side", "deleted", None)]
+    (ref,) = repo.push(target, delete="side", remote="t").refs
+    assert (ref.name, ref.status, ref.new) == ("heads/side", "deleted", None)
     assert set(refs_of(target)) == {"heads/main"}
     assert "remotes/t/side" not in refs_of(store)
     assert Repository(target).gc().removed == 0
     chain(store, 1)
     before = refs_of(target)
-    with pytest.raises(NotFound, match=re.escape(f"{target.location} has no branch 'side'")):
-        repo.push(target, "main", delete="side")
-    with pytest.raises(
-        InvalidInput, match=re.escape(f"HEAD of {target.location} is on branch 'main'; switch")
+    for name, error, message in (
+        ("side", NotFound, f"{target.location} has no branch 'side'"),
+        ("main", InvalidInput, f"HEAD of {target.location} is on branch 'main'; switch"),
     ):
-        repo.push(target, "main", delete=["main"])
-    assert refs_of(target) == before
+        with pytest.raises(error, match=re.escape(message)):
+            repo.push(target, "main", delete=[name])
+        assert refs_of(target) == before
 
 
 @pytest.mark.parametrize(
@@ -318,20 +309,16 @@ def test_a_pull_merges_by_the_policies_of_the_branch() -> None:
     """Two counters add up; without a policy the keys are in conflict, and the fetched commits stay."""
     store = Memory()
     state = Versioned(store)
-    state["n"], state["free"] = 10, 0
     state.set_policy("n", "counter")
-    state.commit("ten")
+    save(state, "ten", n=10, free=0)
     other = Versioned(cloned(store))
-    state["n"] += 5
-    state.commit("five")
-    other["n"] += 7
-    other.commit("seven")
+    save(state, "five", n=15)
+    save(other, "seven", n=17)
     other["staged"] = 1
     with pytest.raises(UncommittedChanges):
         other.pull(store)
     other.discard()
-    result = other.pull(store)
-    assert (result.strategy, other["n"]) == ("merge", 22)
+    assert (other.pull(store).strategy, other["n"]) == ("merge", 22)
     assert other.push(store).refs[0].status == "moved"
     assert state.pull(other.store).strategy == "up-to-date"
     assert state["n"] == 22
@@ -425,19 +412,18 @@ def test_a_history_that_was_cut_off_there_comes_back_with_a_branch() -> None:
     other.checkout("other")
     other.delete_branch("main")
     other.move_branch("other", "other")
-    state = chain(store, 1, start=6)
+    chain(store, 1, start=6)
     push(store, target)
-    assert [c.id for c in Versioned(target, branch="main").log()][:1] == [state.head and state.head.id]
+    assert refs_of(target)["heads/main"] == refs_of(store)["heads/main"]
     assert other.fsck().ok
-    empty = Versioned(target, branch="empty")
-    save(empty, "x", x=1)
+    other.commit("empty", set={"x": 1})
     other.checkout("empty")
     for name in ("main", "other"):
         other.delete_branch(name)
     push(store, target)
     assert len(list(Versioned(target, branch="main").log())) == 7
     assert not list(target.keys("shallow/"))
-    Repository(target).gc(keep_reflog="0")
+    other.gc(keep_reflog="0")
     whole(target)
 
 
