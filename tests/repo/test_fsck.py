@@ -79,30 +79,6 @@ def test_histories_that_were_cut_off_are_whole(filled: Mapping[str, bytes]) -> N
     assert not report.broken
 
 
-@pytest.mark.slow
-def test_each_object_is_read_once() -> None:
-    """fsck reads and verifies an object once, however many commits share it."""
-    reads: Counter[str] = Counter()
-
-    class Counting(Memory):
-        def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-            keys = list(keys)
-            reads.update(keys)
-            return super().get_many(keys)
-
-    store = Counting()
-    state = Versioned(store)
-    state.update({f"k{i:04}": f"{i}" * 100 for i in range(500)})
-    save(state, long=LONG * 3)
-    for number in range(100):
-        state[f"k{number * 7 % 500:04}"] = f"new {number}" * 100
-        save(state, long=state["long"] + b"more")
-    reads.clear()
-    check_clean(store)
-    counts = Counter(count for key, count in reads.items() if key.startswith("o/"))
-    assert counts == {1: len(list(store.keys("o/")))}
-
-
 def test_orphans_are_counted_and_checked(filled: Mapping[str, bytes]) -> None:
     """Objects that nothing leads to are no damage, unless they are damaged themselves."""
     store = copy(filled)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from random import Random
 from threading import Event, Thread
 from typing import Any
 
@@ -19,7 +17,6 @@ from bundle_files import chain, large, save
 from histories import Tangle, needed, objects_of, opened, plain, rows_of, sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from soak import SOAK
 from sync_stores import Once
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
@@ -514,21 +511,6 @@ def test_id_set_does_not_find_what_lies_between_two_ids(rows: list[bytes], at: i
     for row in rows:
         assert idset._holds(bucket, row)
     assert not idset._holds(b"", bytes(14))
-
-
-@pytest.mark.slow
-def test_id_set_is_small() -> None:
-    """A million ids, in soak ten million, take less than 20 bytes each."""
-    count = 10_000_000 if SOAK else 1_000_000
-    chance = Random(1)
-    found = IdSet()
-    for _ in range(count // 1000):
-        raw = chance.randbytes(16_000)
-        for begin in range(0, 16_000, 16):
-            found.add(raw[begin : begin + 16])
-    size = sys.getsizeof(found._buckets) + sum(map(sys.getsizeof, found._buckets))
-    assert len(found) == count
-    assert size / count < 20
 
 
 def _fill(state: Versioned, count: int = 12) -> None:

@@ -67,23 +67,10 @@ def test_texts_that_are_not_quoted() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "main",
-        "a/b",
-        "feature/x.y",
-        "a@b",
-        "é",
-        "😀",
-        "a.lock.b",
-        "x-",
-        "1",
-        "a{b",
-        "HEADS",
-        "a/@",
-        "#",
-        "a,b",
-        "@a",
+        "main", "a/b", "feature/x.y", "a@b", "é", "\U0001f600", "a.lock.b", "x-", "1", "a{b", "HEADS", "a/@",
+        "#", "a,b", "@a",
     ],
-)
+)  # fmt: skip
 def test_names_that_git_takes(name: str) -> None:
     """Names that git check-ref-format accepts for a branch are valid for branches and tags."""
     assert check_ref_name(name) == name

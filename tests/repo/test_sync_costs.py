@@ -8,8 +8,6 @@ from sync_stores import Counted, cloned, push
 
 from vstate import Memory, Versioned
 from vstate.repo import Repository
-from vstate.repo.exchange.sync import SyncReport
-from vstate.repo.graph import GRAPH
 
 pytestmark = pytest.mark.slow
 
@@ -54,16 +52,6 @@ def test_only_what_differs_is_sent() -> None:
     assert there.read < 2 * report.bytes
 
 
-def ten_more(store: Memory, target: Memory, number: int) -> tuple[Counted, Counted, SyncReport]:
-    """Push ten new commits of a few small keys, and count the costs on either side."""
-    state = Versioned(store)
-    for i in range(10):
-        state[f"key/{number + i:06}"] = number + i
-        save(state, f"{number + i}", last=f"text {number + i} " * 20)
-    here, there = Counted(store), Counted(target)
-    return here, there, push(here, there)
-
-
 def test_a_push_costs_what_is_new() -> None:
     """Ten commits on ten thousand cost about as much as ten on a hundred, in calls and bytes."""
     costs = []
@@ -74,7 +62,11 @@ def test_a_push_costs_what_is_new() -> None:
             state[f"key/{i:06}"] = i
             state.commit(f"{i}")
         target = cloned(store)
-        here, there, report = ten_more(store, target, count)
+        for i in range(count, count + 10):
+            state[f"key/{i:06}"] = i
+            save(state, f"{i}", last=f"text {i} " * 20)
+        here, there = Counted(store), Counted(target)
+        report = push(here, there)
         assert refs_of(store) == refs_of(target)
         assert Repository(target).fsck(full=False).ok
         assert there.read < 2_000
@@ -108,68 +100,16 @@ def test_a_fetch_costs_what_is_new() -> None:
     whole(target)
 
 
-def test_a_long_history_is_not_fetched_one_commit_after_the_other() -> None:
-    """A fetch reads commits ahead by the reflog, as far as that goes."""
-    store = Memory()
-    state = Versioned(store)
-    for i in range(1000):
-        save(state, f"{i}", i=i)
-    there = Counted(store)
-    copy = cloned(there)
-    assert refs_of(copy) == refs_of(store)
-    assert len(there.calls) <= 100
-    for key in sorted(store.keys("reflog/"))[::2]:
-        store.set(key, b"damaged")
-    again = Counted(store)
-    assert refs_of(cloned(again)) == refs_of(store)
-    assert len(again.calls) <= 100
-    store.delete_many([*store.keys("reflog/"), *store.keys(GRAPH)])
-    alone = Counted(store)
-    assert refs_of(cloned(alone)) == refs_of(store)
-    assert 1000 < len(alone.calls) < 1100
-
-
-def test_branches_of_others_are_not_read_for_a_push_of_one_s_own() -> None:
-    """A store with many branches that are not here costs no more than one without."""
-    store = Memory()
-    chain(store, 3)
-    target = cloned(store)
-    chain(store, 2, start=3)
-    for number in range(5):
-        other = Versioned(target).fork(f"other-{number}")
-        for i in range(20):
-            save(other, "elsewhere", x=(number, i))
-    there = Counted(target)
-    push(store, there)
-    assert there.calls.count("get") + there.calls.count("get_many") <= 10
-    whole(target)
-
-
 def test_a_new_branch_of_a_store_that_went_on_sends_what_is_new() -> None:
     """The refs there lead to commits that are missing here, and these to common ones."""
     store = Memory()
     chain(store, 300)
     target = cloned(store)
     chain(target, 5, start=300)
-    state = Versioned(store).fork("mine")
-    save(state, "mine", mine=1)
+    save(Versioned(store).fork("mine"), "mine", mine=1)
     there = Counted(target)
     report = push(store, there, "mine")
     assert report.objects <= 5
     assert len(there.calls) <= 40
     assert there.asked <= 20
-    whole(target)
-
-
-def test_many_small_batches_and_groups_bring_the_same(small_batches: None) -> None:
-    """Groups keep their order, and one is compared with the objects of the last."""
-    store, target = Memory(), Memory()
-    state = chain(store, 7)
-    state.update({f"key/{i}": f"value {i}" * 30 for i in range(300)})
-    state.commit("many")
-    for i in range(5):
-        state[f"key/{i}"] = large(i)
-        state.commit("more")
-    push(store, target)
-    equal(store, target)
     whole(target)

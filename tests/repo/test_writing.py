@@ -16,7 +16,6 @@ from vstate.errors import InvalidInput, LeaseLost, RefMoved, Unpicklable
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Event
 from vstate.repo.repository import Repository
-from vstate.testing import Faulty
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -132,22 +131,6 @@ def test_a_lease_guards_the_commit(store: KVStore) -> None:
     with pytest.raises(LeaseLost):
         repo.commit("main", set={"n": 2}, guard=lease)
     assert repo.newest("main") == made
-
-
-def test_a_branch_that_is_where_it_is_expected_is_not_read() -> None:
-    """With the newest commit as `expect`, a commit is one call of the store; without it, there are reads."""
-    store = Faulty(Memory())
-    repo = Repository(store)
-    made = repo.commit("main", set={"n": 0}, expect=None)
-    store.calls.clear()
-    made = repo.commit("main", set={"n": 1}, expect=made)
-    assert store.calls == ["transact"]
-    repo.commit("main", set={"n": 2})
-    assert len(store.calls) > 2
-    with pytest.raises(RefMoved):
-        repo.commit("main", set={"n": 3}, expect=made)
-    with pytest.raises(RefMoved):
-        repo.commit("main", set={"n": 1}, expect=made)  # it would change nothing there
 
 
 def test_an_expected_commit_whose_tree_is_gone_has_moved() -> None:
