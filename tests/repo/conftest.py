@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from damaged_stores import fill
+from histories import opened
 
-from vstate import Memory
+from vstate import KVStore, Memory
 from vstate.repo.exchange import bundle_export, transfer
 
 
@@ -25,3 +27,10 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle_export, "FRAME_BYTES", 5_000)
     monkeypatch.setattr(transfer, "BATCH_OBJECTS", 6)
     monkeypatch.setattr(transfer, "GROUP", 2)
+
+
+@pytest.fixture(params=["memory", "plain", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
+    """An empty store: two with transactions, and one without."""
+    with opened(request.param, tmp_path) as store:
+        yield store

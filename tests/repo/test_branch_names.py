@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from bundle_files import save
-from histories import opened
 from hypothesis import given
 from hypothesis import strategies as st
 from sync_stores import Counted
@@ -17,11 +14,6 @@ from vstate.kv.base import KVStore
 from vstate.repo.repository import Repository
 
 NAMES = ["a", "a/b", "a/c", "ab", "b", "é", "\U0001f600", "\uffff"]
-
-
-@pytest.fixture(params=["memory", "disk"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> KVStore:
-    return opened(request.param, tmp_path)
 
 
 _made = Memory()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bundle_files import large, save
-from histories import Tangle, needed, objects_of, opened, plain, rows_of, sound
+from histories import Tangle, needed, objects_of, plain, rows_of, sound
 from soak import sized
 
 from vstate import Disk, KVStore, Memory, Versioned
@@ -23,8 +23,6 @@ from vstate.repo import Repository
 from vstate.repo.upkeep import forgetting
 from vstate.repo.upkeep.gc import Collector
 from vstate.repo.writing import BranchChanges
-
-STORES = ["memory", "plain", "disk"]
 
 
 def left(store: KVStore) -> set[str]:
@@ -44,12 +42,10 @@ def made(commit: Commit | None) -> Commit:
     return commit
 
 
-@pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("seed", range(sized(8, 1000)))
 @pytest.mark.slow
-def test_forgets_what_the_branch_alone_led_to(kind: str, seed: int, tmp_path: Path) -> None:
+def test_forgets_what_the_branch_alone_led_to(store: KVStore, seed: int) -> None:
     """One branch after another goes with exactly the objects that nothing else leads to."""
-    store = opened(kind, tmp_path)
     tangle = Tangle(store, seed)
     tangle.grow(30)
     repo = Repository(store)
@@ -280,14 +276,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) ->
     monkeypatch.setattr(forgetting._Forgetting, "look", looked)
 
 
-@pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("ref", ["value", "fork", "tag", "detached head"])
 @pytest.mark.slow
-def test_what_is_shared_meanwhile_stays(
-    kind: str, ref: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_shared_meanwhile_stays(store: KVStore, ref: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that another branch writes meanwhile stays, and so does a commit that a ref comes to."""
-    store = opened(kind, tmp_path)
     repo, other = Repository(store), Repository(store)
     repo.commit("main", set={"a": 1})
     at = repo.commit("it", set={"k": large(1)})
@@ -309,12 +301,9 @@ def test_what_is_shared_meanwhile_stays(
     sound(store)
 
 
-@pytest.mark.parametrize("kind", ["memory", "disk"])
-def test_a_branch_that_begins_anew_in_between_stays(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("store", ["memory", "disk"], indirect=True)
+def test_a_branch_that_begins_anew_in_between_stays(store: KVStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the steps of a long call another writer begins a branch of that name, with the same values."""
-    store = opened(kind, tmp_path)
     repo = Repository(store)
     repo.commit("main", set={"a": 1})
     repo.commit("it", set={"k": large(1)})
@@ -387,10 +376,8 @@ def test_a_branch_that_moves_meanwhile_goes_as_a_whole(monkeypatch: pytest.Monke
     assert left(store) == set()
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_forgotten_stays_forgotten_beside_stale_handles(kind: str, tmp_path: Path) -> None:
+def test_forgotten_stays_forgotten_beside_stale_handles(store: KVStore) -> None:
     """A handle, a commit, an id and a base from before bring nothing back."""
-    store = opened(kind, tmp_path)
     Versioned(store).set_policy("x", "ours")
     stale = Versioned(store, branch="gone")
     old = save(stale, "secret", secret=large(3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from bundle_files import chain, large, save
-from histories import Tangle, needed, objects_of, opened, plain, rows_of, sound
+from histories import Tangle, needed, objects_of, plain, rows_of, sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sync_stores import Once
@@ -323,13 +323,6 @@ def test_what_is_needed_again_comes_back() -> None:
 
 
 STAGES = ["marking", "finding garbage", "removing"]
-
-
-@pytest.fixture(params=["memory", "disk", "plain"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
-    """Two stores with transactions, and one without."""
-    with opened(request.param, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.slow

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
-from pathlib import Path
 
 import pytest
 from bundle_files import save
 from clock import Time, standing_still
-from histories import needed, objects_of, opened
+from histories import needed, objects_of
 from soak import sized
 
 from vstate import InvalidInput, KVStore, Memory, NotFound, RefMoved, StoreUnavailable, Versioned
@@ -23,12 +22,6 @@ from vstate.testing import Faulty
 def time() -> Iterator[Time]:
     with standing_still() as time:
         yield time
-
-
-@pytest.fixture(params=["memory", "disk", "plain"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
-    with opened(request.param, tmp_path) as store:
-        yield store
 
 
 def session(store: KVStore) -> Versioned:

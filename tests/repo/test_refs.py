@@ -149,20 +149,27 @@ def test_the_reflog_keeps_its_order_when_the_clock_goes_back(monkeypatch: pytest
     assert [line.action for line in refs.reflog("heads/x")] == ["two", "one"]
 
 
-def test_a_ref_that_holds_no_id() -> None:
-    """A ref whose bytes are no id means a damaged store."""
+@pytest.mark.parametrize(
+    ("key", "row", "error", "message"),
+    [
+        ("r/heads/main", b"nonsense", CorruptStore, "heads/main"),
+        ("format", b"next", CorruptStore, "format"),
+        ("format", b"", CorruptStore, "format"),
+        ("format", b"\xff", CorruptStore, "format"),
+        ("format", b"4", UnsupportedFormat, "export it"),
+        ("format", b"6", UnsupportedFormat, "upgrade"),
+        ("format", b"99", UnsupportedFormat, "upgrade"),
+        ("format", b"9" * 5000, UnsupportedFormat, "upgrade"),
+        ("format", b"06", UnsupportedFormat, "upgrade"),
+    ],
+)
+def test_stores_that_are_damaged_or_of_another_format(
+    key: str, row: bytes, error: type[Exception], message: str
+) -> None:
+    """Damage leads to no advice to upgrade. The program of an older format exports its store."""
     store = Memory()
-    store.set("r/heads/main", b"nonsense")
-    with pytest.raises(CorruptStore, match="heads/main"):
-        Versioned(store)
-
-
-@pytest.mark.parametrize("stamp", [b"4", b"6", b"99", b"9" * 5000, b"06"])
-def test_another_format_is_refused(stamp: bytes) -> None:
-    """A store with an older format has to be exported by its program, and a newer one needs an upgrade."""
-    store = Memory()
-    store.set("format", stamp)
-    with pytest.raises(UnsupportedFormat, match="export it" if stamp == b"4" else "upgrade"):
+    store.set(key, row)
+    with pytest.raises(error, match=message):
         Versioned(store)
 
 
@@ -172,15 +179,6 @@ def test_a_store_says_its_format_from_the_first_commit_on() -> None:
     assert state.store.get("format") is None
     save(state, k=1)
     assert state.store.get("format") == str(FORMAT).encode()
-
-
-@pytest.mark.parametrize("stamp", [b"next", b"", b"\xff"])
-def test_a_format_that_is_no_number_is_damage(stamp: bytes) -> None:
-    """A malformed format does not lead to the advice to upgrade."""
-    store = Memory()
-    store.set("format", stamp)
-    with pytest.raises(CorruptStore, match="format"):
-        Versioned(store)
 
 
 def make() -> tuple[Versioned, Repository]:

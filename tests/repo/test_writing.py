@@ -5,22 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from bundle_files import save
-from histories import opened
 
 from vstate import Memory, Versioned
 from vstate.errors import InvalidInput, LeaseLost, RefMoved, Unpicklable
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Event
 from vstate.repo.repository import Repository
-
-
-@pytest.fixture(params=["memory", "disk"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> KVStore:
-    return opened(request.param, tmp_path)
 
 
 def test_the_tree_is_that_of_a_working_tree(store: KVStore) -> None:
