@@ -24,13 +24,6 @@ def _lines(old: object, new: object) -> list[str]:
     return [str(found) for found in details(old, new)]
 
 
-def test_equal_values_have_no_details() -> None:
-    """Copies, NaN among them, do not differ."""
-    value = {"a": [1, 2.5, nan, None, b"x", (1, {2, 3})], "b": Instance("app.P", {"x": nan})}
-    copy = {"a": [1, 2.5, float("nan"), None, b"x", (1, {2, 3})], "b": Instance("app.P", {"x": nan})}
-    assert details(value, copy) == []
-
-
 def test_paths_name_keys_indices_and_fields() -> None:
     """Identifiers with a dot, other keys in brackets, indices in brackets, the value itself as nothing."""
     old = {

@@ -55,8 +55,12 @@ def test_names_of_remotes_are_checked(name: str) -> None:
     """A remote's name is a branch name without a slash, so that `origin/main` is clear."""
     with pytest.raises(InvalidInput, match="no name for a remote"):
         Remotes(Memory()).add(name, "/there")
+    here, there = Repository(chain(Memory(), 1).store), Repository(Memory())
     with pytest.raises(InvalidInput):
-        Repository(Memory()).fetch(chain(Memory(), 1).store, remote=name or " ")
+        here.push(there.store, remote=name or " ")
+    assert not list(there.store.keys())  # nothing was sent
+    with pytest.raises(InvalidInput):
+        there.fetch(here.store, remote=name or " ")
 
 
 @pytest.mark.parametrize(

@@ -151,15 +151,6 @@ def test_one_lost_parent_of_a_merge(filled: Mapping[str, bytes]) -> None:
     assert messages(store) == ["fourth", "merged", "third", "second", "first"]
 
 
-def test_a_lost_head_is_found_by_the_reflog(filled: Mapping[str, bytes]) -> None:
-    """Only the reflog knows the commits before a lost one."""
-    store = copy(filled)
-    head = Repository(store).branch("side")
-    store.delete(f"o/{head.oid}")
-    Repository(store).fsck(repair=True)
-    assert messages(store, "side") == ["second", "first"]
-
-
 def test_nothing_whole_is_left_alone() -> None:
     """A branch without any whole state stays where it is, and the report says so."""
     store = Memory()

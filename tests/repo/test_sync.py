@@ -82,15 +82,6 @@ def test_a_push_out_of_a_store_that_fails_at_any_call(target: KVStore) -> None:
     assert "made to fail" in reasons[0]
 
 
-def test_a_push_under_a_bad_name_sends_nothing(target: KVStore) -> None:
-    """A bad name for the tracking refs is refused before anything is sent."""
-    store = Memory()
-    chain(store, 2)
-    with pytest.raises(InvalidInput, match="no name for a remote"):
-        Repository(store).push(target, remote="a/b")
-    assert not list(target.keys())
-
-
 @pytest.mark.slow
 def test_a_push_brings_a_branch_with_all_that_it_needs(target: KVStore) -> None:
     """Values of every size, merges, and later new commits; a report counts the writes."""
