@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from threading import Lock
+from typing import TypeVar
 
 from bundle_files import exported, imported
 
@@ -11,6 +13,8 @@ from vstate.repo import Repository
 from vstate.repo.clone import clone
 from vstate.repo.exchange.sync import SyncReport
 from vstate.testing import Faulty
+
+T = TypeVar("T")
 
 
 def push(source: KVStore, target: KVStore, *branches: str, **options: object) -> SyncReport:
@@ -94,6 +98,20 @@ class Once:
         if not self.done and step.startswith(self._at):
             self.done = True
             self._action()
+
+
+class Beside(Counted):
+    """Calls `meanwhile` before each call of the store."""
+
+    def __init__(self, store: KVStore, meanwhile: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._meanwhile = meanwhile
+        self._turn = Lock()
+
+    def _call(self, name: str, call: Callable[[], T]) -> T:
+        with self._turn:
+            self._meanwhile()
+        return super()._call(name, call)
 
 
 class Torn(Faulty):

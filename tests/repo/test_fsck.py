@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from threading import Lock
-from typing import TypeVar
 
 import pytest
 from bundle_files import save
 from damaged_stores import LONG, TEXT, check_clean, copy, damaged, encrypted, fill, lost, spoil, states, told
 from soak import SOAK
-from sync_stores import Counted, Once
+from sync_stores import Beside, Once
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, CorruptStore, VStateError
@@ -25,8 +23,6 @@ from vstate.repo import Repository
 from vstate.repo.upkeep import fsck
 from vstate.repo.upkeep.inspection import LISTED
 from vstate.testing import Faulty
-
-T = TypeVar("T")
 
 # Whole stores
 
@@ -392,20 +388,6 @@ def test_a_ref_to_what_is_no_commit(filled: Mapping[str, bytes]) -> None:
 
 
 # Beside others
-
-
-class Beside(Counted):
-    """Calls `meanwhile` before each call of the store."""
-
-    def __init__(self, store: KVStore, meanwhile: Callable[[], object]) -> None:
-        super().__init__(store)
-        self._meanwhile = meanwhile
-        self._turn = Lock()
-
-    def _call(self, name: str, call: Callable[[], T]) -> T:
-        with self._turn:
-            self._meanwhile()
-        return super()._call(name, call)
 
 
 @pytest.mark.parametrize("atomic", [True, False])
