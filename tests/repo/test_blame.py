@@ -8,6 +8,7 @@ import decimal
 import pickle
 from typing import Any
 
+import msgpack
 import numpy as np
 import pydantic
 import pytest
@@ -516,6 +517,15 @@ def test_a_list_that_grew_by_many_items(step: int) -> None:
         state.commit(str(number))
     assert messages(state.repo, "HEAD") == [str(number) for number in range(6) for _ in range(step)]
     assert state.blame("k", f"[{step}].deep[1]").message == "1"
+
+
+def test_messages_that_versions_share() -> None:
+    """A serialized list whose items are the same in each version is blamed item by item."""
+    state, chat = Versioned(), [msgpack.ExtType(5, msgpack.packb(["m", "Human", {"content": "0"}]))]
+    for number in range(40):
+        save(state, str(number), k=("msgpack", msgpack.packb(chat)))
+        chat.append(msgpack.ExtType(5, msgpack.packb(["m", "Human", {"content": str(number + 1)}])))
+    assert messages(state.repo, "HEAD") == [str(number) for number in range(40)]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from sync_stores import Counted
 from vstate import CorruptObject, KVStore, Memory, StoreUnavailable, Versioned
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.canonical import encode
+from vstate.repo import reflog_prefetch
 from vstate.repo.names import refs
 
 pytestmark = pytest.mark.slow
@@ -38,11 +39,11 @@ class Remote(Counted):
         return found
 
 
-def history(store: KVStore, commits: int) -> list[str]:
+def history(store: KVStore, commits: int, pause: Callable[[int], float] = lambda i: 0.001) -> list[str]:
     """Commit so often, at an even pace, on which the number of round trips depends; the ids, newest first."""
     with time_machine.travel(1_700_000_000, tick=False) as time, Versioned(store) as state:
         for i in range(commits):
-            time.shift(0.001)
+            time.shift(pause(i))
             save(state, f"{i}", i=i)
         return ids(state)
 
@@ -99,6 +100,27 @@ def test_a_state_is_open_after_two_trips(rows: Mapping[str, bytes], branch: str 
     store = Remote(store_of(rows))
     Versioned(store, branch=branch)
     assert len(store.calls) <= 2
+
+
+@pytest.mark.parametrize(
+    "pause",
+    [
+        lambda i: 86_400,
+        lambda i: 0.1 if i % 10 else 3_600,
+        lambda i: 86_400 if i > 950 else 0.001,
+        lambda i: 0.001 if i > 950 else 86_400,
+    ],
+    ids=["a day", "in bursts", "quick at first", "slow at first"],
+)
+def test_at_any_pace(pause: Callable[[int], float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long reflog is listed by stretches of time, whatever the time between commits."""
+    monkeypatch.setattr(reflog_prefetch, "MOST_KEYS", 300)
+    there = Remote(Memory())
+    expected = history(there, COMMITS, pause)
+    there.calls.clear()
+    with Versioned(there) as state:
+        assert ids(state) == expected
+        assert len(there.calls) <= 150
 
 
 def test_writers_that_raced_are_read_in_batches() -> None:

@@ -220,7 +220,8 @@ def test_an_object_that_is_healed_meanwhile_is_not_moved_aside(
     assert memory.get(key) == filled[key]
 
 
-def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, bytes]) -> None:
+@pytest.mark.parametrize("moment", ["", "shallow/"], ids=["at first", "right before"])
+def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, bytes], moment: str) -> None:
     """A faster repair has ended the history already."""
     memory = copy(filled)
     repo = Repository(memory)
@@ -228,7 +229,7 @@ def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, byt
     assert third.parent_ids == (second.oid,)
     memory.delete(f"o/{second.oid}")
     key, row = shallow_row(third.oid, [repo.resolve("v1").oid])
-    cut = Once(lambda: memory.set(key, row), key)
+    cut = Once(lambda: memory.set(key, row), moment)
     Repository(Hooked(memory, cut)).fsck(repair=True)
     assert cut.done
     assert memory.get(key) == row
