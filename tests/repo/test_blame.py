@@ -24,6 +24,7 @@ from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part, parts_of
 from vstate.repo.search import blame as blame_module
+from vstate.repo.search.blame import align
 from vstate.values.entry import encode_value
 from vstate.values.inert import Global, Instance, read
 
@@ -329,6 +330,17 @@ def test_every_item_is_blamed_on_the_commit_that_made_it(
         for blamed in found:
             assert repo.blame(last, "k", blamed.path) == blamed.commit
         assert repo.blame(last, "deep", inside[0].path) == inside[0].commit
+
+
+def test_long_lists_are_aligned_by_occurrence() -> None:
+    """In long lists, equal items are found wherever they are."""
+    old = list(range(3000))
+    new = list(range(2999, -1, -1))
+    assert align(old, new) == [2999 - number for number in range(3000)]
+    assert align([*old, -1], [-2, *new, -3]) == [None, *(2999 - number for number in range(3000)), None]
+    new[10] = new[2989] = -1
+    assert align(old, new)[10] == 10
+    assert align(old, new)[2989] == 2989
 
 
 # --- paths
