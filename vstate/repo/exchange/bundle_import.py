@@ -23,9 +23,9 @@ from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, check_ref_name
 from vstate.repo.objects import Objects
 from vstate.repo.sweeps import arrival
-from vstate.repo.upkeep.damage import Damage, link_key
+from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Salvage
-from vstate.repo.upkeep.verifier import READERS, Verifier
+from vstate.repo.upkeep.verifier import READERS, Verifier, link_key
 
 
 def load(
@@ -274,7 +274,6 @@ class _Import:
             found,
             whole_blobs=True,
             readers=readers,
-            progress=lambda count: None,
             known=self._written,
         )
 

@@ -35,7 +35,7 @@ class Remnants:
         salvage = Salvage(self._store)
         logged = chain.from_iterable(ids for _, ids in Metadata(salvage, lambda damage: None).lines())
         kept = IdSet()
-        loss = Loss(salvage.store, self._history.parents, IdSet(), IdSet())
+        loss = Loss(salvage.store, self._history.parents)
         for _ in loss.ancestors(*Refs(self._store).all().values(), *logged, seen=kept):
             pass
         return kept

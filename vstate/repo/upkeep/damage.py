@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
-from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import INDEX, ObjectId
 from vstate.objects.stream import is_single, read_index
@@ -19,7 +18,10 @@ from vstate.repo.objects import Objects
 from vstate.repo.walk import NewestFirst
 from vstate.values.entry import Entry
 
-_REMEMBERED = 100_000  # entries, and nodes with damage below them
+LISTED = 1000
+"""How many damages, and how many losses, a report lists. It counts the others."""
+
+_REMEMBERED = 10_000  # nodes with damage below them
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,44 +61,25 @@ class Lost:
         return f"{self.ref} {self.commit[:10]}: {self.what if self.key is None else repr(self.key)}"
 
 
-def link_key(oid: bytes, length: int, height: int | None = None) -> bytes:
-    """A link to a blob or a stream, for an IdSet: the id, the length, and the height if it is known."""
-    return oid + length.to_bytes(8, "big") + (b"" if height is None else bytes([height]))
-
-
-def node_link_key(oid: bytes, height: int, first: str, count: int) -> bytes:
-    """A link to a tree node, for an IdSet: the id, and the fields that the node above gives."""
-    return oid + encode([height, first, count])
-
-
-class _Range(NamedTuple):
-    """`size` keys whose names cannot be read, from `first` on, to before `before` (None: to the end)."""
-
-    first: str
-    before: str | None
-    size: int
-
-    def __str__(self) -> str:
-        keys = counted(self.size, "key")
-        return f"{keys} from {self.first!r}" + (f" to before {self.before!r}" if self.before else " on")
-
-
 class _LossBelow(NamedTuple):
-    """The losses below a tree node: their number, and where they are."""
+    """The losses below a tree node: their number, and the first `LISTED` of them.
+
+    Each is a key and an empty text, or None and a description.
+    """
 
     total: int
-    places: Sequence[str | _Range | bytes]
-    """Keys, ranges of keys without names, and the ids of child nodes with losses below them."""
+    places: Sequence[tuple[str | None, str]]
 
 
-_GONE = _LossBelow(1, ())
-"""A tree node that cannot be read itself."""
+_NOTHING = _LossBelow(0, ())
+_GONE = _LossBelow(1, [(None, "all keys")])
+"""The loss of a tree node that cannot be read itself."""
 
 
 class Loss:
-    """Tells which keys of commits are lost, given the objects and the links that are bad.
+    """Tells which keys of commits are lost, given the objects that are bad.
 
-    Visits each tree node and each index once, however many commits share it. Never raises CorruptObject: an
+    Visits each whole tree node and index once, however many commits share it. Never raises CorruptObject: an
     object that cannot be read is lost.
     """
 
@@ -104,31 +87,31 @@ class Loss:
         self,
         store: KVStore,
         parents: Callable[[Commit], Sequence[ObjectId]],
-        bad: IdSet,
-        bad_links: IdSet,
+        bad: IdSet | None = None,
     ) -> None:
         self._objects = Objects(store)
         self._parents = parents
-        self.bad = bad
-        self._bad_links = bad_links
+        self._bad = IdSet() if bad is None else bad
         self._whole = IdSet()  # tree nodes and indexes with no damage below them
         self._losses: dict[bytes, _LossBelow] = {}
-        self._lost_indexes: set[bytes] = set()
-        self._whole_entries: set[bytes] = set()
 
     # Commits
 
     def commit(self, oid: ObjectId) -> Commit | None:
         """The commit; None if the commit itself cannot be read."""
         try:
-            return None if oid in self.bad else self._objects.commit(oid)
+            return None if oid in self._bad else self._objects.commit(oid)
         except (CorruptObject, CorruptStore):
             return None
 
     def is_whole(self, oid: ObjectId) -> bool:
         """Whether the commit and its own state can be read. The commits before it do not count."""
         commit = self.commit(oid)
-        return commit is not None and (commit.root is None or self._below_node(commit.root) is None)
+        return commit is not None and not self._of_commit(commit).total
+
+    def lost_parents(self, commit: Commit) -> list[ObjectId]:
+        """The parents of the commit that cannot be read."""
+        return [oid for oid in self._parents(commit) if self.commit(oid) is None]
 
     def first_parents(self, start: ObjectId, *, seen: IdSet) -> Iterator[Commit]:
         """The commit, its first parent, and so on, up to a commit that is in `seen` or cannot be read."""
@@ -143,139 +126,101 @@ class Loss:
         """The commits and all before them, newest first; None in place of a commit that cannot be read."""
         seen = IdSet() if seen is None else seen
         queue = NewestFirst()
-
-        def push(oid: ObjectId) -> Iterator[tuple[ObjectId, None]]:
-            if seen.add(oid):
-                commit = self.commit(oid)
-                if commit is None:
+        ids: Sequence[ObjectId] = starts
+        while True:
+            for oid in filter(seen.add, ids):
+                if (commit := self.commit(oid)) is None:
                     yield oid, None
                 else:
                     queue.push(commit)
-
-        for start in starts:
-            yield from push(start)
-        for commit in queue:
+            if not queue:
+                return
+            commit = next(queue)
             yield commit.oid, commit
-            for parent in self._parents(commit):
-                yield from push(parent)
+            ids = self._parents(commit)
 
-    def below(self, refs: Iterable[tuple[str, ObjectId]], limit: int) -> tuple[list[Lost], int]:
+    def below(self, refs: Iterable[tuple[str, ObjectId]]) -> tuple[list[Lost], int, dict[ObjectId, Commit]]:
         """The losses of the commits that these refs lead to, newest commit first, and their total number.
 
-        Lists the first `limit` losses. A commit that several refs lead to counts for the first of them.
+        Lists the first `LISTED` losses. A commit that several refs lead to counts for the first of them. The
+        last result has, by id, the commits with parents that cannot be read.
         """
         lost: list[Lost] = []
         total = 0
+        cut: dict[ObjectId, Commit] = {}
         seen = IdSet()
         for ref, start in refs:
             for oid, commit in self.ancestors(start, seen=seen):
                 if commit is None:
-                    losses, all_of_it = _GONE, "the commit itself, and all that only it leads to"
-                elif commit.root is None or (found := self._below_node(commit.root)) is None:
-                    continue
+                    losses = _LossBelow(1, [(None, "the commit itself, and all that only it leads to")])
                 else:
-                    losses, all_of_it = found, "all keys"
+                    losses = self._of_commit(commit)
+                    if self.lost_parents(commit):
+                        cut[oid] = commit
                 total += losses.total
-                if len(lost) < limit:
-                    for key, description in self._listed(losses, all_of_it):
-                        lost.append(Lost(ref, str(oid), key, description))
-                        if len(lost) == limit:
-                            break
-        return lost, total
-
-    def _listed(self, losses: _LossBelow, all_of_it: str) -> Iterator[tuple[str | None, str]]:
-        if losses is _GONE:
-            yield None, all_of_it
-        for place in losses.places:
-            if isinstance(place, str):
-                yield place, ""
-            elif isinstance(place, _Range):
-                yield None, str(place)
-            else:
-                yield from self._listed(self._below_node(place) or _GONE, all_of_it)
+                lost += [Lost(ref, str(oid), *place) for place in losses.places[: LISTED - len(lost)]]
+        return lost, total, cut
 
     # Trees
 
-    def _below_node(self, oid: bytes) -> _LossBelow | None:
-        """The losses below a tree node; None if there are none."""
+    def _of_commit(self, commit: Commit) -> _LossBelow:
+        return _NOTHING if commit.root is None else self._below(commit.root)
+
+    def _below(self, oid: bytes) -> _LossBelow:
+        """The losses below a tree node."""
         if oid in self._whole:
-            return None
-        losses = self._losses.get(oid)
-        if losses is None:
-            node = self._node(oid)
-            if node is None:
-                return _GONE
-            losses = self._below_inner_node(node) if node.height else self._inside_leaf(node)
-            if not losses.total:
-                self._whole.add(oid)
-                return None
-            if len(self._losses) > _REMEMBERED:
-                self._losses.clear()
-            self._losses[oid] = losses
-        return losses
-
-    def _node(self, oid: bytes) -> Node | None:
+            return _NOTHING
+        if (known := self._losses.get(oid)) is not None:
+            return known
         try:
-            return None if oid in self.bad else self._objects.node(oid)
+            node = None if oid in self._bad else self._objects.node(oid)
         except (CorruptObject, CorruptStore):
-            return None
-
-    def _below_inner_node(self, node: Node) -> _LossBelow:
-        places: list[str | _Range | bytes] = []
+            node = None
+        if node is None:
+            return _GONE
         total = 0
+        places: list[tuple[str | None, str]] = []
+        for losses in self._children(node) if node.height else self._values(node):
+            total += losses.total
+            places += losses.places[: LISTED - len(places)]
+        if not total:
+            self._whole.add(oid)
+            return _NOTHING
+        if len(self._losses) > _REMEMBERED:
+            self._losses.clear()
+        self._losses[oid] = _LossBelow(total, places)
+        return self._losses[oid]
+
+    def _children(self, node: Node) -> Iterator[_LossBelow]:
         ends = [*node.keys[1:], None]
         for child, first, before, count in zip(node.children(), node.keys, ends, node.counts, strict=True):
-            is_wrong = node_link_key(child, node.height - 1, first, count) in self._bad_links
-            losses = _GONE if is_wrong else self._below_node(child)
+            losses = self._below(child)
             if losses is _GONE:
-                places.append(_Range(first, before, count))
-            elif losses is not None:
-                places.append(bytes(child))
-            total += losses.total if losses is not None else 0
-        return _LossBelow(total, places)
+                end = f" to before {before!r}" if before else " on"
+                losses = _LossBelow(1, [(None, f"{counted(count, 'key')} from {first!r}{end}")])
+            yield losses
 
-    def _inside_leaf(self, leaf: Node) -> _LossBelow:
-        keys: list[str | _Range | bytes] = []
-        if len(self._whole_entries) > _REMEMBERED:
-            self._whole_entries.clear()
-        for key, item in zip(leaf.keys, leaf.items, strict=True):
-            assert isinstance(item, bytes)  # a node that was read holds no other
-            if item not in self._whole_entries:
-                if self._is_lost(item):
-                    keys.append(key)
-                else:
-                    self._whole_entries.add(item)
-        return _LossBelow(len(keys), keys)
+    def _values(self, leaf: Node) -> Iterator[_LossBelow]:
+        for key, entry in zip(leaf.keys, leaf.items, strict=True):
+            try:
+                links = Entry.decode(entry).links  # type: ignore[arg-type]  # a node that was read has bytes
+                is_lost = any(self._is_lost(link.id, is_blob=is_single(link)) for link in links)
+            except ValueError:
+                is_lost = True
+            if is_lost:
+                yield _LossBelow(1, [(key, "")])
 
-    # Values
-
-    def _is_lost(self, entry: bytes) -> bool:
-        try:
-            links = Entry.decode(entry).links
-            return any(self._is_link_lost(*link, height=0 if is_single(link) else None) for link in links)
-        except ValueError:
+    def _is_lost(self, oid: ObjectId, *, is_blob: bool) -> bool:
+        """Whether a part of a value is lost."""
+        if oid in self._bad:
             return True
-
-    def _is_link_lost(self, oid: ObjectId, length: int, *, height: int | None) -> bool:
-        if oid in self.bad or link_key(oid, length) in self._bad_links:
-            return True
-        if height == 0:
+        if is_blob or oid in self._whole:
             return False
-        if height is not None and link_key(oid, length, height) in self._bad_links:
-            return True
-        return self._is_index_lost(oid)
-
-    def _is_index_lost(self, oid: ObjectId) -> bool:
-        if oid in self._whole:
-            return False
-        if oid in self._lost_indexes:
-            return True
         try:
             height, items = read_index(self._objects.read(INDEX, oid))
         except (ValueError, CorruptObject, CorruptStore):
             return True
-        if any(self._is_link_lost(child, length, height=height - 1) for child, length in items):
-            self._lost_indexes.add(oid)
+        if any(self._is_lost(child, is_blob=height == 1) for child, _ in items):
             return True
         self._whole.add(oid)
         return False

@@ -134,7 +134,7 @@ def _repaired(
             found = _inspected(repo, full, progress)
         except VStateError as error:  # the report still has to list the repairs
             return False, found.broken, done, [*work.left, f"the store cannot be checked again: {error}"]
-        if not (found.verifier.cut and work.done):
+        if not (found.cut and work.done):
             break  # otherwise the repair has brought back history, which has lost parents of its own
     return found.ok, found.broken, done, work.left + work.still_broken(found)
 

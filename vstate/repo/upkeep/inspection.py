@@ -7,20 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from vstate.kv.base import OBJECT_PREFIX
+from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.objects.room import keep_freed_memory
 from vstate.repo.core import Core
 from vstate.repo.names.refs import REF, REFLOG
 from vstate.repo.objects import kind_of
-from vstate.repo.upkeep.damage import Damage, Loss, Lost
+from vstate.repo.upkeep.damage import LISTED, Damage, Loss, Lost
 from vstate.repo.upkeep.gc import UpkeepProgress
 from vstate.repo.upkeep.metadata import Metadata, is_foreign, object_id
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
 from vstate.repo.walk import BATCH
-
-LISTED = 1000
-"""How many damages, and how many losses, a report lists. It counts the others."""
 
 _ORPHANS_READ = 16
 _REFLOG_READ = 256
@@ -44,11 +42,12 @@ class Inspection:
         self.lost: list[Lost] = []
         self.lost_in_all = 0
         self.broken: list[str] = []
+        self.cut: dict[ObjectId, Commit] = {}
 
     @property
     def ok(self) -> bool:
         """Whether all damage is known from an earlier repair, and all refs and histories are whole."""
-        return not (self._unknown or self.broken or self.verifier.cut)
+        return not (self._unknown or self.broken or self.cut)
 
     def run(self) -> None:
         """Check everything once."""
@@ -78,12 +77,12 @@ class Inspection:
                 self._found(Damage("", "file", text, readable=True))
         for text in dict.fromkeys(self.salvage.unlisted.values()):
             self._found(Damage("", "file", text))
-        self.loss = Loss(self._store, self.metadata.parents, self.verifier.bad, self.verifier.bad_links)
+        self.loss = Loss(self._store, self.metadata.parents, self.verifier.bad)
         self.broken = list(self.metadata.broken)
         if self.damaged:
             refs = self.metadata.refs
             self.broken += [name for name, oid in refs.items() if not self.loss.is_whole(oid)]
-            self.lost, self.lost_in_all = self.loss.below([*refs.items(), *self._logged_commits()], LISTED)
+            self.lost, self.lost_in_all, self.cut = self.loss.below([*refs.items(), *self._logged_commits()])
 
     def _next_commits(self, oid: ObjectId) -> Sequence[ObjectId]:
         """The commits before this one, to read with it from a store that is far away."""

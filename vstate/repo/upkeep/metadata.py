@@ -275,7 +275,7 @@ class Metadata:
     def lines(self, ref: str = "") -> Iterator[tuple[str, list[ObjectId]]]:
         """The readable lines of all refs, or of one, oldest first: the ref, and its new and old commits."""
         prefix = f"{REFLOG}{ref}:" if ref else REFLOG
-        for key, row in self._salvage.items(prefix, in_order=bool(ref)):
+        for key, row in sorted(self._salvage.items(prefix)) if ref else self._salvage.items(prefix):
             found = self._line(key, row)
             if isinstance(found, ReflogEntry):
                 yield _ref_of(key), _named_in(found)

@@ -117,7 +117,10 @@ class Repair:
                 continue
             oid = ObjectId.parse(key.removeprefix(DAMAGED))
             row = self._found.salvage.row(OBJECT_PREFIX + oid.hex())
-            if oid not in self._loss.bad and self._found.salvage.kind_of_whole(oid, row) is not None:
+            if (
+                oid not in self._found.verifier.bad
+                and self._found.salvage.kind_of_whole(oid, row) is not None
+            ):
                 healed.append(key)
         self._store.delete_many(healed)
         if healed:
@@ -215,10 +218,8 @@ class Repair:
 
     def _cut_histories(self) -> None:
         """End the history at each commit with a lost parent, so that walks know."""
-        for oid, lost in self._found.verifier.cut.items():
-            commit = self._loss.commit(oid)
-            if commit is None:
-                continue
+        for oid, commit in self._found.cut.items():
+            lost = self._loss.lost_parents(commit)
             kept = [parent for parent in self._metadata.parents(commit) if parent not in lost]
             key, value = shallow_row(oid, kept)
             before = self._store.get(key)

@@ -16,9 +16,6 @@ Unreadable = CorruptObject | CorruptStore
 Row = bytes | Unreadable | None
 """A stored value, or the error that the store raised for it, or None: the row is absent."""
 
-Lengths = dict[ObjectId, int | CorruptObject]
-"""The lengths of the bodies of some objects, or the errors for those that cannot be read."""
-
 _READ = 256
 
 
@@ -27,7 +24,7 @@ class Salvage:
 
     def __init__(self, store: KVStore) -> None:
         self.store = store.uncached()
-        self._objects = Objects(self.store)
+        self.objects = Objects(self.store)
         self.unlisted: dict[str, str] = {}
         """The prefixes whose keys could not all be listed, each with the reason."""
 
@@ -60,68 +57,40 @@ class Salvage:
         except (CorruptObject, CorruptStore):
             return {key for key in wanted if isinstance(self.row(key), bytes)}
 
-    def items(self, prefix: str, *, in_order: bool = False) -> Iterator[tuple[str, bytes | Unreadable]]:
-        """The rows whose keys begin with `prefix`, as far as they can be listed; sorted if `in_order`."""
+    def items(self, prefix: str) -> Iterator[tuple[str, bytes | Unreadable]]:
+        """The rows whose keys begin with `prefix`, as far as they can be listed."""
         keys = self.keys(prefix)
-        if in_order:
-            keys = iter(sorted(keys))
         while batch := list(islice(keys, _READ)):
             rows = self.rows(batch)
             for key in batch:
-                row = rows.get(key)
-                if row is not None:
+                if (row := rows.get(key)) is not None:
                     yield key, row
 
     def stored(self, oid: ObjectId) -> Row:
         """The row of an object, or its copy in the trash of `gc`."""
-        return self._found(oid, self.row(OBJECT_PREFIX + oid.hex()))
-
-    def _found(self, oid: ObjectId, row: Row) -> Row:
+        row = self.row(OBJECT_PREFIX + oid.hex())
         if row is not None:
             return row
         trash = self.row(TRASH + oid.hex())
         # Both may be absent because gc has put the object back between the two looks.
         return trash[8:] if isinstance(trash, bytes) else trash or self.row(OBJECT_PREFIX + oid.hex())
 
-    def lengths(self, kind: Kind, ids: Sequence[ObjectId]) -> Lengths:
-        """The lengths of the verified bodies of these objects; an error for each that cannot be read."""
-        rows = self.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
-        found: Lengths = {}
-        for oid in ids:
-            try:
-                found[oid] = len(self.body(kind, oid, rows.get(OBJECT_PREFIX + oid.hex())))
-            except CorruptObject as error:
-                found[oid] = error
-        return found
-
     def body(self, kind: Kind, oid: ObjectId, row: Row) -> bytes | memoryview:
         """The verified body of an object by its row, or by its copy in the trash of `gc`.
 
         CorruptObject if there is neither, or it is damaged.
         """
-        row = self._found(oid, row)
+        row = self.stored(oid) if row is None else row
         if isinstance(row, CorruptObject | CorruptStore):
             raise CorruptObject(oid.hex(), row.reason)
-        return self._objects.verified(kind, oid, row)
+        return self.objects.verified(kind, oid, row)
 
     def kind_of_whole(self, oid: ObjectId, row: Row) -> Kind | None:
         """The kind of the object by its row; None if the object is missing or damaged."""
         kind = kind_of(row) if isinstance(row, bytes) else None
         try:
             if kind is not None:
-                self._objects.verified(kind, oid, row)  # type: ignore[arg-type]  # it has a kind, so is bytes
+                self.objects.verified(kind, oid, row)  # type: ignore[arg-type]  # it has a kind, so is bytes
         except CorruptObject:
             return None
         return kind
-
-    def are_there(self, ids: Iterable[ObjectId]) -> set[ObjectId]:
-        """Those of the objects that have a row, here or in the trash of `gc`, even a damaged one."""
-        left = set(ids)
-        there: set[ObjectId] = set()
-        # An object may be in neither place because gc has put it back between the two looks.
-        for prefix in (OBJECT_PREFIX, TRASH, OBJECT_PREFIX):
-            keys = {prefix + oid.hex(): oid for oid in left}
-            found = {keys[key] for key in self.present(keys)} if keys else set()
-            there |= found
-            left -= found
-        return there

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import chain, pairwise
+from functools import lru_cache, partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
-from blake3 import blake3
-
-from vstate.errors import CorruptObject
+from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
-from vstate.objects.tree import Node, moments
+from vstate.objects.tree import Node, level, moments
 from vstate.plural import counted
 from vstate.repo.idset import IdList, IdSet
-from vstate.repo.upkeep.conformance import entry_fault, index_faults, is_canonical, key_faults, may_end
-from vstate.repo.upkeep.damage import Damage, link_key, node_link_key
-from vstate.repo.upkeep.salvage import Lengths, Row, Salvage
-from vstate.repo.walk import BATCH, Batch, Below, Entries, batches, depth_first
+from vstate.repo.upkeep.damage import Damage
+from vstate.repo.upkeep.salvage import Row, Salvage
+from vstate.repo.walk import BATCH, Batch, Entries, batches, depth_first
 from vstate.values.entry import Entry
 
 READ_BYTES = 1024 * 1024
@@ -34,62 +33,39 @@ _TASK_BYTES = 4 * READ_BYTES  # one task of a reading thread
 READERS = 2
 """How many threads read and hash blobs."""
 
-_REMEMBERED = 100_000  # recent links, times of commits
+_REMEMBERED = 100_000  # times of commits
 _HIGHEST_NODE = 12  # no key has a level above it
+_MOST_KEY_BYTES = 4096  # of the format, whatever the limit for new keys is
 
 
-class _Source(NamedTuple):
-    """The origin of a link: the kind and the id of an object, or the kind and the key of a row."""
+class _Link(NamedTuple):
+    """A link to an object to check.
 
-    kind: str
-    name: ObjectId | str
-
-
-class _CommitLink(NamedTuple):
-    """A commit to check. `child` is the commit that names it as a parent, if one does."""
+    `source` is the kind and the id of the object that it stands in, or the kind and the key of a row. For a
+    parent, `commit` is the child, and None if a row names the commit; other objects are checked for the first
+    commit that leads to them. `says` are the fields of a node that the node above it gives: height, first
+    key, first key behind it, number of keys, first expiry; none for a root. For a part of a value they are
+    the length, and the height: 0 for a blob, and None for the root of a stream.
+    """
 
     oid: ObjectId
-    source: _Source
-    child: Commit | None
+    source: tuple[str, str]
+    commit: Commit | None
+    says: tuple[Any, ...] = ()
 
     @property
-    def commit(self) -> ObjectId | None:
-        """The commit that the link stands in."""
-        return None if self.child is None else self.child.oid
+    def length(self) -> int:
+        """The length in bytes that the link gives for a blob or a stream."""
+        return int(self.says[0])
 
 
-class _NodeLink(NamedTuple):
-    """A tree node to check, and the fields that the node above it gives; None where a root is free.
-
-    Like any object below a commit, it is checked for the first `commit` that leads to it.
-    """
-
-    commit: ObjectId
-    oid: ObjectId
-    source: _Source
-    height: int | None
-    first: str | None
-    before: str | None
-    size: int | None
-    earliest: int | None
+def link_key(oid: bytes, length: int, height: int | None = 0) -> bytes:
+    """A link to a part of a value, for an IdSet; by default to a blob."""
+    return oid + length.to_bytes(8, "big") + bytes([255 if height is None else height])
 
 
-class _StreamLink(NamedTuple):
-    """An index or a blob to check, and the fields that the object above gives.
-
-    `height` is 0 for a blob, and None for the root of a stream.
-    """
-
-    commit: ObjectId
-    oid: ObjectId
-    kind: Kind
-    source: _Source
-    length: int
-    height: int | None
-    last: bool
-
-
-_Link = TypeVar("_Link", bound=_CommitLink | _NodeLink | _StreamLink)
+_T = TypeVar("_T")
+_Lengths = Mapping[ObjectId, int | CorruptObject]
 
 
 class Verifier:
@@ -99,9 +75,7 @@ class Verifier:
 
     - `bad`: ids of objects that cannot be read or relied on;
     - `malformed`: those of them whose content matches their id and encodes no object;
-    - `bad_links`: links that differ from the object that they lead to;
-    - `inconsistent`: objects that can be read, and that have bad links or fields that cannot be true;
-    - `cut`: the lost parents, by commit.
+    - `inconsistent`: those of them that can be read, and have a link that differs from the object below.
 
     With `read_ends`, which reads the ends of histories again, `gc` may run meanwhile. An object that it
     removes is no damage. Then `skipped` is true: objects below that one may not have been checked.
@@ -118,47 +92,46 @@ class Verifier:
         *,
         whole_blobs: bool,
         readers: Executor,
-        progress: Callable[[int], None],
+        progress: Callable[[int], None] = lambda count: None,
         known: IdSet | None = None,
         next_commits: Callable[[ObjectId], Sequence[ObjectId]] = lambda oid: (),
         read_ends: Callable[[], None] | None = None,
     ) -> None:
         self._salvage = salvage
-        self._read_ends = read_ends
-        self.skipped = False
-        self._next_commits = next_commits
-        self._ahead: Mapping[str, Row] = {}  # commits that come next
-        self._roots: list[_NodeLink] = []  # of trees, still to be read
-        self._known = IdSet() if known is None else known
         self._parents = parents
         self._found = found
         self._whole_blobs = whole_blobs
         self._readers = readers
-        self._reading: deque[tuple[list[_StreamLink], Future[Lengths]]] = deque()
         self._progress = progress
+        self._known = IdSet() if known is None else known
+        self._next_commits = next_commits
+        self._read_ends = read_ends
+        self.skipped = False
         self.reached = IdSet()
         self.counts = dict.fromkeys(KINDS, 0)
         self.bytes = 0
         self.bad = IdList()
-        self.bad_links = IdSet()
         self.malformed = IdSet()
         self.inconsistent = IdList()
-        self.cut: dict[ObjectId, list[ObjectId]] = {}
-        # A link is checked once. Most links of a node stood in its last version too: looking them up among
-        # the recent ones costs less than a hash.
-        self._links = IdSet()
-        self._recent: set[tuple[Any, ...]] = set()
+        self._links = IdSet()  # each is checked once
         self._entries = Entries()
-        self._key_lists: set[int] = set()
+        self._ahead: Mapping[str, Row] = {}  # commits that come next
+        self._roots: list[_Link] = []  # of trees, still to be read
+        self._reading: deque[tuple[list[_Link], Future[_Lengths]]] = deque()
+        self._orders: dict[ObjectId, int] = {}
+        self._tomorrow = microseconds(datetime.now(UTC) + timedelta(days=1))
         self.ahead = 0
         """How many commits are dated more than a day after now, or come after such a commit."""
-        self._tomorrow = microseconds(datetime.now(UTC) + timedelta(days=1))
-        self._orders: dict[ObjectId, int] = {}
         self._trusting = False
 
     def extend(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
         """Check all objects that these commits need; each comes with the key of the row that leads to it."""
-        self._walk([(COMMIT, [_CommitLink(oid, _Source("ref", row), None) for row, oid in roots])])
+        start = [(COMMIT, [_Link(oid, ("ref", row), None) for row, oid in roots])]
+        below = {COMMIT: self._commits, TREE: self._nodes, INDEX: self._indexes, BLOB: self._blobs}
+        for _ in depth_first(start, below):
+            self._progress(len(self.reached))
+        while self._reading:
+            self._finish_reading()
 
     def trust(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
         """Take all objects that these commits need as checked, so that `extend` checks only further ones.
@@ -172,419 +145,300 @@ class Verifier:
         finally:
             self._trusting = False
 
-    def mark_bad(self, kind: str, oid: bytes, reason: str) -> None:
-        """Report an object that cannot be read or relied on."""
+    # Reports
+
+    def mark_bad(self, kind: str, oid: ObjectId, reason: str) -> None:
+        """Report an object that cannot be read."""
+        self.reached.add(oid)
         if self.bad.add(oid):
-            self._found(Damage(oid.hex(), kind, reason))
+            self._found(Damage(str(oid), kind, reason))
 
-    def _mark_malformed(self, kind: Kind, oid: bytes, reason: str) -> None:
-        """Report an object whose content matches its id and encodes no object."""
-        self.malformed.add(oid)
-        self.mark_bad(kind.name, oid, reason)
-
-    def _mark_inconsistent(self, kind: Kind, oid: ObjectId, reason: str) -> None:
-        """Report an object that can be read, as can the objects below it, and that cannot be relied on."""
-        self.inconsistent.add(oid)
-        self.mark_bad(kind.name, oid, reason)
-
-    def _mark_bad_link(self, source: _Source, reason: str) -> None:
+    def _mark_bad_link(self, link: _Link, reason: str) -> None:
         """Report a link that differs from the object that it leads to."""
-        if isinstance(source.name, ObjectId):
-            self.inconsistent.add(source.name)
-        self._found(Damage(str(source.name), source.kind, reason))
+        kind, name = link.source
+        self._found(Damage(name, kind, reason))
+        if kind in (TREE.name, INDEX.name):
+            self.inconsistent.add(ObjectId.parse(name))
+            self.bad.add(ObjectId.parse(name))
 
-    def _note_fault(self, kind: Kind, oid: bytes, reason: str) -> None:
-        """Report an object that breaks a rule of the format and can be read all the same."""
-        self._found(Damage(oid.hex(), kind.name, reason, readable=True))
+    def _note_fault(self, oid: str, kind: Kind, reason: str) -> None:
+        """Report an object that breaks a rule of the format, and can be read all the same."""
+        self._found(Damage(oid, kind.name, reason, readable=True))
 
-    # Walking
+    def _note_unreadable(self, kind: Kind, link: _Link, error: CorruptObject) -> None:
+        row = self._salvage.stored(link.oid)
+        if row is None and not self._is_needed(kind, link):
+            self.skipped = True
+        elif (other := self._salvage.kind_of_whole(link.oid, row)) in (None, kind):
+            self.mark_bad(kind.name, link.oid, error.reason)
+        else:
+            is_other = f"is no {kind.name} but a {other.name}"
+            self._mark_bad_link(link, f"{link.oid}, which it names, {is_other}")
 
-    def _walk(self, start: Sequence[Batch]) -> None:
-        below: Below = {COMMIT: self._commits, TREE: self._nodes, INDEX: self._indexes, BLOB: self._blobs}
-        for _ in depth_first(start, below):
-            self._progress(len(self.reached))
-        while self._reading:
-            self._finish_reading(*self._reading.popleft())
+    def _is_needed(self, kind: Kind, link: _Link) -> bool:
+        """Whether a ref still leads to a missing object, as far as commits and the ends of histories tell.
 
-    def _is_unchecked(self, link: tuple[Any, ...]) -> bool:
-        """Whether this link has not been checked yet."""
-        if link in self._recent:
-            return False
-        if len(self._recent) > _REMEMBERED:
-            self._recent.clear()
-        self._recent.add(link)
-        return self._links.add(blake3(encode(link)).digest())
+        `gc` removes a commit before the commit's objects.
+        """
+        if self._read_ends is None:
+            return True
+        if link.commit is None:
+            row = self._salvage.row(link.source[1])
+            return row == link.oid.hex().encode() if isinstance(row, bytes) else row is not None
+        if kind is COMMIT:
+            self._read_ends()
+            if link.oid not in self._parents(link.commit):
+                return False
+        return self._salvage.stored(link.commit.oid) is not None
 
-    # Reading
+    # Objects
 
-    def _read(self, ids: Iterable[ObjectId]) -> Mapping[str, Row]:
-        return self._salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
+    def _rows(self, ids: Iterable[ObjectId]) -> Mapping[str, Row]:
+        return self._salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self.bad])
 
-    def _body(self, kind: Kind, oid: ObjectId, row: Row, source: _Source) -> bytes | memoryview | None:
-        """The verified body of an object; None, after a report, if the object cannot be read."""
-        try:
-            body = self._salvage.body(kind, oid, row)
-        except CorruptObject as error:
-            self._note_unreadable(kind, oid, row, source, error)
+    def _read(
+        self,
+        kind: Kind,
+        link: _Link,
+        rows: Mapping[str, Row],
+        decode: Callable[[bytes], _T],
+        faults: Callable[[_T, bytes], Iterable[str]] = lambda found, body: (),
+    ) -> _T | None:
+        """The object; None, after a report, if it cannot be read."""
+        oid = link.oid
+        if oid in self.bad:
             return None
-        self._count(kind, oid, len(body))
-        return body
+        try:
+            body = bytes(self._salvage.body(kind, oid, rows.get(OBJECT_PREFIX + oid.hex())))
+        except CorruptObject as error:
+            self._note_unreadable(kind, link, error)
+            return None
+        is_new = self._count(kind, oid, len(body))
+        try:
+            found = decode(body)
+        except ValueError as error:
+            self.malformed.add(oid)
+            self.mark_bad(kind.name, oid, str(error))
+            return None
+        for fault in faults(found, body) if is_new else ():
+            self._note_fault(str(oid), kind, fault)
+        return found
 
-    def _count(self, kind: Kind, oid: ObjectId, length: int) -> None:
-        """Count an object that is whole."""
-        if self.reached.add(oid):
+    def _count(self, kind: Kind, oid: ObjectId, length: int) -> bool:
+        """Count an object that is whole; False if it was counted already."""
+        is_new = self.reached.add(oid)
+        if is_new:
             self.counts[kind] += 1
             self.bytes += length
+        return is_new
 
-    def _note_unreadable(
-        self, kind: Kind, oid: ObjectId, row: Row, source: _Source, error: CorruptObject
-    ) -> None:
-        other = self._salvage.kind_of_whole(oid, row)
-        if other is None:
-            self.reached.add(oid)
-            self.mark_bad(kind.name, oid, error.reason)
-        else:
-            reason = f"{oid}, which it names, is no {kind.name} but a {other.name}"
-            self._found(Damage(str(source.name), source.kind, reason))
-
-    # Objects that gc removes meanwhile
-
-    def _read_linked(self, links: list[_Link]) -> tuple[list[_Link], Mapping[str, Row]]:
-        """The rows of linked objects, and the links that are left by `_without_removed`."""
-        rows = self._read({link.oid for link in links if link.oid not in self.bad})
-        there = {link.oid for link in links if OBJECT_PREFIX + link.oid.hex() in rows}
-        return self._without_removed(links, there), rows
-
-    def _without_removed(self, links: list[_Link], there: set[ObjectId]) -> list[_Link]:
-        """The links, without those to objects that `gc` has removed since the link was read.
-
-        `gc` removes a commit before the commit's objects. So an object is lost if it is missing while its
-        commit is there, before the look and after it. Objects that are back join those that are `there`.
-        """
-        missing = [link for link in links if link.oid not in there and link.oid not in self.bad]
-        if not missing or self._read_ends is None:
-            return links
-        needed = self._needed(missing)
-        there |= self._salvage.are_there(link.oid for link in needed)
-        lost = set(map(id, self._needed([link for link in needed if link.oid not in there])))
-        left = [link for link in links if link.oid in there or link.oid in self.bad or id(link) in lost]
-        self.skipped = self.skipped or len(left) < len(links)
-        return left
-
-    def _needed(self, links: Sequence[_Link]) -> list[_Link]:
-        """Those of the links that refs still lead to, as far as commits and the ends of histories tell."""
-        commits = self._salvage.are_there(link.commit for link in links if link.commit is not None)
-        refs = self._salvage.rows([str(link.source.name) for link in links if link.commit is None])
-        if self._read_ends is not None and any(isinstance(link, _CommitLink) for link in links):
-            self._read_ends()
-
-        def is_needed(link: _Link) -> bool:
-            if link.commit is None:
-                row = refs.get(str(link.source.name))
-                return row == str(link.oid).encode() if isinstance(row, bytes) else row is not None
-            child = link.child if isinstance(link, _CommitLink) else None
-            return link.commit in commits and (child is None or link.oid in self._parents(child))
-
-        return [link for link in links if is_needed(link)]
+    def _is_new(self, *link: Any) -> bool:
+        """Whether this link, an id and what is said of the object, has not been checked yet."""
+        return self._links.add(link[0] + encode(link[1:]))
 
     # Commits
 
-    def _commits(self, links: list[_CommitLink]) -> list[Batch]:
-        parents: list[_CommitLink] = []
+    def _commits(self, links: list[_Link]) -> list[Batch]:
         # Not by `reached`: an object of another kind may be stored under the id of a commit.
         new = {link.oid: link for link in links if self._links.add(link.oid + COMMIT.code.encode())}
-        rows = self._read_commits(list(new))
-        found = [link for link in links if link.oid in new]
-        left = self._without_removed(found, {oid for oid in new if OBJECT_PREFIX + oid.hex() in rows})
-        for oid, link in {link.oid: link for link in left}.items():
-            body = self._body(COMMIT, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.source)
-            commit = None if body is None else self._commit(oid, bytes(body))
-            if commit is not None:
-                above = _Source(COMMIT.name, oid)
-                parents += [_CommitLink(parent, above, commit) for parent in self._parents(commit)]
-                checks_tree = link.child is None or not self._trusting
-                if checks_tree and commit.root is not None and self._is_unchecked((commit.root,)):
-                    self._roots.append(_NodeLink(oid, commit.root, above, None, None, None, None, None))
-        for link in [*left, *(link for link in links if link.oid not in new)]:
-            if link.child is not None:
-                self._check_parent(link, link.child)
+        if any(OBJECT_PREFIX + oid.hex() not in self._ahead for oid in new):  # read the next ones with them
+            self._ahead = self._rows(
+                dict.fromkeys([*new, *chain.from_iterable(map(self._next_commits, new))])
+            )
+        parents: list[_Link] = []
+        for oid, link in new.items():
+            commit = self._read(COMMIT, link, self._ahead, partial(Commit.decode, oid))
+            if commit is None:
+                continue
+            if len(self._orders) > _REMEMBERED:
+                self._orders.clear()
+            self._orders[oid] = commit.order
+            self.ahead += commit.order > self._tomorrow
+            source = COMMIT.name, commit.id
+            parents += [_Link(parent, source, commit) for parent in self._parents(commit)]
+            checks_tree = link.commit is None or not self._trusting
+            if checks_tree and commit.root is not None and self._is_new(commit.root):
+                self._roots.append(_Link(commit.root, source, commit))
+        for link in links:
+            self._check_order(link)
         # Mostly a commit has one parent: the trees of many commits are read together.
         if parents and len(self._roots) < BATCH:
             return [(COMMIT, parents)]
         roots, self._roots = self._roots, []
         return [(COMMIT, parents), (TREE, roots)]
 
-    def _read_commits(self, ids: Sequence[ObjectId]) -> Mapping[str, Row]:
-        """The rows of these commits. If they are not there yet, the next commits are read with them."""
-        if any(OBJECT_PREFIX + oid.hex() not in self._ahead for oid in ids):
-            self._ahead = self._read(
-                dict.fromkeys([*ids, *chain.from_iterable(map(self._next_commits, ids))])
-            )
-        return self._ahead
-
-    def _commit(self, oid: ObjectId, body: bytes) -> Commit | None:
-        try:
-            commit = Commit.decode(oid, body)
-        except ValueError as error:
-            self._mark_malformed(COMMIT, oid, str(error))
-            return None
-        if not is_canonical(body):
-            self._note_fault(COMMIT, oid, "it is not encoded canonically")
-        if len(self._orders) > _REMEMBERED:
-            self._orders.clear()
-        self._orders[oid] = commit.order
-        if commit.order > self._tomorrow:
-            self.ahead += 1
-        return commit
-
-    def _check_parent(self, link: _CommitLink, child: Commit) -> None:
-        oid = link.oid
-        order = self._orders.get(oid)
+    def _check_order(self, link: _Link) -> None:
+        """Check that a child is dated after its parent, if that can be read: walks rely on it."""
+        if link.commit is None or link.oid in self.bad:
+            return
+        order = self._orders.get(link.oid)
         if order is None:
-            row = None if oid in self.bad else self._salvage.row(OBJECT_PREFIX + oid.hex())
-            try:
-                order = Commit.decode(oid, bytes(self._salvage.body(COMMIT, oid, row))).order
-            except (CorruptObject, ValueError):
-                if row is None and not self._without_removed([link], set()):
-                    return
-                self.cut.setdefault(child.oid, []).append(oid)
-                return
-        if order >= child.order:
-            self._note_fault(COMMIT, child.oid, f"it is not dated after its parent {oid}")
+            with suppress(CorruptObject, CorruptStore):
+                order = self._salvage.objects.commit(link.oid).order
+        if order is not None and order >= link.commit.order:
+            self._note_fault(link.commit.id, COMMIT, f"it is not dated after its parent {link.oid}")
 
     # Trees
 
-    def _nodes(self, links: list[_NodeLink]) -> list[Batch]:
-        links, rows = self._read_linked(links)
-        nodes: dict[ObjectId, Node | None] = {}
-        children: list[_NodeLink] = []
-        parts: list[_StreamLink] = []
+    def _nodes(self, links: list[_Link]) -> list[Batch]:
+        rows = self._rows({link.oid for link in links})
+        children: list[_Link] = []
+        parts: list[_Link] = []
         for link in links:
-            oid = link.oid
-            if oid not in nodes:
-                nodes[oid] = None
-                if oid not in self.bad:
-                    new = oid not in self.reached
-                    body = self._body(TREE, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.source)
-                    nodes[oid] = None if body is None else self._node(oid, bytes(body), check=new)
-            node = nodes[oid]
+            node = self._read(TREE, link, rows, _decode_node, _node_faults)
             if node is not None:
                 # Also if the link is bad: reading a key goes through it.
-                children += self._below(link, node, link.before if self._fits(link, node) else None)
-                if not node.height:
-                    parts += self._linked(link, node)
+                before = link.says[2] if link.says and self._fits(link, node) else None
+                if not link.says and node.height and len(node.keys) == 1:
+                    self._note_fault(str(link.oid), TREE, "it is the root, and has one node below it only")
+                if node.height:
+                    children += self._children(link, node, before)
+                else:
+                    parts += self._values(link, node)
         return [*_by_kind(parts), (TREE, children)]
 
-    def _node(self, oid: ObjectId, body: bytes, *, check: bool) -> Node | None:
-        """The node, if it is one."""
-        try:
-            node = Node.decode(body)
-        except ValueError as error:
-            self._mark_malformed(TREE, oid, str(error))
-            return None
-        if not check:
-            return node
-        if node.body != body:
-            self._note_fault(TREE, oid, "it is not encoded canonically")
-        if not node.height and moments(node.items) != node.expiries:
-            self._note_fault(TREE, oid, "it does not say when its keys expire")
-        # Most versions of a node differ in values only. As in an IdSet, the hash is keyed.
-        keys = hash((node.height, *node.keys))
-        if keys in self._key_lists:
-            return node
-        if any(a >= b for a, b in pairwise(node.keys)):
-            self._mark_inconsistent(TREE, oid, "its keys do not ascend")
-            return node
-        if node.height > _HIGHEST_NODE:
-            self._mark_inconsistent(TREE, oid, f"no node is at height {node.height}")
-            return node
-        faults = list(key_faults(node))
-        for fault in faults:
-            self._note_fault(TREE, oid, fault)
-        if len(self._key_lists) > _REMEMBERED:
-            self._key_lists.clear()
-        if not faults:
-            self._key_lists.add(keys)
-        return node
-
-    def _fits(self, link: _NodeLink, node: Node) -> bool:
-        """Whether the node fits the link to it. A wrong size counts as a fault: the node can be read."""
-        if link.height is None:
-            if node.height and len(node.keys) == 1:
-                self._note_fault(TREE, link.oid, "it is the root, and has one node below it only")
-            return True
+    def _fits(self, link: _Link, node: Node) -> bool:
+        """Whether a reader that comes by the link finds the keys of the node."""
+        height, first, before, size, earliest = link.says
         wrong = ""
-        if node.height != link.height:
-            wrong = f"is at height {node.height}, not {link.height}"
-        elif node.keys[0] != link.first:
-            wrong = f"does not begin with {link.first!r}"
-        elif link.before is not None and node.keys[-1] >= link.before:
-            wrong = f"has keys from {link.before!r} on"
-        if wrong:
-            assert link.first is not None  # it is no root
-            assert link.size is not None
-            self.bad_links.add(node_link_key(link.oid, link.height, link.first, link.size))
-            self._mark_bad_link(link.source, f"its node {link.oid} {wrong}")
-        elif node.count != link.size:
-            reason = f"its node {link.oid} has {counted(node.count, 'key')}, not {link.size}"
-            self._note_fault(TREE, _id(link.source), reason)
-        elif node.earliest != link.earliest:
+        if node.height != height:
+            wrong = f"is at height {node.height}, not {height}"
+        elif node.keys[0] != first:
+            wrong = f"does not begin with {first!r}"
+        elif before is not None and node.keys[-1] >= before:
+            wrong = f"has keys from {before!r} on"
+        elif node.count != size:
+            reason = f"its node {link.oid} has {counted(node.count, 'key')}, not {size}"
+            self._note_fault(link.source[1], TREE, reason)
+        elif node.earliest != earliest:
             reason = f"it does not say when the first key below its node {link.oid} expires"
-            self._note_fault(TREE, _id(link.source), reason)
+            self._note_fault(link.source[1], TREE, reason)
+        if wrong:
+            self._mark_bad_link(link, f"its node {link.oid} {wrong}")
         return not wrong
 
-    def _below(self, link: _NodeLink, node: Node, before: str | None) -> Iterator[_NodeLink]:
-        if not node.height:
-            return
-        commit, above = link.commit, _Source(TREE.name, link.oid)
-        recent = self._recent
+    def _children(self, link: _Link, node: Node, before: str | None) -> Iterator[_Link]:
+        source = TREE.name, str(link.oid)
         ends = [*node.keys[1:], before]
         below = (node.height - 1,) * len(ends)
         due = node.expiries or (None,) * len(ends)
         for fields in zip(node.items, below, node.keys, ends, node.counts, due, strict=True):
-            if fields not in recent and self._is_unchecked(fields):
-                item, *says = fields
-                yield _NodeLink(commit, ObjectId(item), above, *says)
+            if self._is_new(*fields):
+                yield _Link(ObjectId(fields[0]), source, link.commit, fields[1:])
 
-    def _linked(self, link: _NodeLink, leaf: Node) -> Iterator[_StreamLink]:
-        oid = link.oid
-        above = _Source(TREE.name, oid)
+    def _values(self, link: _Link, leaf: Node) -> Iterator[_Link]:
         for key, item in self._entries.new_items(leaf):
             try:
-                entry = Entry.decode(item)
+                links = list(Entry.decode(item).links)
             except ValueError as error:
-                self._found(Damage(str(oid), TREE.name, f"the entry of {key!r}: {error}"))
+                self._found(Damage(str(link.oid), TREE.name, f"the entry of {key!r}: {error}"))
                 continue
-            if fault := entry_fault(entry, item):
-                self._note_fault(TREE, oid, f"the entry of {key!r} {fault}")
-            for part in entry.links:
-                height = 0 if is_single(part) else None
-                yield from self._parts(link.commit, above, [part], height, last=True)
+            for part in links:
+                yield from self._parts(link, TREE, [part], 0 if is_single(part) else None)
 
     # Streams
 
     def _parts(
-        self,
-        commit: ObjectId,
-        source: _Source,
-        links: Sequence[tuple[ObjectId, int]],
-        height: int | None,
-        *,
-        last: bool,
-    ) -> Iterator[_StreamLink]:
-        end = len(links) - 1
-        for i, (oid, length) in enumerate(links):
-            if height == 0:
-                link = link_key(oid, length)
-                if link not in self._known and self._links.add(link):
-                    yield _StreamLink(commit, oid, BLOB, source, length, 0, False)
-            elif self._is_unchecked((oid, length, height, last and i == end)):
-                yield _StreamLink(commit, oid, INDEX, source, length, height, last and i == end)
+        self, above: _Link, kind: Kind, links: Iterable[tuple[ObjectId, int]], height: int | None
+    ) -> Iterator[_Link]:
+        source = kind.name, str(above.oid)
+        for oid, length in links:
+            key = link_key(oid, length, height)
+            if key not in self._known and self._links.add(key):
+                yield _Link(oid, source, above.commit, (length, height))
 
-    def _indexes(self, links: list[_StreamLink]) -> list[Batch]:
-        links, rows = self._read_linked(links)
-        parts: list[_StreamLink] = []
+    def _indexes(self, links: list[_Link]) -> list[Batch]:
+        rows = self._rows({link.oid for link in links})
+        parts: list[_Link] = []
         for link in links:
-            oid = link.oid
-            if oid in self.bad:
+            if (found := self._read(INDEX, link, rows, read_index)) is None:
                 continue
-            new = oid not in self.reached
-            body = self._body(INDEX, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.source)
-            if body is not None:
-                parts += self._check_index(link, bytes(body), check=new)
+            height, items = found
+            _, said = link.says
+            if said is not None and height != said:
+                self._mark_bad_link(link, f"its index {link.oid} is at height {height}, not {said}")
+            self._check_length(INDEX, link, sum(length for _, length in items))
+            # Also if the link is bad: reading a value goes through it.
+            parts += self._parts(link, INDEX, items, height - 1)
         return _by_kind(parts)
 
-    def _check_index(self, link: _StreamLink, body: bytes, *, check: bool) -> Iterator[_StreamLink]:
-        oid = link.oid
-        try:
-            height, items = read_index(body)
-        except ValueError as error:
-            self._mark_malformed(INDEX, oid, str(error))
-            return
-        total = sum(length for _, length in items)
-        # Also if the link is bad: reading a value goes through it.
-        if link.height is not None and height != link.height:
-            self.bad_links.add(link_key(oid, link.length, link.height))
-            self._mark_bad_link(link.source, f"its index {oid} is at height {height}, not {link.height}")
-        if total != link.length:
-            self._wrong_length(link, total)
-        for fault in index_faults(height, items, body) if check else ():
-            self._note_fault(INDEX, oid, fault)
-        if not may_end(items) and not link.last:
-            self._note_fault(INDEX, oid, "it ends before its last item would end it")
-        if link.height is None and len(items) == 1:
-            self._note_fault(INDEX, oid, "it is the root of a stream, and has one item only")
-        yield from self._parts(link.commit, _Source(INDEX.name, oid), items, height - 1, last=link.last)
+    def _check_length(self, kind: Kind, link: _Link, length: int) -> None:
+        if length != link.length:
+            reason = f"its {kind.name} {link.oid} has {counted(length, 'byte')}, not {link.length}"
+            self._mark_bad_link(link, reason)
 
-    def _wrong_length(self, link: _StreamLink, actual: int) -> None:
-        """Report an object that is whole and has another length than the link to it says."""
-        reason = f"its {link.kind.name} {link.oid} has {counted(actual, 'byte')}, not {link.length}"
-        self.bad_links.add(link_key(link.oid, link.length))
-        self._mark_bad_link(link.source, reason)
-
-    # Blobs
-
-    def _blobs(self, links: list[_StreamLink]) -> list[Batch]:
-        if self._trusting:
-            return []
-        for batch in batches(links, _TASK_BYTES):
-            if not self._whole_blobs:
-                self._look_for(batch)
-                continue
-            batch = [link for link in batch if link.oid not in self.bad]
-            self._reading.append((batch, self._readers.submit(self._lengths, batch)))
-            if len(self._reading) > READERS:
-                self._finish_reading(*self._reading.popleft())
+    def _blobs(self, links: list[_Link]) -> list[Batch]:
+        if not self._trusting:
+            for batch in batches(links, _TASK_BYTES):
+                self._reading.append((batch, self._readers.submit(self._lengths, batch)))
+                if len(self._reading) > READERS:
+                    self._finish_reading()
         return []
 
-    def _lengths(self, batch: list[_StreamLink]) -> Lengths:
-        found: Lengths = {}
-        for part in batches(batch, READ_BYTES):
-            found.update(self._salvage.lengths(BLOB, [link.oid for link in part]))
+    def _lengths(self, links: list[_Link]) -> _Lengths:
+        """The lengths of the verified bodies of these blobs; an error for each that cannot be read."""
+        found: dict[ObjectId, int | CorruptObject] = {}
+        for batch in batches(links, READ_BYTES):
+            keys = {OBJECT_PREFIX + link.oid.hex(): link for link in batch}
+            there = set() if self._whole_blobs else self._salvage.present(keys)
+            rows = self._salvage.rows(list(keys)) if self._whole_blobs else {}
+            for key, link in keys.items():
+                found[link.oid] = link.length
+                try:
+                    if key not in there:
+                        found[link.oid] = len(self._salvage.body(BLOB, link.oid, rows.get(key)))
+                except CorruptObject as error:
+                    found[link.oid] = error
         return found
 
-    def _finish_reading(self, batch: list[_StreamLink], lengths: Future[Lengths]) -> None:
-        found = lengths.result()
-        if bad := [link for link in batch if not isinstance(found[link.oid], int)]:
-            left, _ = self._read_linked(bad)
-            found |= self._lengths(left)  # again: a writer may have brought one back
-            removed = {link.oid for link in bad} - {link.oid for link in left}
-            batch = [link for link in batch if link.oid not in removed]
-        for link in batch:
-            oid = link.oid
-            if oid in self.bad:
-                continue
-            length = found[oid]
-            if isinstance(length, int):
-                self._count(BLOB, oid, length)
-                if length != link.length:
-                    self._wrong_length(link, length)
-            else:
-                self._note_unreadable(
-                    BLOB, oid, self._salvage.row(OBJECT_PREFIX + oid.hex()), link.source, length
-                )
-                self.bad_links.add(link_key(oid, link.length))
+    def _finish_reading(self) -> None:
+        links, reading = self._reading.popleft()
+        lengths = reading.result()
+        for link in links:
+            found = lengths[link.oid]
+            if not isinstance(found, int):  # again: a writer may have brought it back
+                found = self._lengths([link])[link.oid]
+            if isinstance(found, int):
+                self._count(BLOB, link.oid, found)
+                self._check_length(BLOB, link, found)
+            elif link.oid not in self.bad:
+                self._note_unreadable(BLOB, link, found)
         self._progress(len(self.reached))
 
-    def _look_for(self, links: list[_StreamLink]) -> None:
-        there = self._salvage.are_there(link.oid for link in links)
-        for link in self._without_removed(links, there):
-            if self.reached.add(link.oid):
-                if link.oid in there:
-                    self.counts[BLOB] += 1
-                    self.bytes += link.length
-                else:
-                    self.mark_bad(BLOB.name, link.oid, "it is missing")
 
-
-def _by_kind(links: Iterable[_StreamLink]) -> list[Batch]:
-    indexes: list[_StreamLink] = []
-    blobs: list[_StreamLink] = []
+def _by_kind(links: Iterable[_Link]) -> list[Batch]:
+    indexes: list[_Link] = []
+    blobs: list[_Link] = []
     for link in links:
-        (blobs if link.kind is BLOB else indexes).append(link)
+        (blobs if link.says[1] == 0 else indexes).append(link)
     return [(INDEX, indexes), (BLOB, blobs)]
 
 
-def _id(source: _Source) -> ObjectId:
-    assert isinstance(source.name, ObjectId)  # only objects link to nodes with a place in a tree
-    return source.name
+def _decode_node(body: bytes) -> Node:
+    """The node; ValueError if it is none, or if a search for a key would go wrong in it."""
+    node = Node.decode(body)
+    if node.keys != sorted(set(node.keys)):
+        raise ValueError("its keys do not ascend")
+    if node.height > _HIGHEST_NODE:
+        raise ValueError(f"no node is at height {node.height}")
+    return node
+
+
+def _node_faults(node: Node, body: bytes) -> Iterator[str]:
+    """The rules of the format that a readable node breaks, so that an equal tree may have another id."""
+    if node.body != body:
+        yield "it is not encoded canonically"
+    if not node.height and moments(node.items) != node.expiries:
+        yield "it does not say when its keys expire"
+    yield from _key_faults(node.height, tuple(node.keys))
+
+
+@lru_cache(10_000)  # most versions of a node differ in values only
+def _key_faults(height: int, keys: tuple[str, ...]) -> Sequence[str]:
+    faults = []
+    # Each first key also stands in the nodes above, where it is not the first one.
+    if any(level(key) != height for key in keys[1:]):
+        faults.append("a key in it is not at the height of its level")
+    if any(len(key) > _MOST_KEY_BYTES // 4 and len(key.encode()) > _MOST_KEY_BYTES for key in keys):
+        faults.append("a key in it is too long")
+    return faults
