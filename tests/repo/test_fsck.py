@@ -21,7 +21,7 @@ from vstate.errors import CorruptObject, CorruptStore, VStateError
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo import Repository
 from vstate.repo.upkeep import fsck
-from vstate.repo.upkeep.inspection import LISTED
+from vstate.repo.upkeep.damage import LISTED
 from vstate.testing import Faulty
 
 # Whole stores

@@ -10,7 +10,7 @@ from vstate.repo.history import History
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import Refs
 from vstate.repo.upkeep.damage import Loss
-from vstate.repo.upkeep.metadata import Metadata
+from vstate.repo.upkeep.metadata import Metadata, commits_in
 from vstate.repo.upkeep.salvage import Salvage
 
 
@@ -33,7 +33,8 @@ class Remnants:
 
     def _find_kept(self) -> IdSet:
         salvage = Salvage(self._store)
-        logged = chain.from_iterable(ids for _, ids in Metadata(salvage, lambda damage: None).lines())
+        lines = Metadata(salvage, lambda damage: None).lines()
+        logged = chain.from_iterable(commits_in(line) for _, line in lines)
         kept = IdSet()
         loss = Loss(salvage.store, self._history.parents)
         for _ in loss.ancestors(*Refs(self._store).all().values(), *logged, seen=kept):

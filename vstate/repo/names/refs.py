@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from blake3 import blake3
 
 from vstate.arguments import check_text
-from vstate.errors import CorruptObject, CorruptStore, InvalidInput
+from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects import expiry
 from vstate.objects.canonical import decode, encode
@@ -415,19 +415,19 @@ class Refs:
             writes[REF + ref], conditions[REF + ref] = _value(new), before
             if new is None and ref.startswith(HEADS):
                 writes[LABELS + ref] = None
-        done = self._transact(writes, conditions)
+        done = self.transact(writes, conditions)
         if done:
             for ref, row in lived.items():
                 self.lifetimes.note(ref, writes[REF + ref], writes.get(LIFETIME + ref, row))
         return done
 
-    def _transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:
+    def transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:
         """Carry out the writes of a move; False, leaving no line in the reflogs, if the race is lost."""
         done = self._store.transact(writes, conditions)
         if not done and not self._store.transactional:
             # Such a store may have written the lines, as it writes objects, before the swap failed.
-            lines = self._store.present([key for key in writes if key.startswith(REFLOG)])
-            self._store.delete_many(lines)
+            lines = [key for key, row in writes.items() if key.startswith(REFLOG) and row is not None]
+            self._store.delete_many(self._store.present(lines))
         return done
 
     def drop_expired(self, ref: str, rows: Mapping[str, bytes | None]) -> bool:
@@ -453,9 +453,9 @@ class Refs:
             line, text = self._reflog_line(HEAD, None, None, action)
             writes[line] = text
         if self._store.transactional:
-            return self._transact({**writes, **life}, {REF + ref: before})
+            return self.transact({**writes, **life}, {REF + ref: before})
         # The lifetime changes last: the other way round, an interruption would revive the branch.
-        return self._transact(writes, {REF + ref: before}) and self._store.transact(life, {})
+        return self.transact(writes, {REF + ref: before}) and self._store.transact(life, {})
 
     def lines(self, ref: str) -> dict[str, ReflogEntry]:
         """The lines of the ref's reflog by key, oldest first."""
@@ -516,58 +516,14 @@ class Refs:
                         return False
                     conditions[REF + HEADS + branch] = _value(new)
             line, text = self._reflog_line(HEAD, old, new, action)
-            if self._transact({line: text, REF + HEAD: value}, conditions):
+            if self.transact({line: text, REF + HEAD: value}, conditions):
                 return True
         return False
 
-    def replace(
-        self,
-        ref: str,
-        *,
-        raw: bytes | None,
-        new: ObjectId,
-        action: str,
-        aside: str | None = None,
-        branch: str | None = None,
-    ) -> bool:
-        """Put a ref, or HEAD, on a commit, even if its value `raw` is malformed; False if the value changed.
-
-        `raw` is None if there is no row. The old value is kept under the key `aside`. HEAD follows
-        `branch`.
-        """
-        try:
-            old = self._parse(ref, raw)
-        except CorruptStore:
-            old = None
-        writes = self._replacing(ref, old, new, action, branch)
-        if aside is not None and raw is not None:
-            writes[aside] = raw
-        return self._transact(writes, {REF + ref: raw})
-
-    def replace_unreadable(
-        self, ref: str, *, new: ObjectId, action: str, aside: str, branch: str | None = None
-    ) -> bool:
-        """As `replace`, for a ref that the store cannot read; False if it can be read by now."""
-        writes = {**self._replacing(ref, None, new, action, branch), aside: b""}
-        done = False
-
-        def plan() -> Mapping[str, bytes | None]:
-            nonlocal done
-            try:
-                self._store.get(REF + ref)
-                done = False
-            except (CorruptObject, CorruptStore):
-                done = True
-            return writes if done else {}
-
-        # Without exclusion, a plain write is safe: no other writer can swap a row that cannot be read.
-        if not self._store.exclusively(plan) and plan():
-            self._store.set_many(writes)
-        return done
-
-    def _replacing(
-        self, ref: str, old: ObjectId | None, new: ObjectId, action: str, branch: str | None
+    def rows_of_move(
+        self, ref: str, old: ObjectId | None, new: ObjectId, action: str, branch: str | None = None
     ) -> dict[str, bytes]:
+        """The rows that put a ref on a commit, or HEAD on a `branch`, for `transact`."""
         value = new.hex().encode() if branch is None else (_SYMBOLIC + HEADS + branch).encode()
         line, text = self._reflog_line(ref, old, new, action)
         return {line: text, REF + ref: value}

@@ -10,10 +10,10 @@ from vstate.errors import CorruptStore, VStateError
 from vstate.objects.ids import KINDS
 from vstate.plural import counted
 from vstate.repo.core import Core
-from vstate.repo.upkeep.damage import Damage, Lost
+from vstate.repo.upkeep.damage import LISTED, Damage, Lost
 from vstate.repo.upkeep.gc import UpkeepProgress
 from vstate.repo.upkeep.inspection import Inspection
-from vstate.repo.upkeep.repair import Repair
+from vstate.repo.upkeep.repair import Plan, named
 
 _ATTEMPTS = 3
 
@@ -87,66 +87,59 @@ def check(
     repair: bool = False,
     progress: UpkeepProgress | None = None,
 ) -> FsckReport:
-    """As `Repository.fsck` promises."""
+    """As `Repository.fsck` promises: find what is wrong, decide what a repair does, do it, and look again."""
     began = time.monotonic()
-    first = _inspected(repo, full, progress)
-    ok, broken = first.ok, first.broken
+    first = found = _find(repo, full, repair, progress)
+    ok = found.ok
     repaired: list[str] = []
     left: list[str] = []
-    if repair and (not first.ok or first.metadata.healed):
-        for _ in range(_ATTEMPTS):
-            if not first.is_outdated():
-                break
-            first = _inspected(repo, full, progress)
-        ok, broken, repaired, left = _repaired(repo, first, full, progress)
-    verifier = first.verifier
+    for _ in range(_ATTEMPTS if repair and (not ok or found.metadata.healed) else 0):
+        done, left = Plan(repo, found).execute()
+        repaired += done
+        try:
+            found = _find(repo, full, repair, progress)
+        except VStateError as error:  # the report still has to list the repairs
+            ok = False
+            left.append(f"the store cannot be checked again: {error}")
+            break
+        ok = found.ok
+        if not (found.cut and done):
+            break  # otherwise the repair has brought back history, which has lost parents of its own
+    if repair:
+        told = {line.split(":")[0] for line in left}
+        broken = "the state that it leads to cannot be read whole"
+        left += [f"{named(name)}: {broken}" for name in found.broken if named(name) not in told]
     return FsckReport(
         ok=ok,
         full=full,
-        objects={kind.name: verifier.counts[kind] for kind in reversed(KINDS)},
-        bytes=verifier.bytes,
-        refs=len(first.metadata.raw_refs),
+        objects={kind.name: first.verifier.counts[kind] for kind in reversed(KINDS)},
+        bytes=first.verifier.bytes,
+        refs=len(first.metadata.rows),
         reflog_lines=first.metadata.reflog_lines,
         orphans=first.orphans,
         foreign=first.foreign,
-        ahead=verifier.ahead,
-        damage=tuple(first.damage),
-        damaged=first.damaged,
+        ahead=first.verifier.ahead,
+        damage=tuple(first.damage[:LISTED]),
+        damaged=len(first.damage),
         lost=tuple(first.lost),
         lost_in_all=first.lost_in_all,
-        broken=tuple(broken),
+        broken=tuple(found.broken),
         repaired=tuple(repaired),
         left=tuple(left),
         seconds=time.monotonic() - began,
     )
 
 
-def _repaired(
-    repo: Core, found: Inspection, full: bool, progress: UpkeepProgress | None
-) -> tuple[bool, list[str], list[str], list[str]]:
-    """Repair; whether all is well now, the refs still broken, the repairs made, and those not made."""
-    done: list[str] = []
-    for _ in range(_ATTEMPTS):
-        work = Repair(repo, found)
-        work.run()
-        done += work.done
-        try:
-            found = _inspected(repo, full, progress)
-        except VStateError as error:  # the report still has to list the repairs
-            return False, found.broken, done, [*work.left, f"the store cannot be checked again: {error}"]
-        if not (found.cut and work.done):
-            break  # otherwise the repair has brought back history, which has lost parents of its own
-    return found.ok, found.broken, done, work.left + work.still_broken(found)
-
-
-def _inspected(repo: Core, full: bool, progress: UpkeepProgress | None) -> Inspection:
+def _find(repo: Core, full: bool, repair: bool, progress: UpkeepProgress | None) -> Inspection:
+    """An inspection beside which `gc` has removed nothing, and, before a repair, no object came back."""
     for _ in range(_ATTEMPTS):
         sweep = _sweep(repo)
-        inspection = Inspection(repo, full, progress or (lambda step, count: None))
-        inspection.run()
-        if (inspection.ok and not inspection.verifier.skipped) or _sweep(repo) == sweep:
-            break  # otherwise gc may have removed objects meanwhile
-    return inspection
+        found = Inspection(repo, full, progress or (lambda step, count: None))
+        if found.ok and not found.verifier.skipped:
+            break
+        if _sweep(repo) == sweep and not (repair and found.is_outdated()):
+            break
+    return found
 
 
 def _sweep(repo: Core) -> bytes | None:

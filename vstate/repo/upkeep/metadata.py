@@ -5,86 +5,45 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from typing import NamedTuple
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.encrypted import MARK as ENCRYPTION
+from vstate.kv.prefixed import RESERVED
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
+from vstate.repo import graph
 from vstate.repo.core import FORMAT, FORMAT_KEY
-from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW, parse_shallow_row
-from vstate.repo.names.refs import (
-    CHECK_DIGITS,
-    HEAD,
-    HEADS,
-    LABELS,
-    LIFETIME,
-    REF,
-    REFLOG,
-    REMOTES,
-    SWEEP,
-    TAGS,
-    ReflogEntry,
-    Refs,
-    check_ref_name,
-    line_check,
-    parse_lifetime,
-)
-from vstate.repo.names.remotes import REMOTE, parse_remote
-from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
-from vstate.repo.rules.labels import parse_labels
-from vstate.repo.rules.leases import LEASE, SIGHT, parse_lease, parse_sights
-from vstate.repo.rules.policies import POLICY, parse_policies
-from vstate.repo.sweeps import ARRIVED
+from vstate.repo.names import refs, remotes
+from vstate.repo.names.refs import HEAD, HEADS, REF, REFLOG, REMOTES, SWEEP, TAGS, ReflogEntry, Refs
+from vstate.repo.objects import DAMAGED, INCONSISTENT
+from vstate.repo.rules import labels, leases, policies
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
 
-_READ = 256
-
 _ID = re.compile("[0-9a-f]{64}")
-_LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}})", re.DOTALL)
+_LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{refs.CHECK_DIGITS}}})", re.DOTALL)
 _SYMBOLIC = b"ref: heads/"
-_KEYS = (FORMAT_KEY, REF + HEAD, SWEEP, ENCRYPTION)
-_PREFIXES = (
-    REF + HEADS,
-    REF + TAGS,
-    REF + REMOTES,
-    REMOTE,
-    REFLOG,
-    SHALLOW,
-    TRASH,
-    DAMAGED,
-    POLICY,
-    LABELS,
-    LEASE,
-    SIGHT,
-    LIFETIME,
-    GRAPH,
-    ARRIVED,
-)
-
+_REFS = (HEADS, TAGS, REMOTES)
 
 _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
-    REMOTE: ("remote", lambda _, row: parse_remote(row)),
-    LIFETIME: ("expiry", lambda _, row: parse_lifetime(row)),
-    LEASE: ("lease", lambda _, row: parse_lease(row)),
-    SIGHT: ("sight of a lease", lambda _, row: parse_sights(row)),
-    POLICY: ("policy", lambda _, row: parse_policies(row)),
-    LABELS: ("labels", lambda _, row: parse_labels(row)),
-    GRAPH: ("graph", read_segment),
+    remotes.REMOTE: ("remote", lambda _, row: remotes.parse_remote(row)),
+    refs.LIFETIME: ("expiry", lambda _, row: refs.parse_lifetime(row)),
+    leases.LEASE: ("lease", lambda _, row: leases.parse_lease(row)),
+    leases.SIGHT: ("sight of a lease", lambda _, row: leases.parse_sights(row)),
+    policies.POLICY: ("policy", lambda _, row: policies.parse_policies(row)),
+    refs.LABELS: ("labels", lambda _, row: labels.parse_labels(row)),
+    graph.GRAPH: ("graph", graph.read_segment),
 }
 """By prefix, the kind of the rows, and the function that parses one with its key."""
-
-
-_PREFIX_LENGTH = len(OBJECT_PREFIX)
 
 
 def object_id(key: str) -> ObjectId | None:
     """The id of the object with this key; None if the key is not that of an object."""
     try:
-        raw = bytes.fromhex(key[_PREFIX_LENGTH:])
+        raw = bytes.fromhex(key[len(OBJECT_PREFIX) :])
     except ValueError:
         return None
     # fromhex also takes capitals and spaces.
@@ -93,96 +52,103 @@ def object_id(key: str) -> ObjectId | None:
 
 def is_foreign(key: str) -> bool:
     """Whether vstate did not write a row that holds no object."""
-    return not key.startswith(_PREFIXES) and key not in _KEYS
+    kind, slash, name = key.partition("/")
+    if kind + slash == REF:
+        return name != HEAD and not key.startswith((*(REF + prefix for prefix in _REFS), refs.LABELS))
+    if not slash:
+        return key not in (FORMAT_KEY, SWEEP, ENCRYPTION)
+    return kind not in RESERVED or kind + slash == OBJECT_PREFIX
+
+
+def noted(key: str) -> str | None:
+    """The id, in hex, of the object that a row under `damaged/` is about; None if it is about none."""
+    digits = key.removeprefix(INCONSISTENT) if key.startswith(INCONSISTENT) else key.removeprefix(DAMAGED)
+    return digits if _ID.fullmatch(digits) else None
+
+
+def commits_in(line: ReflogEntry) -> list[ObjectId]:
+    """The commits that a line names, the new one first."""
+    return [oid for oid in (line.new, line.old) if oid is not None]
+
+
+class _Last(NamedTuple):
+    """The last line of a reflog: its key, and where the ref went."""
+
+    key: str = ""
+    new: ObjectId | None = None
 
 
 class Metadata:
-    """Reads and checks the rows that hold no objects; reports damage to `found`.
+    """Reads and checks the rows that hold no objects; reports damage to `found`. Afterwards it has:
 
-    `refs` are the commits of branches, of a detached HEAD and of tags, in this order. `raw_refs` are the
-    values of these rows. `broken` are the refs that name no commit, and `gone` those of them whose row is
-    lost, each with its last commit. `bad` are the keys of other rows that cannot be decoded.
+    - `rows`: the rows of HEAD, branches, tags and tracking refs; None for a ref whose row is lost;
+    - `refs`: the commits that they name, of branches first, then of a detached HEAD, then of others;
+    - `broken`: the refs that name no commit, and `gone`: the last commits of those whose rows are lost;
+    - `ends`: by commit, the parents that an end of a history has left;
+    - `bad`: other rows that cannot be decoded, by key;
+    - `stamp`: the row of the format, if it has to be written anew;
+    - `lost`: the ids of objects that an earlier repair noted as lost or as inconsistent, and that still are;
+    - `healed`: the keys of such notes on lost objects that are back, and on inconsistent ones that are gone.
     """
 
     def __init__(self, salvage: Salvage, found: Callable[[Damage], None]) -> None:
         self._salvage = salvage
-        self._store = salvage.store
         self._found = found
-        self._parse_line = Refs(self._store).parse_line
-        self.raw_refs: dict[str, bytes] = {}
+        self._parse_line = Refs(salvage.store).parse_line
+        self.rows: dict[str, Row] = {}
         self.refs: dict[str, ObjectId] = {}
         self.broken: list[str] = []
         self.gone: dict[str, ObjectId] = {}
-        self.bad: dict[str, None] = {}
-        self.stamp: bytes | None = None
-        self.needs_stamp = False
-        """Whether the format has to be written."""
+        self.bad: dict[str, Row] = {}
+        self.stamp: tuple[Row] | None = None
         self.lost: set[str] = set()
-        """The ids of objects that an earlier repair noted as lost or as inconsistent, and that still are."""
         self.healed: list[str] = []
-        """The keys of notes on lost objects that are back, and on inconsistent objects that are gone."""
         self.reflog_lines = 0
-        self._newest: dict[str, tuple[str, ObjectId | None]] = {}
-        """By ref, the key of its last reflog line, and the commit in it."""
-        self._moves: dict[str, Counter[ObjectId | None]] = {}
-        """By ref, how much more often its reflog lines lead to a commit than away from it."""
-        self._shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
+        self._last: dict[str, _Last] = {}
+        self.ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
         """The parents that a commit has in this store."""
-        return self._shallow.get(commit.oid, commit.parent_ids)
-
-    def is_shallow(self, oid: ObjectId) -> bool:
-        """Whether a row says that the history ends at the commit."""
-        return oid in self._shallow
+        return self.ends.get(commit.oid, commit.parent_ids)
 
     def read(self) -> None:
         """Read and check all rows, except the reflog and the format."""
-        self._read_lost()
-        for key, row in self._salvage.items(REF):
+        notes = {key: digits for key in self._salvage.keys(DAMAGED) if (digits := noted(key)) is not None}
+        there = self._salvage.present(OBJECT_PREFIX + digits for digits in notes.values())
+        for key, digits in notes.items():
+            if (OBJECT_PREFIX + digits in there) is key.startswith(INCONSISTENT):
+                self.lost.add(digits)
+            else:
+                self.healed.append(key)
+        for key, row in sorted(self._salvage.items(REF), key=lambda ref: _rank(ref[0])):
             name = key.removeprefix(REF)
-            if name == HEAD or name.startswith((HEADS, TAGS, REMOTES)):
-                if isinstance(row, bytes):
-                    self.raw_refs[name] = row
-                else:
-                    self._break(name, row.reason)
-        for name in sorted(self.raw_refs, key=_rank):
-            self._read_ref(name, self.raw_refs[name])
+            if name == HEAD or name.startswith(_REFS):
+                self.rows[name] = row
+                self._check_ref(name, row)
         mark = self._salvage.row(SWEEP)
         if isinstance(mark, Unreadable):
-            self._mark_bad(SWEEP, "row", mark.reason)
+            self._mark_bad(SWEEP, "row", mark, mark.reason)
         self.read_ends()
         for prefix, (kind, parse) in _PARSERS.items():
             for key, row in self._salvage.items(prefix):
                 try:
                     parse(key, _readable(row))
                 except (ValueError, CorruptStore) as error:
-                    self._mark_bad(key, kind, f"{key}: {error}")
+                    self._mark_bad(key, kind, row, f"{key}: {error}")
 
     def read_ends(self) -> None:
         """Read and check the ends of histories; again, once new refs may have brought new ends."""
         for key, row in self._salvage.items(SHALLOW):
             try:
                 commit, kept = parse_shallow_row(key, _readable(row))
-                self._shallow[commit] = kept
+                self.ends[commit] = kept
             except (ValueError, CorruptStore) as error:
-                self._mark_bad(key, "shallow", f"{key} names no parents: {error}", readable=False)
+                self._mark_bad(key, "shallow", row, f"{key} names no parents: {error}", readable=False)
 
-    def _mark_bad(self, key: str, kind: str, reason: str, *, readable: bool = True) -> None:
+    def _mark_bad(self, key: str, kind: str, row: Row, reason: str, *, readable: bool = True) -> None:
         if key not in self.bad:
-            self.bad[key] = None
+            self.bad[key] = row
             self._found(Damage(key, kind, reason, readable))
-
-    def _read_lost(self) -> None:
-        keys = self._salvage.keys(DAMAGED)
-        while batch := list(islice(keys, _READ)):
-            notes = {key: digits for key in batch if (digits := noted(key)) is not None}
-            there = self._salvage.present(OBJECT_PREFIX + digits for digits in notes.values())
-            for note, digits in notes.items():
-                if (OBJECT_PREFIX + digits in there) is note.startswith(INCONSISTENT):
-                    self.lost.add(digits)
-                else:
-                    self.healed.append(note)
 
     # Refs
 
@@ -190,117 +156,92 @@ class Metadata:
         self.broken.append(name)
         self._found(Damage(REF + name, "ref", reason))
 
-    def _read_ref(self, name: str, value: bytes) -> None:
-        if name != HEAD and (fault := _name_fault(_behind_prefix(name))):
+    def _check_ref(self, name: str, row: bytes | Unreadable) -> None:
+        # Behind its kind, and for a tracking ref behind the remote, stands the name of a branch or a tag.
+        fault = "" if name == HEAD else _name_fault(name.split("/", 2 if name.startswith(REMOTES) else 1)[-1])
+        if fault:
             self._found(Damage(REF + name, "ref", fault, readable=True))
-        if name == HEAD and value.startswith(_SYMBOLIC):
-            return  # `find_lost_refs` knows whether the branch is there
-        text = value.decode("ascii", "replace")
-        if _ID.fullmatch(text):
-            self.refs[name] = ObjectId.parse(text)
-        else:
-            self._break(name, f"{text[:80]!r} is no id of a commit")
+        if not isinstance(row, bytes):
+            self._break(name, row.reason)
+        elif (oid := _commit_in(row)) is not None:
+            self.refs[name] = oid
+        elif name != HEAD or not row.startswith(_SYMBOLIC):  # `compare_with_reflogs` looks for HEAD's branch
+            self._break(name, f"{row.decode('ascii', 'replace')[:80]!r} is no id of a commit")
 
-    def _read_branch_of_head(self, branch: str) -> None:
-        """Check that the branch of HEAD exists. It may have no commit yet, unless HEAD's reflog names one."""
-        if fault := _name_fault(branch):
-            self._break(HEAD, fault)
-            return
-        if HEADS + branch in self.raw_refs or HEADS + branch in self.broken:
-            return
-        if self._salvage.row(REF + HEADS + branch) is not None:
-            return  # the branch is new, or was not listed
-        newest = max(self._salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
-        line = None if newest is None else self._line(newest, self._salvage.row(newest))
-        if isinstance(line, ReflogEntry) and _named_in(line):
-            self._break(HEAD, f"it is on branch {branch!r}, which does not exist")
-
-    def find_lost_refs(self) -> None:
-        """Find the refs that are missing although no reflog line says that they were deleted.
+    def compare_with_reflogs(self) -> None:
+        """Find the refs that are not where a move of their reflog put them, once `check_lines` is through.
 
         Not in a store without transactions: there a process that died may have written the line of a new
         branch without the branch, or deleted a branch without the line.
         """
-        if self._store.transactional and not any(key.startswith(REFLOG) for key in self._salvage.unlisted):
-            for name, (key, new) in sorted(self._newest.items()):
-                if new is None or name in self.raw_refs or name in self.broken:
-                    continue
-                if not name.startswith((HEADS, TAGS)) or self._salvage.row(REF + name) is not None:
-                    continue
-                # The last line is still the last one: nobody has moved the ref meanwhile.
-                if key == max(self._salvage.keys(f"{REFLOG}{name}:"), default=None):
-                    self.gone[name] = new
-                    self._break(name, f"its row is lost; by its reflog it was at {new}")
-            self._find_overwritten_refs()
-        head = self.raw_refs.get(HEAD, b"")
-        if head.startswith(_SYMBOLIC):
-            self._read_branch_of_head(head.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
+        is_listed = not any(prefix.startswith(REFLOG) for prefix in self._salvage.unlisted)
+        for name, last in sorted(self._last.items()) if self._salvage.store.transactional else ():
+            if is_listed and last.new != self.refs.get(name) and name != HEAD and name not in self.broken:
+                self._compare_with_reflog(name)
+        head = self.rows.get(HEAD)
+        if isinstance(head, bytes) and head.startswith(_SYMBOLIC):
+            self._check_branch_of_head(head.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
 
-    def _find_overwritten_refs(self) -> None:
-        """Find the refs that no move of their reflog put where they are.
-
-        The moves are counted, not ordered: the lines of machines whose clocks differ may be out of order.
-        """
-        for name, moves in sorted(self._moves.items()):
-            if name in self.refs and self._is_overwritten(name, self.refs[name], moves):
-                # Again, with lines that are as new as the ref: others may have moved it meanwhile.
-                moves, row = Counter(), self._salvage.row(REF + name)
-                for key, line in self._salvage.items(f"{REFLOG}{name}:"):
-                    found = self._line(key, line)
-                    if isinstance(found, ReflogEntry):
-                        _count_move(moves, found)
-                if row == self._salvage.row(REF + name) and isinstance(row, bytes):
-                    self._report_overwritten(name, row.decode("ascii", "replace"), moves)
-
-    def _report_overwritten(self, name: str, text: str, moves: Counter[ObjectId | None]) -> None:
-        at = ObjectId.parse(text) if _ID.fullmatch(text) else None
-        if at is None or not self._is_overwritten(name, at, moves):
+    def _compare_with_reflog(self, name: str) -> None:
+        row = self._salvage.row(REF + name)
+        lines = [self._line(*item) for item in sorted(self._salvage.items(f"{REFLOG}{name}:"))]
+        if row != self._salvage.row(REF + name) or not lines:
+            return  # somebody is moving it
+        last = lines[-1]
+        if row is None and name.startswith((HEADS, TAGS)):
+            if isinstance(last, ReflogEntry) and last.new is not None:
+                self.gone[name], self.rows[name] = last.new, None
+                self._break(name, f"its row is lost; by its reflog it was at {last.new}")
             return
-        if self._salvage.kind_of_whole(at, self._salvage.stored(at)) is not COMMIT:
-            return  # which is damage of its own
-        last = self._newest[name][1]
-        reason = (
-            f"it is at {text}, but its reflog leads to {last or 'its deletion'}: another program has "
-            "overwritten it, or the log has lost lines; see `vstate reflog`, and reset it"
-        )
-        self._found(Damage(REF + name, "ref", reason, readable=True))
+        moves = [line for line in lines if isinstance(line, ReflogEntry)]
+        at = _commit_in(row) if isinstance(row, bytes) else None
+        if at is None or len(moves) < len(lines):  # with a damaged line the log says too little
+            return
+        # Counted, not in order: the lines of machines whose clocks differ may be out of order.
+        times = Counter(line.new for line in moves)
+        times.subtract(line.old for line in moves)
+        is_commit = self._salvage.kind_of_whole(at, self._salvage.stored(at)) is COMMIT
+        if times[at] < 1 <= max(times.values()) and is_commit:
+            reason = (
+                f"it is at {at}, but its reflog leads to {moves[-1].new or 'its deletion'}: another program "
+                "has overwritten it, or the log has lost lines; see `vstate reflog`, and reset it"
+            )
+            self._found(Damage(REF + name, "ref", reason, readable=True))
 
-    def _is_overwritten(self, name: str, at: ObjectId, moves: Counter[ObjectId | None]) -> bool:
-        if name == HEAD or any(key.startswith(f"{REFLOG}{name}:") for key in self.bad):
-            return False  # the branch of HEAD moves without HEAD; with a damaged line the log says too little
-        return moves[at] < 1 and max(moves.values(), default=0) > 0
+    def _check_branch_of_head(self, branch: str) -> None:
+        """Check that the branch of HEAD exists. It may have no commit yet, unless HEAD's reflog names one."""
+        if fault := _name_fault(branch):
+            self._break(HEAD, fault)
+        elif HEADS + branch not in self.rows and self._salvage.row(REF + HEADS + branch) is None:
+            newest = max(self._salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
+            line = None if newest is None else self._line(newest, self._salvage.row(newest))
+            if isinstance(line, ReflogEntry) and commits_in(line):
+                self._break(HEAD, f"it is on branch {branch!r}, which does not exist")
 
     # The reflog
 
-    def lines(self, ref: str = "") -> Iterator[tuple[str, list[ObjectId]]]:
-        """The readable lines of all refs, or of one, oldest first: the ref, and its new and old commits."""
-        prefix = f"{REFLOG}{ref}:" if ref else REFLOG
-        for key, row in sorted(self._salvage.items(prefix)) if ref else self._salvage.items(prefix):
-            found = self._line(key, row)
-            if isinstance(found, ReflogEntry):
-                yield _ref_of(key), _named_in(found)
-
-    def moves(self) -> Iterator[tuple[ObjectId | None, ObjectId | None]]:
-        """The old and the new commit of every readable line."""
-        for key, row in self._salvage.items(REFLOG):
-            found = self._line(key, row)
-            if isinstance(found, ReflogEntry):
-                yield found.old, found.new
+    def lines(self, ref: str = "") -> Iterator[tuple[str, ReflogEntry]]:
+        """The readable lines of a ref, oldest first, or of all refs in no order, each with the ref."""
+        rows = sorted(self._salvage.items(f"{REFLOG}{ref}:")) if ref else self._salvage.items(REFLOG)
+        for key, row in rows:
+            line = self._line(key, row)
+            if isinstance(line, ReflogEntry):
+                yield _ref_of(key), line
 
     def check_lines(self) -> Iterator[tuple[str, list[ObjectId]]]:
-        """The readable lines, which are counted. The others are reported as damage."""
+        """The refs of the readable lines, which are counted, and the commits in them.
+
+        The others are reported as damage.
+        """
         for key, row in self._salvage.items(REFLOG):
-            found = self._line(key, row)
-            if isinstance(found, str):
-                self._mark_bad(key, "reflog", found)
+            line = self._line(key, row)
+            if isinstance(line, str):
+                self._mark_bad(key, "reflog", row, line)
                 continue
             ref = _ref_of(key)
             self.reflog_lines += 1
-            _count_move(self._moves.setdefault(ref, Counter()), found)
-            self._newest[ref] = max(
-                self._newest.get(ref, ("", None)), (key, found.new), key=lambda line: line[0]
-            )
-            yield ref, _named_in(found)
+            self._last[ref] = max(self._last.get(ref, _Last()), _Last(key, line.new), key=lambda at: at.key)
+            yield ref, commits_in(line)
 
     def _line(self, key: str, row: Row) -> ReflogEntry | str:
         """The content of a line, or the reason why it is damaged."""
@@ -309,7 +250,7 @@ class Metadata:
             return f"{key} has no time"
         try:
             value = _readable(row)
-            if match[3] != line_check(match[1], value):
+            if match[3] != refs.line_check(match[1], value):
                 return f"{key} does not match its checksum"
             return self._parse_line(key, value)
         except CorruptStore as error:
@@ -322,39 +263,21 @@ class Metadata:
         row = self._salvage.row(FORMAT_KEY)
         if isinstance(row, Unreadable):
             self._found(Damage(FORMAT_KEY, "format", row.reason))
-            return
-        self.stamp = row
-        self.needs_stamp = row != str(FORMAT).encode() and (row is not None or bool(self.raw_refs))
-        if self.needs_stamp:
-            says = (
-                "names no format"
-                if not row
-                else f"says that it has format {row[:20].decode('ascii', 'replace')}"
-            )
-            self._found(
-                Damage(FORMAT_KEY, "format", f"the store {says}; it has format {FORMAT}", readable=True)
-            )
+        elif row != str(FORMAT).encode() and (row is not None or self.rows):
+            self.stamp = (row,)
+            text = "" if not row else row[:20].decode("ascii", "replace")
+            says = f"says that it has format {text}" if row else "names no format"
+            reason = f"the store {says}; it has format {FORMAT}"
+            self._found(Damage(FORMAT_KEY, "format", reason, readable=True))
 
 
-def _count_move(moves: Counter[ObjectId | None], line: ReflogEntry) -> None:
-    for oid, step in ((line.new, 1), (line.old, -1)):
-        moves[oid] += step
-        if not moves[oid]:
-            del moves[oid]
-
-
-def noted(key: str) -> str | None:
-    """The id, in hex, of the object that a row under `damaged/` is about; None if it is about none."""
-    digits = key.removeprefix(INCONSISTENT) if key.startswith(INCONSISTENT) else key.removeprefix(DAMAGED)
-    return digits if _ID.fullmatch(digits) else None
+def _commit_in(row: bytes) -> ObjectId | None:
+    text = row.decode("ascii", "replace")
+    return ObjectId.parse(text) if _ID.fullmatch(text) else None
 
 
 def _ref_of(line: str) -> str:
     return line.removeprefix(REFLOG).rpartition(":")[0]
-
-
-def _named_in(line: ReflogEntry) -> list[ObjectId]:
-    return [oid for oid in (line.new, line.old) if oid is not None]
 
 
 def _readable(row: Row) -> bytes:
@@ -363,20 +286,14 @@ def _readable(row: Row) -> bytes:
     raise CorruptStore("", "it is gone" if row is None else row.reason)
 
 
-def _rank(name: str) -> tuple[int, str]:
+def _rank(key: str) -> tuple[int, str]:
     """Branches first, then HEAD, then tags: damage below several refs is reported for the first."""
-    return (0 if name.startswith(HEADS) else 1 if name == HEAD else 2), name
+    return (0 if key.startswith(REF + HEADS) else 1 if key == REF + HEAD else 2), key
 
 
-def _behind_prefix(ref: str) -> str:
-    """The name of the branch or tag in the full name of a ref."""
-    kind, slash, name = ref.partition("/")
-    return name.partition("/")[2] if kind + slash == REMOTES else name
-
-
-def _name_fault(name: str) -> str | None:
+def _name_fault(name: str) -> str:
     try:
-        check_ref_name(name)
+        refs.check_ref_name(name)
     except InvalidInput as error:
         return str(error)
-    return None
+    return ""
