@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -25,7 +24,7 @@ from vstate.repo.objects import Objects
 from vstate.repo.sweeps import arrival
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Salvage
-from vstate.repo.upkeep.verifier import READERS, Verifier, link_key
+from vstate.repo.upkeep.verifier import Verifier, link_key
 
 
 def load(
@@ -231,18 +230,17 @@ class _Import:
         ends: Mapping[ObjectId, tuple[ObjectId, ...]],
     ) -> None:
         """Check that every object that the refs and continued histories will reach is present and intact."""
-        with ThreadPoolExecutor(READERS) as readers:
-            verifier = self._trusting_ours(history, readers)
-            history.cut_off(ends)
-            continued = [(oid.hex(), parent) for oid, left in ends.items() for parent in left]
-            verifier.extend([*((REF + name, oid) for name, oid in wanted.items()), *continued])
+        verifier = self._trusting_ours(history)
+        history.cut_off(ends)
+        continued = [(oid.hex(), parent) for oid, left in ends.items() for parent in left]
+        verifier.extend([*((REF + name, oid) for name, oid in wanted.items()), *continued])
 
-    def _trusting_ours(self, history: History, readers: Executor) -> Verifier:
+    def _trusting_ours(self, history: History) -> Verifier:
         """A verifier that goes no further than to the commits of our refs."""
         ours = {oid: REF + name for name, oid in self._repo.refs.all().items()}
 
         def trusting(*commits: ObjectId) -> Verifier:
-            verifier = self._verifier(history, readers)
+            verifier = self._verifier(history)
             verifier.trust([(ours[oid], oid) for oid in commits])
             return verifier
 
@@ -258,7 +256,7 @@ class _Import:
         except InvalidInput:
             return trusting(*filter(is_whole, ours))  # some of our refs lead to damage
 
-    def _verifier(self, history: History, readers: Executor) -> Verifier:
+    def _verifier(self, history: History) -> Verifier:
         """A verifier that raises InvalidInput for the first damage that keeps values from being read."""
 
         def found(damage: Damage) -> None:
@@ -273,7 +271,6 @@ class _Import:
             history.parents,
             found,
             whole_blobs=True,
-            readers=readers,
             known=self._written,
         )
 

@@ -18,7 +18,7 @@ from vstate.repo.upkeep.damage import Damage, Loss, Lost
 from vstate.repo.upkeep.gc import UpkeepProgress
 from vstate.repo.upkeep.metadata import Metadata, commits_in, is_foreign, object_id
 from vstate.repo.upkeep.salvage import Salvage
-from vstate.repo.upkeep.verifier import READERS, Verifier
+from vstate.repo.upkeep.verifier import Verifier
 from vstate.repo.walk import BATCH
 
 _ORPHANS_READ = 16
@@ -44,19 +44,17 @@ class Inspection:
         self.lost_in_all = 0
         self.cut: Mapping[ObjectId, Commit] = {}
         keep_freed_memory()  # each batch of blobs takes the memory of an earlier one
-        with ThreadPoolExecutor(1 + READERS) as threads:
-            # SQLite and BLAKE3 release the interpreter lock, so these run side by side.
+        with ThreadPoolExecutor(1) as threads:
+            # SQLite and BLAKE3 release the interpreter lock, so this runs beside the rest.
             files = threads.submit(lambda: list(self.salvage.store.check() if full else ()))
             self.verifier = Verifier(
                 self.salvage,
                 self.metadata.parents,
                 self._found,
                 whole_blobs=full,
-                readers=threads,
                 progress=lambda count: progress("checking", count),
                 # From a store that is far away the commits before each are read with it.
                 next_commits=lambda oid: repo.history.names_before(oid, BATCH) if repo.store.remote else (),
-                read_ends=self.metadata.read_ends,
             )
             self._check()
             for text in files.result():

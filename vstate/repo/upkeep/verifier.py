@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
@@ -23,49 +21,42 @@ from vstate.repo.idset import IdList, IdSet
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage
 from vstate.repo.walk import BATCH, Batch, Entries, batches, depth_first
+from vstate.threads import in_two_threads
 from vstate.values.entry import Entry
 
-READ_BYTES = 1024 * 1024
+_READ_BYTES = 1024 * 1024
 """How many bytes of blobs are read at once: so few that hashing finds them in the core's cache."""
-
-_TASK_BYTES = 4 * READ_BYTES  # one task of a reading thread
-
-READERS = 2
-"""How many threads read and hash blobs."""
 
 _REMEMBERED = 100_000  # times of commits
 _HIGHEST_NODE = 12  # no key has a level above it
 _MOST_KEY_BYTES = 4096  # of the format, whatever the limit for new keys is
 
 
+_T = TypeVar("_T")
+
+
 class _Link(NamedTuple):
     """A link to an object to check.
 
-    `source` is the kind and the id of the object that it stands in, or the kind and the key of a row. For a
-    parent, `commit` is the child, and None if a row names the commit; other objects are checked for the first
-    commit that leads to them. `says` are the fields of a node that the node above it gives: height, first
-    key, first key behind it, number of keys, first expiry; none for a root. For a part of a value they are
-    the length, and the height: 0 for a blob, and None for the root of a stream.
+    `source` is the kind and the id of the object that the link stands in, or the kind and the key of a row.
+    `says` is what stands there of the object. Of a node: height, first key, first key behind it, number of
+    keys, first expiry; nothing of a root. Of a part of a value: length, and height, which is 0 for a blob and
+    None for the root of a stream. Of a parent: the child; nothing if a row names the commit.
     """
 
     oid: ObjectId
     source: tuple[str, str]
-    commit: Commit | None
     says: tuple[Any, ...] = ()
 
     @property
     def length(self) -> int:
-        """The length in bytes that the link gives for a blob or a stream."""
+        """The length in bytes that is said of a part of a value."""
         return int(self.says[0])
 
 
-def link_key(oid: bytes, length: int, height: int | None = 0) -> bytes:
-    """A link to a part of a value, for an IdSet; by default to a blob."""
-    return oid + length.to_bytes(8, "big") + bytes([255 if height is None else height])
-
-
-_T = TypeVar("_T")
-_Lengths = Mapping[ObjectId, int | CorruptObject]
+def link_key(oid: bytes, length: int) -> bytes:
+    """A link to a blob, for an IdSet."""
+    return oid + encode([length, 0])
 
 
 class Verifier:
@@ -76,9 +67,6 @@ class Verifier:
     - `bad`: ids of objects that cannot be read or relied on;
     - `malformed`: those of them whose content matches their id and encodes no object;
     - `inconsistent`: those of them that can be read, and have a link that differs from the object below.
-
-    With `read_ends`, which reads the ends of histories again, `gc` may run meanwhile. An object that it
-    removes is no damage. Then `skipped` is true: objects below that one may not have been checked.
 
     With `whole_blobs=False` it checks only whether blobs are present. Links to blobs that are `known`, in the
     form of `link_key`, need no check. Takes a few batches of memory and some 30 bytes an object.
@@ -91,22 +79,17 @@ class Verifier:
         found: Callable[[Damage], None],
         *,
         whole_blobs: bool,
-        readers: Executor,
         progress: Callable[[int], None] = lambda count: None,
         known: IdSet | None = None,
         next_commits: Callable[[ObjectId], Sequence[ObjectId]] = lambda oid: (),
-        read_ends: Callable[[], None] | None = None,
     ) -> None:
         self._salvage = salvage
         self._parents = parents
         self._found = found
         self._whole_blobs = whole_blobs
-        self._readers = readers
         self._progress = progress
         self._known = IdSet() if known is None else known
         self._next_commits = next_commits
-        self._read_ends = read_ends
-        self.skipped = False
         self.reached = IdSet()
         self.counts = dict.fromkeys(KINDS, 0)
         self.bytes = 0
@@ -117,7 +100,6 @@ class Verifier:
         self._entries = Entries()
         self._ahead: Mapping[str, Row] = {}  # commits that come next
         self._roots: list[_Link] = []  # of trees, still to be read
-        self._reading: deque[tuple[list[_Link], Future[_Lengths]]] = deque()
         self._orders: dict[ObjectId, int] = {}
         self._tomorrow = microseconds(datetime.now(UTC) + timedelta(days=1))
         self.ahead = 0
@@ -126,12 +108,10 @@ class Verifier:
 
     def extend(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
         """Check all objects that these commits need; each comes with the key of the row that leads to it."""
-        start = [(COMMIT, [_Link(oid, ("ref", row), None) for row, oid in roots])]
+        start = [(COMMIT, [_Link(oid, ("ref", row)) for row, oid in roots])]
         below = {COMMIT: self._commits, TREE: self._nodes, INDEX: self._indexes, BLOB: self._blobs}
         for _ in depth_first(start, below):
             self._progress(len(self.reached))
-        while self._reading:
-            self._finish_reading()
 
     def trust(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
         """Take all objects that these commits need as checked, so that `extend` checks only further ones.
@@ -166,30 +146,11 @@ class Verifier:
         self._found(Damage(oid, kind.name, reason, readable=True))
 
     def _note_unreadable(self, kind: Kind, link: _Link, error: CorruptObject) -> None:
-        row = self._salvage.stored(link.oid)
-        if row is None and not self._is_needed(kind, link):
-            self.skipped = True
-        elif (other := self._salvage.kind_of_whole(link.oid, row)) in (None, kind):
+        other = self._salvage.kind_of_whole(link.oid, self._salvage.stored(link.oid))
+        if other is None or other is kind:
             self.mark_bad(kind.name, link.oid, error.reason)
         else:
-            is_other = f"is no {kind.name} but a {other.name}"
-            self._mark_bad_link(link, f"{link.oid}, which it names, {is_other}")
-
-    def _is_needed(self, kind: Kind, link: _Link) -> bool:
-        """Whether a ref still leads to a missing object, as far as commits and the ends of histories tell.
-
-        `gc` removes a commit before the commit's objects.
-        """
-        if self._read_ends is None:
-            return True
-        if link.commit is None:
-            row = self._salvage.row(link.source[1])
-            return row == link.oid.hex().encode() if isinstance(row, bytes) else row is not None
-        if kind is COMMIT:
-            self._read_ends()
-            if link.oid not in self._parents(link.commit):
-                return False
-        return self._salvage.stored(link.commit.oid) is not None
+            self._mark_bad_link(link, f"{link.oid}, which it names, is no {kind.name} but a {other.name}")
 
     # Objects
 
@@ -232,9 +193,9 @@ class Verifier:
             self.bytes += length
         return is_new
 
-    def _is_new(self, *link: Any) -> bool:
-        """Whether this link, an id and what is said of the object, has not been checked yet."""
-        return self._links.add(link[0] + encode(link[1:]))
+    def _is_new(self, oid: bytes, *says: Any) -> bool:
+        """Whether this link has not been checked yet."""
+        return self._links.add(oid + encode(says))
 
     # Commits
 
@@ -255,28 +216,27 @@ class Verifier:
             self._orders[oid] = commit.order
             self.ahead += commit.order > self._tomorrow
             source = COMMIT.name, commit.id
-            parents += [_Link(parent, source, commit) for parent in self._parents(commit)]
-            checks_tree = link.commit is None or not self._trusting
+            parents += [_Link(parent, source, (commit,)) for parent in self._parents(commit)]
+            checks_tree = not (link.says and self._trusting)
             if checks_tree and commit.root is not None and self._is_new(commit.root):
-                self._roots.append(_Link(commit.root, source, commit))
+                self._roots.append(_Link(commit.root, source))
         for link in links:
-            self._check_order(link)
+            for child in link.says:
+                self._check_order(link.oid, child)
         # Mostly a commit has one parent: the trees of many commits are read together.
         if parents and len(self._roots) < BATCH:
             return [(COMMIT, parents)]
         roots, self._roots = self._roots, []
         return [(COMMIT, parents), (TREE, roots)]
 
-    def _check_order(self, link: _Link) -> None:
-        """Check that a child is dated after its parent, if that can be read: walks rely on it."""
-        if link.commit is None or link.oid in self.bad:
-            return
-        order = self._orders.get(link.oid)
-        if order is None:
+    def _check_order(self, parent: ObjectId, child: Commit) -> None:
+        """Check that a commit is dated after its parent, if that can be read: walks rely on it."""
+        order = self._orders.get(parent)
+        if order is None and parent not in self.bad:
             with suppress(CorruptObject, CorruptStore):
-                order = self._salvage.objects.commit(link.oid).order
-        if order is not None and order >= link.commit.order:
-            self._note_fault(link.commit.id, COMMIT, f"it is not dated after its parent {link.oid}")
+                order = self._salvage.objects.commit(parent).order
+        if order is not None and order >= child.order:
+            self._note_fault(child.id, COMMIT, f"it is not dated after its parent {parent}")
 
     # Trees
 
@@ -324,7 +284,7 @@ class Verifier:
         due = node.expiries or (None,) * len(ends)
         for fields in zip(node.items, below, node.keys, ends, node.counts, due, strict=True):
             if self._is_new(*fields):
-                yield _Link(ObjectId(fields[0]), source, link.commit, fields[1:])
+                yield _Link(ObjectId(fields[0]), source, fields[1:])
 
     def _values(self, link: _Link, leaf: Node) -> Iterator[_Link]:
         for key, item in self._entries.new_items(leaf):
@@ -334,18 +294,17 @@ class Verifier:
                 self._found(Damage(str(link.oid), TREE.name, f"the entry of {key!r}: {error}"))
                 continue
             for part in links:
-                yield from self._parts(link, TREE, [part], 0 if is_single(part) else None)
+                yield from self._parts((TREE.name, str(link.oid)), [part], 0 if is_single(part) else None)
 
     # Streams
 
     def _parts(
-        self, above: _Link, kind: Kind, links: Iterable[tuple[ObjectId, int]], height: int | None
+        self, source: tuple[str, str], links: Iterable[tuple[ObjectId, int]], height: int | None
     ) -> Iterator[_Link]:
-        source = kind.name, str(above.oid)
         for oid, length in links:
-            key = link_key(oid, length, height)
-            if key not in self._known and self._links.add(key):
-                yield _Link(oid, source, above.commit, (length, height))
+            is_known = height == 0 and link_key(oid, length) in self._known
+            if not is_known and self._is_new(oid, length, height):
+                yield _Link(oid, source, (length, height))
 
     def _indexes(self, links: list[_Link]) -> list[Batch]:
         rows = self._rows({link.oid for link in links})
@@ -359,7 +318,7 @@ class Verifier:
                 self._mark_bad_link(link, f"its index {link.oid} is at height {height}, not {said}")
             self._check_length(INDEX, link, sum(length for _, length in items))
             # Also if the link is bad: reading a value goes through it.
-            parts += self._parts(link, INDEX, items, height - 1)
+            parts += self._parts((INDEX.name, str(link.oid)), items, height - 1)
         return _by_kind(parts)
 
     def _check_length(self, kind: Kind, link: _Link, length: int) -> None:
@@ -368,42 +327,31 @@ class Verifier:
             self._mark_bad_link(link, reason)
 
     def _blobs(self, links: list[_Link]) -> list[Batch]:
-        if not self._trusting:
-            for batch in batches(links, _TASK_BYTES):
-                self._reading.append((batch, self._readers.submit(self._lengths, batch)))
-                if len(self._reading) > READERS:
-                    self._finish_reading()
+        if self._trusting:
+            return []
+        lengths: dict[ObjectId, int | CorruptObject] = {}
+        in_two_threads(partial(self._read_lengths, lengths), batches(links, _READ_BYTES))
+        for link in links:
+            length = lengths[link.oid]
+            if isinstance(length, int):
+                self._count(BLOB, link.oid, length)
+                self._check_length(BLOB, link, length)
+            elif link.oid not in self.bad:
+                self._note_unreadable(BLOB, link, length)
         return []
 
-    def _lengths(self, links: list[_Link]) -> _Lengths:
-        """The lengths of the verified bodies of these blobs; an error for each that cannot be read."""
-        found: dict[ObjectId, int | CorruptObject] = {}
-        for batch in batches(links, READ_BYTES):
-            keys = {OBJECT_PREFIX + link.oid.hex(): link for link in batch}
-            there = set() if self._whole_blobs else self._salvage.present(keys)
-            rows = self._salvage.rows(list(keys)) if self._whole_blobs else {}
-            for key, link in keys.items():
-                found[link.oid] = link.length
-                try:
-                    if key not in there:
-                        found[link.oid] = len(self._salvage.body(BLOB, link.oid, rows.get(key)))
-                except CorruptObject as error:
-                    found[link.oid] = error
-        return found
-
-    def _finish_reading(self) -> None:
-        links, reading = self._reading.popleft()
-        lengths = reading.result()
-        for link in links:
-            found = lengths[link.oid]
-            if not isinstance(found, int):  # again: a writer may have brought it back
-                found = self._lengths([link])[link.oid]
-            if isinstance(found, int):
-                self._count(BLOB, link.oid, found)
-                self._check_length(BLOB, link, found)
-            elif link.oid not in self.bad:
-                self._note_unreadable(BLOB, link, found)
-        self._progress(len(self.reached))
+    def _read_lengths(self, lengths: dict[ObjectId, int | CorruptObject], links: Sequence[_Link]) -> None:
+        """Note the length of the verified body of each blob, or the error if it cannot be read."""
+        keys = {OBJECT_PREFIX + link.oid.hex(): link for link in links}
+        there = set() if self._whole_blobs else self._salvage.present(keys)
+        rows = self._salvage.rows(list(keys)) if self._whole_blobs else {}
+        for key, link in keys.items():
+            lengths[link.oid] = link.length
+            try:
+                if key not in there:
+                    lengths[link.oid] = len(self._salvage.body(BLOB, link.oid, rows.get(key)))
+            except CorruptObject as error:
+                lengths[link.oid] = error
 
 
 def _by_kind(links: Iterable[_Link]) -> list[Batch]:
