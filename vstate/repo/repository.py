@@ -410,7 +410,7 @@ class Repository(Core):
 
         - puts each branch whose newest state is damaged on the newest commit with an intact state,
         - restores refs whose rows are lost or unreadable,
-        - ends histories where a commit is lost, and keeps the older part under a tag `fsck/...`,
+        - ends histories where a commit is lost, and keeps the older part under tags `fsck/...`,
         - moves damaged rows under `damaged/`, so that writing the same content again heals the store.
 
         Other processes may work meanwhile. Never raises CorruptObject or CorruptStore: anything that cannot

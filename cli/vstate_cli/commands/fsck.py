@@ -36,8 +36,8 @@ def fsck(session: Session, repair: bool, quick: bool) -> None:
     the lost keys by commit. Exits with 1 if the store is damaged and not repaired.
 
     With --repair, a damaged branch moves to its newest intact commit; the reflog keeps its old position.
-    Lost branches and tags are restored. If a commit is lost, the history ends there, and a tag fsck/...
-    keeps the older part. Damaged objects are set aside; storing the same values again heals them.
+    Lost branches and tags are restored. If a commit is lost, the history ends there, and tags fsck/...
+    keep the older part. Damaged objects are set aside; storing the same values again heals them.
     """
     with ProgressBar() as bar:
         report = session.repo.fsck(full=not quick, repair=repair, progress=bar)

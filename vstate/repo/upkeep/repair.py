@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
-from vstate.forks import cached_property
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
@@ -16,11 +16,11 @@ from vstate.plural import counted
 from vstate.repo.core import FORMAT, FORMAT_KEY, Core
 from vstate.repo.history import shallow_row
 from vstate.repo.idset import IdSet
-from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS, ReflogEntry
+from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.upkeep.inspection import Inspection
 from vstate.repo.upkeep.metadata import commits_in
-from vstate.repo.upkeep.salvage import Row, Salvage
+from vstate.repo.upkeep.salvage import Row
 
 ACTION = "fsck: repaired"
 
@@ -49,7 +49,7 @@ class Plan:
         self._salvage = found.salvage
         self._metadata = found.metadata
         self._loss = found.loss
-        self._writer = _Writer(repo, found.salvage)
+        self._store = repo.store
         self._refs = {name: oid for name, oid in self._metadata.refs.items() if name not in found.broken}
         """Where the refs are after the repair."""
         self.left: list[str] = []
@@ -84,10 +84,10 @@ class Plan:
     def _set_rows_aside(self) -> Iterator[Step]:
         for key, row in self._metadata.bad.items():
             text = f"moved {key} aside, which cannot be decoded, to {DAMAGED}{key}"
-            yield Step(text, partial(self._writer.replace, key, row, {key: None}, DAMAGED + key))
+            yield Step(text, partial(self._replace, key, row, {key: None}, DAMAGED + key))
         if self._metadata.stamp is not None:
             stamp = {FORMAT_KEY: str(FORMAT).encode()}
-            work = partial(self._writer.replace, FORMAT_KEY, *self._metadata.stamp, stamp)
+            work = partial(self._replace, FORMAT_KEY, *self._metadata.stamp, stamp)
             yield Step(f"wrote the format of the store, {FORMAT}", work)
 
     def _forget_healed(self) -> Iterator[Step]:
@@ -99,7 +99,7 @@ class Plan:
                 over.append(key)
         if over:
             text = f"deleted {counted(len(over), 'note')} on objects that are whole again or gone"
-            yield Step(text, partial(self._writer.delete, over))
+            yield Step(text, partial(self._delete, over))
 
     # Refs
 
@@ -139,7 +139,7 @@ class Plan:
 
         def work() -> bool:
             rows = self._repo.refs.rows_of_move(name, old, oid, ACTION, branch)
-            return self._writer.replace(REF + name, row, rows, aside)
+            return self._replace(REF + name, row, rows, aside)
 
         changed = f"{named(name)}: somebody has moved it meanwhile; run fsck again"
         return Step(f"{named(name)}: it is {place}", work, changed)
@@ -160,110 +160,68 @@ class Plan:
             starts.append(oid)
             oid = came_from.get(oid)
         starts += [oid for line in reversed(lines) for oid in commits_in(line)]
-        seen = IdSet()
-        for start in starts:
-            for commit in self._loss.first_parents(start, seen=seen):
-                if self._loss.is_whole(commit.oid):
-                    return commit
-        seen = IdSet()
-        for start in starts:
-            for found, ancestor in self._loss.ancestors(start, seen=seen):
-                if ancestor is not None and self._loss.is_whole(found):
-                    return ancestor
-        return None
+        seen, others = IdSet(), IdSet()
+        own = (commit for start in starts for commit in self._loss.first_parents(start, seen=seen))
+        merged = (commit for _, commit in self._loss.ancestors(*starts, seen=others) if commit is not None)
+        return next((commit for commit in chain(own, merged) if self._loss.is_whole(commit.oid)), None)
 
     def _tagged(self, name: str) -> Commit | None:
         """The last commit of a tag, by its reflog, if that is whole. A tag never moves to another commit."""
-        for _, line in reversed(list(self._metadata.lines(name))):
-            ids = commits_in(line)
-            return self._loss.commit(ids[0]) if ids and self._loss.is_whole(ids[0]) else None
-        return None
+        ids = [oid for _, line in self._metadata.lines(name) for oid in commits_in(line)[:1]]
+        return self._loss.commit(ids[-1]) if ids and self._loss.is_whole(ids[-1]) else None
 
     # Histories
 
     def _cut_histories(self) -> Iterator[Step]:
-        """End the history at each commit with a lost parent, so that walks know."""
+        """End the history at each commit with a lost parent, for walks; tags keep the older commits."""
+        older = list(self._older()) if self._found.cut else []
+        for commit in older:  # first: the next repair skips a history that has ended
+            text = f"the tag fsck/{commit.short} keeps commits before a lost one"
+            yield Step(text, partial(self._tag, commit))
+        hint = "" if older or self._found.full else "; fsck without --quick looks for older commits"
         for oid, commit in self._found.cut.items():
-            lost = self._loss.lost_parents(commit)
-            parents = self._metadata.parents(commit)
+            lost, parents = self._loss.lost_parents(commit), self._metadata.parents(commit)
             key, row = shallow_row(oid, [parent for parent in parents if parent not in lost])
             before = shallow_row(oid, parents)[1] if oid in self._metadata.ends else None
             names = ", ".join(parent.short for parent in lost)
-            text = f"the history ends at {commit.short} now, whose parent {names} is lost"
-            older, remark = self._older(commit, lost)
-            yield Step(text + remark, partial(self._writer.end_history, key, before, row, older))
+            text = f"the history ends at {commit.short} now, whose parent {names} is lost{hint}"
+            yield Step(text, partial(self._store.compare_and_swap, key, before, row))
 
-    def _older(self, commit: Commit, lost: Collection[ObjectId]) -> tuple[Commit | None, str]:
-        """The commit that gets a tag, since no ref leads to it once the history ends here; a remark on it.
-
-        Without the tag the next `gc` would remove the commit and its history. It is the newest whole one that
-        a ref was at before it came to a lost one, else the newest one that no ref leads to.
-        """
-        gone, before = set(lost), set[ObjectId]()
-        for line in self._moves:
-            if line.new in gone and line.old is not None:
-                (gone if self._loss.commit(line.old) is None else before).add(line.old)
-        if any(oid in self._kept for oid in before):
-            return None, ""
-        logged = (oid for line in self._moves for oid in commits_in(line))
-        for known in (before, {*self._found.orphaned_commits, *logged}):
-            older = [found for oid in known if (found := self._loss.commit(oid)) is not None]
-            older = [found for found in older if found.order < commit.order and found.oid not in self._kept]
-            if older := [found for found in older if self._loss.is_whole(found.oid)]:
-                break
-        else:
-            return None, "" if self._found.full else "; fsck without --quick looks for older commits"
-        newest = max(older, key=lambda found: found.order)
-        for _ in self._loss.ancestors(newest.oid, seen=self._kept):
-            pass
-        return newest, f"; the tag fsck/{newest.short} keeps the older commits"
-
-    @cached_property
-    def _kept(self) -> IdSet:
-        """The commits that refs lead to, those with a tag of this repair among them."""
+    def _older(self) -> Iterator[Commit]:
+        """The newest known commits before a lost one that no ref leads to: `gc` would remove them."""
         kept = IdSet()
         for _ in self._loss.ancestors(*self._refs.values(), seen=kept):
             pass
-        return kept
-
-    @cached_property
-    def _moves(self) -> Sequence[ReflogEntry]:
-        """All moves of all refs, newest first."""
-        return sorted((line for _, line in self._metadata.lines()), key=lambda line: line.order, reverse=True)
+        logged = (oid for _, line in self._metadata.lines() for oid in commits_in(line))
+        known = map(self._loss.commit, {*self._found.orphaned_commits, *logged})
+        newest = max(commit.order for commit in self._found.cut.values())
+        before = [commit for commit in known if commit is not None and commit.order < newest]
+        for commit in sorted(before, key=lambda commit: commit.order, reverse=True):
+            if commit.oid not in kept and self._loss.is_whole(commit.oid):
+                yield commit
+                for _ in self._loss.ancestors(commit.oid, seen=kept):
+                    pass
 
     # Objects
 
     def _set_objects_aside(self) -> Iterator[Step]:
-        damaged, missing, inconsistent = [], [], []
+        groups: dict[str, list[ObjectId]] = {"aside": [], "missing": [], "inconsistent": []}
         for oid in self._found.verifier.bad:
-            if oid in self._found.verifier.inconsistent:
-                inconsistent.append(oid)
-            elif self._salvage.row(OBJECT_PREFIX + oid.hex()) is None:
-                missing.append(oid)
-            else:
-                damaged.append(oid)
-        text = f"moved {_objects(damaged)} aside, to {DAMAGED}: writing the same again will heal"
-        malformed = self._found.verifier.malformed
-        for oid in damaged:
-            yield Step(text, partial(self._writer.set_aside, oid, is_malformed=oid in malformed))
-        text = f"noted {_objects(missing)} as missing"
-        for oid in missing:
-            yield Step(text, partial(self._writer.note_missing, oid))
-        text = f"noted {_objects(inconsistent)} that cannot be right, and can be read: nothing is removed"
-        for oid in inconsistent:
-            note = INCONSISTENT + oid.hex()
-            yield Step(text, partial(self._repo.store.compare_and_swap, note, None, b""))
+            is_stored = self._salvage.row(OBJECT_PREFIX + oid.hex()) is not None
+            is_kept = oid in self._found.verifier.inconsistent
+            groups["inconsistent" if is_kept else "aside" if is_stored else "missing"].append(oid)
+        objects = {name: counted(len(ids), "object") for name, ids in groups.items()}
+        text = f"moved {objects['aside']} aside, to {DAMAGED}: writing the same again will heal"
+        yield from (Step(text, partial(self._set_aside, oid)) for oid in groups["aside"])
+        text = f"noted {objects['missing']} as missing"
+        yield from (Step(text, partial(self._note_missing, oid)) for oid in groups["missing"])
+        text = f"noted {objects['inconsistent']} that cannot be right, and can be read: nothing is removed"
+        for oid in groups["inconsistent"]:
+            yield Step(text, partial(self._store.compare_and_swap, INCONSISTENT + oid.hex(), None, b""))
 
+    # The work of steps
 
-class _Writer:
-    """Writes the steps of a repair: only where a row is as the inspection found it, so other writers win."""
-
-    def __init__(self, repo: Core, salvage: Salvage) -> None:
-        self._repo = repo
-        self._store = repo.store
-        self._salvage = salvage
-
-    def replace(self, key: str, row: Row, writes: Mapping[str, bytes | None], aside: str = "") -> bool:
+    def _replace(self, key: str, row: Row, writes: Mapping[str, bytes | None], aside: str = "") -> bool:
         """Carry out the writes, and keep the old row of the key aside, unless the row has changed.
 
         A row that cannot be read cannot be kept. It counts as unchanged as long as it cannot be read.
@@ -286,15 +244,16 @@ class _Writer:
                 self._store.compare_and_swap(aside, b"", None)
         return done
 
-    def set_aside(self, oid: ObjectId, *, is_malformed: bool) -> bool:
+    def _set_aside(self, oid: ObjectId) -> bool:
         """Move a damaged object aside, unless it is whole by now."""
         key = OBJECT_PREFIX + oid.hex()
         row = self._salvage.row(key)
+        is_malformed = oid in self._found.verifier.malformed
         if row is None or not (is_malformed or self._salvage.kind_of_whole(oid, row) is None):
             return False
-        return self.replace(key, row, {key: None}, DAMAGED + oid.hex())
+        return self._replace(key, row, {key: None}, DAMAGED + oid.hex())
 
-    def note_missing(self, oid: ObjectId) -> bool:
+    def _note_missing(self, oid: ObjectId) -> bool:
         """Note that an object is lost, with its damaged copy in the trash, unless it is back by now."""
         trash = self._salvage.row(TRASH + oid.hex())
         if trash is None and self._salvage.row(OBJECT_PREFIX + oid.hex()) is not None:
@@ -305,15 +264,13 @@ class _Writer:
             self._store.delete(TRASH + oid.hex())
         return done
 
-    def end_history(self, key: str, before: bytes | None, row: bytes, older: Commit | None) -> bool:
-        """Put a tag on the older commit, and write the row that ends a history."""
-        if older is not None:  # first: the next repair skips a history that has ended
-            with suppress(AlreadyExists):
-                self._repo.create_tag(f"fsck/{older.short}", older)
-        return self._store.compare_and_swap(key, before, row)
+    def _tag(self, commit: Commit) -> bool:
+        with suppress(AlreadyExists):
+            self._repo.create_tag(f"fsck/{commit.short}", commit)
+            return True
+        return False
 
-    def delete(self, keys: Sequence[str]) -> bool:
-        """Delete rows that say nothing any more."""
+    def _delete(self, keys: Sequence[str]) -> bool:
         self._store.delete_many(keys)
         return True
 
@@ -323,7 +280,3 @@ def named(ref: str) -> str:
     if ref.startswith(HEADS):
         return f"branch {ref.removeprefix(HEADS)}"
     return f"tag {ref.removeprefix(TAGS)}" if ref.startswith(TAGS) else ref
-
-
-def _objects(ids: Sequence[ObjectId]) -> str:
-    return counted(len(ids), "object")

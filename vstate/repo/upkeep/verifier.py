@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
-from vstate.objects.tree import Node, level, moments
+from vstate.objects.tree import Node, moments
 from vstate.plural import counted
 from vstate.repo.idset import IdList, IdSet
 from vstate.repo.upkeep.damage import Damage
@@ -29,7 +29,6 @@ _READ_BYTES = 1024 * 1024
 
 _REMEMBERED = 100_000  # times of commits
 _HIGHEST_NODE = 12  # no key has a level above it
-_MOST_KEY_BYTES = 4096  # of the format, whatever the limit for new keys is
 
 
 _T = TypeVar("_T")
@@ -158,12 +157,7 @@ class Verifier:
         return self._salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self.bad])
 
     def _read(
-        self,
-        kind: Kind,
-        link: _Link,
-        rows: Mapping[str, Row],
-        decode: Callable[[bytes], _T],
-        faults: Callable[[_T, bytes], Iterable[str]] = lambda found, body: (),
+        self, kind: Kind, link: _Link, rows: Mapping[str, Row], decode: Callable[[bytes], _T]
     ) -> _T | None:
         """The object; None, after a report, if it cannot be read."""
         oid = link.oid
@@ -174,24 +168,19 @@ class Verifier:
         except CorruptObject as error:
             self._note_unreadable(kind, link, error)
             return None
-        is_new = self._count(kind, oid, len(body))
+        self._count(kind, oid, len(body))
         try:
-            found = decode(body)
+            return decode(body)
         except ValueError as error:
             self.malformed.add(oid)
             self.mark_bad(kind.name, oid, str(error))
             return None
-        for fault in faults(found, body) if is_new else ():
-            self._note_fault(str(oid), kind, fault)
-        return found
 
-    def _count(self, kind: Kind, oid: ObjectId, length: int) -> bool:
-        """Count an object that is whole; False if it was counted already."""
-        is_new = self.reached.add(oid)
-        if is_new:
+    def _count(self, kind: Kind, oid: ObjectId, length: int) -> None:
+        """Count an object that is whole."""
+        if self.reached.add(oid):
             self.counts[kind] += 1
             self.bytes += length
-        return is_new
 
     def _is_new(self, oid: bytes, *says: Any) -> bool:
         """Whether this link has not been checked yet."""
@@ -245,16 +234,18 @@ class Verifier:
         children: list[_Link] = []
         parts: list[_Link] = []
         for link in links:
-            node = self._read(TREE, link, rows, _decode_node, _node_faults)
-            if node is not None:
-                # Also if the link is bad: reading a key goes through it.
-                before = link.says[2] if link.says and self._fits(link, node) else None
-                if not link.says and node.height and len(node.keys) == 1:
-                    self._note_fault(str(link.oid), TREE, "it is the root, and has one node below it only")
-                if node.height:
-                    children += self._children(link, node, before)
-                else:
-                    parts += self._values(link, node)
+            is_new = link.oid not in self.reached
+            node = self._read(TREE, link, rows, _decode_node)
+            if node is None:
+                continue
+            # Also if the link is bad: reading a key goes through it.
+            before = link.says[2] if link.says and self._fits(link, node) else None
+            if node.height:
+                children += self._children(link, node, before)
+                continue
+            parts += self._values(link, node)
+            if is_new and moments(node.items) != node.expiries:
+                self._note_fault(str(link.oid), TREE, "it does not say when its keys expire")
         return [*_by_kind(parts), (TREE, children)]
 
     def _fits(self, link: _Link, node: Node) -> bool:
@@ -370,23 +361,3 @@ def _decode_node(body: bytes) -> Node:
     if node.height > _HIGHEST_NODE:
         raise ValueError(f"no node is at height {node.height}")
     return node
-
-
-def _node_faults(node: Node, body: bytes) -> Iterator[str]:
-    """The rules of the format that a readable node breaks, so that an equal tree may have another id."""
-    if node.body != body:
-        yield "it is not encoded canonically"
-    if not node.height and moments(node.items) != node.expiries:
-        yield "it does not say when its keys expire"
-    yield from _key_faults(node.height, tuple(node.keys))
-
-
-@lru_cache(10_000)  # most versions of a node differ in values only
-def _key_faults(height: int, keys: tuple[str, ...]) -> Sequence[str]:
-    faults = []
-    # Each first key also stands in the nodes above, where it is not the first one.
-    if any(level(key) != height for key in keys[1:]):
-        faults.append("a key in it is not at the height of its level")
-    if any(len(key) > _MOST_KEY_BYTES // 4 and len(key.encode()) > _MOST_KEY_BYTES for key in keys):
-        faults.append("a key in it is too long")
-    return faults
