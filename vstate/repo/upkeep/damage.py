@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
@@ -21,7 +20,12 @@ from vstate.values.entry import Entry
 LISTED = 1000
 """How many damages, and how many losses, a report lists. It counts the others."""
 
-_REMEMBERED = 10_000  # nodes with damage below them
+_REMEMBERED = 10_000  # leaves with damage below them
+
+_Place = tuple[str | None, str]
+"""A lost key and an empty text, or None and a description of the lost keys."""
+
+_GONE: Sequence[_Place] = [(None, "the commit itself, and all that only it leads to")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +65,6 @@ class Lost:
         return f"{self.ref} {self.commit[:10]}: {self.what if self.key is None else repr(self.key)}"
 
 
-class _LossBelow(NamedTuple):
-    """The losses below a tree node: their number, and the first `LISTED` of them.
-
-    Each is a key and an empty text, or None and a description.
-    """
-
-    total: int
-    places: Sequence[tuple[str | None, str]]
-
-
-_NOTHING = _LossBelow(0, ())
-_GONE = _LossBelow(1, [(None, "all keys")])
-"""The loss of a tree node that cannot be read itself."""
-
-
 class Loss:
     """Tells which keys of commits are lost, given the objects that are bad.
 
@@ -93,7 +82,7 @@ class Loss:
         self._parents = parents
         self._bad = IdSet() if bad is None else bad
         self._whole = IdSet()  # tree nodes and indexes with no damage below them
-        self._losses: dict[bytes, _LossBelow] = {}
+        self._lost_keys: dict[bytes, Sequence[str]] = {}  # by leaf
 
     # Commits
 
@@ -107,23 +96,19 @@ class Loss:
     def is_whole(self, oid: ObjectId) -> bool:
         """Whether the commit and its own state can be read. The commits before it do not count."""
         commit = self.commit(oid)
-        return commit is not None and not self._of_commit(commit).total
+        return commit is not None and next(self._of_commit(commit), None) is None
 
     def lost_parents(self, commit: Commit) -> list[ObjectId]:
         """The parents of the commit that cannot be read."""
         return [oid for oid in self._parents(commit) if self.commit(oid) is None]
 
-    def first_parents(self, start: ObjectId, *, seen: IdSet) -> Iterator[Commit]:
-        """The commit, its first parent, and so on, up to a commit that is in `seen` or cannot be read."""
-        oid: ObjectId | None = start
-        while oid is not None and seen.add(oid) and (commit := self.commit(oid)) is not None:
-            yield commit
-            oid = next(iter(self._parents(commit)), None)
-
     def ancestors(
-        self, *starts: ObjectId, seen: IdSet | None = None
+        self, *starts: ObjectId, seen: IdSet | None = None, first_parents: bool = False
     ) -> Iterator[tuple[ObjectId, Commit | None]]:
-        """The commits and all before them, newest first; None in place of a commit that cannot be read."""
+        """The commits and all before them, newest first; None in place of a commit that cannot be read.
+
+        Those that are in `seen` already are left out.
+        """
         seen = IdSet() if seen is None else seen
         queue = NewestFirst()
         ids: Sequence[ObjectId] = starts
@@ -137,7 +122,7 @@ class Loss:
                 return
             commit = next(queue)
             yield commit.oid, commit
-            ids = self._parents(commit)
+            ids = self._parents(commit)[: 1 if first_parents else None]
 
     def below(self, refs: Iterable[tuple[str, ObjectId]]) -> tuple[list[Lost], int, dict[ObjectId, Commit]]:
         """The losses of the commits that these refs lead to, newest commit first, and their total number.
@@ -151,64 +136,58 @@ class Loss:
         seen = IdSet()
         for ref, start in refs:
             for oid, commit in self.ancestors(start, seen=seen):
-                if commit is None:
-                    losses = _LossBelow(1, [(None, "the commit itself, and all that only it leads to")])
-                else:
-                    losses = self._of_commit(commit)
-                    if self.lost_parents(commit):
-                        cut[oid] = commit
-                total += losses.total
-                lost += [Lost(ref, str(oid), *place) for place in losses.places[: LISTED - len(lost)]]
+                if commit is not None and self.lost_parents(commit):
+                    cut[oid] = commit
+                for key, what in _GONE if commit is None else self._of_commit(commit):
+                    total += 1
+                    if total <= LISTED:
+                        lost.append(Lost(ref, str(oid), key, what))
         return lost, total, cut
 
     # Trees
 
-    def _of_commit(self, commit: Commit) -> _LossBelow:
-        return _NOTHING if commit.root is None else self._below(commit.root)
+    def _of_commit(self, commit: Commit) -> Iterator[_Place]:
+        if commit.root is not None:
+            yield from self._below(commit.root, "all keys")
 
-    def _below(self, oid: bytes) -> _LossBelow:
-        """The losses below a tree node."""
+    def _below(self, oid: bytes, what: str) -> Iterator[_Place]:
+        """The losses below a tree node, or `what` is lost if the node itself cannot be read."""
         if oid in self._whole:
-            return _NOTHING
-        if (known := self._losses.get(oid)) is not None:
-            return known
+            return
         try:
             node = None if oid in self._bad else self._objects.node(oid)
         except (CorruptObject, CorruptStore):
             node = None
         if node is None:
-            return _GONE
-        total = 0
-        places: list[tuple[str | None, str]] = []
-        for losses in self._children(node) if node.height else self._values(node):
-            total += losses.total
-            places += losses.places[: LISTED - len(places)]
-        if not total:
+            yield None, what
+            return
+        is_whole = True
+        for place in self._children(node) if node.height else self._values(oid, node):
+            is_whole = False
+            yield place
+        if is_whole:
             self._whole.add(oid)
-            return _NOTHING
-        if len(self._losses) > _REMEMBERED:
-            self._losses.clear()
-        self._losses[oid] = _LossBelow(total, places)
-        return self._losses[oid]
 
-    def _children(self, node: Node) -> Iterator[_LossBelow]:
+    def _children(self, node: Node) -> Iterator[_Place]:
         ends = [*node.keys[1:], None]
         for child, first, before, count in zip(node.children(), node.keys, ends, node.counts, strict=True):
-            losses = self._below(child)
-            if losses is _GONE:
-                end = f" to before {before!r}" if before else " on"
-                losses = _LossBelow(1, [(None, f"{counted(count, 'key')} from {first!r}{end}")])
-            yield losses
+            end = f" to before {before!r}" if before else " on"
+            yield from self._below(child, f"{counted(count, 'key')} from {first!r}{end}")
 
-    def _values(self, leaf: Node) -> Iterator[_LossBelow]:
-        for key, entry in zip(leaf.keys, leaf.items, strict=True):
-            try:
-                links = Entry.decode(entry).links  # type: ignore[arg-type]  # a node that was read has bytes
-                is_lost = any(self._is_lost(link.id, is_blob=is_single(link)) for link in links)
-            except ValueError:
-                is_lost = True
-            if is_lost:
-                yield _LossBelow(1, [(key, "")])
+    def _values(self, oid: bytes, leaf: Node) -> Iterator[_Place]:
+        if oid not in self._lost_keys:
+            if len(self._lost_keys) > _REMEMBERED:
+                self._lost_keys.clear()
+            items = zip(leaf.keys, leaf.items, strict=True)
+            self._lost_keys[oid] = [key for key, entry in items if self._is_entry_lost(entry)]  # type: ignore[arg-type]  # bytes, as it was read
+        for key in self._lost_keys[oid]:
+            yield key, ""
+
+    def _is_entry_lost(self, entry: bytes) -> bool:
+        try:
+            return any(self._is_lost(link.id, is_blob=is_single(link)) for link in Entry.decode(entry).links)
+        except ValueError:
+            return True
 
     def _is_lost(self, oid: ObjectId, *, is_blob: bool) -> bool:
         """Whether a part of a value is lost."""

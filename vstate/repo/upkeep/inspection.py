@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -12,17 +12,17 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.objects.room import keep_freed_memory
 from vstate.repo.core import Core
+from vstate.repo.idset import IdList
 from vstate.repo.names.refs import REF, REFLOG
 from vstate.repo.objects import kind_of
 from vstate.repo.upkeep.damage import Damage, Loss, Lost
 from vstate.repo.upkeep.gc import UpkeepProgress
 from vstate.repo.upkeep.metadata import Metadata, commits_in, is_foreign, object_id
-from vstate.repo.upkeep.salvage import Salvage
+from vstate.repo.upkeep.salvage import Salvage, Unreadable
 from vstate.repo.upkeep.verifier import Verifier
 from vstate.repo.walk import BATCH
 
 _ORPHANS_READ = 16
-_REFLOG_READ = 256
 
 
 class Inspection:
@@ -93,66 +93,48 @@ class Inspection:
     def _check(self) -> None:
         self.metadata.read()
         self.verifier.extend((REF + name, oid) for name, oid in self.metadata.refs.items())
-        self._check_reflog()
+        lines = self.metadata.lines(check=True)
+        self._extend((REFLOG + ref, oid) for ref, line in lines for oid in commits_in(line))
         self.metadata.compare_with_reflogs()
         if self.full:
             # The commits that were made meanwhile, so that their objects do not count as orphans.
             now = Metadata(self.salvage, lambda damage: None)
             now.read()
-            self._extend({oid: REF + name for name, oid in now.refs.items()})
-            self._look_at_all_keys()
+            self._extend((REF + name, oid) for name, oid in now.refs.items())
+            self._check_orphans()
         self.metadata.check_stamp()
 
-    def _check_reflog(self) -> None:
-        """Check the commits that the reflog names, except those that gc has removed."""
-        batch: dict[ObjectId, str] = {}
-        for ref, ids in self.metadata.check_lines():
-            batch.update({oid: REFLOG + ref for oid in ids if oid not in self.verifier.reached})
-            if len(batch) >= _REFLOG_READ:
-                self._extend(self._present(batch))
-                batch = {}
-        self._extend(self._present(batch))
-
-    def _present(self, commits: Mapping[ObjectId, str]) -> Mapping[ObjectId, str]:
-        rows = self.salvage.rows([OBJECT_PREFIX + oid.hex() for oid in commits])
-        found = {}
-        for oid, name in commits.items():
-            row = rows.get(OBJECT_PREFIX + oid.hex())
-            # Also a commit that another object was written over. A repair may log an id of no commit.
-            if row is not None and self.salvage.kind_of_whole(oid, row) in (COMMIT, None):
-                found[oid] = name
-        return found
-
-    def _extend(self, commits: Mapping[ObjectId, str]) -> None:
-        """Check the objects that these commits need, by the rows that name them."""
-        roots = [(name, oid) for oid, name in commits.items() if oid not in self.verifier.reached]
-        if roots:
+    def _extend(self, commits: Iterable[tuple[str, ObjectId]]) -> None:
+        """Check the objects that these commits need too, each with the row that names it."""
+        new = {oid: row for row, oid in commits if oid not in self.verifier.reached}
+        if new:
             self.metadata.read_ends()  # their histories may have new ends
-            self.verifier.extend(roots)
+            self.verifier.extend((row, oid) for oid, row in new.items())
 
-    def _look_at_all_keys(self) -> None:
+    def _check_orphans(self) -> None:
         """Check the objects that nothing leads to, and count the rows that vstate did not write."""
-        keys = self.salvage.keys("")
-        while batch := list(islice(keys, BATCH)):
-            ids = {key: object_id(key) for key in batch}
-            self.foreign += sum(oid is None and is_foreign(key) for key, oid in ids.items())
-            orphans = [oid for oid in ids.values() if oid is not None and oid not in self.verifier.reached]
-            for begin in range(0, len(orphans), _ORPHANS_READ):
-                self._check_orphans(orphans[begin : begin + _ORPHANS_READ])
+        orphans = IdList()
+        for key in self.salvage.keys(""):
+            oid = object_id(key)
+            if oid is None:
+                self.foreign += is_foreign(key)
+            elif oid not in self.verifier.reached:
+                orphans.add(oid)
+        ids = iter(orphans)
+        while batch := list(islice(ids, _ORPHANS_READ)):
+            rows = self.salvage.rows([OBJECT_PREFIX + oid.hex() for oid in batch])
+            for oid in batch:
+                row = rows.get(OBJECT_PREFIX + oid.hex())
+                if row is not None:  # gc has not removed it
+                    self._check_orphan(oid, row)
+            self._progress("checking", len(self.verifier.reached) + self.orphans)
 
-    def _check_orphans(self, ids: Sequence[ObjectId]) -> None:
-        rows = self.salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
-        for oid in ids:
-            row = rows.get(OBJECT_PREFIX + oid.hex())
-            if row is None:
-                continue  # gc has removed it
-            self.orphans += 1
-            whole = self.salvage.kind_of_whole(oid, row)
-            if whole is COMMIT:
-                self.orphaned_commits.append(oid)
-            if whole is None:
-                kind = kind_of(row) if isinstance(row, bytes) else None
-                reason = row.reason if not isinstance(row, bytes) else "its content does not match its id"
-                name = "object" if kind is None else kind.name
-                self.verifier.mark_bad(name, oid, f"{reason}; nothing leads to it")
-        self._progress("checking", len(self.verifier.reached) + self.orphans)
+    def _check_orphan(self, oid: ObjectId, row: bytes | Unreadable) -> None:
+        self.orphans += 1
+        kind = self.salvage.kind_of_whole(oid, row)
+        if kind is COMMIT:
+            self.orphaned_commits.append(oid)
+        elif kind is None:
+            found = kind_of(row) if isinstance(row, bytes) else None
+            reason = "its content does not match its id" if isinstance(row, bytes) else row.reason
+            self.verifier.mark_bad(found.name if found else "object", oid, f"{reason}; nothing leads to it")

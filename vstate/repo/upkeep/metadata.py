@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.kv.prefixed import RESERVED
 from vstate.objects.commit import Commit
-from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
+from vstate.objects.ids import COMMIT, ObjectId
 from vstate.repo import graph
 from vstate.repo.core import FORMAT, FORMAT_KEY
 from vstate.repo.history import SHALLOW, parse_shallow_row
@@ -42,12 +41,8 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
 
 def object_id(key: str) -> ObjectId | None:
     """The id of the object with this key; None if the key is not that of an object."""
-    try:
-        raw = bytes.fromhex(key[len(OBJECT_PREFIX) :])
-    except ValueError:
-        return None
-    # fromhex also takes capitals and spaces.
-    return ObjectId(raw) if len(raw) == ID_BYTES and OBJECT_PREFIX + raw.hex() == key else None
+    digits = key.removeprefix(OBJECT_PREFIX)
+    return ObjectId.parse(digits) if OBJECT_PREFIX + digits == key and _ID.fullmatch(digits) else None
 
 
 def is_foreign(key: str) -> bool:
@@ -71,22 +66,14 @@ def commits_in(line: ReflogEntry) -> list[ObjectId]:
     return [oid for oid in (line.new, line.old) if oid is not None]
 
 
-class _Last(NamedTuple):
-    """The last line of a reflog: its key, and where the ref went."""
-
-    key: str = ""
-    new: ObjectId | None = None
-
-
 class Metadata:
     """Reads and checks the rows that hold no objects; reports damage to `found`. Afterwards it has:
 
     - `rows`: the rows of HEAD, branches, tags and tracking refs; None for a ref whose row is lost;
     - `refs`: the commits that they name, of branches first, then of a detached HEAD, then of others;
-    - `broken`: the refs that name no commit, and `gone`: the last commits of those whose rows are lost;
+    - `broken`: the refs that name no commit;
     - `ends`: by commit, the parents that an end of a history has left;
     - `bad`: other rows that cannot be decoded, by key;
-    - `stamp`: the row of the format, if it has to be written anew;
     - `lost`: the ids of objects that an earlier repair noted as lost or as inconsistent, and that still are;
     - `healed`: the keys of such notes on lost objects that are back, and on inconsistent ones that are gone.
     """
@@ -98,13 +85,12 @@ class Metadata:
         self.rows: dict[str, Row] = {}
         self.refs: dict[str, ObjectId] = {}
         self.broken: list[str] = []
-        self.gone: dict[str, ObjectId] = {}
         self.bad: dict[str, Row] = {}
-        self.stamp: tuple[Row] | None = None
         self.lost: set[str] = set()
         self.healed: list[str] = []
         self.reflog_lines = 0
-        self._last: dict[str, _Last] = {}
+        self._last: dict[str, tuple[str, ObjectId | None]] = {}
+        """By ref, the key of its last reflog line, and where the ref went."""
         self.ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
@@ -169,14 +155,14 @@ class Metadata:
             self._break(name, f"{row.decode('ascii', 'replace')[:80]!r} is no id of a commit")
 
     def compare_with_reflogs(self) -> None:
-        """Find the refs that are not where a move of their reflog put them, once `check_lines` is through.
+        """Find the refs that are not where a move of their reflog put them, once the lines are checked.
 
         Not in a store without transactions: there a process that died may have written the line of a new
         branch without the branch, or deleted a branch without the line.
         """
         is_listed = not any(prefix.startswith(REFLOG) for prefix in self._salvage.unlisted)
-        for name, last in sorted(self._last.items()) if self._salvage.store.transactional else ():
-            if is_listed and last.new != self.refs.get(name) and name != HEAD and name not in self.broken:
+        for name, (_, new) in sorted(self._last.items()) if self._salvage.store.transactional else ():
+            if is_listed and new != self.refs.get(name) and name != HEAD and name not in self.broken:
                 self._compare_with_reflog(name)
         head = self.rows.get(HEAD)
         if isinstance(head, bytes) and head.startswith(_SYMBOLIC):
@@ -190,7 +176,7 @@ class Metadata:
         last = lines[-1]
         if row is None and name.startswith((HEADS, TAGS)):
             if isinstance(last, ReflogEntry) and last.new is not None:
-                self.gone[name], self.rows[name] = last.new, None
+                self.rows[name] = None
                 self._break(name, f"its row is lost; by its reflog it was at {last.new}")
             return
         moves = [line for line in lines if isinstance(line, ReflogEntry)]
@@ -220,28 +206,23 @@ class Metadata:
 
     # The reflog
 
-    def lines(self, ref: str = "") -> Iterator[tuple[str, ReflogEntry]]:
-        """The readable lines of a ref, oldest first, or of all refs in no order, each with the ref."""
+    def lines(self, ref: str = "", *, check: bool = False) -> Iterator[tuple[str, ReflogEntry]]:
+        """The readable lines of a ref, oldest first, or of all refs in no order, each with the ref.
+
+        With `check` they are counted, and the others are reported as damage.
+        """
         rows = sorted(self._salvage.items(f"{REFLOG}{ref}:")) if ref else self._salvage.items(REFLOG)
         for key, row in rows:
             line = self._line(key, row)
             if isinstance(line, ReflogEntry):
-                yield _ref_of(key), line
-
-    def check_lines(self) -> Iterator[tuple[str, list[ObjectId]]]:
-        """The refs of the readable lines, which are counted, and the commits in them.
-
-        The others are reported as damage.
-        """
-        for key, row in self._salvage.items(REFLOG):
-            line = self._line(key, row)
-            if isinstance(line, str):
+                name = key.removeprefix(REFLOG).rpartition(":")[0]
+                if check:
+                    self.reflog_lines += 1
+                    if key > self._last.get(name, ("", None))[0]:
+                        self._last[name] = key, line.new
+                yield name, line
+            elif check:
                 self._mark_bad(key, "reflog", row, line)
-                continue
-            ref = _ref_of(key)
-            self.reflog_lines += 1
-            self._last[ref] = max(self._last.get(ref, _Last()), _Last(key, line.new), key=lambda at: at.key)
-            yield ref, commits_in(line)
 
     def _line(self, key: str, row: Row) -> ReflogEntry | str:
         """The content of a line, or the reason why it is damaged."""
@@ -264,9 +245,9 @@ class Metadata:
         if isinstance(row, Unreadable):
             self._found(Damage(FORMAT_KEY, "format", row.reason))
         elif row != str(FORMAT).encode() and (row is not None or self.rows):
-            self.stamp = (row,)
-            text = "" if not row else row[:20].decode("ascii", "replace")
-            says = f"says that it has format {text}" if row else "names no format"
+            says = (
+                f"says that it has format {row[:20].decode('ascii', 'replace')}" if row else "names no format"
+            )
             reason = f"the store {says}; it has format {FORMAT}"
             self._found(Damage(FORMAT_KEY, "format", reason, readable=True))
 
@@ -274,10 +255,6 @@ class Metadata:
 def _commit_in(row: bytes) -> ObjectId | None:
     text = row.decode("ascii", "replace")
     return ObjectId.parse(text) if _ID.fullmatch(text) else None
-
-
-def _ref_of(line: str) -> str:
-    return line.removeprefix(REFLOG).rpartition(":")[0]
 
 
 def _readable(row: Row) -> bytes:

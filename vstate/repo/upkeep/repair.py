@@ -85,9 +85,11 @@ class Plan:
         for key, row in self._metadata.bad.items():
             text = f"moved {key} aside, which cannot be decoded, to {DAMAGED}{key}"
             yield Step(text, partial(self._replace, key, row, {key: None}, DAMAGED + key))
-        if self._metadata.stamp is not None:
-            stamp = {FORMAT_KEY: str(FORMAT).encode()}
-            work = partial(self._replace, FORMAT_KEY, *self._metadata.stamp, stamp)
+        if any(damage.id == FORMAT_KEY for damage in self._found.damage):
+            writes = {FORMAT_KEY: str(FORMAT).encode()}
+            work = partial(
+                self._replace, FORMAT_KEY, self._salvage.row(FORMAT_KEY), writes, DAMAGED + FORMAT_KEY
+            )
             yield Step(f"wrote the format of the store, {FORMAT}", work)
 
     def _forget_healed(self) -> Iterator[Step]:
@@ -105,7 +107,7 @@ class Plan:
 
     def _mend_refs(self) -> Iterator[Step]:
         for name in sorted(self._found.broken, key=HEAD.__eq__):  # HEAD after its branch
-            oid = self._metadata.refs.get(name, self._metadata.gone.get(name))
+            oid = self._metadata.refs.get(name)
             states = "none of the states that it was at can"
             if name.startswith(TAGS):
                 target = self._tagged(name) if name not in self._metadata.refs else None
@@ -160,10 +162,10 @@ class Plan:
             starts.append(oid)
             oid = came_from.get(oid)
         starts += [oid for line in reversed(lines) for oid in commits_in(line)]
-        seen, others = IdSet(), IdSet()
-        own = (commit for start in starts for commit in self._loss.first_parents(start, seen=seen))
-        merged = (commit for _, commit in self._loss.ancestors(*starts, seen=others) if commit is not None)
-        return next((commit for commit in chain(own, merged) if self._loss.is_whole(commit.oid)), None)
+        seen = IdSet()
+        own = (self._loss.ancestors(start, seen=seen, first_parents=True) for start in starts)
+        found = chain(*own, self._loss.ancestors(*starts))
+        return next((commit for oid, commit in found if self._loss.is_whole(oid)), None)
 
     def _tagged(self, name: str) -> Commit | None:
         """The last commit of a tag, by its reflog, if that is whole. A tag never moves to another commit."""
