@@ -143,7 +143,8 @@ def test_a_ref_that_moved_while_it_was_repaired_has_no_line(overtaken: Overtaken
     refs = Repository(overtaken).refs
     overtaken.set("r/heads/main", b"damaged")
     new = ObjectId(b"n" * 32)
-    assert not refs.replace("heads/main", raw=b"damaged", new=new, action="lost")
+    rows = refs.rows_of_move("heads/main", None, new, "lost")
+    assert not refs.transact(rows, {"r/heads/main": b"damaged"})
     assert overtaken.get("r/heads/main") == OTHER
     assert not list(refs.reflog("heads/main"))
 

@@ -32,6 +32,8 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, TREE, ObjectId
 from vstate.repo import Repository
 from vstate.repo.history import shallow_row
+from vstate.repo.upkeep.inspection import Inspection
+from vstate.repo.upkeep.repair import Plan
 from vstate.testing import Faulty
 
 pytestmark = pytest.mark.slow
@@ -243,6 +245,20 @@ def test_repair_of_a_sound_store_writes_nothing(filled: Mapping[str, bytes]) -> 
     assert not {"set", "delete", "compare_and_swap", "set_many", "delete_many", "transact"} & set(
         faulty.calls
     )
+
+
+def test_a_plan_lists_its_steps_and_writes_nothing(filled: Mapping[str, bytes]) -> None:
+    """The lines of a plan are the ones that the report has once the plan is done."""
+    store = copy(filled)
+    repo = Repository(store)
+    store.set(f"o/{repo.branch('main').root}", b"t?")
+    store.delete(f"o/{repo.resolve('main~3').oid}")
+    before = dict(store.items())
+    plan = Plan(repo, Inspection(repo, full=True, progress=lambda step, count: None))
+    assert dict(store.items()) == before
+    done, left = plan.execute()
+    assert len(done) > 3
+    assert str(plan).splitlines() == [*done, *left]
 
 
 # Which commit

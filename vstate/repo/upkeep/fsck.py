@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vstate.errors import CorruptStore, VStateError
 from vstate.objects.ids import KINDS
@@ -103,30 +103,42 @@ def check(
             left.append(f"the store cannot be checked again: {error}")
             break
         ok = found.ok
+        told = {line.split(":")[0] for line in left}
+        broken = [named(name) for name in found.broken if named(name) not in told]
+        left += [f"{name}: the state that it leads to cannot be read whole" for name in broken]
         if not (found.cut and done):
             break  # otherwise the repair has brought back history, which has lost parents of its own
-    if repair:
-        told = {line.split(":")[0] for line in left}
-        broken = "the state that it leads to cannot be read whole"
-        left += [f"{named(name)}: {broken}" for name in found.broken if named(name) not in told]
-    return FsckReport(
+    return replace(
+        _report(first),
         ok=ok,
-        full=full,
-        objects={kind.name: first.verifier.counts[kind] for kind in reversed(KINDS)},
-        bytes=first.verifier.bytes,
-        refs=len(first.metadata.rows),
-        reflog_lines=first.metadata.reflog_lines,
-        orphans=first.orphans,
-        foreign=first.foreign,
-        ahead=first.verifier.ahead,
-        damage=tuple(first.damage[:LISTED]),
-        damaged=len(first.damage),
-        lost=tuple(first.lost),
-        lost_in_all=first.lost_in_all,
         broken=tuple(found.broken),
         repaired=tuple(repaired),
         left=tuple(left),
         seconds=time.monotonic() - began,
+    )
+
+
+def _report(found: Inspection) -> FsckReport:
+    """The findings, before any repair."""
+    verifier, metadata = found.verifier, found.metadata
+    return FsckReport(
+        ok=found.ok,
+        full=found.full,
+        objects={kind.name: verifier.counts[kind] for kind in reversed(KINDS)},
+        bytes=verifier.bytes,
+        refs=sum(isinstance(row, bytes) for row in metadata.rows.values()),
+        reflog_lines=metadata.reflog_lines,
+        orphans=found.orphans,
+        foreign=found.foreign,
+        ahead=verifier.ahead,
+        damage=tuple(found.damage[:LISTED]),
+        damaged=len(found.damage),
+        lost=tuple(found.lost),
+        lost_in_all=found.lost_in_all,
+        broken=tuple(found.broken),
+        repaired=(),
+        left=(),
+        seconds=0.0,
     )
 
 

@@ -64,15 +64,18 @@ class Inspection:
         self.loss = Loss(self.salvage.store, self.metadata.parents, self.verifier.bad)
         self.broken = list(self.metadata.broken)
         if self.damage:
-            refs = self.metadata.refs
-            self.broken += [name for name, oid in refs.items() if not self.loss.is_whole(oid)]
-            logged = (
-                (REFLOG + ref, oid)
-                for ref, line in self.metadata.lines()
-                for oid in commits_in(line)
-                if oid in self.verifier.reached
-            )
-            self.lost, self.lost_in_all, self.cut = self.loss.below([*refs.items(), *logged])
+            self._tell_losses()
+
+    def _tell_losses(self) -> None:
+        refs = self.metadata.refs
+        self.broken += [name for name, oid in refs.items() if not self.loss.is_whole(oid)]
+        logged = (
+            (REFLOG + ref, oid)
+            for ref, line in self.metadata.lines()
+            for oid in commits_in(line)
+            if oid in self.verifier.reached
+        )
+        self.lost, self.lost_in_all, self.cut = self.loss.below([*refs.items(), *logged])
 
     @property
     def ok(self) -> bool:

@@ -75,7 +75,8 @@ class Plan:
                     left.append(step.otherwise)
             except (CorruptObject, CorruptStore) as error:  # from a damaged row that the step reads or writes
                 left.append(error.reason)
-        left += [f"not all rows can be listed: {text}" for text in set(self._salvage.unlisted.values())]
+        reasons = dict.fromkeys(self._salvage.unlisted.values())
+        left += [f"not all rows can be listed: {reason}" for reason in reasons]
         self._repo.history.reload()
         return list(dict.fromkeys(done)), left
 
