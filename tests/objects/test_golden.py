@@ -129,6 +129,10 @@ def test_a_clock_that_was_behind() -> None:
     behind = replace(FIRST, order=FIRST.order + 2**40)
     assert behind.body.hex() == "97c090cf00060ed710212000a08090cf00060dd710212000"
     assert Commit.decode(behind.oid, behind.body).time == FIRST.time
+    fields = msgpack.unpackb(behind.body)
+    body = encode([*fields[:-1], fields[2]])  # the clock is not behind
+    with pytest.raises(ValueError, match="left out"):
+        Commit.decode(ObjectId.of(COMMIT, body), body)
 
 
 SIGNED = replace(FIRST, signature=Signature(b"\x01" * 32, b"\x02" * 64))
