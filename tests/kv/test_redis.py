@@ -579,31 +579,30 @@ def test_a_wrong_url(url: Any) -> None:
     assert caught.value.__cause__ is None
 
 
-def test_wrong_options(redis_url: str) -> None:
+NUMBERS = (0, -1, float("nan"), float("inf"), "1", True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"prefix": prefix} for prefix in ("", "a{b", "a}b", "nul\0")]
+    + [{name: number} for name in ("ttl", "timeout") for number in NUMBERS]
+    + [{"ttl": 1e15}, {"client": object(), "url": None}, {"url": None}],
+)
+def test_wrong_options(options: dict[str, Any]) -> None:
     """Options that make no sense are refused when the store is made."""
-    for prefix in ("", "a{b", "a}b", "nul\0"):
-        with pytest.raises(InvalidInput):
-            Redis(redis_url, prefix=prefix)
-    wrong: Any
-    for wrong in (0, -1, float("nan"), float("inf"), 1e15, "1", True):
-        with pytest.raises(InvalidInput):
-            Redis(redis_url, ttl=wrong)
-    for wrong in (0, -1, float("nan"), float("inf"), "1", True):
-        with pytest.raises(InvalidInput):
-            Redis(redis_url, timeout=wrong)
     with pytest.raises(InvalidInput):
-        Redis()
-    with driver.Redis.from_url(redis_url) as client:
-        with pytest.raises(InvalidInput):
-            Redis(redis_url, client=client)
-    with driver.Redis.from_url(redis_url, decode_responses=True) as client:
-        with pytest.raises(InvalidInput, match="decode_responses"):
-            Redis(client=client)
-    with driver.Redis.from_url(redis_url, encoding="latin-1") as client:
-        with pytest.raises(InvalidInput, match="utf-8"):
-            Redis(client=client)
-    with pytest.raises(InvalidInput, match="not builtins"):
-        Redis(client=object())  # type: ignore[arg-type]
+        Redis(**{"url": "redis://127.0.0.1:1", **options})
+
+
+@pytest.mark.parametrize(
+    ("of_client", "url", "words"),
+    [({}, "redis://h", "client"), ({"decode_responses": True}, None, "decode_responses")]
+    + [({"encoding": "latin-1"}, None, "utf-8")],
+)
+def test_wrong_clients(of_client: dict[str, Any], url: str | None, words: str) -> None:
+    """A client beside a URL, or one that changes the answers, is refused."""
+    with driver.Redis(**of_client) as client, pytest.raises(InvalidInput, match=words):
+        Redis(url, client=client)
 
 
 def test_a_password(start_redis: Start) -> None:

@@ -93,33 +93,28 @@ def test_a_large_transaction_when_any_of_its_exchanges_is_cut(store: Redis, prox
     assert store.get_many(rows) == rows
 
 
-def test_a_request_that_arrives_late_does_nothing_more(store: Redis, proxy: Proxy) -> None:
+@pytest.mark.parametrize(
+    ("late", "then"),
+    [
+        (lambda store: store.compare_and_swap("r", b"1", b"2"), b"1"),
+        (lambda store: store.compare_and_swap("r", b"5", b"6"), b"5"),
+        (lambda store: store.set("r", b"7"), b"8"),
+        (lambda store: store.delete("r"), b"9"),
+    ],
+    ids=["a swap", "a swap that fails", "a set", "a delete"],
+)
+def test_a_request_that_arrives_late_does_nothing_more(
+    store: Redis, proxy: Proxy, late: Callable[[Redis], object], then: bytes
+) -> None:
     """The network delays the first try of a transaction until the second was answered and others have
     written. It must not happen again or late.
     """
+    store.set("r", b"1")
     at_request(proxy, "hold", match=b"EVALSHA")
-    assert store.compare_and_swap("r/heads/main", b"1", b"2") is True
-    assert store.compare_and_swap("r/heads/main", b"2", b"1") is True
+    late(store)
+    assert store.compare_and_swap("r", store.get("r"), then)
     proxy.release()
-    assert store.get("r/heads/main") == b"1"
-
-    at_request(proxy, "hold", match=b"EVALSHA")
-    assert store.compare_and_swap("r/heads/main", b"5", b"6") is False
-    store.set("r/heads/main", b"5")
-    proxy.release()
-    assert store.get("r/heads/main") == b"5"
-
-    at_request(proxy, "hold", match=b"EVALSHA")
-    store.set("r/heads/main", b"7")
-    store.set("r/heads/main", b"8")
-    proxy.release()
-    assert store.get("r/heads/main") == b"8"
-
-    at_request(proxy, "hold", match=b"EVALSHA")
-    store.delete("r/heads/main")
-    store.set("r/heads/main", b"9")
-    proxy.release()
-    assert store.get("r/heads/main") == b"9"
+    assert store.get("r") == then
 
 
 def test_what_may_arrive_after_the_error_is_not_denied(
