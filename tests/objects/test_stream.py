@@ -176,26 +176,6 @@ def test_an_edit_right_behind_a_block_that_ends_with_a_chunk() -> None:
     assert moved
 
 
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 299_999)), min_size=1, max_size=6))
-def test_many_versions_of_a_long_stream(steps: list[tuple[bool, int]]) -> None:
-    """Byte by byte and append by append, each version is cut as if new, and writes little else."""
-    stored = Stored()
-    data = noise(300_000)
-    _, previous = stored.split(data)
-    for append, at in steps:
-        data = data + noise(700, b"%d" % at) if append else data[:at] + b"!" + data[at + 1 :]
-        before = stored.written
-        link, chunks = stored.split(data, previous)
-        full_link, full_chunks, _ = split(data)
-        assert (link, chunks, chunks.indexes) == (full_link, full_chunks, full_chunks.indexes)
-        assert chunks.levels == full_chunks.levels
-        assert stored.written - before < 20_000
-        assert stored.read(link) == data
-        previous = chunks
-
-
 def test_what_can_be_written_to_has_no_prints() -> None:
     """The hash of a block is kept only for immutable bytes: other buffers may change after it."""
     data = noise(200_000)

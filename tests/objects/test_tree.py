@@ -250,23 +250,6 @@ def test_the_nodes_of_two_trees_that_are_in_both(
         assert tree.holds(nodes, second, oid, nodes(oid)) == (oid in nodes.below(second))
 
 
-@given(st.text(max_size=20))
-def test_the_level_depends_on_the_key_only(key: str) -> None:
-    """A key's level is a function of its text, between 0 and 12."""
-    tree.level.cache_clear()
-    first = tree.level(key)
-    tree.level.cache_clear()
-    assert tree.level("".join(list(key))) == first
-    assert 0 <= first <= 12
-
-
-def test_about_one_key_in_32_begins_a_node() -> None:
-    """Levels fall off by a factor of 32, so that nodes have 32 items on average."""
-    levels = [tree.level(f"{i}") for i in range(32_000)]
-    assert 850 < sum(level >= 1 for level in levels) < 1150
-    assert 15 < sum(level >= 2 for level in levels) < 50
-
-
 @pytest.fixture(scope="module")
 def large() -> tuple[ObjectId, Nodes]:
     root, nodes = build(many(20_000))
