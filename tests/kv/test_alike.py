@@ -214,6 +214,8 @@ def test_a_listener_hears_of_changes_of_its_key_alone(url: str, monkeypatch: pyt
             assert took(lambda: wait(0.3)) > 0.25
         other.set("r/main", b"6")
         assert took(lambda: wait(20)) < 15  # also a change from before the wait
+        with store.listening(OBJECT) as wait_for_object:
+            assert took(lambda: wait_for_object(0.01)) < 5
 
 
 # Servers in trouble

@@ -200,6 +200,7 @@ def test_malformed_compositions_are_refused(
         "redis://user:hunter2%ff@host/0",
         "redis://user:hunter2@host/hunter2",
         "redis://user:hunter2@[::1/0",
+        "redis://user:hunter2@host /0",
         "redis://user:hunter2@host/0?ttl=hunter2",
         "redis://user:hunter2@host/0?prefix=a&prefix=hunter2",
         "redis:user:hunter2@host",
