@@ -94,7 +94,8 @@ def test_a_branch_without_a_commit_counts_too() -> None:
 
     def beside(value: int) -> Repository:
         """A repository whose next transaction comes right after a commit by another writer."""
-        return Repository(Hooked(store, Once(lambda: Repository(store).commit("a", set={"n": value}))))
+        other = Once(lambda: Repository(store).commit("a", set={"n": value}), "r/heads/a")
+        return Repository(Hooked(store, other))
 
     with pytest.raises(RefMoved):
         beside(5).commit_many([put("a", 1, expect=a), put("b", 2)])
