@@ -82,7 +82,7 @@ def viewer(small: Path) -> Iterator[Viewer]:
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Versioned]:
     """A state of the test's own."""
-    with Versioned(Disk(tmp_path / "store")) as state:
+    with Disk(tmp_path / "store") as store, Versioned(store) as state:
         yield state
 
 

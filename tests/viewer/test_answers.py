@@ -445,17 +445,6 @@ def test_a_diff_that_is_cut_says_so() -> None:
     assert "more changes behind these" in hunks[-1].lines[-1].pieces[0].text
 
 
-def test_an_empty_store(tmp_path: Path, serve: Serve) -> None:
-    """A store without commits has an empty list."""
-    Versioned(Disk(tmp_path / "store")).close()
-    viewer = serve()
-    answer = viewer.get("/commits?fold=1")
-    assert (answer["rows"], answer["complete"]) == ([], True)
-    assert viewer.get("/refs")["branches"] == []
-    assert viewer.get("/health")["keys"] == 0
-    assert viewer.ask("/keys")[0] == 404
-
-
 @pytest.mark.parametrize("room", [3_000, 15_000, 30_000, 60_000, 200_000])
 def test_a_file_without_room(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the room of a file ends, each value ends with a page that is there, and has its view."""
