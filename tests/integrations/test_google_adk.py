@@ -137,7 +137,9 @@ async def test_a_writer_that_was_overtaken_is_refused_and_changes_nothing(tmp_pa
 
 
 def test_an_event_that_is_appended_again_is_there_once() -> None:
-    """Each call of the store may fail, before or after its work: the event is appended again."""
+    """Each call of the store may fail, before or after its work: the event is there with all states or not
+    at all, and is appended again.
+    """
 
     async def check(after: bool) -> int:
         fail_at = 0
@@ -155,6 +157,9 @@ def test_an_event_that_is_appended_again_is_there_once() -> None:
             with suppress(StoreUnavailable):
                 await service.append_event(session, event)
             calls, faulty.fail_at = len(faulty.calls), None
+            kept = await VstateSessionService(memory).get_session(**ANN, session_id="x")
+            whole = {"user:n": 0}, {"user:n": 1, "k": 2}
+            assert kept.state == whole[len(kept.events)]
             await service.append_event(session, event)
             assert [each.id for each in session.events] == [event.id]
             found = await VstateSessionService(memory).get_session(**ANN, session_id="x")
