@@ -511,10 +511,7 @@ def test_zero_and_minus_zero_are_one_priority() -> None:
 
 @in_a_loop
 async def test_an_agent_leaves_no_task_by_its_status() -> None:
-    """It would take a second task, and the first would be in progress for ever.
-
-    Other statuses are allowed.
-    """
+    """The first task would be in progress for ever. Other statuses are allowed."""
     async with OrchestrationStateManager() as manager:
         await manager.create_team(team(1))
         for id in ("t1", "t2"):

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 from agent_stores import AgentStore
-from at_once import at_once
 from clock import standing_still
 from loops import in_a_loop
 from present import present
-from running import RunPython
 
 from vstate import IllegalTransition, InvalidInput, KeyNotFound
 from vstate.managers import (
@@ -131,46 +129,26 @@ async def test_statistics(local_store: AgentStore) -> None:
         assert (await manager.get_tool_stats("search:x")).error_rate == 1
 
 
-COUNTING = """
-import asyncio, sys
-from vstate.managers import ToolCacheEntry, ToolExecution, ToolStateManager
+@in_a_loop
+async def test_statistics_of_two_managers_at_once(agent_store: AgentStore) -> None:
+    """Executions that start, complete and fail, and results that are looked up, lose no count."""
+    async with ToolStateManager(agent_store()) as one, ToolStateManager(agent_store()) as two:
+        await one.cache_result(ToolCacheEntry(tool_name="search", parameters={}))
 
-url, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-
-async def main():
-    async with ToolStateManager(url) as manager:
-        await manager.cache_result(ToolCacheEntry(tool_name="t", parameters={"by": me}, result=None))
-        for n in range(count):
-            id = f"{me}-{n}"
-            await manager.start_execution(ToolExecution(execution_id=id, tool_name="t"))
+        async def work(n: int) -> None:
+            manager, id = (one, two)[n % 2], str(n)
+            await manager.start_execution(execution(id))
             if n % 4:
                 await manager.complete_execution(id, duration_ms=n)
             else:
                 await manager.fail_execution(id, "no", duration_ms=n)
-            found = await manager.get_cached_result("t", {"by": me if n % 2 else "nobody"})
-            assert bool(found) == bool(n % 2)
+            await manager.get_cached_result("search", {"n": n} if n % 2 else {})
 
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-def test_statistics_of_processes(shared_store: AgentStore, run_python: RunPython) -> None:
-    """Four processes that start, complete, fail and look up results at once lose no count."""
-    count = 12 if shared_store.kind == "disk" else 4
-    at_once(lambda me: run_python(COUNTING, shared_store.url, me, count), range(4))
-
-    async def look() -> None:
-        async with ToolStateManager(shared_store()) as manager:
-            stats = await manager.get_tool_stats("t")
-            assert stats.total_executions == 4 * count
-            assert stats.error_rate == 0.25
-            assert stats.avg_duration_ms == (count - 1) / 2
-            assert stats.cache_hit_rate == 0.5
-            history = await manager.get_execution_history("t", limit=None)
-            assert len({each.execution_id for each in history}) == 4 * count
-
-    asyncio.run(look())
+        await asyncio.gather(*map(work, range(40)))
+        stats = await two.get_tool_stats("search")
+        assert (stats.total_executions, stats.error_rate) == (40, 0.25)
+        assert (stats.avg_duration_ms, stats.cache_hit_rate) == (19.5, 0.5)
+        assert len(await one.get_execution_history("search", limit=None)) == 40
 
 
 @in_a_loop

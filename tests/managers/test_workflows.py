@@ -463,10 +463,7 @@ async def test_the_messages_of_commits() -> None:
 
 @in_a_loop
 async def test_a_step_that_cannot_be_is_refused() -> None:
-    """After the last one: a workflow would never complete, or be at 450 percent.
-
-    Except with an unknown number.
-    """
+    """A step after the last one, unless their number is unknown: the workflow would never complete."""
     async with WorkflowStateManager() as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=2))
         head = manager.state.head

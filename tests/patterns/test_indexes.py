@@ -171,30 +171,6 @@ def test_a_record_that_has_not_moved(local_store: AgentStore) -> None:
     assert state.commit() is None
 
 
-@pytest.mark.parametrize("policy", ["ours", "theirs"])
-def test_branches_that_both_moved_one_record(local_store: AgentStore, policy: str) -> None:
-    """It is not found at the wrong place, and the next put deletes the stale hint."""
-    state = Versioned(local_store(), branch="main")
-    jobs = jobs_in(state)
-    jobs.put(Job(id="a", rank=1))
-    state.commit()
-    other = state.fork("other")
-    jobs_in(other).change("a", rank=9)
-    other.commit()
-    jobs.change("a", rank=7)
-    state.commit()
-    state.merge("other", policy=policy)
-    places = [key for key in state if "waiting" in key]
-    assert len(places) == 2
-    rank = 7 if policy == "ours" else 9
-    assert [job.rank for job in jobs.indexed("waiting")] == [rank]
-    assert waiting(jobs, "a", 16 - rank) == []
-    assert not state.has_uncommitted
-    jobs.put(Job(id="b", done=True))
-    assert [key for key in state if "waiting" in key] == [f"%index/waiting/a/800000000000000{rank}//a"]
-    state.commit()
-
-
 def test_a_stale_hint_that_becomes_valid_again(state: Any) -> None:
     """A stale hint is not deleted if the next put makes it valid."""
     jobs = jobs_in(state)
@@ -264,25 +240,6 @@ def test_a_migration_that_moves_records(local_store: AgentStore) -> None:
     tickets.change("a", done=True)
     assert [ticket.id for ticket in tickets.indexed("waiting", "low")] == ["b", "c"]
     assert [key for key in state if "waiting" in key] == ["%index/waiting/low//b", "%index/waiting/low//c"]
-
-
-def test_a_record_that_expires(local_store: AgentStore) -> None:
-    """It is in no index then, and is again after a put, which also deletes its old hints."""
-    with standing_still() as time:
-        state = Versioned(local_store(), branch="main")
-        jobs = jobs_in(state)
-        for id in "ab":
-            jobs.put(Job(id=id))
-            jobs.expire(id, 60)
-        state.commit()
-        time.pass_(61)
-        assert (waiting(jobs), len(jobs), list(jobs)) == ([], 0, [])
-        jobs.add(Job(id="a"))
-        state.commit()
-        assert waiting(jobs) == ["a"]
-        assert not any(key.endswith("//b") for key in state if "waiting" in key)
-        time.pass_(61)
-        assert waiting(jobs) == ["a"]
 
 
 def test_a_record_that_expires_while_all_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,16 +87,8 @@ async def test_sessions_and_users(agent_store: AgentStore) -> None:
 @in_a_loop
 async def test_ids_that_are_alike(local_store: AgentStore) -> None:
     """No two pairs of ids share a session."""
-    pairs = [
-        ("a:b", "c"),
-        ("a", "b:c"),
-        ("a/b", "c"),
-        ("a", "b/c"),
-        ("", "x"),
-        ("%", "x"),
-        ("a", "b"),
-        ("é", "\n"),
-    ]
+    pairs = [("a:b", "c"), ("a", "b:c"), ("a/b", "c"), ("a", "b/c"), ("", "x"), ("%", "x"), ("a", "b")]
+    pairs.append(("é", "\n"))
     async with StateService(local_store()) as service:
         for n, (user, session) in enumerate(pairs):
             assert await service.save_state(user, {"n": n}, session) == 1

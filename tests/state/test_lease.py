@@ -84,10 +84,7 @@ def row_of(store: KVStore, name: str = "job") -> LeaseRow:
 
 
 def test_one_holder_and_then_the_next(opened: Open) -> None:
-    """Entering takes the lease and leaving gives it back at once.
-
-    The fencing token grows, and commits record it.
-    """
+    """Leaving gives the lease back at once. The fencing token grows, and commits record it."""
     state, other = Versioned(opened()), Versioned(opened())
     with state.lease("job", 60) as lease:
         assert lease.held
@@ -218,10 +215,7 @@ def test_what_it_refuses(opened: Open) -> None:
 
 
 def test_a_dead_holder_is_waited_for_by_the_own_clock(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that does not change is free after its ttl and a tenth, counted from the first look.
-
-    Not before, and also for a contender that asks now and then without waiting.
-    """
+    """A row that does not change is free after its ttl and a tenth from the first look, not before."""
     store = opened()
     store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 41).encode())
     with time_passes(monkeypatch) as passing:

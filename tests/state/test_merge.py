@@ -349,9 +349,7 @@ def test_the_longest_prefix_counts_and_given_policies_go_first() -> None:
 
 
 def test_policies_are_kept_with_the_branch(tmp_path: Path) -> None:
-    """Policies are stored: another process reads them, a fork and a renamed branch have them, a deleted
-    branch does not.
-    """
+    """Another process reads them, a fork and a renamed branch have them, a deleted branch does not."""
     main, side = pair({"n": 0}, Disk(tmp_path), n="counter")
     assert Versioned(Disk(tmp_path)).policies() == {"n": "counter"}
     assert side.policies() == {"n": "counter"}
@@ -423,10 +421,7 @@ def test_a_function_is_a_policy() -> None:
 
 
 def test_a_function_is_imported_by_name_in_another_handle() -> None:
-    """Another process finds the policy's function by its name.
-
-    A missing function is named in the conflict.
-    """
+    """Another process finds it by its name. A missing function is named in the conflict."""
     main, side = pair({"k": ""}, k=longest)
     commit(main, k="aa")
     commit(side, k="bbb")
@@ -470,23 +465,13 @@ def hidden(base: Any, ours: Any, theirs: Any) -> Any:
     """It says that it is `longest`."""
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "best",
-        lambda base, ours, theirs: ours,
-        7,
-        Rules().method,
-        Rules(),
-        functools.partial(longest),
-        in_main,
-        hidden,
-    ],
-)
+NO_POLICIES: list[Any] = ["best", lambda base, ours, theirs: ours, 7, Rules().method, Rules()]
+NO_POLICIES += [functools.partial(longest), in_main, hidden]
+
+
+@pytest.mark.parametrize("policy", NO_POLICIES)
 def test_what_is_no_policy_is_refused(policy: Any) -> None:
-    """An unknown name, a function that cannot be imported, and any other object are refused before
-    anything is stored.
-    """
+    """An unknown name, a function that cannot be imported, and any other object."""
     main, _ = pair({"k": 1})
     with pytest.raises((InvalidInput, TypeError)):
         main.set_policy("k", policy)

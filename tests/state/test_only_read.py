@@ -537,9 +537,7 @@ def test_private_attributes_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_conflict_that_reading_may_have_made() -> None:
-    """If nothing shows who only read, the conflict stays. It names the hook, unless the value was set or is
-    plain data.
-    """
+    """The conflict stays, and names the hook, unless the value was set or is plain data."""
     store = Memory()
     state = Versioned(store)
     state.update(counts={"in": [Counts()]}, set=Counts(), plain=[1])
@@ -674,9 +672,7 @@ LIBRARIES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[An
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_objects_of_libraries_that_are_only_read(name: str) -> None:
-    """Trees that count queries, flags of sparse matrices and figures: read by three, no change; an edit is
-    one.
-    """
+    """Trees that count queries, sparse matrices, figures: reading is no change; an edit is one."""
     make, read, edit = LIBRARIES[name]
     state = Versioned()
     state["k"] = {"in": make()}

@@ -67,9 +67,7 @@ def test_an_edit_after_a_later_commit() -> None:
 
 
 def test_an_edit_through_an_inner_reference() -> None:
-    """An edit through a reference to an inner part is committed, even if no reference to the outer value
-    is left.
-    """
+    """It is committed, even if no reference to the outer value is left."""
     state = Versioned()
     state["k"] = {"a": {"b": [1]}}
     state.commit()
@@ -145,32 +143,9 @@ def test_unhashable_keys_are_type_errors(key: Any) -> None:
         Versioned()[key]
 
 
-PLANES = [
-    "a",
-    "é",
-    "߿",
-    "\u0800",
-    "\ud7ff",
-    "\ue000",
-    "\uffff",
-    *(chr(p << 16 | 0xFFFD) for p in range(1, 17)),
-]
-ODD_KEYS = [
-    *PLANES,
-    "",
-    "/",
-    "//",
-    "/a",
-    "a/",
-    "/a/",
-    "a//b",
-    "\0",
-    "a\nb",
-    " ",
-    "".join(PLANES),
-    "k" * 4096,
-    "\U0010ffff",
-]
+PLANES = [*"aé߿\u0800\ud7ff\ue000\uffff", *(chr(plane << 16 | 0xFFFD) for plane in range(1, 17))]
+ODD_KEYS = [*PLANES, "", "/", "//", "/a", "a/", "/a/", "a//b", "\0", "a\nb", " ", "\U0010ffff"]
+ODD_KEYS += ["".join(PLANES), "k" * 4096]
 
 
 def test_keys_of_every_plane(tmp_path) -> None:
@@ -498,9 +473,7 @@ def test_sealed_values_are_not_pickled_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_discard() -> None:
-    """discard drops the changes of all keys or of the named keys, unpicklable ones too, and restores
-    deleted keys.
-    """
+    """It drops the changes of all keys or the named ones, unpicklable ones too, and restores deleted keys."""
     state = Versioned()
     state["a"], state["b"] = [1], [2]
     state.commit()
@@ -554,9 +527,7 @@ def test_namespaces() -> None:
 
 
 def test_live() -> None:
-    """Live is a mapping without history: commit returns None, a failed transaction is undone, and the rest
-    raises.
-    """
+    """A mapping without history: commit returns None, a failed transaction is undone, the rest raises."""
     live = Live()
     live["lock"] = lock = threading.Lock()
     live.namespace("n")["k"] = 1
@@ -579,9 +550,7 @@ def test_live() -> None:
 
 
 def test_transaction() -> None:
-    """A transaction commits once at its end, nested ones join it, and an exception discards the changes
-    inside.
-    """
+    """It commits once at its end, nested ones join it, and an exception discards the changes inside."""
     state = Versioned()
     state["staged"] = [1]
     with state.transaction("t", who="me"):

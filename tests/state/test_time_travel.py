@@ -350,9 +350,7 @@ def test_blame_agrees_with_log(state: Versioned) -> None:
 
 
 def test_bisect_gives_snapshots_to_the_predicate() -> None:
-    """bisect finds the first commit where the predicate fails, in about log2 tests, and loads only the
-    keys it reads.
-    """
+    """It finds the first commit where the predicate fails, in about log2 tests."""
     state = Versioned()
     for number in range(100):
         commit(state, f"c{number}", k={"number": number, "broken": number >= 37})

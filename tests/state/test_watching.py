@@ -173,10 +173,7 @@ def test_a_jump_without_a_reflog(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_branch_that_expired_and_began_anew() -> None:
-    """The new branch's commits are compared with the values of the old one.
-
-    Expiry of the old one is no commit.
-    """
+    """Its commits are compared with the values of the old one, whose expiry is no commit."""
     with standing_still() as now:
         store = Memory()
         state = Versioned(store, branch="guest", ttl=10)
