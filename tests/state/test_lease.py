@@ -130,6 +130,19 @@ def test_it_waits_for_the_holder(opened: Open) -> None:
     assert got == [2]
 
 
+@pytest.mark.slow
+def test_it_is_renewed(opened: Open) -> None:
+    """The holder keeps the lease for many times its ttl, by changing the row. No other handle gets it."""
+    state, other = Versioned(opened()), Versioned(opened())
+    with state.lease("job", 2) as lease:
+        with pytest.raises(LeaseHeld):
+            other.lease("job", wait=3).__enter__()
+        assert lease.held
+        assert row_of(opened()).renewals >= 3
+        state["n"] = 1
+        assert lease.commit() is not None
+
+
 def test_its_repr_says_how_it_is_with_it(opened: Open) -> None:
     """It describes itself before, while and after it is held, and after its loss."""
     state = Versioned(opened())
