@@ -555,6 +555,7 @@ async def test_a_closed_manager_says_so() -> None:
     manager = StateManager()
     await manager.save("k", 1)
     await manager.close()
+    await manager.close()
     with pytest.raises(InvalidInput, match="closed"):
         await manager.history("k")
     with pytest.raises(InvalidInput, match="closed"):

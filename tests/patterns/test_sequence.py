@@ -38,6 +38,7 @@ def test_it_is_a_list_with_a_key_an_item(agent_store: AgentStore) -> None:
     again: Sequence[Any] = Sequence(Versioned(agent_store(), branch="main"), "log")
     assert len(again) == 250
     assert list(again) == expected
+    assert list(reversed(again)) == expected[::-1]
     assert again[10:20] == expected[10:20]
     assert again.last(3) == expected[-3:]
     assert again.last(0) == []

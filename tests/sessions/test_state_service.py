@@ -661,3 +661,13 @@ async def test_a_late_save_brings_no_deleted_state_back(again: bool) -> None:
             await first.save_state("u", {"pin": 1234, "late": 1}, "s")
         assert await first.export_state("u", "s") == ({"new": 1} if again else None)
         assert await first.save_state("u", {"next": 1}, "s") == 1 + again
+
+
+@in_a_loop
+async def test_a_session_that_expired_is_begun_anew() -> None:
+    """A save after the time to live is no save beside a deletion."""
+    with standing_still() as time:
+        async with StateService(Memory(), ttl=100) as service:
+            await service.save_state("u", {"n": 1})
+            time.pass_(200)
+            assert await service.save_state("u", {"n": 2}) == 1

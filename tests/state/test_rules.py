@@ -472,6 +472,18 @@ def test_sealed_values_are_not_pickled_again(monkeypatch: pytest.MonkeyPatch) ->
     assert state.checkout("HEAD")["k5"]["number"] == "edited"
 
 
+def test_clear() -> None:
+    """Every key goes, committed and staged ones, on a state and in Live."""
+    for state in (Versioned(), Live()):
+        state.update(a=1, b=[2])
+        state.commit()
+        state["c"] = 3
+        state.clear()
+        assert len(state) == 0
+        state.commit()
+        assert list(state) == []
+
+
 def test_discard() -> None:
     """It drops the changes of all keys or the named ones, unpicklable ones too, and restores deleted keys."""
     state = Versioned()
