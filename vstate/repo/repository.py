@@ -403,7 +403,7 @@ class Repository(Core):
     def fsck(
         self, *, full: bool = True, repair: bool = False, progress: UpkeepProgress | None = None
     ) -> FsckReport:
-        """Check everything in the store, each object once: its content, its form and its links.
+        """Check everything in the store. Each object is checked once: its id, that it decodes, and its links.
 
         The report lists losses by branch, commit and key. `full=False` reads no blobs, does not look for
         orphans, and does not check the store's own files. Nothing is written without `repair`, which

@@ -32,7 +32,7 @@ _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
 def fsck(session: Session, repair: bool, quick: bool) -> None:
     """Check that the store is intact.
 
-    Checks every object against its id and the format, every link, every ref and every reflog line. Names
+    Checks that every object matches its id and can be decoded, and every link, ref and reflog line. Names
     the lost keys by commit. Exits with 1 if the store is damaged and not repaired.
 
     With --repair, a damaged branch moves to its newest intact commit; the reflog keeps its old position.

@@ -68,15 +68,12 @@ class Lost:
 class Loss:
     """Tells which keys of commits are lost, given the objects that are bad.
 
-    Visits each whole tree node and index once, however many commits share it. Never raises CorruptObject: an
-    object that cannot be read is lost.
+    Reads each whole tree node and index once, and damaged ones for each commit that needs them. Never raises
+    CorruptObject: an object that cannot be read is lost.
     """
 
     def __init__(
-        self,
-        store: KVStore,
-        parents: Callable[[Commit], Sequence[ObjectId]],
-        bad: IdSet | None = None,
+        self, store: KVStore, parents: Callable[[Commit], Sequence[ObjectId]], bad: IdSet | None = None
     ) -> None:
         self._objects = Objects(store)
         self._parents = parents
@@ -179,7 +176,7 @@ class Loss:
             if len(self._lost_keys) > _REMEMBERED:
                 self._lost_keys.clear()
             items = zip(leaf.keys, leaf.items, strict=True)
-            self._lost_keys[oid] = [key for key, entry in items if self._is_entry_lost(entry)]  # type: ignore[arg-type]  # bytes, as it was read
+            self._lost_keys[oid] = [key for key, item in items if self._is_entry_lost(bytes(item))]  # type: ignore[arg-type]
         for key in self._lost_keys[oid]:
             yield key, ""
 

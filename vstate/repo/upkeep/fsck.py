@@ -147,7 +147,9 @@ def _find(repo: Core, full: bool, repair: bool, progress: UpkeepProgress | None)
     for _ in range(_ATTEMPTS):
         sweep = _sweep(repo)
         found = Inspection(repo, full, progress or (lambda step, count: None))
-        if found.ok or (_sweep(repo) == sweep and not (repair and found.is_outdated())):
+        if found.ok and not found.verifier.skipped:
+            break
+        if _sweep(repo) == sweep and not (repair and found.is_outdated()):
             break
     return found
 

@@ -55,6 +55,7 @@ class Inspection:
                 progress=lambda count: progress("checking", count),
                 # From a store that is far away the commits before each are read with it.
                 next_commits=lambda oid: repo.history.names_before(oid, BATCH) if repo.store.remote else (),
+                read_ends=self.metadata.read_ends,
             )
             self._check()
             for text in files.result():

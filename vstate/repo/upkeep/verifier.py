@@ -39,13 +39,15 @@ class _Link(NamedTuple):
     """A link to an object to check.
 
     `source` is the kind and the id of the object that the link stands in, or the kind and the key of a row.
-    `says` is what stands there of the object. Of a node: height, first key, first key behind it, number of
-    keys, first expiry; nothing of a root. Of a part of a value: length, and height, which is 0 for a blob and
-    None for the root of a stream. Of a parent: the child; nothing if a row names the commit.
+    `commit` is None if a row names a commit. For a parent it is the child, and for any other object the first
+    commit that leads to it. `says` is what stands there of a node: height, first key, first key behind it,
+    number of keys, first expiry; nothing of a root. Of a part of a value: length, and height, which is 0 for
+    a blob and None for the root of a stream.
     """
 
     oid: ObjectId
     source: tuple[str, str]
+    commit: Commit | None = None
     says: tuple[Any, ...] = ()
 
     @property
@@ -68,6 +70,9 @@ class Verifier:
     - `malformed`: those of them whose content matches their id and encodes no object;
     - `inconsistent`: those of them that can be read, and have a link that differs from the object below.
 
+    With `read_ends`, which reads the ends of histories again, `gc` may run meanwhile. An object that it
+    removes is no damage. Then `skipped` is true: objects below that one may not have been checked.
+
     With `whole_blobs=False` it checks only whether blobs are present. Links to blobs that are `known`, in the
     form of `link_key`, need no check. Takes a few batches of memory and some 30 bytes an object.
     """
@@ -82,6 +87,7 @@ class Verifier:
         progress: Callable[[int], None] = lambda count: None,
         known: IdSet | None = None,
         next_commits: Callable[[ObjectId], Sequence[ObjectId]] = lambda oid: (),
+        read_ends: Callable[[], None] | None = None,
     ) -> None:
         self._salvage = salvage
         self._parents = parents
@@ -90,6 +96,8 @@ class Verifier:
         self._progress = progress
         self._known = IdSet() if known is None else known
         self._next_commits = next_commits
+        self._read_ends = read_ends
+        self.skipped = False
         self.reached = IdSet()
         self.counts = dict.fromkeys(KINDS, 0)
         self.bytes = 0
@@ -128,7 +136,7 @@ class Verifier:
     # Reports
 
     def mark_bad(self, kind: str, oid: ObjectId, reason: str) -> None:
-        """Report an object that cannot be read."""
+        """Report an object that cannot be read or relied on."""
         self.reached.add(oid)
         if self.bad.add(oid):
             self._found(Damage(str(oid), kind, reason))
@@ -148,12 +156,28 @@ class Verifier:
     def _note_unreadable(self, kind: Kind, link: _Link, error: CorruptObject) -> None:
         row = self._salvage.stored(link.oid)
         other = self._salvage.kind_of_whole(link.oid, row)
-        if link.source[1].startswith(REFLOG) and (row is None or other is not None):
-            return  # gc has removed a commit that only a reflog names; a repair may log an id of no commit
-        if other is None or other is kind:
+        if row is None and not self._is_needed(kind, link):
+            self.skipped = True
+        elif other is None or other is kind:
             self.mark_bad(kind.name, link.oid, error.reason)
-        else:
+        elif not link.source[1].startswith(REFLOG):  # a repair may log an id of no commit
             self._mark_bad_link(link, f"{link.oid}, which it names, is no {kind.name} but a {other.name}")
+
+    def _is_needed(self, kind: Kind, link: _Link) -> bool:
+        """Whether a ref still leads to a missing object, as far as commits and the ends of histories tell.
+
+        `gc` removes a commit before the commit's objects, and a commit that only a reflog names.
+        """
+        if self._read_ends is None:
+            return True
+        if link.commit is None:
+            row = self._salvage.row(link.source[1])
+            return row == link.oid.hex().encode() if isinstance(row, bytes) else row is not None
+        if kind is COMMIT:
+            self._read_ends()
+            if link.oid not in self._parents(link.commit):
+                return False
+        return self._salvage.stored(link.commit.oid) is not None
 
     # Objects
 
@@ -209,13 +233,13 @@ class Verifier:
             self._orders[oid] = commit.order
             self.ahead += commit.order > self._tomorrow
             source = COMMIT.name, commit.id
-            parents += [_Link(parent, source, (commit,)) for parent in self._parents(commit)]
-            checks_tree = not (link.says and self._trusting)
+            parents += [_Link(parent, source, commit) for parent in self._parents(commit)]
+            checks_tree = link.commit is None or not self._trusting
             if checks_tree and commit.root is not None and self._is_new(commit.root):
-                self._roots.append(_Link(commit.root, source))
+                self._roots.append(_Link(commit.root, source, commit))
         for link in links:
-            for child in link.says:
-                self._check_order(link.oid, child)
+            if link.commit is not None:
+                self._check_order(link.oid, link.commit)
         # Mostly a commit has one parent: the trees of many commits are read together.
         if parents and len(self._roots) < BATCH:
             return [(COMMIT, parents)]
@@ -279,7 +303,7 @@ class Verifier:
         due = node.expiries or (None,) * len(ends)
         for fields in zip(node.items, below, node.keys, ends, node.counts, due, strict=True):
             if self._is_new(*fields):
-                yield _Link(ObjectId(fields[0]), source, fields[1:])
+                yield _Link(ObjectId(fields[0]), source, link.commit, fields[1:])
 
     def _values(self, link: _Link, leaf: Node) -> Iterator[_Link]:
         for key, item in self._entries.new_items(leaf):
@@ -289,17 +313,18 @@ class Verifier:
                 self._found(Damage(str(link.oid), TREE.name, f"the entry of {key!r}: {error}"))
                 continue
             for part in links:
-                yield from self._parts((TREE.name, str(link.oid)), [part], 0 if is_single(part) else None)
+                yield from self._parts(link, TREE, [part], 0 if is_single(part) else None)
 
     # Streams
 
     def _parts(
-        self, source: tuple[str, str], links: Iterable[tuple[ObjectId, int]], height: int | None
+        self, above: _Link, kind: Kind, links: Iterable[tuple[ObjectId, int]], height: int | None
     ) -> Iterator[_Link]:
+        source = kind.name, str(above.oid)
         for oid, length in links:
             is_known = height == 0 and link_key(oid, length) in self._known
             if not is_known and self._is_new(oid, length, height):
-                yield _Link(oid, source, (length, height))
+                yield _Link(oid, source, above.commit, (length, height))
 
     def _indexes(self, links: list[_Link]) -> list[Batch]:
         rows = self._rows({link.oid for link in links})
@@ -313,7 +338,7 @@ class Verifier:
                 self._mark_bad_link(link, f"its index {link.oid} is at height {height}, not {said}")
             self._check_length(INDEX, link, sum(length for _, length in items))
             # Also if the link is bad: reading a value goes through it.
-            parts += self._parts((INDEX.name, str(link.oid)), items, height - 1)
+            parts += self._parts(link, INDEX, items, height - 1)
         return _by_kind(parts)
 
     def _check_length(self, kind: Kind, link: _Link, length: int) -> None:
