@@ -124,6 +124,8 @@ def test_fsck_says_what_is_lost(damaged, store):
     assert re.fullmatch(r"  tree [0-9a-f]{64}: its content does not match its id", lines[2])
     assert lines[3] == "lost:"
     assert lines[4] == f"  heads/main {resolve(store, 'main').short}  all keys"
+    assert lines[5] == "with --repair:"
+    assert lines[6].startswith("  branch main: it is at ")
     assert result.stderr.startswith("vstate: the store at ")
     assert result.stderr.rstrip().endswith("make a copy of it, then run `vstate fsck --repair`")
     assert rows(store) == before

@@ -32,8 +32,6 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, TREE, ObjectId
 from vstate.repo import Repository
 from vstate.repo.history import shallow_row
-from vstate.repo.upkeep.inspection import Inspection
-from vstate.repo.upkeep.repair import Plan
 from vstate.testing import Faulty
 
 pytestmark = pytest.mark.slow
@@ -253,17 +251,18 @@ def test_repair_of_a_sound_store_writes_nothing(filled: Mapping[str, bytes]) -> 
 
 
 def test_a_plan_lists_its_steps_and_writes_nothing(filled: Mapping[str, bytes]) -> None:
-    """The lines of a plan are the ones that the report has once the plan is done."""
+    """A check lists what a repair would do, in the lines that the report has once it is done."""
     store = copy(filled)
     repo = Repository(store)
     store.set(f"o/{repo.branch('main').root}", b"t?")
     store.delete(f"o/{repo.resolve('main~3').oid}")
     before = dict(store.items())
-    plan = Plan(repo, Inspection(repo, full=True, progress=lambda step, count: None))
+    plan = repo.fsck().plan
     assert dict(store.items()) == before
-    done, left = plan.execute()
-    assert len(done) > 3
-    assert str(plan).splitlines() == [*done, *left]
+    report = repo.fsck(repair=True)
+    assert len(report.repaired) > 3
+    assert plan == (*report.repaired, *report.left)
+    assert not report.plan
 
 
 # Which commit

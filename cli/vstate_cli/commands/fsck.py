@@ -22,12 +22,11 @@ _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
     examples=["vstate fsck", "vstate fsck --quick", "vstate fsck --repair"],
     json="{ok, full, objects: {commit, tree, index, blob}, bytes, refs, reflog_lines, orphans, foreign, "
     "ahead, damage: [{id, kind, reason, readable, known}], damaged, lost: [{ref, commit, key, what}], "
-    "lost_in_all, broken, repaired, left, seconds}. broken lists the refs whose state is incomplete; "
-    "damage and lost list at most a thousand each, and damaged and lost_in_all are the full counts.",
+    "lost_in_all, broken, repaired, left, plan, seconds}. broken lists the refs whose state is incomplete, "
+    "plan what --repair would do; damage and lost list at most a thousand each, and damaged and lost_in_all "
+    "are the full counts.",
 )
-@click.option(
-    "--repair", is_flag=True, help="Repair the store as far as possible. Without it, nothing is written."
-)
+@click.option("--repair", is_flag=True, help="Repair what can be repaired. Otherwise only list the steps.")
 @click.option("--quick", is_flag=True, help="Check only that values are present; do not read them.")
 def fsck(session: Session, repair: bool, quick: bool) -> None:
     """Check that the store is intact.
@@ -55,6 +54,7 @@ def _show(out: Output, report: FsckReport) -> None:
     _list(out, "lost", [_lost(lost) for lost in report.lost], report.lost_in_all)
     _list(out, "repaired", report.repaired, len(report.repaired))
     _list(out, "not repaired", report.left, len(report.left))
+    _list(out, "with --repair", report.plan, len(report.plan))
 
 
 def _list(out: Output, title: str, items: Sequence[str], count: int) -> None:

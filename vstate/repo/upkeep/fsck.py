@@ -27,7 +27,8 @@ class FsckReport:
     `orphans` are objects that nothing leads to, `foreign` rows that vstate did not write, `ahead` the commits
     that a clock more than a day ahead dated, and those after them: no damage. `damage` and `lost`
     list the first thousand of `damaged` and `lost_in_all`. `broken` are the refs that lead to a state that
-    cannot be read whole. `repaired` lists the repairs that were made, `left` those that could not be made.
+    cannot be read whole. `repaired` lists the repairs that were made, `left` those that could not be made,
+    and `plan`, without a repair, what one would say now.
     """
 
     ok: bool
@@ -46,6 +47,7 @@ class FsckReport:
     broken: Sequence[str]
     repaired: Sequence[str]
     left: Sequence[str]
+    plan: Sequence[str]
     seconds: float
 
     def __str__(self) -> str:
@@ -55,6 +57,7 @@ class FsckReport:
             ("lost", self.lost, self.lost_in_all),
             ("repaired", self.repaired, len(self.repaired)),
             ("left", self.left, len(self.left)),
+            ("with repair", self.plan, len(self.plan)),
         ):
             lines += [f"{title}: {item}" for item in items]
             if count > len(items):
@@ -114,6 +117,7 @@ def check(
         broken=tuple(found.broken),
         repaired=tuple(repaired),
         left=tuple(left),
+        plan=() if repair or ok else tuple(str(Plan(repo, found)).splitlines()),
         seconds=time.monotonic() - began,
     )
 
@@ -138,6 +142,7 @@ def _report(found: Inspection) -> FsckReport:
         broken=tuple(found.broken),
         repaired=(),
         left=(),
+        plan=(),
         seconds=0.0,
     )
 
