@@ -671,3 +671,19 @@ async def test_a_session_that_expired_is_begun_anew() -> None:
             await service.save_state("u", {"n": 1})
             time.pass_(200)
             assert await service.save_state("u", {"n": 2}) == 1
+
+
+@in_a_loop
+async def test_a_session_that_expired_soon_after_a_slow_save_is_begun_anew() -> None:
+    """The time to live counts from before the commit: no save takes the end of a session for its deletion."""
+    with standing_still() as time:
+
+        class Slow(Memory):
+            def transact(self, *args: Any) -> bool:
+                time.pass_(40)
+                return super().transact(*args)
+
+        async with StateService(Slow(), ttl=100) as service:
+            await service.save_state("u", {"n": 1})
+            time.pass_(65)
+            assert await service.save_state("u", {"n": 2}) == 1

@@ -17,7 +17,7 @@ from vstate.forks import renew_in_child
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects import expiry
-from vstate.objects.commit import moment
+from vstate.objects.commit import microseconds, moment
 from vstate.patterns.copies import Frozen, deep_copy
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.compare.details import Detail, details
@@ -45,9 +45,13 @@ _T = TypeVar("_T")
 
 _ATTEMPTS = 1000
 _MOST_KNOWN = 100_000  # sessions
-_MICROSECONDS = 1_000_000
 _PAUSE = 0.001  # seconds between two looks at the calls under way
 _RENEWED = 0.9  # an export renews a session, by a commit, once less than this part of its ttl is left
+
+_Life = tuple[Any, float]
+"""The value of the key of a session, and when it expires, in microseconds since 1970-01-01 UTC."""
+
+_NO_LIFE: _Life = None, 0.0
 
 
 class StateService:
@@ -85,7 +89,7 @@ class StateService:
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()
         self._under_way = 0
-        self._known: dict[str, tuple[Any, float]] = {}
+        self._known: dict[str, _Life] = {}
         """The sessions that this service saved or read: when each began, and how long it lives at least."""
         renew_in_child(self, StateService._forget_calls)
 
@@ -185,13 +189,13 @@ class StateService:
         frozen = Frozen(state, "state", "state")
         number = 0
         swept = Swept()
-        started: Any = None
+        life = _NO_LIFE
 
         def save(mapping: Versioned) -> None:
-            nonlocal number, swept, started
+            nonlocal number, swept, life
             old: list[str] = []
-            began, until = self._known.get(path, (None, 0.0))
-            if expiry.now() < until and mapping.get(session_key(path)) != began:
+            began, until = self._known.get(path, _NO_LIFE)
+            if mapping.get(session_key(path)) != began and expiry.now() < until:
                 raise NotFound(
                     f"the session {session_id or DEFAULT!r} of user {user_id!r} was deleted since this "
                     "service read it, so nothing is saved: export it again, and begin anew",
@@ -202,7 +206,6 @@ class StateService:
                 for key in old:
                     del mapping[key]
                 mapping[session_key(path)] = datetime.now(UTC)
-            started = mapping[session_key(path)]
             highest = highest_round(mapping, path)
             number = requested if requested is not None else 1 if highest is None else highest + 1
             if number > MOST_ROUNDS:
@@ -213,10 +216,11 @@ class StateService:
             if self._ttl is not None:
                 mapping.expire(session_key(path), self._ttl)
                 swept = sweep(mapping, len(old))
+            life = _life(mapping, path)
 
         async with self._call() as used:
             await _commit(used, save, "save", user_id, session_id or DEFAULT)
-            self._note(path, started)
+            self._note(path, life)
             if self._retention is not None and swept:
                 await self._retention.follow(used, swept, self._hold)
         return number
@@ -226,19 +230,24 @@ class StateService:
     ) -> dict[str, Any] | None:
         """The state of a round, by default the highest; None if there is none."""
         path, requested = path_of(user_id, session_id), check_round(round_id)
+        life = _NO_LIFE
 
-        def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool, Any]:
-            found = _load(mapping, path, requested)
-            began = mapping.get(session_key(path))
-            return found, found is not None and self._is_due(mapping, path), began
+        def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool]:
+            nonlocal life
+            found, life = _load(mapping, path, requested), _life(mapping, path)
+            return found, found is not None and self._is_due(mapping, path)
+
+        def renew(mapping: Versioned) -> None:
+            nonlocal life
+            self._renew(mapping, path)
+            life = _life(mapping, path)
 
         async with self._call() as state:
-            found, is_due, began = await state.read(read)
-            self._note(path, began)
+            found, is_due = await state.read(read)
+            self._note(path, life)
             if is_due:
-                await _commit(
-                    state, lambda mapping: self._renew(mapping, path), "use", user_id, session_id or DEFAULT
-                )
+                await _commit(state, renew, "use", user_id, session_id or DEFAULT)
+                self._note(path, life)
         return found
 
     async def list_rounds(self, user_id: str, session_id: str | None = None) -> list[int]:
@@ -342,11 +351,10 @@ class StateService:
 
     # Calls
 
-    def _note(self, path: str, began: Any) -> None:
+    def _note(self, path: str, life: _Life) -> None:
         self._known.pop(path, None)
-        if began is not None:
-            lives = inf if self._ttl is None else _RENEWED * self._ttl * _MICROSECONDS
-            self._known[path] = began, expiry.now() + lives
+        if life != _NO_LIFE:
+            self._known[path] = life
             if len(self._known) > _MOST_KNOWN:
                 self._known.pop(next(iter(self._known)))
 
@@ -402,6 +410,14 @@ class InMemoryStateService(StateService):
 
     def __init__(self) -> None:
         super().__init__()
+
+
+def _life(mapping: Versioned, path: str) -> _Life:
+    try:
+        ends = mapping.expires(session_key(path))
+        return mapping[session_key(path)], inf if ends is None else microseconds(ends)
+    except KeyNotFound:
+        return _NO_LIFE
 
 
 async def _commit(
