@@ -213,7 +213,7 @@ def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
         if in_flight.branch == branch and handle.repo.is_behind(in_flight.commit.oid, head):
             for key, (old, _) in in_flight.steps.items():
                 now = slots.get(key)
-                if now is not old and (now is None or not now.set_at):
+                if now is not old and (now is None or not now.is_set):
                     return False
             finish_commit(handle, in_flight, in_flight.commit, late=True)
             return True

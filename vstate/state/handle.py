@@ -379,7 +379,7 @@ class Handle(StateHandle):
             return False  # `get` would be a call
         if key in table.cache:
             del table.cache[key]
-        if new.set_at or new.wanted is not UNASKED:
+        if new.is_set or new.wanted is not UNASKED:
             if key not in table.dirty:
                 table.dirty |= {key}
         elif fixed and due is None:  # a clean value needs no slot
@@ -419,7 +419,7 @@ class Handle(StateHandle):
             table.read += size + KEEP_BYTES_EACH
         if slot.wanted is not UNASKED:
             return slot.replaced(value=value, fixed=fixed, base=base)
-        return Slot(value, fixed, 0, base, None if found is None else found.at)
+        return Slot(value, fixed, False, base, None if found is None else found.at)
 
     def _hold_following(self, at: Position, key: str) -> None:
         """Put values into the table that were loaded with the one of this key, as if they had been read."""
@@ -435,7 +435,7 @@ class Handle(StateHandle):
             fixed, size = type(value) not in CONTAINERS and is_immutable(value), entry.size
             plain = size <= SHORT_PLAIN
             base = None if fixed else Base(entry.raw, ONE_BLOB, size, True, NO_ENTRIES, None, plain)
-            slot = Slot(value, fixed, 0, base)
+            slot = Slot(value, fixed, False, base)
             if self.at is not at:
                 return
             if key in slots or key in cache:
@@ -472,17 +472,8 @@ class Handle(StateHandle):
                     self._note(key)
                 if self._comparing is not OVER:
                     self.require_idle("written to")
-                now = expiry.now()
                 slot = at.table.slots.get(key)
-                if slot is None or (slot.due is not None and slot.due <= now):
-                    new = Slot(value, fixed, now)
-                else:
-                    set_at = now
-                    if slot.set_at and slot.value is not ABSENT:
-                        set_at = slot.set_at  # the key was there then, and has been since
-                    # The expiry of a deleted key does not belong to a new one.
-                    wanted = None if slot.value is ABSENT or slot.wanted is None else UNASKED
-                    new = Slot(value, fixed, set_at, None if fixed else slot.base, None, wanted)
+                new = Slot(value, fixed, True, None if fixed or slot is None else slot.base)
                 if self._put(at, key, slot, new):
                     return
 
@@ -496,7 +487,7 @@ class Handle(StateHandle):
                 if not self.contains(key):
                     raise missing(key)
                 self.require_idle("written to")
-                if self._put(at, key, slot, Slot(ABSENT, True, expiry.now())):
+                if self._put(at, key, slot, Slot(ABSENT, True, True)):
                     return
 
     def contains(self, key: object) -> bool:

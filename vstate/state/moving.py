@@ -84,7 +84,7 @@ def arrive(
         elif slot.fixed and due is None:
             steps[key] = slot, CLEAN
         else:
-            steps[key] = slot, Slot(slot.value, slot.fixed, 0, None, due)
+            steps[key] = slot, Slot(slot.value, slot.fixed, False, None, due)
     handle.go(head=commit, branch=branch, steps=steps, pending=None, doubts=())
 
 

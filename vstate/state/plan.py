@@ -145,7 +145,7 @@ def _drop_expired(table: SlotTable) -> None:
             continue
         if slot.dirty:
             table.dirty.add(key)
-            slots[key] = Slot(ABSENT, True, at)
+            slots[key] = Slot(ABSENT, True, True)
         else:
             del slots[key]
 
@@ -204,7 +204,7 @@ def _plan_value(
         if unshared:
             plan.unshared.append(key)
         return
-    elif due is not None and slot.set_at:
+    elif due is not None and slot.is_set:
         plan.unchanged[key] = encoded._replace(entry=with_expiry(encoded.entry, due))
     if fixed and due is None:
         plan.steps[key] = slot, CLEAN
@@ -212,7 +212,7 @@ def _plan_value(
     else:
         if due is not None:
             plan.expiring.append(key)
-        new = Slot(value, fixed, 0, None if fixed else base, None if due is None else due.at)
+        new = Slot(value, fixed, False, None if fixed else base, None if due is None else due.at)
         plan.steps[key] = slot, new
     if unshared:
         plan.unshared.append(key)

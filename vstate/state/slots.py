@@ -109,31 +109,31 @@ class Base(Record):
 
 
 class Slot(Record):
-    """One key in hand. Times are microseconds since 1970-01-01 UTC.
+    """One key in hand.
 
     - `value`: the value, ABSENT or UNREAD.
     - `fixed`: no program can change the value in place.
-    - `set_at`: when the key was set or deleted since the last commit; 0 if it was not.
+    - `is_set`: whether the key was set or deleted since the last commit.
     - `base`: a cache of the committed form; None means that the tree knows.
-    - `due`: when the key counts as absent; None for never.
+    - `due`: when the key counts as absent, in microseconds since 1970-01-01 UTC; None for never.
     - `wanted`: the expiry that was asked for since the last commit, None to take an expiry away, else
       UNASKED.
     """
 
-    __slots__ = ("base", "due", "fixed", "set_at", "value", "wanted")
+    __slots__ = ("base", "due", "fixed", "is_set", "value", "wanted")
 
     def __init__(
         self,
         value: Any,
         fixed: bool,
-        set_at: int = 0,
+        is_set: bool = False,
         base: Base | None = None,
         due: int | None = None,
         wanted: Any = UNASKED,
     ) -> None:
         self.value: Final = value
         self.fixed: Final = fixed
-        self.set_at: Final = set_at
+        self.is_set: Final = is_set
         self.base: Final = base
         self.due: Final = due
         self.wanted: Final = wanted
@@ -141,14 +141,14 @@ class Slot(Record):
     @property
     def dirty(self) -> bool:
         """Whether something about the key is staged, apart from edits in place."""
-        return self.set_at != 0 or self.wanted is not UNASKED
+        return self.is_set or self.wanted is not UNASKED
 
     def over(self, at: int) -> bool:
         """Whether the key counts as absent at this time, because it expired."""
         return self.due is not None and self.due <= at
 
     def hides(self, entry: bytes) -> bool:
-        """Whether the committed entry counts as absent: it has expired now, or had when the key was set."""
+        """Whether the committed entry counts as absent, by its expiry or by one that was asked for since."""
         due = moment_of(entry)
         return due is not None and self.hides_at(due)
 
@@ -156,13 +156,13 @@ class Slot(Record):
         """As `hides`, for an entry that expires at this time."""
         if self.wanted is not UNASKED:
             return self.over(expiry.now())
-        return due <= (self.set_at or expiry.now())
+        return due <= expiry.now()
 
     def next_expiry(self, before: Expiry | None) -> Expiry | None:
         """The expiry that a commit gives the key, whose committed expiry is `before`."""
         if self.wanted is not UNASKED:
             return self.wanted  # type: ignore[no-any-return]  # an Expiry, or None
-        return None if self.set_at else before
+        return None if self.is_set else before
 
 
 UNTOUCHED: Final = Slot(UNREAD, True)
@@ -222,7 +222,7 @@ class SlotTable:
                 if new.due is not None:
                     self.timed.add(key)
                     self.cache.pop(key, None)
-                if new.set_at or new.wanted is not UNASKED:
+                if new.is_set or new.wanted is not UNASKED:
                     self.dirty.add(key)
                 if not new.fixed and key not in self.open:
                     self.open.add(key)
@@ -242,7 +242,7 @@ class SlotTable:
             exact = {
                 key
                 for key in dirty
-                if (slot := slots.get(key)) is not None and (slot.set_at or slot.wanted is not UNASKED)
+                if (slot := slots.get(key)) is not None and (slot.is_set or slot.wanted is not UNASKED)
             }
             if self.dirty is dirty:
                 self.dirty = exact
@@ -280,7 +280,7 @@ class SlotTable:
             return
         for key in keys:
             slot = slots.get(key)
-            if slot is None or slot.set_at or slot.wanted is not UNASKED:
+            if slot is None or slot.is_set or slot.wanted is not UNASKED:
                 continue
             if key not in handed:  # a signal handler may hand it out, but not between this line and the next
                 self.open -= {key}
