@@ -677,7 +677,9 @@ RENEWED = "made anew in a child"
 LISTED: dict[str, str] = {
     "forks": "where locks come from",
     "aio/lease": OWN,
+    "aio/reading": TOKEN,
     "aio/workers": RENEWED,
+    "aio/writing": TOKEN,
     "kv/disk/connections": "the connections that one thread closes for its own fork",
     "kv/disk/deltas": "compressors of one thread, which hold no lock",
     "kv/disk/store": "a thread that only copies the log; where it is not alive, another one is made",
@@ -696,10 +698,13 @@ LISTED: dict[str, str] = {
     "state/base": TOKEN,
     "state/handle": TOKEN,
     "state/lease": RENEWED,
+    "state/live": TOKEN,
     "state/savepoints": TOKEN,
+    "state/transactions": TOKEN,
     "state/turns": "of one turn, which a child ends unless it is inside",
     "state/updates": TOKEN,
     "state/watching": RENEWED,
+    "tasks": TOKEN,
     "testing/kvstore": OWN,
     "threads": OWN,
 }

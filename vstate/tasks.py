@@ -12,6 +12,7 @@ from datetime import time as time_of_day
 from enum import Enum
 from pathlib import PurePath
 from reprlib import Repr
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast, overload
 from uuid import UUID
@@ -93,7 +94,9 @@ def task(
             @functools.wraps(function)
             async def call_async(*args: Any, state: State | None = None, **options: Any) -> Any:
                 state = _checked(state, by_name=len(args) <= place, title=title)
-                async with handle_of(state).turns.turn_async() as outermost:
+                turns, token = handle_of(state).turns, Lock()
+                with turns, token:
+                    outermost = await turns.take_async(token)
                     run = _Call(state, title, message, on_error, nested=not outermost)
                     run.begin(function, args, options)
                     try:
@@ -109,7 +112,9 @@ def task(
         @functools.wraps(function)
         def call(*args: Any, state: State | None = None, **options: Any) -> Any:
             state = _checked(state, by_name=len(args) <= place, title=title)
-            with handle_of(state).turns.turn() as outermost:
+            turns, token = handle_of(state).turns, Lock()
+            with turns, token:
+                outermost = turns.take(token)
                 run = _Call(state, title, message, on_error, nested=not outermost)
                 run.begin(function, args, options)
                 try:

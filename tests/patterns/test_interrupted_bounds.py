@@ -70,7 +70,7 @@ def test_an_interruption_at_each_moment(update: bool) -> None:
     outcomes = set()
     moments = random.Random(1).sample(range(1, number + 1), min(number, MOMENTS))
     # At the last ones the commit has happened; a collection of garbage makes a run a few steps longer.
-    for moment in sorted({*moments, *range(number, number + 20)}):
+    for moment in sorted({*moments, *range(number - 30, number + 20)}):
         state = begun()
         _, interruption = interrupted(lambda state=state: operation(state), moment)  # type: ignore[misc]
         found = contents(state)

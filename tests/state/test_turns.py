@@ -23,7 +23,9 @@ def _woken_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def take(turns: Turns, order: list[int], number: int, pause: float = 0) -> None:
-    async with turns.turn_async():
+    token = Lock()
+    with turns, token:
+        await turns.take_async(token)
         order.append(number)
         await asyncio.sleep(pause)
 
@@ -54,7 +56,9 @@ async def test_who_takes_one_turn_after_another_lets_others_have_theirs() -> Non
 @in_a_loop
 async def test_a_task_that_is_cancelled_when_it_is_woken_wakes_the_next() -> None:
     turns, order, outside = Turns(), list[int](), copy_context()
-    async with turns.turn_async():
+    token = Lock()
+    with turns, token:
+        await turns.take_async(token)
         waiting = [asyncio.create_task(take(turns, order, n), context=outside) for n in range(3)]
         await asyncio.sleep(0.01)
     for task in waiting[:2]:
@@ -87,7 +91,9 @@ def test_a_task_of_a_loop_that_does_not_run_any_more_is_in_nobodys_way(closed: b
     """A task of a closed or stopped loop delays others only for a moment."""
     turns, order, outside = Turns(), list[int](), copy_context()
     loop = asyncio.new_event_loop()
-    with turns.turn():
+    token = Lock()
+    with turns, token:
+        turns.take(token)
         left = loop.create_task(take(turns, order, 0), context=outside)
         loop.run_until_complete(asyncio.sleep(0.01))
         if closed:
@@ -117,7 +123,9 @@ def test_tasks_of_several_loops_and_threads_are_never_at_it_at_once() -> None:
     async def add(times: int) -> None:
         nonlocal count
         for _ in range(times):
-            async with turns.turn_async():
+            token = Lock()
+            with turns, token:
+                await turns.take_async(token)
                 before = count
                 await asyncio.sleep(0)
                 count = before + 1
@@ -128,7 +136,9 @@ def test_tasks_of_several_loops_and_threads_are_never_at_it_at_once() -> None:
     def block() -> None:
         nonlocal count
         for _ in range(50):
-            with turns.turn():
+            token = Lock()
+            with turns, token:
+                turns.take(token)
                 before = count
                 time.sleep(0.0001)
                 count = before + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import partial, wraps
+from threading import Lock
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from vstate import state as sync
@@ -59,7 +60,9 @@ class Reading(Generic[_S]):
 
     async def _in_turn(self, handle: State, function: Callable[[bool], _R]) -> _R:
         """Call the function in a thread, in the turn; its argument says whether this call took the turn."""
-        async with handle_of(handle).turns.turn_async() as outermost:
+        turns, token = handle_of(handle).turns, Lock()
+        with turns, token:
+            outermost = await turns.take_async(token)
             return await self._workers.run(partial(function, outermost))
 
     async def _ready(self, key: object) -> Any:

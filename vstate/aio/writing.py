@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
+from threading import Lock
 from typing import Any, Self, TypeVar
 from warnings import warn
 
@@ -136,7 +137,9 @@ class Writing(Reading[_W]):
         """
         handle = await self._opened()
         writer = _writer(handle)
-        async with writer.turns.turn_async() as outermost:
+        token = Lock()
+        with writer.turns, token:
+            outermost = await writer.turns.take_async(token)
             inner = Transaction(writer, handle, message, info, in_turn=outermost)
             try:
                 # Shielded: a transaction that has begun ends before the turn does.

@@ -145,7 +145,9 @@ class Handle(StateHandle):
 
         Raises InvalidInput from inside another operation of this handle: from a signal handler, say.
         """
-        with self.turns.turn():
+        token = Lock()
+        with self.turns, token:
+            self.turns.take(token)
             return self.operate(operation, *args, **options)
 
     def operate(self, operation: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:

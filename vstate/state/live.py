@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
+from threading import Lock
 from typing import Any, NoReturn
 
 from vstate.arguments import called, check_info, check_new_key, check_state_key
@@ -199,8 +200,9 @@ class Live(State):
         A value that was edited in place stays edited: a value that cannot be pickled cannot be copied.
         """
         check_info(info)
-        turns = self._handle.turns
-        with turns.turn() as outermost:
+        turns, token = self._handle.turns, Lock()
+        with turns, token:
+            outermost = turns.take(token)
             savepoint = self._handle.savepoint()
             if outermost:
                 turns.undo = savepoint.restore

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from contextlib import AbstractContextManager, ContextDecorator
+from threading import Lock
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -31,8 +32,8 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
         self._message = message
         self._info = info
         self._in_turn = in_turn
-        self._turn = nullcontext(True) if in_turn else handle.turns.turn()
-        self._is_outermost = False
+        self._token = Lock()
+        self._is_outermost = in_turn
         self._savepoint: Savepoint | None = None
 
     def _recreate_cm(self) -> Self:
@@ -40,11 +41,13 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
         return type(self)(self._handle, self._state, self._message, self._info, in_turn=self._in_turn)
 
     def __enter__(self) -> _S:
-        self._is_outermost = self._turn.__enter__()
         try:
+            if not self._in_turn:
+                self._token.acquire()
+                self._is_outermost = self._handle.turns.take(self._token)
             self._savepoint = self._handle.savepoint()
         except BaseException:
-            self._turn.__exit__(None, None, None)
+            self._end_turn()
             raise
         return self._state
 
@@ -63,7 +66,12 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
             else:
                 savepoint.release()
         finally:
-            self._turn.__exit__(None, None, None)
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self._token.locked():
+            self._token.release()
+            self._handle.turns.ring()
 
     def _end(self, savepoint: Savepoint) -> None:
         # Released before the commit: if the commit fails, everything is still staged.

@@ -7,8 +7,8 @@ import time
 import warnings
 from _thread import LockType
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -72,7 +72,8 @@ class Turns:
     Nesting goes by context, not by thread: a task or an `asyncio.to_thread` call that starts inside a
     transaction is part of it. Any other thread is not, unless it runs in a copy of the context.
 
-    A turn is a token in the frame of its with block, so it is over however the block ends.
+    A turn is a token in the frame of its with block, so it is over however the block ends. At the end of the
+    block the Turns wakes the next task that waits.
     """
 
     def __init__(self) -> None:
@@ -94,41 +95,33 @@ class Turns:
         # A context that was kept may name a turn that is over.
         return self._current in _holding.get() and is_live(self._current)
 
-    @contextmanager
-    def turn(self) -> Iterator[bool]:
-        """Have the turn for a with block, which begins when the others are over: the thread waits.
+    def __enter__(self) -> None:
+        pass
 
-        The value is False inside another turn of this context, which ends later.
+    def __exit__(self, *exc_info: object) -> None:
+        if self._waiting:
+            self.ring()
+
+    def take(self, token: Token) -> bool:
+        """Have the turn once the others are over: the thread waits. False inside a turn of this context.
+
+        Call it as `with turns, token: turns.take(token)`. The turn lasts while the token is locked. That with
+        block is of C, so no exception leaves the turn taken.
         """
         if self.nested:
-            yield False
-            return
-        token = Lock()
-        try:
-            with token:
-                if not self._taken(token):
-                    self._wait(token)
-                yield True
-        finally:
-            if self._waiting:
-                self._ring()
+            return False
+        if not self._taken(token):
+            self._wait(token)
+        return True
 
-    @asynccontextmanager
-    async def turn_async(self) -> AsyncIterator[bool]:
-        """As `turn`, without blocking the event loop, and after the tasks that wait already."""
+    async def take_async(self, token: Token) -> bool:
+        """As `take`, without blocking the event loop, and after the tasks that wait already."""
         if self.nested:
-            yield False
-            return
-        token = Lock()
-        try:
-            with token:
-                # Not past waiting tasks: one that takes turn after turn would never let them have theirs.
-                if self._waiting or not self._taken(token):
-                    await self._wait_in_line(token)
-                yield True
-        finally:
-            if self._waiting:
-                self._ring()
+            return False
+        # Not past waiting tasks: one that takes turn after turn would never let them have theirs.
+        if self._waiting or not self._taken(token):
+            await self._wait_in_line(token)
+        return True
 
     def renew(self) -> None:
         """In a forked child: end a turn of another thread or task, which does not go on in this process."""
@@ -159,7 +152,7 @@ class Turns:
         waiter = _Waiter(asyncio.get_running_loop(), asyncio.Event())
         self._waiting.append(waiter)
         try:
-            self._ring()  # a turn may have ended just before, when nobody waited
+            self.ring()  # a turn may have ended just before, when nobody waited
             while True:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
@@ -172,7 +165,7 @@ class Turns:
         finally:
             self._leave(waiter)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
         """If nobody has the turn, wake the first task that was not woken yet: a hint, for all look again."""
         if self.is_taken:
             return

@@ -47,8 +47,9 @@ def run_update(
     if in_turn:
         return _run(handle, function, attempts, message, info)
     # The turn only, not the lock: threads that the function starts may read and write too.
-    with handle.turns.turn() as outermost:
-        if outermost:
+    token = Lock()
+    with handle.turns, token:
+        if handle.turns.take(token):
             return _run(handle, function, attempts, message, info)
         called("the function of an update", function)
         return None
