@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ async def test_it_opens_when_it_is_first_awaited() -> None:
 
 @opened
 async def test_history_and_branches(state: aio.Versioned) -> None:
-    """log, checkout, rollback, merge, push and others give what they give in the sync state."""
+    """log, checkout, rollback, merge, push and others have the same results as those of the sync state."""
     state["n"] = 1
     first = await state.commit("one")
     assert first is not None
@@ -466,7 +466,7 @@ def test_two_loops_share_a_handle() -> None:
 
     for _ in range(10):
         state = aio.Versioned(Memory(), branch="main")
-        at_once(*[lambda state=state: asyncio.run(count(state))] * 2)  # type: ignore[misc]
+        at_once(*[partial(asyncio.run, count(state)) for _ in range(2)])
         asyncio.run(count(state))
         assert state.sync["n"] == 18
         asyncio.run(state.close())

@@ -354,11 +354,9 @@ def test_versions_go_on_in_their_own_kind(saver: VstateSaver) -> None:
 async def test_in_an_event_loop(tmp_path: Path) -> None:
     """The async methods do the same; many tasks put at once, and each step is there."""
     async with VstateSaver(tmp_path / "s") as saver:
-        checkpoints = [{**empty_checkpoint(), "id": f"{number:08}"} for number in range(20)]
+        checkpoints: list[Any] = [{**empty_checkpoint(), "id": f"{number:08}"} for number in range(20)]
         metadata: Any = {"source": "loop"}
-        await asyncio.gather(
-            *(saver.aput(named(), checkpoint, metadata, {}) for checkpoint in checkpoints)  # type: ignore[arg-type]
-        )
+        await asyncio.gather(*(saver.aput(named(), checkpoint, metadata, {}) for checkpoint in checkpoints))
         config = named(id="00000019")
         await saver.aput_writes(config, [("a", 1)], "task", task_path="~1")
         found = await saver.aget_tuple(named())

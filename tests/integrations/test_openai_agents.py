@@ -51,7 +51,7 @@ async def test_items_come_back_exactly_and_belong_to_the_caller() -> None:
     assert isinstance(session, Session)
     item = {"type": "z", "b": 1, "a": [{"y": 1.5, "x": None}]}
     await session.add_items([item, *says("hi")])
-    item["a"].append("edited")  # type: ignore[attr-defined]
+    item["a"].append("edited")  # type: ignore[attr-defined]  # it is a list
     found = await session.get_items()
     assert repr(found) == repr([{"type": "z", "b": 1, "a": [{"y": 1.5, "x": None}]}, *says("hi")])
     found[0]["a"].clear()

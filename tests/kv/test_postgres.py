@@ -299,7 +299,7 @@ def test_a_table_that_is_not_its_own(
     """A table of another program or a later version is refused, and a dropped one is not made again."""
     if "DROP" in sql_before:
         store.set("key", b"value")
-    sql.execute(sql_before.format(postgres_table))  # type: ignore[arg-type]
+    sql.execute(sql_before.format(postgres_table))  # type: ignore[arg-type]  # no literal
     for call in (lambda: store.get("key"), lambda: store.set("key", b""), lambda: store.exclusively(dict)):
         with pytest.raises(error, match=words):
             call()
@@ -845,7 +845,7 @@ def test_a_cut_of_plain_writes_is_made_good(cut: Postgres, proxy: Proxy, done: b
         left = [True]
         proxy.watch = lambda s, data, side=side, left=left: (
             "cut" if s == side and left and left.pop() else "pass"
-        )  # type: ignore[misc]
+        )  # type: ignore[misc]  # mypy infers no lambda
         assert cut.get("b") == b"2"
         assert left == []
 

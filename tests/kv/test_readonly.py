@@ -25,7 +25,7 @@ def behind() -> Memory:
 
 
 def test_a_failed_swap_is_a_write_and_an_expectation_alone_is_none(behind: Memory) -> None:
-    """A swap is refused whatever it expects, a plan is not called, and others' writes are seen at once."""
+    """Every swap is refused, and no plan is called. What another program writes is seen at once."""
     store = ReadOnlyStore(behind)
     writes: list[Callable[[], object]] = [
         lambda: store.compare_and_swap(REF, b"0", b"2"),

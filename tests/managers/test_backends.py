@@ -214,7 +214,8 @@ def test_msgpack_files_and_their_compression(tmp_path: Path) -> None:
 def test_keys_that_look_alike_have_files_of_their_own(tmp_path: Path) -> None:
     """In the original "x:y" and "x_y" shared a file, and so did "a/b" and "a__b". No file is outside."""
     keys = ["x:y", "x_y", "a/b", "a__b", "A", "a", "../out", "/etc/passwd", ".shown", "a.json/b", "a//b"]
-    keys += ["%", "", " ", "é", "e\u0301", "k" * 300, "k" * 299 + "l", "日本", "d/" * 900, "C:\\x", "nul\0"]
+    keys += ["%", "", " ", "é", "e\u0301", "日本", "C:\\x", "nul\0"]
+    keys += ["k" * 300, "k" * 299 + "l", "d/" * 900]
     with FileBackend(tmp_path / "base") as store, Versioned(store, branch="main") as state:
         for key in keys:
             state[f"n/{key}"] = key

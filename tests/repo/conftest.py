@@ -23,7 +23,7 @@ def filled() -> Mapping[str, bytes]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is pushed or fetched goes in many small batches, and a bundle has many small frames."""
+    """Set the limits so low that a push or a fetch takes many batches, and a bundle has many frames."""
     monkeypatch.setattr(bundle_export, "FRAME_BYTES", 5_000)
     monkeypatch.setattr(transfer, "BATCH_OBJECTS", 6)
     monkeypatch.setattr(transfer, "GROUP", 2)

@@ -164,7 +164,7 @@ class Tangle:
         )()
 
     def exchange(self) -> None:
-        """Objects come from another store, which has some of these by itself."""
+        """A store receives objects of which it has some already."""
         other = Tangle(Memory(), self.chance.randrange(100))
         for _ in range(4):
             other.commit()

@@ -25,7 +25,7 @@ WAYS: dict[str, Callable[[KVStore, KVStore], object]] = {
     "bundle": lambda source, target: imported(target, exported(source)),
     "push": push,
 }
-"""Ways for the branch main to come from one store to another."""
+"""The ways to copy the branch main to another store."""
 
 
 def statuses(report: SyncReport) -> dict[str, str]:

@@ -465,7 +465,7 @@ class Overtaken(Memory):
 
 @pytest.mark.parametrize("killed_before", [0, 1, 2, 3])
 def test_a_value_that_garbage_holds_too(monkeypatch: pytest.MonkeyPatch, killed_before: int) -> None:
-    """gc is killed between any two of its deletions. A commit that it has left goes, or stays whole."""
+    """gc is killed before one of its deletions. Forgetting then leaves no commit without its value."""
     repo = Repository(Memory())
     repo.commit("main", set={"kept": 0})
     commits = [repo.commit("old", set={"value": [number] * 5_000}) for number in range(3)]

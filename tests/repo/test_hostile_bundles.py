@@ -115,10 +115,11 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
 
     def frame(**wrong: object) -> bytes:
         parts = {"kinds": kinds, "ids": ids, "lengths": lengths, "payload": payload} | wrong
-        return forged(header, [tuple(parts.values()), *frames[1:]])  # type: ignore[list-item]
+        return forged(header, [tuple(parts.values()), *frames[1:]])  # type: ignore[list-item]  # forged
 
     def counted(count: int, *parts: object) -> bytes:
-        return forged([*(fields | {"counts": [count, 0, 0, 0]}).values()], [parts])  # type: ignore[list-item]
+        header = [*(fields | {"counts": [count, 0, 0, 0]}).values()]
+        return forged(header, [parts])  # type: ignore[list-item]  # forged
 
     def ref(name: str, oid: object = refs[0][1]) -> bytes:
         return head(refs=[[name, oid]])
@@ -156,7 +157,7 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
         "counts of text": (head(counts=["", *counts[1:]]), "numbers"),
         "no counts": (head(counts=[None] * 4), "numbers"),
         "a size of text": (head(size="x"), "numbers"),
-        "another size": (head(size=-1 + header[5]), "header says"),  # type: ignore[operator]
+        "another size": (head(size=-1 + header[5]), "header says"),  # type: ignore[operator]  # forged
         "negative counts": (head(counts=[-1, *counts[1:]]), "numbers"),
         "too few counts": (head(counts=counts[:3]), "not a whole bundle"),
         "refs out of order": (head(refs=refs[::-1]), "not canonical"),

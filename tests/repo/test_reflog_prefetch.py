@@ -85,7 +85,7 @@ WALKS: dict[str, tuple[Callable[[Versioned], object], int]] = {
 def test_a_thousand_commits_in_few_trips(
     rows: Mapping[str, bytes], walk: Callable[[Versioned], object], trips: int
 ) -> None:
-    """Walks read commits and trees ahead, and find what they find in a store in memory."""
+    """A walk that reads commits and trees ahead has the same result as one over a store in memory."""
     store = Remote(store_of(rows))
     with Versioned(store) as state, Versioned(store_of(rows)) as plain:
         store.calls.clear()

@@ -251,7 +251,7 @@ def test_repair_of_a_sound_store_writes_nothing(filled: Mapping[str, bytes]) -> 
 
 
 def test_a_plan_lists_its_steps_and_writes_nothing(filled: Mapping[str, bytes]) -> None:
-    """A check lists what a repair would do, in the lines that the report has once it is done."""
+    """A check lists the steps of a repair in the same words as the report of that repair."""
     store = copy(filled)
     repo = Repository(store)
     store.set(f"o/{repo.branch('main').root}", b"t?")

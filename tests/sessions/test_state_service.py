@@ -665,7 +665,7 @@ async def test_a_late_save_brings_no_deleted_state_back(again: bool) -> None:
 
 @in_a_loop
 async def test_a_session_that_expired_is_begun_anew() -> None:
-    """A save after the time to live is no save beside a deletion."""
+    """A save after the time to live makes a new session. Nobody has deleted the old one."""
     with standing_still() as time:
         async with StateService(Memory(), ttl=100) as service:
             await service.save_state("u", {"n": 1})
@@ -675,7 +675,7 @@ async def test_a_session_that_expired_is_begun_anew() -> None:
 
 @in_a_loop
 async def test_a_session_that_expired_soon_after_a_slow_save_is_begun_anew() -> None:
-    """The time to live counts from before the commit: no save takes the end of a session for its deletion."""
+    """The end of a session is not taken for a deletion, though the commit before took long."""
     with standing_still() as time:
 
         class Slow(Memory):

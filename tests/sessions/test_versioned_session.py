@@ -94,12 +94,12 @@ async def test_wrong_ids_and_numbers_raise() -> None:
     await session.save_session_state("s", box=Box(1))
     for wrong in (None, 5, b"s", ("a", "b")):
         with pytest.raises(TypeError, match="session_id is a str, not"):
-            await session.save_session_state(wrong, box=Box(1))  # type: ignore[arg-type]
+            await session.save_session_state(wrong, box=Box(1))  # type: ignore[arg-type]  # wrong on purpose
         with pytest.raises(TypeError, match="user_id is a str, not"):
-            await session.history("s", wrong)  # type: ignore[arg-type]
+            await session.history("s", wrong)  # type: ignore[arg-type]  # wrong on purpose
     for steps in (1.5, "1", None):
         with pytest.raises(TypeError, match="steps is an int, not"):
-            await session.rollback("s", steps)  # type: ignore[arg-type]
+            await session.rollback("s", steps)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(InvalidInput, match="limit is a whole number from 0 on"):
         await session.history("s", limit=-1)
     assert len(await session.history("s")) == 1

@@ -217,7 +217,7 @@ def test_with_await(warned: list[Any]) -> None:
 
 
 def ended_program(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments until it ends."""
+    """Run Python with these arguments, and wait for its end."""
     command = [sys.executable, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)

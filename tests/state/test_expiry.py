@@ -641,7 +641,7 @@ def test_another_time_for_a_value_that_nobody_holds(store: KVStore, time: Time) 
 @pytest.mark.parametrize("value", [1, [1]])
 @pytest.mark.parametrize("undo", ["discard", "discard the key", "transaction", "update"])
 def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, value: Any, undo: str) -> None:
-    """Set so, it never expires. Undone, it has its old time back."""
+    """A key that was set expires no more. Once that is undone, it expires as before."""
     state = Versioned(store)
     state["k"] = value
     state.expire("k", 10)

@@ -70,7 +70,7 @@ async def test_a_task_that_is_cancelled_when_it_is_woken_wakes_the_next() -> Non
 @pytest.mark.slow
 @in_a_loop
 async def test_a_turn_that_was_lost_on_the_way_is_found_to_be_over() -> None:
-    """Nobody ends it. Its frame is gone, and the tasks that wait look again by themselves."""
+    """No code ended the turn, and nothing refers to its token. The waiting task finds that out by itself."""
     turns, order, outside = Turns(), list[int](), copy_context()
 
     async def lost() -> asyncio.Task[None]:

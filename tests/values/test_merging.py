@@ -157,7 +157,7 @@ NAMED = {"tools": ["a", "b"], "model": {"name": "y", "options": {"seed": 1, "top
 SEEDED = {"model": {"name": "x", "options": {"seed": 2}}, "tools": ["a"], "new": {}}
 BOTH_CONFIGS = {"tools": ["a", "b"], "model": {"name": "y", "options": {"seed": 2}}, "new": {}}
 NOTED = OrderedDict(a=1)
-NOTED.note = "kept"  # type: ignore[attr-defined]
+NOTED.note = "kept"  # type: ignore[attr-defined]  # set from outside
 LINES = "one\ntwo\nthree\nfour\n"
 SHUFFLED = "\n".join("abcdefghijcheafjbdig") + "\n"  # no line occurs once
 

@@ -1,4 +1,4 @@
-"""Values as pickles: what is refused, what an edit writes again, and pickles that name no class."""
+"""Pickling: the values that are refused, the parts that an edit writes again, and plain pickles."""
 
 from __future__ import annotations
 

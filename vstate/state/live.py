@@ -213,6 +213,9 @@ class Live(State):
             except BaseException:
                 savepoint.restore()
                 raise
+            finally:
+                if outermost:
+                    turns.undo = None  # it holds the values of then
 
     def _update(
         self, function: Callable[[], object], *, attempts: int = ATTEMPTS, message: Message = "", **info: Any

@@ -38,7 +38,7 @@ class CommitInFlight(NamedTuple):
 
 
 class UnknownOutcome(NamedTuple):
-    """A call of the store whose outcome the handle has not seen, once the operation that made it is over.
+    """A call of the store whose outcome the handle has not seen. It counts once its operation is over.
 
     `look` asks the store, and goes where it says.
     """

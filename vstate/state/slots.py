@@ -148,7 +148,7 @@ class Slot(Record):
         return self.due is not None and self.due <= at
 
     def hides(self, entry: bytes) -> bool:
-        """Whether the committed entry counts as absent, by its expiry or by one that was asked for since."""
+        """Whether the committed entry counts as absent, by its own expiry or by a staged one."""
         due = moment_of(entry)
         return due is not None and self.hides_at(due)
 

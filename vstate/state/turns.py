@@ -56,7 +56,7 @@ def _in_event_loop() -> bool:
 
 
 class _Waiter:
-    """A task that waits for its turn. It has been `rung` for if a turn ended since it looked last."""
+    """A task that waits for its turn. `rung`: it was woken, and has not looked yet."""
 
     __slots__ = ("loop", "rung", "woken")
 
@@ -103,7 +103,7 @@ class Turns:
             self.ring()
 
     def take(self, token: Token) -> bool:
-        """Have the turn once the others are over: the thread waits. False inside a turn of this context.
+        """Wait, and take the turn. False if this context is inside a turn already; that one goes on.
 
         Call it as `with turns, token: turns.take(token)`. The turn lasts while the token is locked. That with
         block is of C, so no exception leaves the turn taken.
@@ -166,7 +166,7 @@ class Turns:
             self._leave(waiter)
 
     def ring(self) -> None:
-        """If nobody has the turn, wake the first task that was not woken yet: a hint, for all look again."""
+        """If the turn is free, wake the first sleeping task. Only a hint: each task also looks by itself."""
         if self.is_taken:
             return
         for waiter in self._waiting.copy():

@@ -114,7 +114,7 @@ def _picture(reading: Reading) -> Callable[[Request], Any]:
 
 
 def _page(repo: Repository) -> Callable[[Request], Any]:
-    """The page, with the state of the refs before any answer: it asks anew when an event tells of another."""
+    """The page, with the state of the refs from before its requests. It repeats them at any other state."""
     html = read_static("index.html")
 
     def endpoint(_: Request) -> Response:

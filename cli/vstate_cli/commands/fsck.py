@@ -26,7 +26,11 @@ _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
     "plan what --repair would do; damage and lost list at most a thousand each, and damaged and lost_in_all "
     "are the full counts.",
 )
-@click.option("--repair", is_flag=True, help="Repair what can be repaired. Otherwise only list the steps.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Repair the store. Without it, nothing is written: the steps are listed.",
+)
 @click.option("--quick", is_flag=True, help="Check only that values are present; do not read them.")
 def fsck(session: Session, repair: bool, quick: bool) -> None:
     """Check that the store is intact.

@@ -228,7 +228,7 @@ class Lifetimes:
         self._store = store
         self._known: dict[str, tuple[bytes | None, bytes | None]] = {}
         self.wanted: dict[str, int] = {}
-        """The branches that expire so many microseconds after each move that this program makes."""
+        """By ref, how many microseconds after a move by this program the branch expires."""
 
     def note(self, ref: str, value: bytes | None, row: bytes | None) -> None:
         """Remember that the branch has this row while the ref has this value."""
@@ -381,9 +381,9 @@ class Refs:
         """Write the rows and move the refs, in one `transact`; False, with no move, if one was elsewhere.
 
         False also if a row, such as that of the last sweep, differs from its value in `expecting`. An expired
-        branch counts as absent. The line of a deletion is dated after all
-        others of the ref: `fsck` takes an absent ref for lost unless its last line is a deletion. More than
-        one move takes a store with transactions.
+        branch counts as absent. The line of a deletion is dated after all others of the ref: `fsck` takes an
+        absent ref for lost unless its last line is a deletion. More than one move takes a store with
+        transactions.
         """
         writes, conditions = dict(rows), dict(expecting)
         lived: dict[str, bytes | None] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
@@ -175,8 +176,9 @@ class Loss:
         if oid not in self._lost_keys:
             if len(self._lost_keys) > _REMEMBERED:
                 self._lost_keys.clear()
-            items = zip(leaf.keys, leaf.items, strict=True)
-            self._lost_keys[oid] = [key for key, item in items if self._is_entry_lost(bytes(item))]  # type: ignore[arg-type]
+            entries: list[Any] = leaf.items  # bytes, in a leaf
+            items = zip(leaf.keys, entries, strict=True)
+            self._lost_keys[oid] = [key for key, entry in items if self._is_entry_lost(entry)]
         for key in self._lost_keys[oid]:
             yield key, ""
 

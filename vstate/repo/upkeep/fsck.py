@@ -28,7 +28,7 @@ class FsckReport:
     that a clock more than a day ahead dated, and those after them: no damage. `damage` and `lost`
     list the first thousand of `damaged` and `lost_in_all`. `broken` are the refs that lead to a state that
     cannot be read whole. `repaired` lists the repairs that were made, `left` those that could not be made,
-    and `plan`, without a repair, what one would say now.
+    and `plan`, after a check alone, the steps of a repair.
     """
 
     ok: bool
@@ -90,7 +90,7 @@ def check(
     repair: bool = False,
     progress: UpkeepProgress | None = None,
 ) -> FsckReport:
-    """As `Repository.fsck` promises: find what is wrong, decide what a repair does, do it, and look again."""
+    """As `Repository.fsck` promises. Find the damage, plan the repair, carry it out, and check again."""
     began = time.monotonic()
     first = found = _find(repo, full, repair, progress)
     ok = found.ok

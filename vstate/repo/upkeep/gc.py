@@ -404,7 +404,7 @@ class Collector:
                 yield oid
 
     def find_garbage(self, but: Reach | Collection[ObjectId] = ()) -> list[tuple[int, ObjectId]]:
-        """Count the unreachable objects except some; the commits among them, with their times."""
+        """Count the unreachable objects that are not in `but`; the commits among them, with their times."""
         commits = []
         for ids in batches((oid for oid in self._garbage() if oid not in but), _READ):
             self._progress("finding garbage", self.removed)

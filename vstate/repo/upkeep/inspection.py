@@ -26,7 +26,7 @@ _ORPHANS_READ = 16
 
 
 class Inspection:
-    """One check of a whole store: everything that is wrong, and what is lost by it.
+    """One check of a whole store: all damage, and the keys that are lost by it.
 
     `damage` are all findings, and `lost` and `cut` what `Loss.below` makes of them. `broken` are the refs
     that lead to a state that cannot be read whole. `metadata`, `verifier` and `loss` tell more.

@@ -26,7 +26,7 @@ ACTION = "fsck: repaired"
 
 
 class Step(NamedTuple):
-    """A step of a plan: the line that reports it, the work, and the line if the work found things changed.
+    """A step of a plan: the line for the report, the work, and the line if the rows have changed meanwhile.
 
     The work writes only where rows are as the inspection found them, and returns whether it wrote.
     """
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 class Plan:
-    """The steps that mend what an inspection found, and lines on the damage that is `left`.
+    """The steps that repair the damage of an inspection. The lines in `left` name what they cannot repair.
 
     To make a plan writes nothing; `str` lists its steps. If `execute` is interrupted, the store is no worse,
     and the next plan goes on.
@@ -65,7 +65,7 @@ class Plan:
         return "\n".join([*dict.fromkeys(step.text for step in self.steps), *self.left])
 
     def execute(self) -> tuple[list[str], list[str]]:
-        """Do the steps; the lines on those that were done, and on what is left."""
+        """Carry out the steps. Returns the lines of those that were done, and the lines on what is left."""
         done, left = [], list(self.left)
         for step in self.steps:
             try:

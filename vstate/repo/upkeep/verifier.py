@@ -52,7 +52,7 @@ class _Link(NamedTuple):
 
     @property
     def length(self) -> int:
-        """The length in bytes that is said of a part of a value."""
+        """The length in bytes of a part of a value, by the link to it."""
         return int(self.says[0])
 
 
