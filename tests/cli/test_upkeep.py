@@ -182,6 +182,7 @@ def test_losses_that_cannot_be_repaired(lost):
     assert (
         "not repaired:\n  branch main: none of the states that it was at can be read whole" in result.stdout
     )
+    assert "with --repair" not in result.stdout
     assert "the repair could not restore heads/main" in result.stderr
     assert "vstate import" in result.stderr
     assert result.stdout.count("the value of 'always\\x1b[31m'") == 100

@@ -50,6 +50,12 @@ def test_rows(viewer: Viewer) -> None:
     assert sought["found"] == 3  # its folded row
 
 
+def test_the_page_knows_the_refs_of_its_answers(viewer: Viewer) -> None:
+    """Otherwise it would repeat its requests when the first event comes."""
+    _, _, page = viewer.send("/", Authorization=f"Bearer {viewer.token}")
+    assert f'content="{viewer.get("/refs")["state"]}"' in page.decode()
+
+
 def test_pages_of_one_moment(small: Path, writer: Viewer, tmp_path: Path) -> None:
     """Later pages come from the list as it was, while another process commits; a list that is gone is 410."""
     first = writer.get("/commits?limit=2")
