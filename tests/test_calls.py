@@ -20,13 +20,13 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (155, 30),
-    "memory": (121, 23),
-    "update": (218, 31),
+    "commit": (142, 30),
+    "memory": (102, 23),
+    "update": (208, 31),
     "read": (56, 12),
     "open": (120, 32),
-    "put": (199, 34),
-    "put_writes": (181, 33),
+    "put": (196, 34),
+    "put_writes": (178, 33),
     "get": (53, 14),
 }
 """The most calls of an operation, and the most files that they are in."""

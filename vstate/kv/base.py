@@ -35,6 +35,13 @@ def check_key(key: object) -> str:
     return key
 
 
+def check_keys(keys: Iterable[object]) -> None:
+    """InvalidInput unless each is a key."""
+    for key in keys:
+        if type(key) is not str or not key.isascii() or "\0" in key:  # most keys pass, and need no call
+            check_key(key)
+
+
 def is_object(key: object) -> bool:
     """Whether the key is that of an object; InvalidInput if it is no key."""
     return check_key(key).startswith(OBJECT_PREFIX)

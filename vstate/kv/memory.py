@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 from vstate.forks import Uncopied, new_lock
-from vstate.kv.base import TransactionalStore, check_key, check_value
+from vstate.kv.base import TransactionalStore, check_key, check_keys, check_value
 from vstate.plural import counted
 
 
@@ -46,17 +46,17 @@ class Memory(Uncopied, TransactionalStore):
             return {key for key in keys if check_key(key) in self._values}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        for key in expected:
-            check_key(key)
+        check_keys(expected)
+        check_keys(writes)
         sets, deletes = {}, []
         for key, value in writes.items():
-            check_key(key)
             if value is None:
                 deletes.append(key)
             else:
                 sets[key] = value if type(value) is bytes else bytes(check_value(value))
         with self._lock:
-            self._carry_out()
+            if self._journal is not None:
+                self._carry_out()
             for key, value in expected.items():
                 if self._values.get(key) != value:
                     return False

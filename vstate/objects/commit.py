@@ -150,7 +150,7 @@ class Commit:
         clock = microseconds(time)
         order = clock if order is None else order
         info = {} if info is None else info
-        told = [[e.kind, microseconds(e.time), e.data, e.namespace] for e in events]
+        told = [[e.kind, microseconds(e.time), e.data, e.namespace] for e in events] if events else []
         # Most commits have neither a clock nor a signature.
         others = [*([] if order == clock else [clock]), *([] if signature is None else [list(signature)])]
         body = encode([root, list(parent_ids), order, message, info, told, *others])

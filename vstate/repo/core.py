@@ -312,7 +312,7 @@ class Core(Uncopied):
         for parent in parents:
             order = max(order, parent.order + 1)
             ids.append(parent.oid)
-        if order - clock < ONE_SECOND:  # commits in quick succession, and clocks that almost agree
+        if 0 < order - clock < ONE_SECOND:  # commits in quick succession, and clocks that almost agree
             time = moment(order)
         if (trace := trace_id()) is not None:
             info = {TRACE: trace, **(info or {})}
@@ -400,7 +400,9 @@ class Core(Uncopied):
         if not self._is_stamped:
             self.stamp()
         _, commits, objects, nodes, *_ = advance
-        made = objects | {commit.oid: commit.as_object() for commit in commits}
+        made = dict(objects)
+        for commit in commits:
+            made[commit.oid] = commit.as_object()
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids
         if (

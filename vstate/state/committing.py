@@ -68,7 +68,7 @@ def commit_now(
     Conflict if somebody else changed a key for which `depends_on` is true. RefMoved if the branch no longer
     holds the commit below the changes.
     """
-    branch = handle.own_branch()
+    branch = handle.at.branch or handle.own_branch()
     if handle.hooks.functions:
         handle.hooks.run()
     if handle.at.rest is not None and (attempt := handle.at.rest.attempt) is not None:

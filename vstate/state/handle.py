@@ -171,7 +171,8 @@ class Handle(StateHandle):
         token = Lock()
         with token:
             self.operation = ref(token)
-            self.settle()
+            if self.at.rest is not None:
+                self.settle()
             return operation(*args, **options)
 
     def require_idle(self, done: str) -> None:
@@ -625,7 +626,8 @@ class Handle(StateHandle):
 
     def plan(self, root: ObjectId | Mark | None = UNASKED, keys: Iterable[str] | None = None) -> Plan:
         """How the slots, or those of the keys, differ from the tree of this root, by default the head's."""
-        self.require_idle("compared")
+        if self._comparing is not OVER:
+            self.require_idle("compared")
         token = Lock()
         with token:
             self._comparing = ref(token)

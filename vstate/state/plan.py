@@ -20,6 +20,7 @@ from vstate.state.slots import (
     CLEAN,
     FORGET,
     NO_ENTRIES,
+    UNASKED,
     UNREAD,
     UNTOUCHED,
     Base,
@@ -183,8 +184,8 @@ def _plan_value(
         changed, before = not same, base.expiry
         if base is not slot.base and not fixed and table.slots.get(key) is slot:
             table.slots[key] = slot = slot.replaced(base=base)
-    due = slot.next_expiry(before)
-    if changed:
+    due = None if before is None and slot.wanted is UNASKED else slot.next_expiry(before)
+    if changed and encoded.check is not None:
         try:
             encoded = encoded.checked()
         except Exception as error:  # so does loading

@@ -60,16 +60,17 @@ RELEASE_BYTES: Final = KEEP_BYTES // 64
 
 
 class Record:
-    """An immutable record. `__init__` sets the fields, which `__slots__` names; mypy finds other assignments.
+    """An immutable record. `__init__` takes the `FIELDS`; mypy finds assignments elsewhere.
 
     A named tuple takes twice as long to make, and three times as long to read.
     """
 
     __slots__: tuple[str, ...] = ()
+    FIELDS: tuple[str, ...] = ()
 
     def replaced(self, **fields: Any) -> Self:
         """The record with other values for these fields."""
-        for name in type(self).__slots__:
+        for name in self.FIELDS:
             if name not in fields:
                 fields[name] = getattr(self, name)
         return type(self)(**fields)
@@ -87,7 +88,7 @@ class Base(Record):
     `plain` says that the value was loaded from a short pickle that names no class.
     """
 
-    __slots__ = ("alternates", "chunks", "entry", "expiry", "loaded", "plain", "size")
+    __slots__ = FIELDS = ("alternates", "chunks", "entry", "expiry", "loaded", "plain", "size")
 
     def __init__(
         self,
@@ -118,9 +119,11 @@ class Slot(Record):
     - `due`: when the key counts as absent, in microseconds since 1970-01-01 UTC; None for never.
     - `wanted`: the expiry that was asked for since the last commit, None to take an expiry away, else
       UNASKED.
+    - `dirty`: whether something about the key is staged, apart from edits in place.
     """
 
-    __slots__ = ("base", "due", "fixed", "is_set", "value", "wanted")
+    FIELDS = ("base", "due", "fixed", "is_set", "value", "wanted")
+    __slots__ = (*FIELDS, "dirty")
 
     def __init__(
         self,
@@ -137,11 +140,7 @@ class Slot(Record):
         self.base: Final = base
         self.due: Final = due
         self.wanted: Final = wanted
-
-    @property
-    def dirty(self) -> bool:
-        """Whether something about the key is staged, apart from edits in place."""
-        return self.is_set or self.wanted is not UNASKED
+        self.dirty: Final = is_set or wanted is not UNASKED
 
     def over(self, at: int) -> bool:
         """Whether the key counts as absent at this time, because it expired."""
@@ -222,7 +221,7 @@ class SlotTable:
                 if new.due is not None:
                     self.timed.add(key)
                     self.cache.pop(key, None)
-                if new.is_set or new.wanted is not UNASKED:
+                if new.dirty:
                     self.dirty.add(key)
                 if not new.fixed and key not in self.open:
                     self.open.add(key)
@@ -239,11 +238,7 @@ class SlotTable:
                     del slots[key]
         # One assignment for each hint, of a new set: an emptied set keeps its size.
         if dirty := self.dirty:
-            exact = {
-                key
-                for key in dirty
-                if (slot := slots.get(key)) is not None and (slot.is_set or slot.wanted is not UNASKED)
-            }
+            exact = {key for key in dirty if (slot := slots.get(key)) is not None and slot.dirty}
             if self.dirty is dirty:
                 self.dirty = exact
         if held := self.open:
@@ -280,7 +275,7 @@ class SlotTable:
             return
         for key in keys:
             slot = slots.get(key)
-            if slot is None or slot.is_set or slot.wanted is not UNASKED:
+            if slot is None or slot.dirty:
                 continue
             if key not in handed:  # a signal handler may hand it out, but not between this line and the next
                 self.open -= {key}

@@ -47,6 +47,9 @@ def end(token: ReferenceType[Token]) -> None:
         found.release()
 
 
+_MOST_OVER = 4
+"""When a context names more turns than these, it forgets those that are over."""
+
 _holding: ContextVar[tuple[ReferenceType[Token], ...]] = ContextVar("vstate_turns", default=())
 
 
@@ -183,10 +186,12 @@ class Turns:
             self._waiting.remove(waiter)
 
     def _taken(self, token: Token) -> bool:
-        place = ref(token)
+        place, held = ref(token), _holding.get()
+        if len(held) > _MOST_OVER:
+            held = tuple(filter(is_live, held))
         # First: a signal handler that runs once the turn is taken is nested in it, and does not wait for it.
-        mine = [other for other in _holding.get() if other is not place and is_live(other)]
-        _holding.set((*mine, place))
+        if place not in held:  # a thread that waits comes here again and again
+            _holding.set((*held, place))
         with self._guard:
             if is_live(self._current):
                 return False
