@@ -20,9 +20,9 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (142, 30),
-    "memory": (102, 23),
-    "update": (208, 31),
+    "commit": (140, 30),
+    "memory": (100, 23),
+    "update": (206, 31),
     "read": (56, 12),
     "open": (120, 32),
     "put": (196, 34),

@@ -102,7 +102,7 @@ class Leftovers:
             return
         self._told = True
         rest = self._handle.rest
-        if not (rest.open or rest.owed or rest.attempt):  # the next call would undo those changes
+        if not (rest.open or rest.owed):  # the next call would undo those changes
             self._warn("was dropped", self._staged(), 3)
 
     def _changed(self) -> list[str]:

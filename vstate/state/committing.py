@@ -26,7 +26,6 @@ from vstate.state.base import check_several, missing
 from vstate.state.handle import Handle
 from vstate.state.plan import Plan
 from vstate.state.position import NO_VALUES, SETTLED, CommitInFlight, Position, UnknownOutcome, Unsettled
-from vstate.state.turns import is_live
 
 OnRace = Literal["merge", "raise"]
 """The outcome of a commit whose branch another writer has moved: a merge, or RefMoved."""
@@ -47,8 +46,8 @@ def commit(
         keys = frozenset(map(check_state_key, check_several(keys, "commit")))
     if on_race not in ("merge", "raise"):
         raise InvalidInput(f"on_race is 'merge' or 'raise', not {on_race!r}")
-    attempt = None if handle.at.rest is None else handle.at.rest.attempt
-    if attempt is not None and attempt.notes.open and is_live(attempt.token) and handle.turns.nested:
+    rest = handle.at.rest
+    if rest is not None and rest.is_in_update and handle.turns.nested:
         raise InvalidInput("an update commits by itself, once its function has returned; leave commit() out")
     return handle.alone(commit_now, handle, message, info, guard, None, on_race, keys)
 
@@ -71,8 +70,8 @@ def commit_now(
     branch = handle.at.branch or handle.own_branch()
     if handle.hooks.functions:
         handle.hooks.run()
-    if handle.at.rest is not None and (attempt := handle.at.rest.attempt) is not None:
-        attempt.notes.open = False
+    if handle.at.rest is not None and (notes := handle.at.rest.notes) is not None:
+        notes.open = False
     for key in keys or ():
         if key not in handle.at.table.slots and not handle.contains(key):
             raise missing(key)
@@ -83,7 +82,7 @@ def commit_now(
         root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
         if root == before and not at.events:
             if plan.steps or at.rest is not None:
-                handle.go(steps=plan.steps, attempt=None)
+                handle.go(steps=plan.steps, open=handle.rest.inner)
             handle.at.table.seal(plan.unshared)
             return None
         commit = handle.repo.build_commit(
@@ -92,7 +91,7 @@ def commit_now(
         in_flight = CommitInFlight(branch, commit, plan.steps, at.events, keys is None)
         for key in plan.expiring:
             at.table.cache.pop(key, None)  # landed or not, its readers have to look at the clock
-        pending = UnknownOutcome(handle.operation, partial(_look_for, handle, in_flight))
+        pending = UnknownOutcome(handle.operation, partial(_look_for, handle, in_flight), True)
         while not handle.swap(at := handle.at, at.awaiting(pending)):
             pass
         try:
@@ -154,7 +153,7 @@ def finish_commit(
 ) -> None:
     """Be at a commit that is on the branch with our changes: one assignment, and then its steps.
 
-    It ends the attempt of an update, unless it is an earlier commit that landed `late`.
+    It ends the update that is under way, unless it is an earlier commit that landed `late`.
     """
     steps = in_flight.steps
     if moved:
@@ -166,11 +165,10 @@ def finish_commit(
         if at.events is not in_flight.events:  # some came while the commit was made
             known = set(map(id, in_flight.events))
             events = tuple(event for event in at.events if id(event) not in known)
-        attempt = rest.attempt if late else None
-        saved = rest.open
+        saved = rest.open if late else rest.inner
         if saved and not in_flight.whole:  # the other keys that were staged then are staged still
             saved = tuple(each.without(steps) if each.epoch == at.epoch else each for each in saved)
-        rest = Unsettled(steps, None, attempt, saved, rest.owed)
+        rest = Unsettled(steps, None, saved, rest.owed)
         hot = at.hot if not moved and at.hot is at.table.cache else NO_VALUES
         return Position(hot, at.table, head, at.branch, events, at.epoch + 1, rest)
 

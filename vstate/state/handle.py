@@ -14,7 +14,6 @@ from datetime import timedelta
 from functools import partial
 from heapq import merge
 from threading import Lock
-from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet, ref
 
@@ -24,7 +23,6 @@ from vstate.errors import (
     DetachedHead,
     InvalidInput,
     RefMoved,
-    StorageError,
     StoreUnavailable,
     UncommittedChanges,
     Unpicklable,
@@ -46,7 +44,7 @@ from vstate.repo.repository import Repository
 from vstate.repo.sweeps import retry_after_sweep
 from vstate.state.base import StateHandle, make_expiry, missing
 from vstate.state.plan import Plan, edited_since, make_plan, out_of_reach
-from vstate.state.position import SETTLED, Position, PublishAttempt, Unsettled
+from vstate.state.position import SETTLED, Position, Unsettled
 from vstate.state.savepoints import Savepoint, restore, save
 from vstate.state.slots import (
     ABSENT,
@@ -72,7 +70,6 @@ from vstate.values.inspection import describe
 from vstate.values.pickle_errors import own_error
 from vstate.values.same_value import copies_are_alike
 
-_PATIENCE = 10.0  # seconds in which no call waits again for a store that is gone
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -100,7 +97,6 @@ class Handle(StateHandle):
         table = SlotTable()
         self.at = Position(table.cache, table, commit, head.branch)
         self.ahead = EntryPrefetch(repo)
-        self._retry_at = 0.0
         self.operation = OVER
         self._comparing = OVER
         renew_in_child(self, Handle.renew)
@@ -213,8 +209,6 @@ class Handle(StateHandle):
                     "again, and state.head tells then"
                 )
                 raise
-        if (rest := self.rest).attempt is not None and not is_live(rest.attempt.token):
-            self._undo(rest.attempt)
         at = self.at
         open_now = (at.rest or SETTLED).open
         for i, saved in enumerate(open_now):
@@ -246,43 +240,13 @@ class Handle(StateHandle):
         rest = self.at.rest
         if rest is not None and rest.pending is not None and not is_live(rest.pending.operation):
             with self.lock:
-                return self.look()
+                return self.settle()
         return self.at
 
     def look(self) -> Position:
-        """Settle before the mapping is used; the lock is held.
-
-        Without the store the values in hand can still be used, unless some of them have to be undone first.
-        Then one call waits for the store, and the calls of the next seconds do not.
-        """
+        """Settle before the mapping is used, if its values may be wrong; the lock is held."""
         rest = self.at.rest
-        if rest is None or rest.is_under_way:
-            return self.at
-        if monotonic() < self._retry_at and not self._must_settle():
-            return self.at
-        try:
-            return self.settle()
-        except StorageError:
-            self._retry_at = monotonic() + _PATIENCE
-            if self._must_settle():
-                raise
-            return self.at
-
-    def _must_settle(self) -> bool:
-        """Whether values in hand have to be undone first."""
-        rest = self.rest
-        tokens = [saved.token for saved in rest.open]
-        if rest.attempt is not None:
-            tokens.append(rest.attempt.token)
-        return rest.owed is not None or not all(map(is_live, tokens))
-
-    def _undo(self, attempt: PublishAttempt) -> None:
-        """Take back an attempt of an update: the keys that it noted, and the events that came since."""
-        at, plan = self.at, self.plan()
-        known = set(map(id, attempt.events))
-        events = tuple(event for event in at.events if id(event) in known)
-        # Other threads' reads and writes are noted too. Their edits in place of other keys stay.
-        self.drop(at, [key for key in plan.touched if key in attempt.notes], attempt=None, events=events)
+        return self.at if rest is None or rest.is_usable else self.settle()
 
     def drop(self, at: Position, keys: Iterable[str], **fields: Any) -> bool:
         """Forget the slots of the keys; False, and nothing is done, if the handle is not at `at` any more."""
@@ -324,9 +288,8 @@ class Handle(StateHandle):
             end(self.operation)
             end(self._comparing)
         if not self.turns.nested:
-            for each in (rest.attempt, *rest.open):
-                if each is not None:
-                    end(each.token)
+            for each in rest.open:
+                end(each.token)
         super().renew()
 
     # The mapping
@@ -604,13 +567,13 @@ class Handle(StateHandle):
 
     def _note(self, key: str) -> None:
         rest = self.at.rest
-        if rest is not None and rest.attempt is not None and rest.attempt.notes.open:
-            rest.attempt.notes.keys.add(key)
+        if rest is not None and (notes := rest.notes) is not None and notes.open:
+            notes.keys.add(key)
 
     def note_prefix(self, prefix: str) -> None:
         rest = self.at.rest
-        if rest is not None and rest.attempt is not None and rest.attempt.notes.open:
-            rest.attempt.notes.prefixes.add(prefix)
+        if rest is not None and (notes := rest.notes) is not None and notes.open:
+            notes.prefixes.add(prefix)
 
     # Uncommitted changes
 

@@ -40,11 +40,13 @@ class CommitInFlight(NamedTuple):
 class UnknownOutcome(NamedTuple):
     """A call of the store whose outcome the handle has not seen. It counts once its operation is over.
 
-    `look` asks the store, and goes where it says.
+    `look` asks the store, and goes where it says. A commit leaves the values in hand as they are, so that
+    reads and writes need not look.
     """
 
     operation: ReferenceType[Token]
     look: Callable[[], None]
+    is_commit: bool = False
 
 
 class ReadSet:
@@ -63,23 +65,19 @@ class ReadSet:
         return key in self.keys or (isinstance(key, str) and any(map(key.startswith, self.prefixes)))
 
 
-class PublishAttempt(NamedTuple):
-    """One attempt of an update.
-
-    `events` are those recorded before it began.
-    """
-
-    token: ReferenceType[Token]
-    notes: ReadSet
-    events: tuple[Event, ...]
-
-
 class Saved(NamedTuple):
-    """The staged changes of a savepoint. Once the epoch has moved on, a commit holds them: none is staged."""
+    """A moment that the handle goes back to when the token is over: that of a savepoint or of an update.
+
+    `staged` was staged then. Once the epoch has moved on, a commit holds it: nothing is staged. An update
+    goes back in the keys that it `notes`, and to the `events` of then. A savepoint goes back in all keys, and
+    keeps the events.
+    """
 
     token: ReferenceType[Token]
     epoch: int
     staged: Mapping[str, tuple[Slot, Encoded | None]]
+    notes: ReadSet | None = None
+    events: tuple[Event, ...] = ()
 
     def without(self, keys: Iterable[str]) -> Saved:
         """The savepoint after a commit of these keys alone."""
@@ -92,37 +90,50 @@ class Unsettled(NamedTuple):
 
     - `steps`: steps of slots that belong to this position and may not have been taken yet.
     - `pending`: a call of the store whose outcome the handle has not seen.
-    - `attempt`: the attempt of an update that is under way.
-    - `open`: the savepoints that are under way, the outermost first.
-    - `owed`: the savepoint that the handle has to go back to.
+    - `open`: the update and the savepoints that are under way, the outermost first.
+    - `owed`: the moment that the handle has to go back to.
     - `doubts`: commits that were not on the branch when the handle looked. A server may still carry one out,
       as long as the branch has not moved.
     """
 
     steps: Steps | None = None
     pending: UnknownOutcome | None = None
-    attempt: PublishAttempt | None = None
     open: tuple[Saved, ...] = ()
     owed: Saved | None = None
     doubts: tuple[CommitInFlight, ...] = ()
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether an attempt that is under way is all that is unsettled: mostly so inside an update."""
-        if self.attempt is None or self.open or self.steps is not None:
-            return False
-        return self.pending is None and self.owed is None and is_live(self.attempt.token)
+    def notes(self) -> ReadSet | None:
+        """What the update that is under way has read; None without one. An update is the outermost."""
+        return self.open[0].notes if self.open else None
 
     @property
-    def is_calm(self) -> bool:
-        """Whether nothing but doubts is left, so that readers need not take the lock."""
-        return self[:-1] == SETTLED[:-1]
+    def is_in_update(self) -> bool:
+        """Whether the function of an update runs."""
+        return self.notes is not None and self.notes.open and is_live(self.open[0].token)
+
+    @property
+    def inner(self) -> tuple[Saved, ...]:
+        """The savepoints that are under way, without the update."""
+        return self.open if self.notes is None else self.open[1:]
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the values in hand are right as they are, and stay so."""
+        if self.steps is not None or self.owed is not None:
+            return False
+        if self.pending is not None and not self.pending.is_commit:
+            return False
+        for each in self.open:  # noqa: SIM110 `all` would make a generator for each key that is read
+            if not is_live(each.token):
+                return False
+        return True
 
 
 SETTLED: Final = Unsettled()
 
 
-class Position:
+class Position(NamedTuple):
     """Where the handle is: `head` on `branch`, the `events` that no commit holds yet, and the values in hand.
 
     `hot` is the cache of the table, or `NO_VALUES` while a value there might be undone or be of another
@@ -130,25 +141,13 @@ class Position:
     finds out.
     """
 
-    __slots__ = ("branch", "epoch", "events", "head", "hot", "rest", "table")
-
-    def __init__(
-        self,
-        hot: Mapping[str, Any],
-        table: SlotTable,
-        head: Commit | None,
-        branch: str | None,
-        events: tuple[Event, ...] = (),
-        epoch: int = 0,
-        rest: Unsettled | None = None,
-    ) -> None:
-        self.hot: Final = hot
-        self.table: Final = table
-        self.head: Final = head
-        self.branch: Final = branch
-        self.events: Final = events
-        self.epoch: Final = epoch
-        self.rest: Final = rest
+    hot: Mapping[str, Any]
+    table: SlotTable
+    head: Commit | None
+    branch: str | None
+    events: tuple[Event, ...] = ()
+    epoch: int = 0
+    rest: Unsettled | None = None
 
     def moved(
         self,
@@ -162,7 +161,7 @@ class Position:
         """This position with other fields, and other fields of `Unsettled`; `hot` follows from them."""
         rest, table = (self.rest or SETTLED)._replace(**unsettled), table or self.table
         return Position(
-            table.cache if rest.is_calm else NO_VALUES,
+            table.cache if rest[:-1] == SETTLED[:-1] else NO_VALUES,  # in doubt, readers need no lock
             table,
             self.head if head is SAME else head,
             self.branch if branch is SAME else branch,
@@ -173,5 +172,4 @@ class Position:
 
     def awaiting(self, pending: UnknownOutcome) -> Position:
         """This position with a pending call of the store. Readers still take values without the lock."""
-        rest = (self.rest or SETTLED)._replace(pending=pending)
-        return Position(self.hot, self.table, self.head, self.branch, self.events, self.epoch, rest)
+        return self._replace(rest=(self.rest or SETTLED)._replace(pending=pending))

@@ -78,7 +78,7 @@ def release(handle: Handle, savepoint: Savepoint) -> None:
 
 
 def restore(handle: Handle, owed: Saved) -> None:
-    """Have the values of a savepoint: everything is read first, and then one assignment follows."""
+    """Have the values of that moment: everything is read first, and then one assignment follows."""
     at = handle.at
     slots, saved = at.table.slots, owed.staged if owed.epoch == at.epoch else {}
     plan = handle.plan()
@@ -86,6 +86,12 @@ def restore(handle: Handle, owed: Saved) -> None:
     for key in now.keys() | saved.keys():
         if key not in saved or key not in now or now[key] != saved[key][1]:
             moved.add(key)
+    events = at.events
+    if owed.notes is not None:
+        # Other threads' reads and writes are noted too. Their edits in place of other keys stay.
+        moved = {key for key in moved if key in owed.notes}
+        known = set(map(id, owed.events))
+        events = tuple(event for event in events if id(event) in known)
     steps: dict[str, Step] = {}
     failure: CannotLoad | None = None
     for key in moved:
@@ -97,7 +103,7 @@ def restore(handle: Handle, owed: Saved) -> None:
         except CannotLoad as error:  # the others go back all the same, and this one stays in hand
             failure = failure or error
     # If a signal handler used the state meanwhile, it has restored the savepoint first.
-    handle.swap(at, at.moved(steps=steps, owed=None))
+    handle.swap(at, at.moved(steps=steps, owed=None, events=events))
     handle.take_steps()
     if failure is not None:
         raise failure

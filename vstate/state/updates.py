@@ -16,7 +16,7 @@ from vstate.state.base import ATTEMPTS, Message
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
-from vstate.state.position import PublishAttempt, ReadSet
+from vstate.state.position import ReadSet, Saved
 from vstate.state.turns import Token
 
 _CONTENDED_SECONDS = 0.5
@@ -99,7 +99,7 @@ def _begin(handle: Handle, token: Token) -> ReadSet:
         handle.settle()
         go_to_newest(handle)
         notes = ReadSet()
-        handle.change(lambda at: at.moved(attempt=PublishAttempt(ref(token), notes, at.events)))
+        handle.change(lambda at: at.moved(open=(Saved(ref(token), at.epoch, {}, notes, at.events),)))
     return notes
 
 
