@@ -55,9 +55,6 @@ class ReadsAhead(Protocol):
     ) -> list[Commit]:
         """Commits in the order of the ids. Of the next ones it reads those that `unindexed` gives back."""
 
-    def expect(self, start: Commit, since: Commit) -> None:
-        """A walk from `start` goes back to the time of `since`."""
-
 
 class History:
     """The commits of one store as a graph. Threads may share it.
@@ -191,10 +188,6 @@ class History:
             queue.push(commit)
             wanted += commit.oid not in met
             met.add(commit.oid)
-        if excluded and self.trail is not None:
-            oldest = min(ends, key=lambda commit: commit.order)
-            for commit in ends[len(hidden) :]:
-                self.trail.expect(commit, oldest)
         # The walk meets a commit after all its children, so by then it is known whether it is excluded.
         for commit in queue if wanted else ():
             is_hidden = commit.oid in hidden

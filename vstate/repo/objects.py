@@ -296,7 +296,7 @@ class Objects(_Bodies):
         read = {oid: self._decoded_commit(oid, stored[key]) for oid, key in keys.items() if key in stored}
         return [read.get(oid) or self.commit(oid) for oid in ids]
 
-    def read_ahead(self, ids: Sequence[ObjectId]) -> list[Commit]:
+    def prefetch(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Read those of the ids into memory that name commits and are not there yet; the commits.
 
         No error for any other object, or for a damaged one. A commit that is too long to stay in memory
