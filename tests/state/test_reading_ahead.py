@@ -13,7 +13,6 @@ from vstate import CannotLoad, CorruptObject, Diff, Memory, Namespace, Snapshot,
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
-from vstate.repo.entry_prefetch import EntryPrefetch
 from vstate.values.entry import encode_value
 
 KEYS = 10_000
@@ -182,7 +181,7 @@ def test_threads_that_read_different_trees_do_not_mix_them() -> None:
         repo = state._handle.repo
         old, new = repo.resolve("HEAD~1").root, repo.resolve("HEAD").root
         assert old is not None
-        ahead, others = EntryPrefetch(repo), list[str]()
+        ahead, others = repo.prefetch(), list[str]()
 
         class Watched(ObjectId):
             """The id of the new tree; the other thread reads while the id is compared."""

@@ -10,8 +10,7 @@ from vstate.errors import InvalidInput
 from vstate.forks import new_lock
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
-from vstate.objects.tree import KeyChange
-from vstate.repo.compare.reading import ChangesReader
+from vstate.repo.ahead import ItemsAhead
 from vstate.repo.core import Core
 from vstate.values import recipes
 from vstate.values.budget import Limits
@@ -110,16 +109,15 @@ class Stored:
     def values(self, prefix: str, make: Callable[[Any], Any] = _itself) -> Iterator[Any]:
         """The values of the keys that begin with `prefix`, in order, or the results of a function of them."""
         rows = [*self.entries(prefix)]
-        changes = {key: KeyChange(key, None, data) for key, data in rows}
-        ahead = ChangesReader(changes, self._core.objects) if self._core.store.remote else None
+        ahead = ItemsAhead(rows, self._core.objects) if self._core.store.remote else None
         for key, data in rows:
             yield self._made(key, data, make, ahead)
 
     def _made(
-        self, key: str, data: bytes, make: Callable[[Any], Any], ahead: ChangesReader | None = None
+        self, key: str, data: bytes, make: Callable[[Any], Any], ahead: ItemsAhead | None = None
     ) -> Any:
         def reader() -> Reader:
-            return self._core.objects if ahead is None else ahead.of(key, data)
+            return self._core.objects if ahead is None else ahead.of(key)
 
         return self._values.made(key, data, self._core.parse_entry, reader, make)
 

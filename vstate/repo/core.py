@@ -34,8 +34,8 @@ from vstate.objects.commit import LATEST, ONE_SECOND, Commit, Event, microsecond
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
+from vstate.repo.ahead import EntryPrefetch, ItemsAhead
 from vstate.repo.compare.diff import Diff
-from vstate.repo.compare.reading import ChangesReader
 from vstate.repo.history import ROLLED_BACK, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, SWEEP, TAGS, Head, Move, Refs, check_ref_name, rows_of_head
@@ -50,7 +50,16 @@ from vstate.repo.rules.security import Security
 from vstate.repo.sweeps import retries_after_sweep
 from vstate.similar import similar
 from vstate.spans import Attributes, spanned, trace_id
-from vstate.values.entry import Decoded, Encoded, Entry, OneBlobEntry, Reader, decode_value, encode_value
+from vstate.values.entry import (
+    Decoded,
+    Encoded,
+    Entry,
+    OneBlobEntry,
+    Reader,
+    decode_value,
+    encode_value,
+    parse_entry,
+)
 from vstate.values.inspection import inspect_value
 
 FORMAT = 5
@@ -237,12 +246,11 @@ class Core(Uncopied):
         for key, data in tree.scan(self.objects.nodes, root, prefix):
             yield key, self.parse_entry(key, data)
 
-    def parse_entry(self, key: str, data: bytes) -> Entry:
-        """The decoded entry; CorruptObject, naming the key, if it cannot be decoded."""
-        try:
-            return Entry.decode(data)
-        except ValueError as error:
-            raise CorruptObject(data.hex()[:64], f"the entry of {key!r}: {error}") from error
+    parse_entry = staticmethod(parse_entry)
+
+    def prefetch(self) -> EntryPrefetch:
+        """A new finder of entries, which reads the values of the next keys ahead."""
+        return EntryPrefetch(self.objects, loads=self.security.allow is None)
 
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
@@ -272,11 +280,17 @@ class Core(Uncopied):
     def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
         """A Diff of these changes, with values from `reader`."""
         found = {change.key: change for change in changes}
-        ahead = ChangesReader(found, reader or self.objects)
+        reader = reader or self.objects
+        old = ItemsAhead(((key, c.old) for key, c in found.items() if c.old is not None), reader)
+        new = ItemsAhead(((key, c.new) for key, c in found.items() if c.new is not None), reader)
+
+        def ahead(key: str, data: bytes) -> Reader:
+            return (new if found[key].new is data else old).of(key)
+
         return Diff(
             found.values(),
-            load=lambda key, data: self.load(key, data, ahead.of(key, data)).value,
-            inspect=lambda key, data: self.inspect(key, data, ahead.of(key, data)),
+            load=lambda key, data: self.load(key, data, ahead(key, data)).value,
+            inspect=lambda key, data: self.inspect(key, data, ahead(key, data)),
         )
 
     @retries_after_sweep

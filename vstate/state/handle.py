@@ -38,7 +38,6 @@ from vstate.objects.stream import Chunks
 from vstate.objects.tree import KeyChange
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
-from vstate.repo.entry_prefetch import EntryPrefetch
 from vstate.repo.names.refs import HEAD, HEADS, Head
 from vstate.repo.repository import Repository
 from vstate.repo.sweeps import retry_after_sweep
@@ -96,7 +95,7 @@ class Handle(StateHandle):
             self.trusted(commit)
         table = SlotTable()
         self.at = Position(table.cache, table, commit, head.branch)
-        self.ahead = EntryPrefetch(repo)
+        self.ahead = repo.prefetch()
         self.operation = OVER
         self._comparing = OVER
         renew_in_child(self, Handle.renew)
@@ -618,7 +617,7 @@ class Handle(StateHandle):
             self._mark_committed()
         if table.idle > RELEASE_BYTES:
             table.drop_idle()
-            self.ahead = EntryPrefetch(self.repo)
+            self.ahead = self.repo.prefetch()
 
     def _mark_committed(self) -> None:
         table = self.at.table
@@ -631,7 +630,7 @@ class Handle(StateHandle):
         with self.lock:
             if self.at.table.slots or self.at.table.cache:
                 self.clear()
-                self.ahead = EntryPrefetch(self.repo)
+                self.ahead = self.repo.prefetch()
 
     def require_picklable(self, plan: Plan) -> Plan:
         if plan.unpicklable:

@@ -10,7 +10,6 @@ from vstate.arguments import check_state_key
 from vstate.errors import CorruptObject, ReadOnly, StorageError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.entry_prefetch import EntryPrefetch
 from vstate.repo.repository import Repository
 from vstate.state.base import ReadableState, missing
 from vstate.state.slots import KEEP_BYTES, KEEP_BYTES_EACH
@@ -32,7 +31,7 @@ class Snapshot(ReadableState):
         self._values: dict[str, Any] = {}
         self._left = KEEP_BYTES
         """The bytes of values that it may still keep."""
-        self._ahead = EntryPrefetch(repo)
+        self._ahead = repo.prefetch()
 
     @property
     def commit(self) -> Commit:

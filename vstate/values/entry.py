@@ -150,6 +150,14 @@ class Entry(NamedTuple):
         return (part for part in self.parts if isinstance(part, Link))
 
 
+def parse_entry(key: str, data: bytes) -> Entry:
+    """The decoded entry; CorruptObject, naming the key, if it cannot be decoded."""
+    try:
+        return Entry.decode(data)
+    except ValueError as error:
+        raise CorruptObject(data.hex()[:64], f"the entry of {key!r}: {error}") from error
+
+
 _LONGEST_SHORT = 256  # bytes, the name of the class included
 _SHORT_PICKLE = encode([PICKLE, [[bytes(ID_BYTES), 0]], 0, ""])[:6]  # all up to the id
 _SHORT_PLAIN = {encode([codec, [bytes(ID_BYTES), 0], 0, ""])[:5]: codec for codec in (BYTES, TEXT)}
