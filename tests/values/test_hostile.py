@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import io
-import itertools
 import json
 import pickle
 import pickletools
@@ -35,8 +34,6 @@ from vstate.objects.ids import BLOB, Object, ObjectId
 from vstate.repo.compare.details import details
 from vstate.repo.objects import Objects
 from vstate.values import shapes
-from vstate.values.budget import Budget
-from vstate.values.hashtable import HashTable
 from vstate.values.inert import InertError, Instance, Limits, plain, preview, read
 from vstate.values.opcodes import OPCODES
 from vstate.values.tables import Column, table_of
@@ -78,8 +75,8 @@ def test_bombs_cost_little(name: str, measure: Callable[[str], list[list[Any]]])
         print(f"{name}: {peak:.0f} MB, {seconds}, {outcome}")
         assert peak < MEGABYTES, outcome
         assert max(seconds.values()) < SECONDS, (seconds, outcome)
-        # Keys of different hashes that all look for a place where others are: found out before it is slow.
-        assert " path" not in name or name in COMPARED or outcome == "it has more parts than allowed"
+        # Keys of different hashes that all look for a place where others are.
+        assert ", often" not in name or name in SHOWN or outcome.startswith("its keys take more time")
 
 
 def test_blobs_that_are_longer_than_they_should_be_take_no_memory() -> None:
@@ -625,34 +622,6 @@ def test_dicts_and_sets_with_many_keys(protocol: int) -> None:
     found = read(pickle.dumps(value, protocol))
     assert found == value
     assert [*found["mixed"]] == [*value["mixed"]]
-
-
-@pytest.mark.parametrize("first", ["int", "text"])
-@pytest.mark.parametrize("kind", [dict, set])
-@pytest.mark.slow
-def test_the_size_of_a_hash_table_is_foreseen(kind: type, first: str) -> None:
-    """The model of a hash table grows when the real table does, and to the same size."""
-    container: Any = kind()
-    keys: Iterator[Any] = itertools.chain(
-        map(str, range(1500 if first == "text" else 0)), range(0, 600_000, 7)
-    )
-    table, budget = None, Budget(Limits(nodes=10**9, bytes=10**9))
-    for key in keys:
-        if table is None and len(container) >= 1024 and type(key) is int:
-            table = HashTable(container, budget)
-        if table is not None:
-            table.expect(key)
-        container.update({key: None} if kind is dict else [key])
-        if table is not None and len(container) % 509 == 0:
-            assert table.size == _size_of_table(container)
-    assert table is not None
-
-
-def _size_of_table(container: Any) -> int:
-    if isinstance(container, set):
-        return (container.__sizeof__() - set().__sizeof__()) // 16
-    # 8 bytes of indices or less, and two thirds of 24 bytes, for each place.
-    return 1 << (container.__sizeof__() // 16).bit_length() - 1
 
 
 def test_forged_tables_cost_little() -> None:

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from vstate.errors import VStateError
-from vstate.values.inert import Global, InertError, Instance, Limits, plain, preview, read
+from vstate.values import recipes
+from vstate.values.inert import Global, InertError, Instance, Limits, Machine, plain, preview, read
 from vstate.values.pickling import dumps
 
 PROTOCOLS = range(6)
@@ -349,11 +350,11 @@ _MALFORMED = {
     "attributes of a number": b"K\x01}K\x01K\x01sb.",
     "int": b"Ix\n.",
     "float": b"Fx\n.",
-    "long": b"L0x12L\n.",
+    "long": b"L12x\n.",
     "many digits": b"I" + b"9" * 5000 + b"\n.",
     "extension 0": b"\x82\0.",
     "global of numbers": b"K\x01K\x02\x93.",
-    "huge memo index": b"Np" + b"9" * 50 + b"\n.",
+    "negative memo index": b"Np-1\n.",
     "no buffer": b"\x97.",
     "buffer of None": b"N\x98.",
     "long name": b"c" + b"a" * 5000 + b"\nb\n.",
@@ -369,6 +370,18 @@ def test_malformed_input_is_an_inert_error(name: str) -> None:
     assert caught.value.offset is not None
 
 
+def test_python_handles_only_opcodes_of_plain_data() -> None:
+    """No handler of Python's unpickler that finds, makes or fills an object is in use."""
+    for machine in (Machine, recipes._Reader):
+        inherited = {handler.__name__ for handler in machine.handlers if handler.__module__ == "pickle"}
+        acting = {f"load_{name}" for name in ("reduce", "newobj", "newobj_ex", "build", "append", "appends")}
+        acting |= {f"load_{name}" for name in ("setitem", "setitems", "additems", "dict", "frozenset", "pop")}
+        assert inherited
+        assert inherited.isdisjoint(acting)
+        for name in ("find_class", "get_extension", "persistent_load", "_instantiate", "_decode_string"):
+            assert getattr(machine, name).__module__.startswith("vstate.values")
+
+
 def test_limits_are_those_given() -> None:
     """Depth, nodes and bytes are counted."""
     nested: list[Any] = []
@@ -380,7 +393,15 @@ def test_limits_are_those_given() -> None:
     with pytest.raises(InertError, match="parts"):
         read(pickle.dumps(list(range(1000))), limits=Limits(nodes=500))
     with pytest.raises(InertError, match="memory"):
-        read(pickle.dumps(b"x" * 1000), limits=Limits(bytes=500))
+        read(pickle.dumps(b"x" * 5000), limits=Limits(bytes=500))
+    assert len(read(pickle.dumps("x" * 6000), limits=Limits(bytes=9000))) == 6000
+    with pytest.raises(InertError, match="memory"):  # one wide character makes all as wide
+        read(pickle.dumps("é" * 3000), limits=Limits(bytes=9000))
+    with pytest.raises(InertError, match="more than 9 members, not all of them texts"):
+        read(pickle.dumps(set(range(10))), limits=Limits(members=9))
+    assert len(read(pickle.dumps({str(n) * 99 for n in range(99)}), limits=Limits(members=9))) == 99
+    with pytest.raises(InertError, match="time"):
+        read(pickle.dumps({n: n for n in range(3000)}), limits=Limits(seconds=1e-6))
 
 
 # --- showing

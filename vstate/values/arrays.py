@@ -289,7 +289,6 @@ def _give_fields(
 
 
 def _pay(layout: Layout, count: int, budget: Budget) -> None:
-    budget.take_nodes(count)
     budget.take_bytes(500 + 4 * len(layout.name) + count * (2 * layout.itemsize + 50))
 
 

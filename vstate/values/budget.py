@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from time import thread_time
 from typing import Final
 
 from vstate.errors import VStateError
+from vstate.plural import counted
 
 __all__ = ["Budget", "InertError", "Limits"]
 
-# Hashes of numbers and tuples are no secret. A forger can give n keys one hash, and a dict of them takes n**2
-# steps. Honest data has a handful of such keys: -1 and -2 share a hash.
-_MOST_KEYS_OF_ONE_HASH: Final = 256
 # Hashing and comparing tuples recurses in C, where no recursion limit protects the stack.
 _DEEPEST_KEY: Final = 100
+_SHORT: Final = 64  # characters; shorter texts cost nothing extra, and nobody can choose their hashes
+_BATCH: Final = 256  # keys between two looks at the clock
+_ENTRY_BYTES: Final = 100  # of a dict, with the slack for growth
+_MEMBER_BYTES: Final = 64  # of a set, with its slack
 _UNHASHABLE: Final = (list, dict, set, bytearray, memoryview)
-_PLAIN: Final = (
-    int,
-    float,
-    complex,
-    tuple,
-    frozenset,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.tzinfo,
-)
 
 
 class InertError(VStateError):
@@ -43,7 +35,7 @@ class InertError(VStateError):
 class Limits:
     """The most that reading one pickle may cost.
 
-    With the defaults, any input takes less than 2 s, and less than 128 MB besides the pickle and its buffers.
+    With the defaults, any input takes less than 4 s, and less than 128 MB besides the pickle and its buffers.
     So two values can be compared, or one written as JSON, in 256 MB.
     """
 
@@ -53,16 +45,27 @@ class Limits:
     """Opcodes, and with them the time. One opcode makes at most one object."""
     bytes: int = 80 * 2**20
     """Estimated bytes of memory, for the value and for reading it."""
+    members: int = 100_000
+    """Members of one set, if they are no texts.
+
+    Hashes of numbers and tuples are no secret, and a forger can choose n of them that all look for one place:
+    n**2 steps in all. A set that grows adds its members again in another order, and nothing can interrupt
+    that. For so many it takes 3 s. A dict keeps the order, so its growth takes no longer than `seconds`.
+    """
+    seconds: float = 1.0
+    """Of the processor, to add keys and members that are no short texts. Honest ones take a microsecond."""
 
 
 class Budget:
     """The rest of some `Limits`. Every method raises InertError when it does not suffice."""
 
-    __slots__ = ("bytes", "names", "nodes")
+    __slots__ = ("bytes", "members", "names", "nodes", "seconds")
 
     def __init__(self, limits: Limits) -> None:
         self.nodes = limits.nodes
         self.bytes = limits.bytes
+        self.members = limits.members
+        self.seconds = limits.seconds
         self.names: dict[str, bytes] = {}
         """The names in the pickle; for a class stored by value, with the magic number of its Python."""
 
@@ -72,50 +75,55 @@ class Budget:
         if self.bytes < 0:
             raise InertError("it needs more memory than allowed")
 
-    def take_nodes(self, count: int) -> None:
-        """Pay for `count` steps of work besides the opcodes."""
-        self.nodes -= count
-        if self.nodes < 0:
-            raise InertError("it has more parts than allowed")
+    def put(self, target: dict[object, object], pairs: Iterable[tuple[object, object]]) -> None:
+        """Put the entries into a dict, and pay for them. InertError also for a key that has no hash."""
+        for key, value in self._paid(pairs, _ENTRY_BYTES):
+            target[key] = value
 
-    def take_key(self, key: object, hashes: dict[str, int]) -> None:
-        """Pay for hashing `key` and comparing it in a container; `hashes` counts that container's hashes.
+    def add(self, target: set[object], members: Iterable[object]) -> None:
+        """Put the members into a set, and pay for them. InertError also for a member that has no hash."""
+        for member, _ in self._paid(((member, None) for member in members), _MEMBER_BYTES):
+            if len(target) >= self.members and not isinstance(member, str | bytes):
+                raise InertError(
+                    f"a set has more than {counted(self.members, 'member')}, not all of them texts"
+                )
+            target.add(member)
 
-        Raises InertError also when `key` cannot be hashed.
-        """
-        if isinstance(key, str | bytes):
-            self.take_nodes(len(key) >> 6)
-        elif isinstance(key, int) and key.bit_length() < 61:
-            return
-        elif isinstance(key, _PLAIN):
-            weight = self._weigh(key)
-            value = str(hash(key))  # a text, since a forger cannot choose the hash of a text
-            hashes[value] = count = hashes.get(value, 0) + 1
-            self.take_bytes(160)
-            self.take_nodes(1 + weight * (count >> 3))
-            if count > _MOST_KEYS_OF_ONE_HASH:
-                raise InertError("it has too many keys of the same hash")
-        elif isinstance(key, _UNHASHABLE):
-            raise InertError(f"a {type(key).__name__} cannot be a key or a member of a set")
+    def _paid(self, pairs: Iterable[tuple[object, object]], size: int) -> Iterator[tuple[object, object]]:
+        """The pairs, with their keys checked. Measures the time until the next one is asked for."""
+        odd = 0
+        began = 0.0
+        for key, value in pairs:
+            self.take_bytes(size)
+            if type(key) is not str or len(key) > _SHORT:
+                if odd % _BATCH == 0:
+                    self._take_time(began if odd else thread_time())
+                    began = thread_time()
+                odd += 1
+                if not isinstance(key, str | bytes):
+                    for _ in self.parts_of_key(key):
+                        pass
+            yield key, value
+        if odd:
+            self._take_time(began)
 
-    def _weigh(self, key: object) -> int:
-        """Pay for every part of `key`, a shared part each time; the number of parts."""
-        weight = 0
+    def _take_time(self, began: float) -> None:
+        self.seconds -= thread_time() - began
+        if self.seconds < 0:
+            raise InertError("its keys take more time than allowed: they have the same hashes, or are long")
+
+    def parts_of_key(self, key: object) -> Iterator[object]:
+        """The key and all parts of it, a shared part each time; pays for each part inside."""
         waiting = [(key, 0)]
         while waiting:
             part, depth = waiting.pop()
-            weight += 1
-            self.take_nodes(1)
+            yield part
             if isinstance(part, tuple | frozenset):
                 if depth >= _DEEPEST_KEY:
                     raise InertError(f"a key is nested more than {_DEEPEST_KEY} deep")
-                if len(part) > self.nodes:
+                self.nodes -= len(part)
+                if self.nodes < 0:
                     raise InertError("it has more parts than allowed")
                 waiting.extend([(inner, depth + 1) for inner in part])
-            elif isinstance(part, int):
-                self.take_nodes(part.bit_length() >> 9)
-            elif isinstance(part, str | bytes):
-                self.take_nodes(len(part) >> 6)
             elif isinstance(part, _UNHASHABLE):
-                raise InertError(f"a {type(part).__name__} cannot be part of a key")
-        return weight
+                raise InertError(f"a {type(part).__name__} cannot be a key or a member of a set")

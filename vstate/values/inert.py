@@ -1,16 +1,17 @@
 """Inert: reads a pickle without running any of it.
 
-The opcodes are interpreted here. Plain data is built as itself, and anything else becomes an `Instance` or a
-`Global` with its name. No code here imports or calls a name of the data. Reading any data ends within
-`Limits`, with a value or with an `InertError`.
+Python's own unpickler reads the opcodes, but all that finds or calls something is replaced. Plain data is
+built as itself, and anything else becomes an `Instance` or a `Global` with its name. No code here imports or
+calls a name of the data. Reading any data ends within `Limits`, with a value or with an `InertError`.
 """
 
 from __future__ import annotations
 
 import codecs
-import re
+import io
+import pickle
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar, Final
 
@@ -18,7 +19,6 @@ from vstate.plural import counted
 from vstate.values import shapes
 from vstate.values.arrays import Array
 from vstate.values.budget import Budget, InertError, Limits
-from vstate.values.hashtable import CROWDED, HashTable, add_members, make_frozenset
 from vstate.values.instance import Global, Instance, printable
 from vstate.values.opcodes import OPCODES, STOP
 from vstate.values.plain import plain
@@ -40,31 +40,41 @@ __all__ = [
 
 _OPCODE_BYTES: Final = 48  # an int, its place on the stack, and its place in a container
 _BATCH: Final = 256  # opcodes that are paid for together
+_FREE: Final = 10  # bytes of an argument, for each opcode of a batch
 _LIST_BYTES: Final = 72
 _DICT_BYTES: Final = 80
 _SET_BYTES: Final = 232
-_ENTRY_BYTES: Final = 100  # of a dict or the memo, with the slack for growth
+_ENTRY_BYTES: Final = 100  # of a memo, with the slack for growth
 _SHARED_BYTES: Final = 160  # of an id in two sets
 _MOST_DIGITS: Final = 4300  # Python's own limit; parsing takes quadratic time
-_SHORT: Final = 64  # characters; shorter keys cost nothing extra
-_LONG: Final = 2**20  # bytes; longer texts are decoded without a copy
-_LAST_PROTOCOL: Final = 5
-_INT: Final = struct.Struct("<i")
-_FLOAT: Final = struct.Struct(">d")
-_ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|\n|.)", re.DOTALL)
-_ESCAPES: Final = {
-    b"a": b"\a",
-    b"b": b"\b",
-    b"f": b"\f",
-    b"n": b"\n",
-    b"r": b"\r",
-    b"t": b"\t",
-    b"v": b"\v",
-    b"\\": b"\\",
-    b"'": b"'",
-    b'"': b'"',
-    b"\n": b"",
+
+codecs.lookup("raw-unicode-escape")  # the first lookup imports a module, and no read may do that
+
+_INHERITED: Final = (
+    b"N\x88\x89JKM\x8a\x8bGSTUVBC\x8e"  # None, bools, numbers, texts and bytes
+    b"]}\x8f)lt\x85\x87"  # empty containers, lists and tuples
+    b"(1ghjpqr\x94\x97\x80"  # marks, the memo, buffers, the protocol
+    b"c\x93\x82\x83\x84ioPQ"  # names and calls, by methods that are replaced
+)
+"""The opcodes that Python's unpickler handles."""
+
+_COSTS: Final = {
+    "MARK": 180,
+    "EMPTY_LIST": _LIST_BYTES,
+    "EMPTY_DICT": _DICT_BYTES,
+    "EMPTY_SET": _SET_BYTES,
+    "LIST": _LIST_BYTES,
+    "DICT": _DICT_BYTES,
+    "TUPLE": _LIST_BYTES,
+    "TUPLE1": _LIST_BYTES,
+    "TUPLE2": _LIST_BYTES,
+    "TUPLE3": _LIST_BYTES,
+    "FROZENSET": _SET_BYTES,
+    "SHORT_BINUNICODE": 56,
+    "BYTEARRAY8": _LIST_BYTES,
+    "READONLY_BUFFER": 200,
 }
+"""The bytes that an opcode takes besides `_OPCODE_BYTES`, and besides the bytes of its argument."""
 
 
 def read(
@@ -77,20 +87,7 @@ def read(
     `buffers` are the out-of-band buffers in order. Raises InertError, and nothing else, when the data is
     malformed, cut short, or larger than `limits` allow.
     """
-    return _run(Machine(data, buffers, limits or Limits()))
-
-
-def _run(machine: Machine) -> object:
-    try:
-        return machine.run()
-    except InertError as error:
-        reason = error.reason
-    except (IndexError, struct.error):
-        reason = "it ends too early"
-    except (MemoryError, RecursionError):
-        reason = "it needs more memory than there is"
-    # Raised outside the handlers: as the context, the first error would keep all values in memory.
-    raise InertError(reason, offset=machine.at)
+    return Machine(data, buffers, limits or Limits()).result()
 
 
 def names(
@@ -102,16 +99,44 @@ def names(
     no bytes. Raises InertError.
     """
     machine = Machine(data, buffers, limits or Limits())
-    _run(machine)
+    machine.result()
     return machine.budget.names
 
 
-Handlers = list[Callable[[Any], None] | None]
-"""A function of the machine for each opcode; None for the codes that are none, and for STOP."""
+Handlers = list[Callable[[Any], None]]
+"""A function of the machine for each opcode."""
+
+_Unpickler: Any = pickle._Unpickler  # typeshed does not know its methods
 
 
-class Machine:
-    """Pickle's virtual machine: a stack with marks, a memo, and a position in the data."""
+class _Memo(list[object]):
+    """The memo of a machine, which learns of the containers that are recalled."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._scattered: dict[str, object] = {}
+        """Entries out of order. By text: a forger cannot choose the hash of a text."""
+
+    def __getitem__(self, index: Any) -> object:  # type: ignore[override]  # no slices
+        value = list.__getitem__(self, index) if 0 <= index < len(self) else self._scattered[str(index)]
+        self._machine.share(value)
+        return value
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if index == len(self):
+            self.append(value)
+        elif index < len(self):
+            list.__setitem__(self, index, value)
+        else:
+            self._machine.budget.take_bytes(_ENTRY_BYTES)
+            self._scattered[str(index)] = value
+
+
+class Machine(_Unpickler):  # type: ignore[misc]
+    """Python's unpickler, but what finds or calls something is replaced: no code of the data runs.
+
+    It has only the handlers of `_INHERITED`, and its own. So an opcode of a later Python is refused.
+    """
 
     handlers: ClassVar[Handlers]
     shows_serialized: ClassVar[bool] = True
@@ -121,168 +146,131 @@ class Machine:
         self, data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits
     ) -> None:
         self.data = data
-        self.at = 0
-        self.stack: list[object] = []
-        self.marks: list[int] = []
-        self.floor = 0
-        """The height of the stack at the last mark; no opcode may take a value below it."""
-        self.memo: list[object] = []
-        self.scattered: dict[str, object] = {}
-        """Memo entries out of order. By text: a forger cannot choose the hash of a text."""
+        self.file = io.BytesIO(data)
+        super().__init__(self.file, buffers=buffers)
+        self.read, self.readline = self.file.read, self._line
+        self.metastack: list[list[Any]] = []
+        self.stack: list[Any] = []
+        self.append = self.stack.append
+        self.memo = _Memo(self)
         self.shared: set[int] = set()
         """The ids of containers that were recalled from the memo: several parents may hold them."""
-        self.hashes: dict[int, dict[str, int]] = {}
-        """How often each hash occurs, by the id of a dict or set whose hashes a forger can choose."""
-        self.tables: dict[int, HashTable] = {}
-        """The models of the dicts and sets with many such keys, by their ids."""
-        self.buffers = iter(buffers)
         self.limits = limits
         self.budget = Budget(limits)
 
-    def run(self) -> object:
-        data = self.data
-        handlers = self.handlers
-        left = self.limits.nodes
-        while left > 0:
-            for _ in range(min(left, _BATCH)):
-                opcode = data[self.at]
-                if opcode == STOP:
-                    value = self.pop()
+    @property
+    def at(self) -> int:
+        """The place in the data."""
+        return self.file.tell()
+
+    def result(self) -> object:
+        """The value; InertError."""
+        try:
+            return self._run()
+        except InertError as error:
+            reason = error.reason
+        except (IndexError, struct.error):
+            reason = "it ends too early, or takes more from the stack than there is"
+        except (MemoryError, RecursionError):
+            reason = "it needs more memory than there is"
+        except (pickle.UnpicklingError, ValueError, KeyError) as error:
+            reason = printable(str(error))
+        # Raised outside the handlers: as the context, the first error would keep all values in memory.
+        raise InertError(reason, offset=self.at)
+
+    def _run(self) -> object:
+        read, handlers, costs, budget = self.file.read, self.handlers, _ALL_COSTS, self.budget
+        while budget.nodes > 0:
+            began, cost = self.at, 0
+            for _ in range(min(budget.nodes, _BATCH)):
+                code = read(1)[0]
+                if code == STOP:
+                    value = self.stack.pop()
+                    budget.take_bytes(max(self.at - began - _FREE * _BATCH, 0))
                     self.check_depth(value)
                     return value
-                handler = handlers[opcode]
-                if handler is None:
-                    raise InertError(f"0x{opcode:02x} is not an opcode")
-                self.at += 1
-                handler(self)
-            left -= _BATCH
+                cost += costs[code]
+                handlers[code](self)
+            budget.nodes -= _BATCH
             # Paid after the batch: a small pickle pays for none.
-            self.budget.take_bytes(_BATCH * _OPCODE_BYTES)
+            budget.take_bytes(cost + max(self.at - began - _FREE * _BATCH, 0))
         raise InertError("it has more parts than allowed")
 
     # --- the data
 
-    def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
-        end = self.at + count
-        if end > len(self.data):
-            raise InertError(f"{counted(count, 'byte')} should follow, but it ends before")
-        taken = self.data[self.at : end]
-        self.at = end
-        return taken
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "little")
-
-    def length(self, size: int) -> int:
-        """A length, itself of `size` bytes, checked against the rest of the data, and paid for."""
-        length = self.number(size)
-        if length > len(self.data) - self.at:
-            raise InertError(f"{counted(length, 'byte')} should follow, but it ends before")
-        self.budget.take_bytes(length)
-        return length
-
-    def counted(self, size: int) -> bytes:
-        """Bytes behind their length."""
-        return self.take(self.length(size))
-
-    def text(self, size: int) -> str:
-        """UTF-8 behind its length."""
-        start = self.at + size
-        raw: bytes | memoryview = self.counted(size)
-        if not raw.isascii():  # type: ignore[union-attr]  # still bytes
-            # One wide character makes every character of the text take four bytes.
-            self.budget.take_bytes(3 * len(raw))
-        if len(raw) > _LONG:
-            raw = memoryview(self.data)[start : self.at]
-        try:
-            return str(raw, "utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            raise InertError("a text is not UTF-8") from None
-
-    def line(self) -> bytes:
-        end = self.data.find(b"\n", self.at)
-        if end < 0:
+    def _line(self) -> bytes:
+        line = self.file.readline()
+        if not line.endswith(b"\n"):
             raise InertError("a line does not end")
-        line = self.data[self.at : end]
-        self.budget.take_bytes(len(line))
-        self.at = end + 1
+        self.budget.take_bytes(4 * len(line))
         return line
 
-    def name(self) -> str:
-        try:
-            return self.line().decode("utf-8")
-        except UnicodeDecodeError:
-            raise InertError("a name is not UTF-8") from None
+    def _number(self, load: Callable[[Any], None]) -> None:
+        if self.data.find(b"\n", self.at, self.at + _MOST_DIGITS) < 0:
+            raise InertError("a number does not end, or has too many digits")
+        load(self)
 
-    # --- the stack
+    def load_int(self) -> None:
+        self._number(_Unpickler.load_int)
 
-    def pop(self) -> object:
-        if len(self.stack) <= self.floor:
-            raise InertError("it takes more from the stack than there is")
-        return self.stack.pop()
+    def load_long(self) -> None:
+        self._number(_Unpickler.load_long)
 
-    def top(self) -> object:
-        if len(self.stack) <= self.floor:
-            raise InertError("it takes more from the stack than there is")
-        return self.stack[-1]
+    def load_float(self) -> None:
+        self._number(_Unpickler.load_float)
 
-    def pop_to_mark(self) -> list[object]:
-        if not self.marks:
-            raise InertError("it looks for a mark that is not there")
-        start = self.marks.pop()
-        taken = self.stack[start:]
-        del self.stack[start:]
-        self.floor = self.marks[-1] if self.marks else 0
-        return taken
+    def length(self, size: int) -> int:
+        """A length, itself of `size` bytes, checked against the rest of the data."""
+        length = int.from_bytes(self.file.read(size), "little")
+        if length > len(self.data) - self.at:
+            raise InertError(f"{counted(length, 'byte')} should follow, but it ends before")
+        return length
 
-    def push_global(self, module: str, name: str) -> None:
-        self.stack.append(shapes.make_global(module, name, self.budget))
+    def load_frame(self) -> None:
+        self.length(8)
 
-    def remember(self, index: int) -> None:
-        if len(self.stack) <= self.floor:
-            raise InertError("it takes more from the stack than there is")
-        value = self.stack[-1]
-        if index == len(self.memo):
-            self.memo.append(value)
-        elif index < len(self.memo):
-            self.memo[index] = value
-        else:
-            self.budget.take_bytes(_ENTRY_BYTES)
-            self.scattered[str(index)] = value
+    def _text(self, length: int) -> None:
+        raw = self.file.read(length)
+        if not raw.isascii():
+            # One wide character makes every character of the text take four bytes.
+            self.budget.take_bytes(3 * length)
+        self.append(str(raw, "utf-8", "surrogatepass"))
 
-    def recall(self, index: int) -> None:
-        if index < len(self.memo):
-            value = self.memo[index]
-        elif (text := str(index)) in self.scattered:
-            value = self.scattered[text]
-        else:
-            raise InertError(f"it recalls {index}, which it never stored")
-        if type(value) in _CONTAINERS:
-            self.share(value)
-        self.stack.append(value)
+    def load_short_binunicode(self) -> None:
+        self._text(self.file.read(1)[0])
 
-    def share(self, value: object) -> None:
-        if id(value) not in self.shared:
-            self.budget.take_bytes(_SHARED_BYTES)
-            self.shared.add(id(value))
+    def load_binunicode(self) -> None:
+        self._text(self.length(4))
+
+    def load_binunicode8(self) -> None:
+        self._text(self.length(8))
+
+    def _decode_string(self, raw: bytes) -> str | bytes:
+        """A str of Python 2, which held text or bytes: text if it is ASCII."""
+        return raw.decode("ascii") if raw.isascii() else raw
+
+    def load_bytearray8(self) -> None:
+        made = bytearray(self.length(8))
+        self.file.readinto(made)
+        self.append(made)
+
+    def load_readonly_buffer(self) -> None:
+        buffer = self.stack[-1]
+        if isinstance(buffer, bytearray | memoryview):
+            self.stack[-1] = memoryview(buffer).toreadonly()
+        elif not isinstance(buffer, bytes):
+            raise InertError(f"a {type(buffer).__name__} is in the place of a buffer")
 
     # --- containers
 
-    def put(self, container: dict[object, object], pairs: Iterable[tuple[object, object]]) -> None:
-        budget = self.budget
-        table = self.tables.get(id(container))
-        for key, value in pairs:
-            if type(key) is not str or len(key) > _SHORT:
-                budget.take_key(key, self.hashes.setdefault(id(container), {}))
-                if table is None and len(container) >= CROWDED:
-                    table = self.tables[id(container)] = HashTable(container, budget)
-            budget.take_bytes(_ENTRY_BYTES)
-            if table is not None:
-                table.expect(key)
-            container[key] = value
+    def share(self, value: object) -> None:
+        """Several parents may hold the value."""
+        if type(value) in _CONTAINERS and id(value) not in self.shared:
+            self.budget.take_bytes(_SHARED_BYTES)
+            self.shared.add(id(value))
 
     def set_items(self, target: object, flat: list[object]) -> None:
+        """Put keys and values, by turns, into the target."""
         if len(flat) % 2:
             raise InertError("a key has no value")
         if isinstance(target, Instance):
@@ -292,9 +280,10 @@ class Machine:
             target = target.entries
         if not isinstance(target, dict):
             raise InertError(f"it puts entries into a {type(target).__name__}")
-        self.put(target, zip(flat[::2], flat[1::2], strict=True))
+        self.budget.put(target, zip(flat[::2], flat[1::2], strict=True))
 
     def extend(self, target: object, items: list[object]) -> None:
+        """Put items at the end of the target."""
         if isinstance(target, Instance):
             if target.items is None:
                 target.items = []
@@ -330,350 +319,118 @@ class Machine:
             if len(path) > self.limits.depth + 1:
                 raise InertError(f"its containers are nested more than {self.limits.depth} deep")
 
-    # --- one method for each opcode, by its name
+    def load_dup(self) -> None:
+        self.share(self.stack[-1])
+        self.append(self.stack[-1])
 
-    def op_mark(self) -> None:
-        self.floor = len(self.stack)
-        self.marks.append(self.floor)
-
-    def op_pop(self) -> None:
-        if self.marks and self.floor == len(self.stack):
-            self.pop_to_mark()
-            return
-        value = self.pop()
-        if isinstance(value, Instance) and value.called:
-            shapes.set_state(value, self.budget)
-
-    def op_pop_mark(self) -> None:
-        self.pop_to_mark()
-
-    def op_dup(self) -> None:
-        value = self.top()
-        if type(value) in _CONTAINERS:
-            self.share(value)
-        self.stack.append(value)
-
-    def op_proto(self) -> None:
-        protocol = self.number(1)
-        if protocol > _LAST_PROTOCOL:
-            raise InertError(f"it has the unknown protocol {protocol}")
-
-    def op_frame(self) -> None:
-        length = self.number(8)
-        if length > len(self.data) - self.at:
-            raise InertError(f"a frame of {counted(length, 'byte')} should follow, but it ends before")
-
-    def op_none(self) -> None:
-        self.stack.append(None)
-
-    def op_newtrue(self) -> None:
-        self.stack.append(True)
-
-    def op_newfalse(self) -> None:
-        self.stack.append(False)
-
-    def op_int(self) -> None:
-        line = self.digits()
-        # Protocols 0 and 1 write bools like this.
-        self.stack.append(line == b"01" if line in (b"00", b"01") else _decimal(line))
-
-    def op_long(self) -> None:
-        self.stack.append(_decimal(self.digits().removesuffix(b"L")))
-
-    def digits(self) -> bytes:
-        line = self.line()
-        self.budget.take_nodes(len(line) >> 4)
-        return line
-
-    def op_binint(self) -> None:
-        self.stack.append(_INT.unpack_from(self.data, self.at)[0])
-        self.at += 4
-
-    def op_binint1(self) -> None:
-        self.stack.append(self.data[self.at])
-        self.at += 1
-
-    def op_binint2(self) -> None:
-        self.stack.append(self.number(2))
-
-    def op_long1(self) -> None:
-        self.stack.append(int.from_bytes(self.counted(1), "little", signed=True))
-
-    def op_long4(self) -> None:
-        raw = self.counted(4)
-        self.budget.take_bytes(len(raw) + len(raw) // 8)
-        self.stack.append(int.from_bytes(raw, "little", signed=True))
-
-    def op_float(self) -> None:
-        line = self.line()
-        try:
-            if len(line) > _MOST_DIGITS:
-                raise ValueError
-            self.stack.append(float(line))
-        except ValueError:
-            raise InertError("a float is malformed") from None
-
-    def op_binfloat(self) -> None:
-        self.stack.append(_FLOAT.unpack_from(self.data, self.at)[0])
-        self.at += 8
-
-    def op_string(self) -> None:
-        line = self.line().strip()
-        self.budget.take_bytes(2 * len(line))
-        if len(line) < 2 or line[0] != line[-1] or line[:1] not in (b"'", b'"'):
-            raise InertError("a string has no quotes")
-        escapes = line.count(b"\\")
-        self.budget.take_nodes(escapes)
-        self.budget.take_bytes(100 * escapes)
-        self.stack.append(self.python2(_ESCAPE.sub(_unescaped, line[1:-1])))
-
-    def op_binstring(self) -> None:
-        self.stack.append(self.python2(self.counted(4)))
-
-    def op_short_binstring(self) -> None:
-        self.stack.append(self.python2(self.counted(1)))
-
-    def python2(self, raw: bytes) -> str | bytes:
-        """A str of Python 2, which held text or bytes: text if it is ASCII."""
-        if not raw.isascii():
-            return raw
-        self.budget.take_bytes(len(raw))
-        return raw.decode("ascii")
-
-    def op_unicode(self) -> None:
-        line = self.line()
-        self.budget.take_bytes(4 * len(line))
-        try:
-            # Not by the codec's name: the lookup would import a module.
-            self.stack.append(codecs.raw_unicode_escape_decode(line, "strict")[0])
-        except UnicodeDecodeError:
-            raise InertError("a text has a malformed escape") from None
-
-    def op_short_binunicode(self) -> None:
-        # text(1), inlined: this is the most frequent opcode by far.
-        start = self.at + 1
-        end = start + self.data[self.at]
-        raw = self.data[start:end]
-        if end > len(self.data):
-            raise InertError("a text should follow, but it ends before")
-        try:
-            text = raw.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            raise InertError("a text is not UTF-8") from None
-        self.budget.take_bytes(text.__sizeof__())
-        self.stack.append(text)
-        self.at = end
-
-    def op_binunicode(self) -> None:
-        self.stack.append(self.text(4))
-
-    def op_binunicode8(self) -> None:
-        self.stack.append(self.text(8))
-
-    def op_binbytes(self) -> None:
-        self.stack.append(self.counted(4))
-
-    def op_short_binbytes(self) -> None:
-        self.stack.append(self.counted(1))
-
-    def op_binbytes8(self) -> None:
-        self.stack.append(self.counted(8))
-
-    def op_bytearray8(self) -> None:
-        self.budget.take_bytes(_LIST_BYTES)
-        length = self.length(8)
-        self.stack.append(bytearray(memoryview(self.data)[self.at : self.at + length]))
-        self.at += length
-
-    def op_next_buffer(self) -> None:
-        buffer = next(self.buffers, None)
-        if buffer is None:
-            raise InertError("it has more out-of-band buffers than were given")
-        self.stack.append(buffer)
-
-    def op_readonly_buffer(self) -> None:
-        buffer = self.top()
-        if isinstance(buffer, bytearray | memoryview):
-            self.budget.take_bytes(200)
-            self.stack[-1] = memoryview(buffer).toreadonly()
-        elif not isinstance(buffer, bytes):
-            raise InertError(f"a {type(buffer).__name__} is in the place of a buffer")
-
-    def op_empty_list(self) -> None:
-        self.budget.take_bytes(_LIST_BYTES)
-        self.stack.append([])
-
-    def op_empty_dict(self) -> None:
-        self.budget.take_bytes(_DICT_BYTES)
-        self.stack.append({})
-
-    def op_empty_set(self) -> None:
-        self.budget.take_bytes(_SET_BYTES)
-        self.stack.append(set())
-
-    def op_empty_tuple(self) -> None:
-        self.stack.append(())
-
-    def op_list(self) -> None:
-        self.budget.take_bytes(_LIST_BYTES)
-        self.stack.append(self.pop_to_mark())
-
-    def op_dict(self) -> None:
-        flat = self.pop_to_mark()
-        self.op_empty_dict()
+    def load_dict(self) -> None:
+        flat = self.pop_mark()
+        self.append({})
         self.set_items(self.stack[-1], flat)
 
-    def op_tuple(self) -> None:
-        self.budget.take_bytes(_LIST_BYTES)
-        self.stack.append(tuple(self.pop_to_mark()))
-
-    def op_tuple1(self) -> None:
-        self.budget.take_bytes(_LIST_BYTES)
-        self.stack.append((self.pop(),))
-
-    def op_tuple2(self) -> None:
-        self.budget.take_bytes(_LIST_BYTES)
-        second, first = self.pop(), self.pop()
+    def load_tuple2(self) -> None:
+        second, first = self.stack.pop(), self.stack.pop()
         if type(first) is str and first in KINDS and type(second) is bytes and self.shows_serialized:
-            self.stack.append(read_serialized(first, second, self.budget))
-            return
-        self.stack.append((first, second))
+            self.append(read_serialized(first, second, self.budget))
+        else:
+            self.append((first, second))
 
-    def op_tuple3(self) -> None:
-        self.budget.take_bytes(_LIST_BYTES)
-        third, second, first = self.pop(), self.pop(), self.pop()
-        self.stack.append((first, second, third))
+    def load_frozenset(self) -> None:
+        made: set[object] = set()
+        self.budget.add(made, self.pop_mark())
+        self.append(frozenset(made))
 
-    def op_frozenset(self) -> None:
-        self.stack.append(make_frozenset(self.pop_to_mark(), self.budget))
-
-    def op_append(self) -> None:
-        item = self.pop()
-        target = self.top()
+    def load_append(self) -> None:
+        item, target = self.stack.pop(), self.stack[-1]
         if type(target) is list:
             target.append(item)
         else:
             self.extend(target, [item])
 
-    def op_appends(self) -> None:
-        items = self.pop_to_mark()
-        self.extend(self.top(), items)
+    def load_appends(self) -> None:
+        items = self.pop_mark()
+        self.extend(self.stack[-1], items)
 
-    def op_setitem(self) -> None:
-        value, key = self.pop(), self.pop()
-        self.set_items(self.top(), [key, value])
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.set_items(self.stack[-1], [key, value])
 
-    def op_setitems(self) -> None:
-        flat = self.pop_to_mark()
-        self.set_items(self.top(), flat)
+    def load_setitems(self) -> None:
+        flat = self.pop_mark()
+        self.set_items(self.stack[-1], flat)
 
-    def op_additems(self) -> None:
-        members = self.pop_to_mark()
-        target = self.top()
-        if not isinstance(target, set):
+    def load_additems(self) -> None:
+        members, target = self.pop_mark(), self.stack[-1]
+        if isinstance(target, set):
+            self.budget.add(target, members)
+        else:
             self.extend(target, members)
-            return
-        hashes = self.hashes.setdefault(id(target), {})
-        table = add_members(target, members, self.budget, hashes, self.tables.get(id(target)))
-        if table is not None:
-            self.tables[id(target)] = table
 
-    def op_get(self) -> None:
-        self.recall(_index(self.line()))
+    # --- names and calls
 
-    def op_binget(self) -> None:
-        index = self.data[self.at]
-        self.at += 1
-        self.recall(index)
+    def find_class(self, module: str, name: str) -> object:
+        """The stand-in for a class or function."""
+        return shapes.make_global(module, name, self.budget)
 
-    def op_long_binget(self) -> None:
-        self.recall(self.number(4))
-
-    def op_put(self) -> None:
-        self.remember(_index(self.line()))
-
-    def op_binput(self) -> None:
-        self.remember(self.number(1))
-
-    def op_long_binput(self) -> None:
-        self.remember(self.number(4))
-
-    def op_memoize(self) -> None:
-        self.remember(len(self.memo) + len(self.scattered))
-
-    def op_global(self) -> None:
-        module = self.name()
-        self.push_global(module, self.name())
-
-    def op_stack_global(self) -> None:
-        name, module = self.pop(), self.pop()
-        if not isinstance(name, str) or not isinstance(module, str):
-            raise InertError("the name of a global is not a text")
-        self.push_global(module, name)
-
-    def op_ext1(self) -> None:
-        self.extension(1)
-
-    def op_ext2(self) -> None:
-        self.extension(2)
-
-    def op_ext4(self) -> None:
-        self.extension(4)
-
-    def extension(self, size: int) -> None:
-        code = int.from_bytes(self.take(size), "little", signed=size == 4)
+    def get_extension(self, code: int) -> None:
+        """Push the stand-in for a class with a short code."""
         if code <= 0:
             raise InertError(f"{code} is not an extension code")
-        self.push_global("copyreg", f"extension_{code}")
+        self.append(self.find_class("copyreg", f"extension_{code}"))
 
-    def op_reduce(self) -> None:
-        args, function = self.pop(), self.pop()
-        self.stack.append(shapes.call(function, args, self.budget))
+    def persistent_load(self, id: object) -> object:
+        """The stand-in for an object that is stored elsewhere."""
+        return shapes.call(self.find_class("pickle", "persistent_load"), (id,), self.budget)
 
-    def op_newobj(self) -> None:
-        args, cls = self.pop(), self.pop()
-        self.stack.append(shapes.new(cls, args, None, self.budget))
+    def _instantiate(self, function: object, args: list[object]) -> None:
+        self.append(shapes.call(function, tuple(args), self.budget))
 
-    def op_newobj_ex(self) -> None:
-        kwargs, args, cls = self.pop(), self.pop(), self.pop()
-        self.stack.append(shapes.new(cls, args, kwargs, self.budget))
+    def load_pop(self) -> None:
+        if not self.stack:
+            self.pop_mark()
+            return
+        value = self.stack.pop()
+        if isinstance(value, Instance) and value.called:
+            shapes.set_state(value, self.budget)
 
-    def op_inst(self) -> None:
-        module = self.name()
-        self.push_global(module, self.name())
-        function = self.stack.pop()
-        self.stack.append(shapes.call(function, tuple(self.pop_to_mark()), self.budget))
+    def load_reduce(self) -> None:
+        args, function = self.stack.pop(), self.stack.pop()
+        self.append(shapes.call(function, args, self.budget))
 
-    def op_obj(self) -> None:
-        parts = self.pop_to_mark()
-        if not parts:
-            raise InertError("an object has no class")
-        self.stack.append(shapes.call(parts[0], tuple(parts[1:]), self.budget))
+    def load_newobj(self) -> None:
+        args, cls = self.stack.pop(), self.stack.pop()
+        self.append(shapes.new(cls, args, None, self.budget))
 
-    def op_build(self) -> None:
-        state = self.pop()
-        shapes.build(self.top(), state, self.budget)
+    def load_newobj_ex(self) -> None:
+        kwargs, args, cls = self.stack.pop(), self.stack.pop(), self.stack.pop()
+        self.append(shapes.new(cls, args, kwargs, self.budget))
 
-    def op_persid(self) -> None:
-        self.persistent(self.name())
-
-    def op_binpersid(self) -> None:
-        self.persistent(self.pop())
-
-    def persistent(self, id: object) -> None:
-        self.push_global("pickle", "persistent_load")
-        self.stack.append(shapes.call(self.stack.pop(), (id,), self.budget))
+    def load_build(self) -> None:
+        state = self.stack.pop()
+        shapes.build(self.stack[-1], state, self.budget)
 
 
 _CONTAINERS: Final = frozenset({list, tuple, dict, set, frozenset, Instance, Array, Global})
 
 
+_ALL_COSTS: Final = [
+    _OPCODE_BYTES + (_COSTS.get(OPCODES[code].name, 0) if code in OPCODES else 0) for code in range(256)
+]
+
+
 def handlers_of(machine: type[Machine]) -> Handlers:
-    """The method of a kind of machine for each opcode."""
-    return [
-        getattr(machine, f"op_{OPCODES[code].name.lower()}") if code in OPCODES and code != STOP else None
-        for code in range(256)
-    ]
+    """The function of a kind of machine for each opcode."""
+
+    def unknown(machine: Machine) -> None:
+        raise InertError(f"0x{machine.data[machine.at - 1]:02x} is not an opcode")
+
+    own = {name for kind in machine.__mro__ if issubclass(kind, Machine) for name in vars(kind)}
+    found: Handlers = [unknown] * 256
+    for code in OPCODES:
+        name = _Unpickler.dispatch[code].__name__
+        if name in own or code in _INHERITED:
+            found[code] = getattr(machine, name)
+    return found
 
 
 Machine.handlers = handlers_of(Machine)
@@ -697,28 +454,3 @@ def _size(container: object) -> int:
         return len(container.fields) + 1
     assert isinstance(container, list | tuple | dict | set | frozenset)
     return len(container) + 1
-
-
-def _decimal(text: bytes) -> int:
-    digits = text[1:] if text[:1] in (b"-", b"+") else text
-    if not digits.isdigit() or len(digits) > _MOST_DIGITS:
-        raise InertError("an int is malformed or has too many digits")
-    try:
-        return int(text)
-    except ValueError:
-        raise InertError("an int has more digits than this Python allows") from None
-
-
-def _index(text: bytes) -> int:
-    if not text.isdigit() or len(text) > 10:
-        raise InertError("a memo index is malformed")
-    return int(text)
-
-
-def _unescaped(match: re.Match[bytes]) -> bytes:
-    code = match[1]
-    if code[:1] == b"x" and len(code) == 3:
-        return bytes([int(code[1:], 16)])
-    if code.isdigit() and code[:1] < b"8":
-        return bytes([int(code, 8) & 0xFF])
-    return _ESCAPES.get(code, b"\\" + code)

@@ -131,14 +131,9 @@ def read(
     Raises InertError as `inert.read` does, and for a pickle that cannot be written again from its Recipes.
     """
     machine = _Reader(data, buffers, limits)
-    try:
-        value = machine.run()
-        # A long bytearray is its buffer alone.
-        return bytearray(value) if isinstance(value, pickle.PickleBuffer) else value, machine.is_plain
-    except InertError as error:
-        raise InertError(error.reason, offset=machine.at) from None
-    except (IndexError, MemoryError, RecursionError) as error:
-        raise InertError(f"{type(error).__name__}: {error}", offset=machine.at) from None
+    value = machine.result()
+    # A long bytearray is its buffer alone.
+    return bytearray(value) if isinstance(value, pickle.PickleBuffer) else value, machine.is_plain
 
 
 class _Reader(Machine):
@@ -150,20 +145,21 @@ class _Reader(Machine):
 
     def make(self, opcode: bytes, *operands: object) -> None:
         self.budget.take_bytes(_RECIPE_BYTES)
-        self.stack.append(Recipe(opcode, operands))
+        self.append(Recipe(opcode, operands))
 
-    def push_global(self, module: str, name: str) -> None:
+    def find_class(self, module: str, name: str) -> object:
+        """The name alone."""
         self.budget.take_bytes(_RECIPE_BYTES)
-        self.stack.append(Name(module, name))
         self.is_plain = False
+        return Name(module, name)
 
-    def op_reduce(self) -> None:
-        args, function = self.pop(), self.pop()
+    def load_reduce(self) -> None:
+        args, function = self.stack.pop(), self.stack.pop()
         plain = self.plain(function, args)
         if plain is None:
             self.make(_REDUCE, function, args)
         else:
-            self.stack.append(plain)
+            self.append(plain)
 
     def plain(self, function: object, args: object) -> object:
         """The number or time that a call makes; None for any other call."""
@@ -183,88 +179,84 @@ class _Reader(Machine):
                 return None if args[0].endswith("/0") else Fraction(args[0])
         return None
 
-    def op_newobj(self) -> None:
-        args, cls = self.pop(), self.pop()
+    def load_newobj(self) -> None:
+        args, cls = self.stack.pop(), self.stack.pop()
         self.make(_NEWOBJ, cls, args)
 
-    def op_newobj_ex(self) -> None:
-        kwargs, args, cls = self.pop(), self.pop(), self.pop()
+    def load_newobj_ex(self) -> None:
+        kwargs, args, cls = self.stack.pop(), self.stack.pop(), self.stack.pop()
         self.make(_NEWOBJ_EX, cls, args, kwargs)
 
-    def op_build(self) -> None:
-        state = self.pop()
-        self.recipe(self.top()).add(_BUILD, state)
+    def load_build(self) -> None:
+        state = self.stack.pop()
+        self.recipe(self.stack[-1]).add(_BUILD, state)
 
-    def op_pop(self) -> None:
-        value = self.stack[-1] if len(self.stack) > self.floor else None
+    def load_pop(self) -> None:
+        value = self.stack[-1] if self.stack else None
         if isinstance(value, Recipe):
             opcode, operands = value.steps[0]
             args = operands[1]
             if opcode != _REDUCE or not isinstance(args, tuple) or not args:
                 raise InertError("it drops an object that it made")
             self.recipe(args[0]).add(pickle.POP, *operands)
-        super().op_pop()
+        super().load_pop()
 
     def extend(self, target: object, items: list[object]) -> None:
+        """Put items at the end of the target."""
         if isinstance(target, Recipe):
             target.add(_APPENDS, *items)
         else:
             super().extend(target, items)
 
     def set_items(self, target: object, flat: list[object]) -> None:
+        """Put keys and values, by turns, into the target."""
         if isinstance(target, Recipe):
             target.add(_SETITEMS, *flat)
-            return
-        for key in flat[::2]:
-            self.require_plain_key(key)
-        super().set_items(target, flat)
+        else:
+            self.require_plain_keys(flat[::2])
+            super().set_items(target, flat)
 
-    def op_additems(self) -> None:
-        mark = self.marks[-1] if self.marks else 0
-        target = self.stack[mark - 1] if 0 < mark <= len(self.stack) else None
+    def load_additems(self) -> None:
+        target = self.metastack[-1][-1]
         if isinstance(target, Recipe):
-            target.add(_ADDITEMS, *self.pop_to_mark())
-            return
-        for member in self.stack[mark:]:
-            self.require_plain_key(member)
-        super().op_additems()
+            target.add(_ADDITEMS, *self.pop_mark())
+        else:
+            self.require_plain_keys(self.stack)
+            super().load_additems()
 
-    def op_frozenset(self) -> None:
-        for member in self.stack[self.marks[-1] if self.marks else 0 :]:
-            self.require_plain_key(member)
-        super().op_frozenset()
+    def load_frozenset(self) -> None:
+        self.require_plain_keys(self.stack)
+        super().load_frozenset()
 
-    def op_next_buffer(self) -> None:
-        super().op_next_buffer()
+    def load_next_buffer(self) -> None:
+        super().load_next_buffer()
         raw = self.stack[-1]
-        assert isinstance(raw, bytes | bytearray | memoryview)
         self.budget.take_bytes(len(raw))
         self.stack[-1] = pickle.PickleBuffer(bytearray(raw))
 
-    def op_readonly_buffer(self) -> None:
-        buffer = self.top()
+    def load_readonly_buffer(self) -> None:
+        buffer = self.stack[-1]
         if not isinstance(buffer, pickle.PickleBuffer):
             raise InertError("something else is in the place of a buffer")
         self.stack[-1] = pickle.PickleBuffer(bytes(buffer))
 
-    def op_inst(self) -> None:
+    def get_extension(self, code: int) -> None:
+        """Refused."""
         raise InertError("it was written by an old protocol")
 
-    op_obj = extension = persistent = op_inst  # type: ignore[assignment]  # none returns
+    persistent_load = _instantiate = get_extension  # type: ignore[assignment]  # none returns
 
     def recipe(self, value: object) -> Recipe:
         if not isinstance(value, Recipe):
             raise InertError(f"it changes a {type(value).__name__}, which is no object")
         return value
 
-    def require_plain_key(self, key: object) -> None:
-        """Refuse an object in a set or as a key of a dict: only its own code knows which others it equals."""
-        self.budget.take_nodes(1)
-        if isinstance(key, tuple | frozenset):
-            for part in key:
-                self.require_plain_key(part)
-        elif isinstance(key, Recipe | Name):
-            raise InertError("a set or the keys of a dict hold objects")
+    def require_plain_keys(self, keys: Sequence[object]) -> None:
+        """Refuse objects in a set or as keys of a dict: only their own code knows which others they equal."""
+        for key in keys:
+            for part in self.budget.parts_of_key(key):
+                if isinstance(part, Recipe | Name):
+                    raise InertError("a set or the keys of a dict hold objects")
 
 
 _Reader.handlers = handlers_of(_Reader)

@@ -78,10 +78,9 @@ def read_serialized(kind: str, data: bytes, budget: Budget) -> object:
 
     The data itself if it is malformed, or would cost more than the budget has.
     """
-    if len(data) * _BYTES_OF_ONE > budget.bytes or 2 * len(data) > budget.nodes:
+    if len(data) * _BYTES_OF_ONE > budget.bytes:
         return data
     budget.take_bytes(len(data) * _BYTES_OF_ONE)
-    budget.take_nodes(2 * len(data))
     try:
         if kind == "utf-8":
             return data.decode()
@@ -96,11 +95,8 @@ def _values(data: bytes, budget: Budget, depth: int) -> list[object]:
         raise ValueError("extensions are nested too deep")
 
     def entries(pairs: list[tuple[object, object]]) -> dict[object, object]:
-        hashes: dict[str, int] = {}
         found: dict[object, object] = {}
-        for key, value in pairs:
-            budget.take_key(key, hashes)
-            found[key] = value
+        budget.put(found, pairs)
         return found
 
     def extension(code: int, content: bytes) -> object:

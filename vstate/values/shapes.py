@@ -7,13 +7,12 @@ Global; or None for arguments that the class itself never writes, and then the c
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
 from vstate.values.arrays import Array, array_from_buffer, fill_array, scalar
 from vstate.values.budget import Budget, InertError
-from vstate.values.hashtable import make_frozenset, make_set
 from vstate.values.instance import Global, Instance
 from vstate.values.models import dicts_of_fields
 
@@ -23,6 +22,7 @@ Shape = Callable[[tuple[object, ...], Budget], object]
 
 _LONGEST_NAME: Final = 1000
 _RECORD_BYTES: Final = 300
+_SET_BYTES: Final = 200
 # Protocols 0 to 2 use the names of Python 2.
 _OLD_MODULES: Final = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
 _OLD_BUILTINS: Final = {"long": "int", "unicode": "str", "xrange": "range"}
@@ -171,7 +171,6 @@ def _give_state(instance: Instance, state: object, budget: Budget) -> None:
 
 def _names(entries: dict[object, object], budget: Budget) -> dict[str, object]:
     budget.take_bytes(100 * len(entries))
-    budget.take_nodes(len(entries))
     return {name: value for name, value in entries.items() if isinstance(name, str)}
 
 
@@ -232,8 +231,15 @@ def _set(args: tuple[object, ...], budget: Budget) -> object:
         case ():
             return set()
         case (list() | tuple() as members,):
-            return make_set(members, budget)
+            return _filled(members, budget)
     return None
+
+
+def _filled(members: Sequence[object], budget: Budget) -> set[object]:
+    budget.take_bytes(_SET_BYTES)
+    made: set[object] = set()
+    budget.add(made, members)
+    return made
 
 
 @_shape("builtins.frozenset")
@@ -242,7 +248,7 @@ def _frozenset(args: tuple[object, ...], budget: Budget) -> object:
         case ():
             return frozenset()
         case (list() | tuple() as members,):
-            return make_frozenset(members, budget)
+            return frozenset(_filled(members, budget))
     return None
 
 
@@ -295,7 +301,7 @@ def _path(kind: str) -> Shape:
     separator = "\\" if "Windows" in kind else "/"
 
     def shape(args: tuple[object, ...], budget: Budget) -> object:
-        budget.take_nodes(len(args))
+        budget.take_bytes(8 * len(args))
         parts = [part for part in args if isinstance(part, str)]
         if len(parts) != len(args):
             return None

@@ -16,7 +16,6 @@ from vstate.plural import counted
 from vstate.values.arrays import Array, Layout
 from vstate.values.arrow import MOST_CHUNKS, chunk_count, read_arrow
 from vstate.values.budget import Budget, InertError, Limits
-from vstate.values.hashtable import make_dict
 from vstate.values.instance import (
     MOST_NODES,
     Global,
@@ -161,7 +160,7 @@ def _known_table(value: object) -> Table | None:
     if table is not None:
         names = [column.name for column in table.columns]
         try:
-            make_dict(names, names, Budget(Limits()))  # a forged name may be slow or impossible to hash
+            Budget(Limits()).add(set(), names)  # a forged name may be slow or impossible to hash
         except InertError:
             return None
     return table

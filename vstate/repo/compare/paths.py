@@ -14,7 +14,6 @@ from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.tables import row_value
 from vstate.similar import similar
 from vstate.values.budget import Budget, InertError, Limits
-from vstate.values.hashtable import make_dict
 from vstate.values.inert import Array, Global, Instance
 from vstate.values.tables import Column, Table, is_table, table_of
 
@@ -201,8 +200,9 @@ def _by_label(table: Table, cells: Sequence[object]) -> dict[object, object]:
     """One thing for each row, by the labels of the rows; by number where labels repeat."""
     levels = [level.cells(0, level.rows) for level in table.labels]
     labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(len(cells))
+    entries: dict[object, object] = {}
     try:
-        entries = make_dict(labels, cells, Budget(Limits()))
+        Budget(Limits()).put(entries, zip(labels, cells, strict=True))
     except InertError:  # labels that cannot be keys, or whose hashes a forger chose
         entries = {}
     if len(entries) < len(cells):
