@@ -25,9 +25,9 @@ LIMITS = {
     "update": (206, 31),
     "read": (56, 12),
     "open": (120, 32),
-    "put": (196, 34),
-    "put_writes": (178, 33),
-    "get": (53, 14),
+    "put": (187, 34),
+    "put_writes": (169, 33),
+    "get": (52, 13),
 }
 """The most calls of an operation, and the most files that they are in."""
 

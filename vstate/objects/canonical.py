@@ -72,7 +72,13 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
         for key in value:
             if type(key) is not str:
                 raise InvalidInput(f"{where} has the key {key!r}; keys of plain data are str")
-        return {plain(key, where): plain(value[key], f"{where}[{key!r}]", depth + 1) for key in sorted(value)}
+        copy = {}
+        for key in sorted(value):
+            item = value[key]
+            if type(item) not in _ATOMS and not (type(item) is str and item.isascii()):
+                item = plain(item, f"{where}[{key!r}]", depth + 1)
+            copy[key if key.isascii() else plain(key, where)] = item
+        return copy
     if kind is list or kind is tuple:
         return [plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     raise InvalidInput(

@@ -134,7 +134,7 @@ class Journal(Generic[I]):
         Raises CorruptObject for damage, and CannotLoad for a record that is no plain data.
         """
         with self.lock:
-            while (head := self.repo.newest(self.branch)) != self.head:
+            while (head := self.repo.newest(self.branch)) is not self.head and head != self.head:
                 try:
                     self._move(head)
                 except CorruptObject:

@@ -38,16 +38,16 @@ class BranchChanges:
     """
 
     __slots__ = (
+        "_anywhere",
         "_changes",
         "_events",
-        "_expect",
-        "_expire",
         "_info",
         "_labels",
         "_message",
         "_objects",
         "base",
         "branch",
+        "expected",
         "ref",
     )
 
@@ -65,16 +65,19 @@ class BranchChanges:
         message: str = "",
         info: Mapping[str, Any] | None = None,
     ) -> None:
+        if expect is not None and not isinstance(expect, Commit) and expect != "anywhere":
+            raise TypeError(f'expect is a Commit, None or "anywhere", not {type(expect).__name__}')
         if base is not None:
-            if expect is not None and expect != "anywhere":
+            if isinstance(expect, Commit):
                 raise InvalidInput("a branch that begins at a base must not exist: leave `expect` out")
             expect = None
         self.base = base
         self.branch = check_ref_name(branch)
         self.ref = HEADS + branch
-        self._expect, self._expire, self._message, self._info = expect, expire, message, info
-        if expect is not None and expect != "anywhere" and not isinstance(expect, Commit):
-            raise TypeError(f'expect is a Commit, None or "anywhere", not {type(expect).__name__}')
+        self.expected = expect if isinstance(expect, Commit) else None
+        """The commit that the branch must be at; None if it may be anywhere, or must not exist."""
+        self._anywhere = self.expected is None and expect == "anywhere"
+        self._message, self._info = message, info
         self._events = tuple(events)
         self._labels = None if labels is None else check_labels(labels)
         self._changes, self._objects = _encode(set, expire)
@@ -83,15 +86,10 @@ class BranchChanges:
                 raise InvalidInput(f"{key!r} is both set and deleted: choose one")
             self._changes[check_state_key(key)] = None
 
-    @property
-    def expected(self) -> Commit | None:
-        """The commit that the branch must be at; None if it may be anywhere, or must not exist."""
-        return self._expect if isinstance(self._expect, Commit) else None
-
     def on(self, repo: Core, oid: ObjectId | None) -> Advance | None:
         """The changes as a commit on top of this commit, None if they change nothing; RefMoved."""
-        expect = self._expect
-        if expect != "anywhere" and oid != (expected := None if expect is None else expect.oid):
+        expected = None if self.expected is None else self.expected.oid
+        if not self._anywhere and oid != expected:
             raise repo.ref_moved(self.ref, expected)
         head = self.base if oid is None else repo.objects.commit(oid)
         if head is not None:
@@ -121,11 +119,6 @@ def commit_many(
 ) -> list[Commit | None]:
     """As `Repository.commit_many` promises."""
     changes = list(changes)
-    refs = [each.ref for each in changes]
-    needs = [each.base.oid for each in changes if each.base is not None]
-    if len(refs) > 1 and len(set(refs)) < len(refs):
-        twice = next(each.branch for each in changes if refs.count(each.ref) > 1)
-        raise InvalidInput(f"branch {twice!r} is there twice: give all of its changes at once")
     # One branch is mostly where it is expected. The transaction tests it, so it is not read first.
     expected = changes[0].expected if len(changes) == 1 else None
     if expected is not None and repo.objects.is_in_memory(expected.oid):
@@ -135,6 +128,11 @@ def commit_many(
                 return [advance.commits[-1]]
         except CorruptObject:
             pass  # gc may have removed the tree of a commit that the branch has left
+    refs = [each.ref for each in changes]
+    needs = [each.base.oid for each in changes if each.base is not None]
+    if len(set(refs)) < len(refs):
+        twice = next(each.branch for each in changes if refs.count(each.ref) > 1)
+        raise InvalidInput(f"branch {twice!r} is there twice: give all of its changes at once")
     while True:
         heads = repo.refs.read_many(refs)
         try:
