@@ -131,7 +131,8 @@ def _value(param: click.Parameter) -> str:
         return ""
     if isinstance(param.type, click.Choice):
         return f" {'|'.join(param.type.choices)}"
-    return f" {param.metavar or (param.name or '').upper()}"
+    kind = param.type.get_metavar(param, click.Context(cli))
+    return f" {param.metavar or kind or (param.name or '').upper()}"
 
 
 def _row(option: click.Option) -> str:

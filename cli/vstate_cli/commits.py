@@ -1,29 +1,39 @@
-"""Commits as lines."""
+"""Commits, and the newest branches of a store, as lines."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from rich.cells import cell_len
 
+from vstate.display import branches
 from vstate.objects.commit import Commit, Event
+from vstate.plural import counted
 from vstate.repo.names.refs import HEADS, REMOTES, Head, shown_ref
+from vstate.repo.repository import Repository
 from vstate.values.inert import preview
-from vstate_cli.output import Line, Output, local, safe
+from vstate_cli.output import Line, Output, columns, local, padded, safe
 
 CUT_OFF: Final = "the history behind it was cut off"
 
 _ARROW: Final = "HEAD -> "
 _MOST_ITEMS: Final = 8  # of info, in a line
 _LONGEST_NAME: Final = 60
+_MOST_BRANCHES: Final = 8
 
 
 def summary(commit: Commit) -> Line:
     """The abbreviated id and the subject."""
     return [(commit.short, "yellow"), f" {safe(commit.subject)}".rstrip()]
+
+
+def id_of(commit: Commit | None) -> str | None:
+    """The id of a commit, for a document."""
+    return None if commit is None else commit.id
 
 
 def decoration(refs: Sequence[str], at: str, head: Head) -> Line:
@@ -105,3 +115,29 @@ def event_line(event: Event, out: Output) -> Line:
     kind = safe(event.kind, _LONGEST_NAME)
     data = out.fit(f"  {data}", 4 + len(stamp) + cell_len(namespace) + cell_len(kind)) if data else ""
     return [(stamp, "dim"), namespace, (kind, "bold"), data]
+
+
+def overview(repo: Repository, out: Output, command: str) -> Iterator[Line]:
+    """The newest branches, one a line, and how `command` looks at one of them; nothing for an empty store.
+
+    It is for a store in which HEAD's branch has no commit, as in that of an adapter.
+    """
+    found, every = branches.newest(repo, _MOST_BRANCHES)
+    if not found:
+        return
+    head = repo.refs.head()
+    if head.commit is None:
+        yield [f"{safe(head.branch or '')} has no commit. The store has ", (branches.summary(every), "bold")]
+    width = min(max(cell_len(safe(branch.title)) for branch in found), _LONGEST_NAME)
+    for branch in found:
+        count = branch.count(repo)
+        number = f"{count}+ commits" if count == branches.MOST_COUNTED else counted(count, "commit")
+        line: Line = [
+            ("  ", ""), (padded(safe(branch.title), width), "bold green"), f"  {number:>12}  ",
+            (out.moment(branch.commit.time), "dim"), "  ",
+        ]  # fmt: skip
+        yield [*line, out.fit(safe(branch.commit.subject), columns(line))]
+    if len(every) > len(found):
+        yield [(f"  … {len(every) - len(found):,} more: vstate branch -v", "dim")]
+    command = "log -p" if command == "diff" else command  # `diff BRANCH` would compare it with HEAD
+    yield [("Look at one: ", "dim"), f"vstate {command} {shlex.quote(safe(found[0].title))}"]

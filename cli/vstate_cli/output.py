@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterable
 from datetime import datetime
@@ -15,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vstate.errors import StorageError
-from vstate_cli.pager import Pager
+from vstate_cli.progress import ProgressBar
 
 Part = str | tuple[str, str]
 """Text, alone or with its style."""
@@ -24,6 +27,10 @@ Line = list[Part]
 
 Document = dict[str, Any]
 """A JSON object."""
+
+VARIABLE: Final = "VSTATE_PAGER"
+_LESS: Final = "FRX"
+"""For less: leave after a short output, show colours, keep the output on the screen."""
 
 _LONGEST: Final = 1_000_000  # characters of a line
 _BLOCK: Final = 64 * 1024  # characters of a text that are written at a time
@@ -67,6 +74,54 @@ def padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
+class _Pager:
+    """A pager in front of standard output, started at the first text.
+
+    The pager is the command in the variable VSTATE_PAGER or PAGER, or else `less`. There is none if that
+    command is empty, `cat`, or not installed.
+    """
+
+    def __init__(self) -> None:
+        own = os.environ.get(VARIABLE)
+        command = os.environ.get("PAGER", "less") if own is None else own
+        program = command.split(maxsplit=1)[0] if command.strip() else "cat"
+        self._command = "" if program == "cat" or shutil.which(program) is None else command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stream: TextIO | None = None
+
+    def stream(self) -> TextIO:
+        """The stream to the pager; standard output if there is no pager."""
+        if self._command and self._stream is None:
+            self._start()
+        return self._stream or sys.stdout
+
+    def _start(self) -> None:
+        sys.stdout.flush()
+        # By a shell, as git does it: the variable holds a command line of the user's own.
+        self._process = subprocess.Popen(
+            self._command, shell=True, stdin=subprocess.PIPE, env={"LESS": _LESS, "LV": "-c", **os.environ}
+        )
+        assert self._process.stdin is not None
+        self._stream = io.TextIOWrapper(
+            self._process.stdin, encoding=sys.stdout.encoding, errors="backslashreplace"
+        )
+
+    def close(self) -> None:
+        """Wait until the reader leaves the pager."""
+        if self._process is None or self._stream is None:
+            return
+        try:
+            self._stream.close()
+        except BrokenPipeError:
+            pass  # the reader has left already
+        while True:
+            try:
+                self._process.wait()
+                return
+            except KeyboardInterrupt:
+                pass  # the pager handles Ctrl-C itself, and goes on
+
+
 class _Console(Console):
     """A console that leaves a reader that is gone to the command: rich itself would exit with 1."""
 
@@ -84,7 +139,7 @@ class Output:
     def __init__(self, *, paged: bool = False, stream: TextIO | None = None) -> None:
         self._own_stream = stream
         self.is_terminal = stream is None and sys.stdout.isatty()
-        self._pager = Pager() if paged and self.is_terminal else None
+        self._pager = _Pager() if paged and self.is_terminal else None
         coloured: Literal["auto", "standard"] | None = "auto" if self.is_terminal else None
         if os.environ.get("FORCE_COLOR") and coloured is None and stream is None:
             coloured = "standard"
@@ -98,6 +153,8 @@ class Output:
             highlight=False,
             emoji=False,
         )
+        self.progress = ProgressBar()
+        """Shows the progress of long work, until the next output."""
         self.short_times = self.is_terminal
         """Whether times are short, for people."""
         self.damage: StorageError | None = None
@@ -117,13 +174,15 @@ class Output:
 
     @property
     def _stream(self) -> TextIO:
+        self.progress.stop()
         if self._own_stream is not None:
             return self._own_stream
         # Opened at the first text: an error, or a progress bar before the text, needs no pager.
         return sys.stdout if self._pager is None else self._pager.stream()
 
     def close(self) -> None:
-        """Wait until the reader leaves the pager, if there is one."""
+        """Take away the bar of the progress, and wait until the reader leaves the pager."""
+        self.progress.stop()
         if self._pager is not None:
             self._pager.close()
 

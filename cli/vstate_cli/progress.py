@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 _FIRST_SHOWN_AFTER: Final = 0.5  # seconds
 _SHOWN_EVERY: Final = 0.1
 
 
 class ProgressBar:
-    """Shows the progress of the work inside `with`, once it takes long, and only on a terminal."""
+    """Shows the progress of work, once it takes long, and only on a terminal."""
 
     def __init__(self) -> None:
         self._began = self._shown = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __call__(self, step: str, count: int, total: int | None = None) -> None:
         """Show the count of a step, and its share of a known total. Cheap enough for every item."""
@@ -37,11 +33,12 @@ class ProgressBar:
             self._bar.tasks[0].total = total
             self._bar.update(self._task, description=f"{step}: {count:,}", completed=count)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """Take the bar away. The next call may show a new one."""
         if self._bar is not None:
             self._bar.stop()
+            self._bar = None
+            self._began = time.monotonic()
 
 
 def _make_bar() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -20,10 +20,10 @@ from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate.similar import similar
 from vstate.values.entry import Entry
-from vstate_cli import commits, overview
+from vstate_cli import commits
 from vstate_cli.output import Line, Output, safe
 from vstate_cli.store import open_repository
-from vstate_cli.suggestions import KEYS_FOLLOW, complete_key
+from vstate_cli.suggestions import KEY, KEYS_FOLLOW
 
 _MOST_COMPARED = 1000  # keys among which a similar name is searched
 
@@ -53,9 +53,22 @@ class Session:
         """The repository as its readers show it, for a command that also writes."""
         return self.repo if isinstance(self.repo, Shown) else Shown(self.repo)
 
+    def answer(self, document: Any, lines: Iterable[Line]) -> None:
+        """Print the result of the command: the lines, or with --json the document, an iterator by item."""
+        if not self.json:
+            self.out.lines(lines)
+        elif isinstance(document, Iterator):
+            self.out.json_array(document)
+        else:
+            self.out.json(document)
+
     def summary(self, commit: Commit) -> Line:
         """The abbreviated id of a commit, and its subject as its reader gives it."""
         return commits.summary(self.shown.resolve(commit.oid))
+
+    def is_at(self, branch: str, commit: Commit) -> Line:
+        """The commit that a branch has moved to."""
+        return [(safe(branch), "bold green"), " is at ", *self.summary(commit)]
 
     def use(self, place: str) -> None:
         """Open the store at this path or URL, which an argument of the command names."""
@@ -228,7 +241,7 @@ class Command(click.Command):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if KEYS_FOLLOW in ctx.meta:
-            return complete_key(ctx, self.params[0], incomplete)
+            return KEY.shell_complete(ctx, self.params[0], incomplete)
         return super().shell_complete(ctx, incomplete)
 
 
@@ -277,7 +290,7 @@ def command(
                     )
                 ]
                 is_bare = not words and isinstance(error, NotFound) and error.name == HEAD
-                lines = [*overview.lines(session.repo, session.out, name)] if is_bare else []
+                lines = [*commits.overview(session.repo, session.out, name)] if is_bare else []
                 if reads and (ordered := session.in_order(name, words)):
                     problem = error.message.partition("; did you mean")[0]
                     raise type(error)(problem, candidates=[ordered]) from None

@@ -1,9 +1,8 @@
-"""The names that shell completion suggests."""
+"""The kinds of words on a command line, with the names in the store that shell completion suggests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 import click
@@ -21,67 +20,96 @@ KEYS_FOLLOW = "vstate.keys_follow"
 
 _MOST = 100
 
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-"""The `shell_complete` of a click parameter: it gets the text typed so far."""
+Names = Callable[[Repository, str, Sequence[str]], Iterable[str]]
+"""The names that may complete a text, behind these words of the line."""
 
 
-def _completing(names: Callable[[Repository, str], list[str]]) -> Complete:
-    """Suggest those of the names that begin with the typed text. A store that cannot be read has none."""
+class Word(click.ParamType[str]):
+    """A word of this kind. The shell suggests the names that begin with the typed text."""
 
-    def complete(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-        is_key = KEYS_FOLLOW in context.meta or names is _keys
-        wanted = partial(_keys, words=_words(context)) if is_key else names
-        place = context.params.get("store")
-        while place is None and context.parent is not None:
-            context = context.parent
-            place = context.params.get("store")
-        try:
-            repo = open_repository(place)
-            with repo.store:
-                found = [name for name in wanted(repo, typed) if name.startswith(typed)]
-        except VStateError:
-            return []  # an error message would break the line that is being typed
-        return [CompletionItem(name) for name in found[:_MOST]]
+    def __init__(self, name: str, *names: Names) -> None:
+        self.name = name
+        self._names = names
 
-    return complete
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """The kind, for the value of an option; an argument shows its own name."""
+        return self.name if isinstance(param, click.Option) else None
 
-
-def _branches(repo: Repository, typed: str) -> list[str]:
-    return repo.branch_names()
-
-
-def _tags(repo: Repository, typed: str) -> list[str]:
-    return [*repo.refs.names(TAGS)]
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The suggestions; none from a store that cannot be read."""
+        words = _words(ctx)
+        found: list[str] = []
+        for names in (_keys,) if KEYS_FOLLOW in ctx.meta else self._names:
+            try:
+                with (repo := open_repository(_place(ctx))).store:
+                    fitting = (name for name in names(repo, incomplete, words) if name.startswith(incomplete))
+                    found += islice(fitting, _MOST)
+            except VStateError:
+                pass  # an error message would break the line that is being typed
+        return [CompletionItem(name) for name in found]
 
 
-def _remotes(repo: Repository, typed: str) -> list[str]:
-    return [*repo.remotes.list()]
+class _Branch(Word):
+    """The name of a branch, quoted where the person did not: `users/user 0` is `users/user%200`."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if value == "-" else typed_ref(value)
 
 
-def _revisions(repo: Repository, typed: str) -> list[str]:
-    start, dots, _ = typed.rpartition("..")
-    names = [*_branches(repo, typed), *_tags(repo, typed), *repo.refs.names(REMOTES), HEAD]
-    return [f"{start}{dots}{name}" for name in names]
+class Count(click.IntRange):
+    """A whole number, `N` in the help."""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "N"
 
 
-def _keys(repo: Repository, typed: str, words: Sequence[str] = ()) -> list[str]:
-    shown = Shown(repo)
-    commit = next(filter(None, (_find(shown, word) for word in (*reversed(words), HEAD))), None)
-    found = islice(shown.entries(commit.root, typed), _MOST) if commit is not None else ()
-    return [key for key, _ in found if key.isprintable()]  # the shell reads one suggestion a line
-
-
-complete_tag = _completing(_tags)
-complete_remote = _completing(_remotes)
-complete_revision = _completing(_revisions)
-complete_key = _completing(_keys)
+def _place(context: click.Context | None) -> str | None:
+    """The store that the line names."""
+    while context is not None:
+        if place := context.params.get("store"):
+            return str(place)
+        context = context.parent
+    return None
 
 
 def _words(context: click.Context) -> list[str]:
     """The words of the line so far, each range by its end."""
-    values = [value for name, value in context.params.items() if name != "store" and value]
-    words = [word for value in values for word in ([value] if isinstance(value, str) else value)]
-    return [word.rpartition("..")[2] for word in words]
+    words: list[str] = []
+    for name, value in context.params.items():
+        if name != "store":
+            words += [value] if isinstance(value, str) else value if isinstance(value, tuple) else ()
+    return [word.rpartition("..")[2] for word in words if word]
+
+
+def _branches(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
+    return repo.branch_names()
+
+
+def _tags(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
+    return repo.refs.names(TAGS)
+
+
+def _remotes(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
+    return repo.remotes.list()
+
+
+def _revisions(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
+    start, dots, _ = typed.rpartition("..")
+    names = [*repo.branch_names(), *repo.refs.names(TAGS), *repo.refs.names(REMOTES), HEAD]
+    return [f"{start}{dots}{name}" for name in names]
+
+
+def _first_revision(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
+    return () if words else _revisions(repo, typed, words)
+
+
+def _keys(repo: Repository, typed: str, words: Sequence[str]) -> Iterable[str]:
+    shown = Shown(repo)
+    commit = next(filter(None, (_find(shown, word) for word in (*reversed(words), HEAD))), None)
+    found = islice(shown.entries(commit.root, typed), _MOST) if commit is not None else ()
+    return [key for key, _ in found if key.isprintable()]  # the shell reads one suggestion a line
 
 
 def _find(repo: Repository, word: str) -> Commit | None:
@@ -91,33 +119,14 @@ def _find(repo: Repository, word: str) -> Commit | None:
         return None
 
 
-complete_branch = _completing(_branches)
+ANY_BRANCH = Word("BRANCH", _branches)
+"""A branch by its exact name, which need not exist."""
 
-
-class _Branch(click.ParamType[str]):
-    """The name of a branch, quoted where the person did not: `users/user 0` is `users/user%200`."""
-
-    name = "branch"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return value if value == "-" else typed_ref(value)
-
-    shell_complete = staticmethod(complete_branch)  # type: ignore[assignment]  # click passes no self
-
-
-BRANCH = _Branch()
-
-
-def complete_revision_or_key(
-    context: click.Context, param: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    """Revisions, then keys of HEAD."""
-    if KEYS_FOLLOW in context.meta:
-        return complete_key(context, param, typed)
-    return complete_revision(context, param, typed) + complete_key(context, param, typed)
-
-
-def complete_place(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Revisions and keys as the first word, then keys."""
-    complete = complete_key if _words(context) else complete_revision_or_key
-    return complete(context, param, typed)
+BRANCH = _Branch("BRANCH", _branches)
+TAG = Word("TAG", _tags)
+REMOTE = Word("REMOTE", _remotes)
+REV = Word("REV", _revisions)
+KEY = Word("KEY", _keys)
+REV_OR_KEY = Word("REV", _revisions, _keys)
+PLACE = Word("REV", _first_revision, _keys)
+"""The words [REV] [KEY] ...: revisions and keys as the first, then keys."""

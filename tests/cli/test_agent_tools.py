@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from test_safety import Evil
-from vstate_cli.tools import LONGEST, ToolFailure, Tools
+from vstate_cli.commands.mcp import LONGEST, ToolFailure, Tools
 
 from vstate import Disk, Memory, Versioned
 from vstate.errors import InvalidInput

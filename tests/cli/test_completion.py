@@ -47,6 +47,7 @@ def complete(words: str) -> list[str]:
         ("-s STORE log main -- m", "messages"),
         ("-s STORE checkout v1 -- m", "messages"),
         ("-s STORE diff -- m", "messages"),
+        ("-s STORE diff --stat -- m", "messages"),
         ("-s STORE show v1 ", "messages old plan text"),
         ("-s STORE diff v1 HEAD n", "notes/a notes/b"),
         ("-s STORE log v1 -- n", ""),

@@ -197,7 +197,7 @@ class Interrupt:
         if name == "vstate_cli.app":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
-from vstate_cli.start import main
+from vstate_cli.__main__ import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True)

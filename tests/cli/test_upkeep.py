@@ -276,6 +276,7 @@ def test_a_bundle_is_not_for_a_terminal(vstate, monkeypatch):
     def on_a_terminal(out, *, paged):
         out.is_terminal = True
         out._pager = out.damage = None
+        out.progress = progress.ProgressBar()
 
     monkeypatch.setattr(output.Output, "__init__", on_a_terminal)
     result = vstate.run("export", "main", "-o", "-")
@@ -346,12 +347,13 @@ def test_a_bar_on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with progress.ProgressBar() as bar:
-        bar("checking", 5)
-        bar("im[red]porting", 1234, 2468)
-        bar._bar.refresh()
-        bar("copying", 3101)
-        bar._bar.refresh()
+    out = output.Output(stream=io.StringIO())
+    out.progress("checking", 5)
+    out.progress("im[red]porting", 1234, 2468)
+    out.progress._bar.refresh()
+    out.progress("copying", 3101)
+    out.progress._bar.refresh()
+    out.line("the output takes the bar away")
     text = terminal.getvalue()
     assert "im[red]porting: 1,234" in text
     assert "50 %" in text
@@ -366,8 +368,9 @@ def test_no_bar_elsewhere(monkeypatch, file, after):
     monkeypatch.setattr(progress, "_FIRST_SHOWN_AFTER", after)
     monkeypatch.setattr(progress, "_SHOWN_EVERY", 0)
     monkeypatch.setattr(sys, "stderr", written := file())
-    with progress.ProgressBar() as bar:
-        bar("checking", 5, 10)
+    bar = progress.ProgressBar()
+    bar("checking", 5, 10)
+    bar.stop()
     assert written.getvalue() == ""
 
 

@@ -60,7 +60,7 @@ from vstate import Disk
 from vstate.repo.repository import Repository
 from vstate.viewer.asgi import application
 from vstate_cli.app import cli
-from vstate_cli.tools import Tools
+from vstate_cli.commands.mcp import Tools
 store = Disk(sys.argv[1])
 repo = Repository(store)
 client = TestClient(application(repo), base_url="http://localhost")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from starlette.datastructures import QueryParams
 from viewers import Serve
-from vstate_cli.tools import ToolFailure, Tools
+from vstate_cli.commands.mcp import ToolFailure, Tools
 
 from vstate import Disk, Memory, Versioned, VStateError
 from vstate.repo import Repository

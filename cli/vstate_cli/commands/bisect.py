@@ -15,7 +15,7 @@ from vstate_cli import changes, commits
 from vstate_cli.condition import Condition
 from vstate_cli.output import Document, safe
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_key, complete_revision
+from vstate_cli.suggestions import KEY, REV
 from vstate_cli.values import UNREADABLE
 
 _MOST_KEYS = 20
@@ -36,22 +36,10 @@ _MOST_DETAILS = 10
     "refs}; tested is a list of {commit, good, left} in the order of the tests; changes is {added, "
     "modified, removed}, lists of keys.",
 )
-@click.argument("key", shell_complete=complete_key)
+@click.argument("key", type=KEY)
 @click.argument("words", nargs=-1, required=True, metavar="[PATH] EXPR")
-@click.option(
-    "--good",
-    required=True,
-    metavar="REV",
-    shell_complete=complete_revision,
-    help="A commit at which EXPR is true.",
-)
-@click.option(
-    "--bad",
-    default="HEAD",
-    metavar="REV",
-    shell_complete=complete_revision,
-    help="A later commit at which EXPR is false. Default: HEAD.",
-)
+@click.option("--good", required=True, type=REV, help="A commit at which EXPR is true.")
+@click.option("--bad", default="HEAD", type=REV, help="A later commit at which EXPR is false. Default: HEAD.")
 def bisect(session: Session, key: str, words: tuple[str, ...], good: str, bad: str) -> None:
     """Find the first commit at which a condition is no longer true.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 
 import click
@@ -14,9 +15,8 @@ from vstate.repo.search.blame import Blamed
 from vstate.values.inert import plain, preview
 from vstate_cli.drawing import cut
 from vstate_cli.output import Document, Line, padded, safe
-from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_place, complete_revision
+from vstate_cli.suggestions import PLACE, REV
 from vstate_cli.values import NARROW
 
 _WIDEST_MESSAGE = 30
@@ -45,12 +45,11 @@ _LONGEST_TEXT = 1_000_000
     "whole value. For a line of a text, path leads to the text, and line is its number, else null. "
     "commit is an id. If the parts are many, long values and messages are cut.",
 )
-@click.argument("words", nargs=-1, required=True, metavar="[REV] KEY [PATH]", shell_complete=complete_place)
+@click.argument("words", nargs=-1, required=True, metavar="[REV] KEY [PATH]", type=PLACE)
 @click.option(
     "--rev",
     default="HEAD",
-    metavar="REV",
-    shell_complete=complete_revision,
+    type=REV,
     help="The revision, if it is not the first word. Default: HEAD.",
 )
 @click.option("--seconds", type=click.FloatRange(min=0), metavar="N", help="Give up after N seconds.")
@@ -64,23 +63,14 @@ def blame(session: Session, words: tuple[str, ...], rev: str, seconds: float | N
     commit, key, path = session.place(words, rev, is_key=True)
     if key is None:
         raise click.UsageError("name a key")
-    with ProgressBar() as bar:
-        try:
-            found = session.repo.blame_items(
-                commit,
-                key,
-                path or "",
-                progress=lambda count: bar("reading commits", count),
-                seconds=seconds,
-            )
-        except KeyNotFound as error:
-            raise NotFound(str(error), name=key, candidates=session.similar_keys(commit, key)) from None
-    if session.json:
-        nodes = max(_ALL_NODES // len(found), _FEWEST_NODES)
-        length = _length(found)
-        session.out.json_array(_document(each, nodes, length) for each in found)
-    else:
-        session.out.lines(_lines(session, found))
+    progress = partial(session.out.progress, "reading commits")
+    try:
+        found = session.repo.blame_items(commit, key, path or "", progress=progress, seconds=seconds)
+    except KeyNotFound as error:
+        raise NotFound(str(error), name=key, candidates=session.similar_keys(commit, key)) from None
+    nodes = max(_ALL_NODES // len(found), _FEWEST_NODES)
+    length = _length(found)
+    session.answer((_document(each, nodes, length) for each in found), _lines(session, found))
 
 
 def _lines(session: Session, blamed: list[Blamed]) -> Iterator[Line]:

@@ -19,7 +19,7 @@ from vstate.repo.sweeps import retry_after_sweep
 from vstate_cli import changes
 from vstate_cli.output import Document
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_key, complete_revision_or_key
+from vstate_cli.suggestions import KEY, REV_OR_KEY
 
 _MOST_DETAILS = 200
 _MOST_DETAILS_OF_ONE_KEY = 1000
@@ -40,13 +40,12 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
     "size} with the size in bytes, or null. With --stat, details is absent; if a value cannot be read, "
     "error stands in its place.",
 )
-@click.argument("args", nargs=-1, metavar="[A] [B] [KEY]... [PATH]", shell_complete=complete_revision_or_key)
+@click.argument("args", nargs=-1, metavar="[A] [B] [KEY]... [PATH]", type=REV_OR_KEY)
 @click.option(
     "--key",
     "named",
     multiple=True,
-    metavar="KEY",
-    shell_complete=complete_key,
+    type=KEY,
     help="Show only the change of this key. May be given several times.",
 )
 @click.option("--stat", is_flag=True, help="Show only the keys with types and sizes, and the counts.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 import click
@@ -17,12 +17,11 @@ from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.names.refs import Head
 from vstate.repo.search.selection import Selection, links, select
-from vstate_cli import changes, commits, overview
+from vstate_cli import changes, commits
 from vstate_cli.graph import Graph, Row
 from vstate_cli.output import Document, Line, columns, safe
-from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_key, complete_revision
+from vstate_cli.suggestions import KEY, REV, Count
 
 
 @command(
@@ -42,16 +41,15 @@ from vstate_cli.suggestions import complete_key, complete_revision
     "where the history behind a commit was cut off, and absent elsewhere. With -p or --stat, diff is a list "
     "of changes as `vstate diff --json` prints them.",
 )
-@click.argument("revs", metavar="[REV]...", nargs=-1, shell_complete=complete_revision)
+@click.argument("revs", metavar="[REV]...", nargs=-1, type=REV)
 @click.option(
     "--key",
     "keys",
-    metavar="KEY",
     multiple=True,
-    shell_complete=complete_key,
+    type=KEY,
     help="Show only commits that changed this key. Words behind -- are keys too.",
 )
-@click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="Show at most N commits.")
+@click.option("-n", "limit", type=Count(min=0), help="Show at most N commits.")
 @click.option("--all", "all_refs", is_flag=True, help="Begin at all branches, tags and remote branches.")
 @click.option("--since", "--after", metavar="TIME", help="Show commits of this time and later.")
 @click.option("--until", "--before", metavar="TIME", help="Show commits of this time and earlier.")
@@ -95,9 +93,9 @@ def log(session: Session, revs: tuple[str, ...], **options: Any) -> None:
     found = select(session.repo, revs, patterns=patterns, **options)
     refs, head = session.refs(), session.repo.refs.head()
     if head.commit is None and not (revs or session.json):
-        session.out.aside([*overview.lines(session.repo, session.out, "log"), []])
-    number = 0
-    for number, (commit, lanes, parents) in enumerate(_with_lanes(found, graph), 1):
+        session.out.aside([*commits.overview(session.repo, session.out, "log"), []])
+    number, lanes = 0, Graph() if graph else None
+    for number, (commit, parents) in enumerate(_with_links(session, found, graph), 1):
         names = refs.get(commit.id, [])
         if session.json:
             session.out.json(_document(session, commit, names, found.keys, view), indent=None)
@@ -128,39 +126,37 @@ class View(NamedTuple):
     stat: bool
 
 
-def _with_lanes(found: Selection, graph: bool) -> Iterator[tuple[Commit, Graph | None, Sequence[ObjectId]]]:
-    """The commits, each with the lanes of the graph and the commits that its lanes lead to."""
-    history = found.repo.history
-    if not graph:
-        yield from ((commit, None, ()) for commit in _shown(found))
-        return
-    lanes = Graph()
+def _with_links(
+    session: Session, found: Selection, graph: bool
+) -> Iterator[tuple[Commit, Sequence[ObjectId]]]:
+    """The commits, each with the commits that its lanes in a graph lead to."""
 
     def parents(commit: Commit) -> Sequence[ObjectId]:
-        return history.parents(commit)[: 1 if found.first_parent else None]
+        return found.repo.history.parents(commit)[: 1 if found.first_parent else None]
 
-    if not found.is_partial:
-        yield from ((commit, lanes, parents(commit)) for commit in _shown(found))
+    if not (graph and found.is_partial):
+        yield from ((commit, parents(commit) if graph else ()) for commit in _shown(session, found))
         return
     # The lanes lead from one shown commit to the next: all must be known first.
     found = replace(found, walked=[])
-    shown = [*_shown(found)]
+    shown = [*_shown(session, found)]
     to = links(found.walked or [], {commit.oid for commit in shown}, parents)
-    yield from ((commit, lanes, to[commit.oid]) for commit in shown)
+    yield from ((commit, to[commit.oid]) for commit in shown)
 
 
-def _shown(found: Selection) -> Iterator[Commit]:
+def _shown(session: Session, found: Selection) -> Iterator[Commit]:
     """The commits of the log. Until the first is found, the terminal shows how far the search has come."""
-    if found.limit == 0:
-        return
-    walk = found.walk()
-    with ProgressBar() as bar:
-        for number, (commit, is_shown) in enumerate(walk, 1):
+
+    def commits() -> Iterator[Commit]:
+        is_found = False
+        for number, (commit, is_shown) in enumerate(found.walk(), 1):
             if is_shown:
-                walk = chain([(commit, True)], walk)
-                break
-            bar("searching commits", number)
-    yield from islice((commit for commit, is_shown in walk if is_shown), found.limit)
+                is_found = True
+                yield commit
+            elif not is_found:
+                session.out.progress("searching commits", number)
+
+    return islice(commits(), found.limit)
 
 
 def _pattern(text: str, ignore_case: bool) -> re.Pattern[str]:

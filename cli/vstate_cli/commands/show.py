@@ -21,7 +21,7 @@ from vstate.values.inspection import describe
 from vstate_cli import changes, commits, drawing, values
 from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_place
+from vstate_cli.suggestions import PLACE, Count
 
 _MOST_KEYS = 50
 _MOST_BELOW = 1000
@@ -50,11 +50,10 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
     "If the value cannot be read, value is null and error says why. For the keys below KEY, {commit, keys: "
     "[{key, type, size, value}]}.",
 )
-@click.argument("words", nargs=-1, metavar="[REV] [KEY] [PATH]", shell_complete=complete_place)
+@click.argument("words", nargs=-1, metavar="[REV] [KEY] [PATH]", type=PLACE)
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Count(min=1),
     help="With --json, write at most N parts of the value. Default: 100,000, and 2,000,000 numbers and texts "
     'in lists and arrays. {"$more": n}, or omitted for an array, counts the parts left out.',
 )

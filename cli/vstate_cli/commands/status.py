@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -15,9 +15,8 @@ from vstate.plural import counted
 from vstate.repo.names.refs import HEADS, REMOTES, TAGS
 from vstate.repo.names.revisions import FIRST
 from vstate.values.inspection import size_text
-from vstate_cli import commits, overview
-from vstate_cli.output import Document, safe
-from vstate_cli.progress import ProgressBar
+from vstate_cli import commits
+from vstate_cli.output import Document, Line, safe
 from vstate_cli.session import Session, command
 
 _CLOCK_READ_EVERY = 64  # counted items
@@ -48,50 +47,47 @@ def status(session: Session, timeout: float) -> None:
     then, and how many behind. Counts the commits that a branch, a tag or HEAD reaches, the keys of HEAD, and
     the bytes of the store's files.
     """
-    repo = session.repo
+    repo, out = session.repo, session.out
+    at_least: list[str] = []
+
+    def count(name: str, items: Iterable[object], noun: str = "commits") -> int:
+        began, number = time.monotonic(), 0
+        for number, _ in enumerate(items, 1):
+            if number % _CLOCK_READ_EVERY == 0:
+                if timeout and time.monotonic() - began > timeout:
+                    at_least.append(name)
+                    break
+                out.progress(f"counting {noun}", number)
+        return number
+
     head = repo.refs.head()
     branches, tags = repo.refs.list(HEADS), repo.refs.list(TAGS)
-    starts = {*branches.values(), *tags.values(), *([head.commit] if head.commit is not None else [])}
-    commit = None if head.commit is None else repo.resolve(head.commit)
-    commit_count, all_commits = _count("commits", repo.history.ancestors(*starts), timeout)
-    object_count, all_objects = _count("objects", repo.store.keys(OBJECT_PREFIX), timeout)
+    commit = repo.commit_at(head)
+    starts = {*branches.values(), *tags.values()} | ({commit.oid} if commit is not None else set())
     root = None if commit is None else commit.root
-    key_count = tree.count_prefix(repo.objects.node, root, "", at=expiry.now())
-    size = _size(Path(repo.store.location))
-    at_least = [name for name, done in (("commits", all_commits), ("objects", all_objects)) if not done]
+    commit_count = count("commits", repo.history.ancestors(*starts))
+    object_count = count("objects", repo.store.keys(OBJECT_PREFIX), "objects")
     numbers = {
         "commits": commit_count,
         "branches": len(branches),
         "tags": len(tags),
-        "keys": key_count,
+        "keys": tree.count_prefix(repo.objects.node, root, "", at=expiry.now()),
         "objects": object_count,
     }
-    upstream, behind, ahead = None, (0, True), (0, True)
-    if head.branch is not None and head.commit is not None:
-        upstream = repo.remotes.upstream(head.branch)
-    if upstream is not None and head.commit is not None:
-        there = repo.refs.read(REMOTES + upstream) or head.commit
-        ahead = _count("commits", repo.history.outside([head.commit], [there]), timeout)
-        behind = _count("commits", repo.history.outside([there], [head.commit]), timeout)
-    at_least += [name for name, count in (("ahead", ahead), ("behind", behind)) if not count[1]]
-    out = session.out
+    upstream = None
+    if head.branch is not None and commit is not None and (name := repo.remotes.upstream(head.branch)):
+        there = repo.refs.read(REMOTES + name) or commit.oid
+        ahead = count("ahead", repo.history.outside([commit.oid], [there]))
+        behind = count("behind", repo.history.outside([there], [commit.oid]))
+        upstream = {"name": name, "ahead": ahead, "behind": behind}
+    size = _size(Path(repo.store.location))
+    position: Document = {"store": repo.store.location, "bytes": size, "branch": head.branch}
     if session.json:
-        tracked = None if upstream is None else {"name": upstream, "ahead": ahead[0], "behind": behind[0]}
-        document = (
-            None if commit is None else documents.commit_document(commit, session.refs().get(commit.id, []))
-        )
-        position: Document = {"store": repo.store.location, "bytes": size, "branch": head.branch}
-        position |= {"upstream": tracked, "head": document}
-        out.json(position | numbers | {"at_least": at_least})
+        refs = session.refs().get(commit.id, []) if commit is not None else []
+        shown = None if commit is None else documents.commit_document(commit, refs)
+        out.json(position | {"upstream": upstream, "head": shown} | numbers | {"at_least": at_least})
         return
-    shown_size = "" if size is None else f"  {size_text(size)}"
-    out.line(("store     ", "dim"), safe(repo.store.location), (shown_size, "dim"))
-    branch = ("none: HEAD is detached", "bold yellow")
-    if head.branch is not None:
-        branch = (safe(head.branch), "bold green")
-    out.line(("branch    ", "dim"), branch)
-    if upstream is not None:
-        out.line(("upstream  ", "dim"), (safe(upstream), "bold red"), f"  {_distance(ahead, behind)}")
+    out.lines(_position_lines(position, upstream, at_least))
     if commit is None:
         out.line(("head      ", "dim"), "no commit yet" if branches else f"no commit yet; {FIRST}")
     else:
@@ -101,29 +97,23 @@ def status(session: Session, timeout: float) -> None:
         more = " or more (--timeout 0 counts them all)" if name in at_least else ""
         out.line((f"{name:10}", "dim"), f"{number:,}", (more, "dim"))
     if commit is None and branches:
-        out.lines([[], *overview.lines(repo, out, "log")])
+        out.lines([[], *commits.overview(repo, out, "log")])
 
 
-def _distance(ahead: tuple[int, bool], behind: tuple[int, bool]) -> str:
-    """The number of commits that each side has alone: `2 commits ahead, 1 commit behind`."""
-    parts = [
-        f"{counted(number, 'commit')}{'' if all_counted else ' or more'} {where}"
-        for (number, all_counted), where in ((ahead, "ahead"), (behind, "behind"))
-        if number
-    ]
-    return ", ".join(parts) or "up to date"
-
-
-def _count(noun: str, items: Iterable[object], timeout: float) -> tuple[int, bool]:
-    """The number of items, and whether the time sufficed to count them all."""
-    began, count = time.monotonic(), 0
-    with ProgressBar() as bar:
-        for count, _ in enumerate(items, 1):
-            if count % _CLOCK_READ_EVERY == 0:
-                if timeout and time.monotonic() - began > timeout:
-                    return count, False
-                bar(f"counting {noun}", count)
-    return count, True
+def _position_lines(position: Document, upstream: Document | None, at_least: list[str]) -> Iterator[Line]:
+    size, branch = position["bytes"], position["branch"]
+    shown_size = "" if size is None else f"  {size_text(size)}"
+    yield [("store     ", "dim"), safe(position["store"]), (shown_size, "dim")]
+    on = ("none: HEAD is detached", "bold yellow") if branch is None else (safe(branch), "bold green")
+    yield [("branch    ", "dim"), on]
+    if upstream is not None:
+        parts = [
+            f"{counted(upstream[where], 'commit')}{' or more' if where in at_least else ''} {where}"
+            for where in ("ahead", "behind")
+            if upstream[where]
+        ]
+        distance = ", ".join(parts) or "up to date"
+        yield [("upstream  ", "dim"), (safe(upstream["name"]), "bold red"), f"  {distance}"]
 
 
 def _size(directory: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""`vstate check-classes`."""
+"""Classes: `vstate check-classes` lists those that stored values need."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import ast
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 import click
 
+from vstate.plural import counted
 from vstate.repo.search.classes import Named
 from vstate.values.builders import python_of
 from vstate_cli.output import Document, Line, Output, padded, safe
-from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_revision
+from vstate_cli.suggestions import REV
 
 FOUND, UNSURE, MISSING, BY_VALUE = "found", "unsure", "missing", "by value"
 _WIDEST_NAME = 50
@@ -30,7 +31,7 @@ _WIDEST_NAME = 50
     "value; python is the version that compiled a class stored by value, else null; first and last are ids; "
     "keys are the keys at REV.",
 )
-@click.argument("rev", default="HEAD", shell_complete=complete_revision)
+@click.argument("rev", default="HEAD", type=REV)
 @click.option("--all", "everything", is_flag=True, help="List classes of the standard library too.")
 def check_classes(session: Session, rev: str, everything: bool) -> None:
     """List the classes that stored values need.
@@ -41,14 +42,11 @@ def check_classes(session: Session, rev: str, everything: bool) -> None:
     is stored `by value` needs no module, but the version of Python that is shown. The search looks at the
     source of modules below this directory and on Python's path; it imports nothing and runs nothing.
     """
-    with ProgressBar() as bar:
-        found = session.repo.find_named(rev, progress=lambda count: bar("reading commits", count))
+    progress = partial(session.out.progress, "reading commits")
+    found = session.repo.find_named(rev, progress=progress)
     if not everything:
         found = [named for named in found if named.name.partition(".")[0] not in _OURS]
-    if session.json:
-        session.out.json_array(map(_document, found))
-    else:
-        session.out.lines(_lines(found, session.out))
+    session.answer(map(_document, found), _lines(found, session.out))
 
 
 _OURS = sys.stdlib_module_names - {"__main__"} | {"cloudpickle", "vstate"}
@@ -71,7 +69,7 @@ def _lines(found: list[Named], out: Output) -> Iterator[Line]:
     for named in found:
         here = _here(named)
         colour = {FOUND: "green", MISSING: "red"}.get(here, "yellow")
-        keys = "1 key" if len(named.keys) == 1 else f"{len(named.keys)} keys"
+        keys = counted(len(named.keys), "key")
         python = f", {python_of(named.magic)}" if named.magic else ""
         yield [
             (padded(here, len(BY_VALUE)), colour), "  ", padded(safe(named.name), width), "  ",

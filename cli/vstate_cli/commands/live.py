@@ -1,19 +1,56 @@
-"""`vstate view`."""
+"""Live: `vstate watch` and `vstate view` show the history until Ctrl-C, as programs commit."""
 
 from __future__ import annotations
 
 import webbrowser
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import click
 
+from vstate.display import documents
 from vstate.errors import InvalidInput
 from vstate.extras import install
+from vstate.state.watching import Watch
 from vstate.values.inspection import size_text
+from vstate_cli import changes, commits
 from vstate_cli.output import safe
-from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_revision
+from vstate_cli.suggestions import BRANCH, KEY, REV, Count
+
+
+@command(
+    "watch",
+    reads=True,
+    examples=["vstate watch -n 1 --since v1", "vstate watch 'agent:*'", "vstate watch --json"],
+    json="one object a line, one for each change: {key, kind, old, new, commit}. old and new are {type, "
+    "size} with the size in bytes, or null; commit is the id of the commit that made the change.",
+)
+@click.argument("pattern", default="*", type=KEY)
+@click.option("--branch", type=BRANCH, help="Watch this branch, not HEAD's.")
+@click.option("--since", type=REV, help="Begin after REV, not after now.")
+@click.option("-n", "limit", type=Count(min=0), help="Stop after N changes.")
+def watch(session: Session, pattern: str, branch: str | None, since: str | None, limit: int | None) -> None:
+    """Show the changes of keys as programs commit them, until Ctrl-C.
+
+    PATTERN chooses keys as a shell chooses files: `agent:*`. Each line has the commit, and the key with the
+    change: + added, ~ modified, - removed.
+    """
+    repo, out = session.repo, session.out
+    name = repo.refs.head().branch if branch is None else branch
+    if name is None:
+        raise InvalidInput("HEAD is detached, so it has no branch to watch; name one with --branch BRANCH")
+    seen = repo.newest(name) if since is None else repo.resolve(since)
+    if branch is not None:
+        repo.branch(branch)  # NotFound names similar branches
+    with Watch(repo, name, pattern, seen) as found:
+        for _, change, commit in islice(found, limit):
+            if session.json:
+                out.json(documents.change_document(change) | {"commit": commit.id}, indent=None)
+            else:
+                out.line(*commits.summary(commit), "  ", *changes.line(change))
+            out.flush()
 
 
 @command(
@@ -27,13 +64,7 @@ from vstate_cli.suggestions import complete_revision
     json="{url}, the address with the token, before the viewer serves. With --export, {file, bytes}.",
 )
 @click.argument("place", metavar="[STORE]", required=False)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    metavar="N",
-    help="Listen on port N. Default: a free one.",
-)
+@click.option("--port", type=Count(0, 65535), default=0, help="Listen on port N. Default: a free one.")
 @click.option(
     "--host", default="127.0.0.1", metavar="HOST", help="Listen on HOST. Default: this machine alone."
 )
@@ -51,8 +82,7 @@ from vstate_cli.suggestions import complete_revision
 @click.option(
     "--rev",
     default="HEAD",
-    metavar="REV",
-    shell_complete=complete_revision,
+    type=REV,
     help="With --export: the history up to REV, or that of A..B.",
 )
 def view(
@@ -105,11 +135,8 @@ def view(
 def _export(session: Session, rev: str, file: str) -> None:
     from vstate.viewer.exporting import export_html  # late: only this option needs it
 
-    with ProgressBar() as bar:
-        page = export_html(session.repo, rev, progress=lambda number: bar("exporting commits", number))
+    page = export_html(session.repo, rev, progress=partial(session.out.progress, "exporting commits"))
     data = page.encode("utf-8", "replace")
     Path(file).expanduser().write_bytes(data)
-    if session.json:
-        session.out.json({"file": file, "bytes": len(data)})
-    else:
-        session.out.line(f"{safe(file)}: {size_text(len(data))}. Open it in a browser; it needs no server.")
+    text = f"{safe(file)}: {size_text(len(data))}. Open it in a browser; it needs no server."
+    session.answer({"file": file, "bytes": len(data)}, [[text]])

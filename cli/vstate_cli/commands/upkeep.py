@@ -1,0 +1,188 @@
+"""Upkeep: `vstate gc` removes garbage, and `vstate fsck` finds and repairs damage."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import click
+
+from vstate.errors import StorageError
+from vstate.plural import counted
+from vstate.repo.upkeep.damage import Damage, Lost
+from vstate.repo.upkeep.fsck import FsckReport
+from vstate.repo.upkeep.gc import GRACE, KEEP_REFLOG, GcReport
+from vstate.values.inspection import size_text
+from vstate_cli.output import Line, safe
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import BRANCH, Count
+
+_MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
+
+
+@command(
+    "gc",
+    examples=[
+        "vstate gc --dry-run",
+        "vstate gc",
+        "vstate gc --keep-reflog 0",
+        "vstate gc --keep-last 1000 main",
+        "vstate gc --keep-since 30d main",
+    ],
+    json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds, "
+    "expired, size_before, size_after}. live, removed and waiting count objects: in use, removed, and "
+    "waiting for the grace period; reflog_lines counts removed lines; shallow counts the commits at which "
+    "a history now ends; kept_by lists branches that share the history to cut, and so keep it; expired "
+    "lists removed branches; size_before and size_after are the bytes of the store's files, null where "
+    "unknown.",
+)
+@click.argument("branch", nargs=-1, type=BRANCH)
+@click.option(
+    "--keep-reflog",
+    default=KEEP_REFLOG,
+    metavar="AGE",
+    help="Keep commits that only the reflog reaches for this long: 12h, 30d, 8w; 0 keeps none. "
+    f"Default: {KEEP_REFLOG}.",
+)
+@click.option(
+    "--keep-last", type=Count(min=1), help="Cut the history of each BRANCH off after its newest N commits."
+)
+@click.option(
+    "--keep-since", metavar="AGE", help="Cut the history of each BRANCH off before this time, such as 30d."
+)
+@click.option(
+    "--grace",
+    default=GRACE,
+    metavar="AGE",
+    help="On a store without transactions, keep removed objects this long for writers at work. "
+    f"Default: {GRACE}.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what gc would remove, and remove nothing.")
+def gc(
+    session: Session,
+    branch: tuple[str, ...],
+    keep_reflog: str,
+    keep_last: int | None,
+    keep_since: str | None,
+    grace: str,
+    dry_run: bool,
+) -> None:
+    """Remove objects that no ref and no recent reflog line reaches.
+
+    Expired branches are removed too. --keep-last and --keep-since first cut off the history of each BRANCH.
+    Older commits go unless another ref reaches them, and `vstate log` shows where the history ends. Other
+    programs can use the store meanwhile. A store on the disk then gives the room back to the system.
+    """
+    if keep_last is not None and keep_since is not None:
+        raise click.UsageError("Give --keep-last or --keep-since, not both.")
+    if (not branch) != (keep_last is None and keep_since is None):
+        raise click.UsageError("--keep-last and --keep-since take the BRANCH whose history to cut off.")
+    report = session.repo.gc(
+        keep_reflog=keep_reflog,
+        branch=branch or None,
+        keep_last=keep_last,
+        keep_since=keep_since,
+        grace=grace,
+        dry_run=dry_run,
+        progress=session.out.progress,
+    )
+    session.answer(dataclasses.asdict(report), _gc_lines(report))
+
+
+def _gc_lines(report: GcReport) -> Iterator[Line]:
+    removed, ends = ("would remove", "would end") if report.dry_run else ("removed", "ends")
+    yield [f"{removed} {counted(report.removed, 'object')}, {size_text(report.removed_bytes)}"]
+    if report.size_before is not None and report.size_after is not None:
+        yield [f"the files took {size_text(report.size_before)} and take {size_text(report.size_after)}"]
+    if report.expired:
+        branches = "the expired branch" if len(report.expired) == 1 else "the expired branches"
+        yield [f"{removed} {branches} {safe(', '.join(report.expired))}"]
+    if report.reflog_lines:
+        yield [f"{removed} {counted(report.reflog_lines, 'reflog line')}"]
+    if report.shallow:
+        yield [f"the history {ends} at {counted(report.shallow, 'commit')}"]
+    if report.kept_by:
+        names = safe(", ".join(report.kept_by))
+        yield [f"kept the history that {names} shares; to cut it, name that branch too"]
+    if report.waiting:
+        objects = counted(report.waiting, "object")
+        yield [f"{objects} must wait for the grace period; run vstate gc again after it"]
+    yield [(f"{counted(report.live, 'object')} in use", "dim")]
+
+
+@command(
+    "fsck",
+    examples=["vstate fsck", "vstate fsck --quick", "vstate fsck --repair"],
+    json="{ok, full, objects: {commit, tree, index, blob}, bytes, refs, reflog_lines, orphans, foreign, "
+    "ahead, damage: [{id, kind, reason, readable, known}], damaged, lost: [{ref, commit, key, what}], "
+    "lost_in_all, broken, repaired, left, plan, seconds}. broken lists the refs whose state is incomplete, "
+    "plan what --repair would do; damage and lost list at most a thousand each, and damaged and lost_in_all "
+    "are the full counts.",
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Repair the store. Without it, nothing is written: the steps are listed.",
+)
+@click.option("--quick", is_flag=True, help="Check only that values are present; do not read them.")
+def fsck(session: Session, repair: bool, quick: bool) -> None:
+    """Check that the store is intact.
+
+    Checks that every object matches its id and can be decoded, and every link, ref and reflog line. Names
+    the lost keys by commit. Exits with 1 if the store is damaged and not repaired.
+
+    With --repair, a damaged branch moves to its newest intact commit; the reflog keeps its old position.
+    Lost branches and tags are restored. If a commit is lost, the history ends there, and tags fsck/...
+    keep the older part. Damaged objects are set aside; storing the same values again heals them.
+    """
+    report = session.repo.fsck(full=not quick, repair=repair, progress=session.out.progress)
+    session.answer(dataclasses.asdict(report), _fsck_lines(report))
+    if not report.ok:
+        raise StorageError(_advice(report, session.repo.store.location, repair))
+
+
+def _fsck_lines(report: FsckReport) -> Iterator[Line]:
+    yield [safe(report.summary())]
+    yield from _listed("damaged", [_damage(damage) for damage in report.damage], report.damaged)
+    yield from _listed("lost", [_lost(lost) for lost in report.lost], report.lost_in_all)
+    yield from _listed("repaired", report.repaired, len(report.repaired))
+    yield from _listed("not repaired", report.left, len(report.left))
+    yield from _listed("with --repair", report.plan, len(report.plan))
+
+
+def _listed(title: str, items: Sequence[str], count: int) -> Iterator[Line]:
+    if not items:
+        return
+    yield [(f"{title}:", "bold")]
+    for text in items[:_MOST_SHOWN]:
+        yield ["  ", safe(text)]
+    if count > _MOST_SHOWN:
+        more = " (--json lists more)" if len(items) > _MOST_SHOWN else ""
+        yield [(f"  … {count - _MOST_SHOWN:,} more{more}", "dim")]
+
+
+def _damage(damage: Damage) -> str:
+    notes = []
+    if damage.readable:
+        notes.append("no value is lost")
+    if damage.known:
+        notes.append("known from an earlier repair")
+    return f"{damage}" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _lost(lost: Lost) -> str:
+    loss = lost.what if lost.key is None else f"the value of {lost.key!r}"
+    return f"{lost.ref} {lost.commit[:10]}  {loss}"
+
+
+def _advice(report: FsckReport, location: str, repaired: bool) -> str:
+    damaged = f"the store at {location} is damaged"
+    if not repaired:
+        return f"{damaged}: make a copy of it, then run `vstate fsck --repair`"
+    if report.broken:
+        return (
+            f"{damaged}, and the repair could not restore {', '.join(report.broken[:5])}: import a bundle "
+            "that has the missing objects (`vstate import`), or commit new values for the lost keys and "
+            "delete broken tags"
+        )
+    return f"{damaged} beyond repair: `vstate export` the intact branches, and import them into a new store"
