@@ -1,18 +1,54 @@
-"""EventStream: events in order, and folds over them."""
+"""EventStream: events in order, and folds over them, with checkpoints from which a later fold goes on."""
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import os
+import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar, overload
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+from weakref import WeakKeyDictionary
 
-from vstate.arguments import check_count
-from vstate.patterns.folds import Folds
-from vstate.patterns.paths import Id
+from vstate.arguments import called, check_count
+from vstate.errors import CannotLoad, KeyNotFound, Unpicklable
+from vstate.patterns.copies import Frozen, deep_copy
+from vstate.patterns.paths import Id, base_of, path_of
 from vstate.patterns.sequence import Sequence
-from vstate.state.base import ReadableState
+from vstate.state.base import ReadableState, State
+from vstate.values.pickle_errors import own_error
 
 A = TypeVar("A")
 E = TypeVar("E")
+
+_KEPT = 8  # checkpoints of a fold, in memory and in the state
+_DIGEST_BYTES = 16
+_ABSENT = object()
+
+_NAME = re.compile(r"([0-9]{12})-([0-9a-f]+)-[0-9a-f]+")
+"""The names of checkpoints. Anything else in their place is ignored. A name is random in part, so the same
+fold that two branches stored is no conflict.
+"""
+
+_Covered = tuple[int, str]
+"""The number of the first events, and the digest of their keys."""
+
+
+class _Checkpoint(NamedTuple):
+    """The result of a fold after the covered events, and the key of the last of them."""
+
+    covered: _Covered
+    last_key: str
+    name: str
+    result: Frozen
+
+
+_InMemory = dict[str, list[_Checkpoint]]  # by identity of the fold, sorted
+
+_memory: WeakKeyDictionary[ReadableState, dict[str, _InMemory]] = WeakKeyDictionary()
 
 
 class EventStream(Generic[E]):
@@ -24,21 +60,23 @@ class EventStream(Generic[E]):
 
     def __init__(self, state: ReadableState, name: Id) -> None:
         self.sequence: Sequence[E] = Sequence(state, name)
-        self._folds = Folds(state, name, self.sequence)
+        self._state = state
+        self._base, outer = base_of(state)
+        self._prefix = f"{outer}{path_of(name)}/folds/"
 
     def append(self, event: E) -> str:
         """Append an event, and return its key in the state.
 
-        The newest checkpoints of folds are written too, so other processes need not fold again.
+        The newest checkpoint of each fold is written too, so other processes need not fold again.
         """
         key = self.sequence.append(event)
-        self._folds.store()
+        self._store()
         return key
 
     def extend(self, events: Iterable[E]) -> None:
         """Append events in their order: all of them, or none if the iteration raises."""
         self.sequence.extend(events)
-        self._folds.store()
+        self._store()
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -69,11 +107,12 @@ class EventStream(Generic[E]):
     def fold(self, apply: Callable[[A, E], A], initial: A, *, every: int = 100, name: str | None = None) -> A:
         """Apply a function to `initial` and each event, `result = apply(result, event)`. Returns the result.
 
-        Every hundredth event, or as `every` says, the result so far is kept as a checkpoint, and the next
+        The result after the last hundredth event, or as `every` says, is kept as a checkpoint, and the next
         fold goes on from there. A checkpoint counts only for the very events that it was made of: after a
-        rollback, a merge or a deletion the result is the same as without checkpoints. Reading changes nothing
-        in the state: checkpoints stay in memory until `append` writes them, and results that cannot be
-        pickled are not kept.
+        rollback, a merge or a deletion the result is the same as without checkpoints. The fold then begins at
+        an older checkpoint, of which eight are kept, or at the first event. Reading changes nothing in the
+        state: checkpoints stay in memory until `append` writes the newest, and results that cannot be pickled
+        are not kept.
 
         A checkpoint belongs to this `initial` and this function, known by its name, its code and the values
         that it closes over. Give another `name` if something else changes that the function uses. A callable
@@ -81,4 +120,145 @@ class EventStream(Generic[E]):
         first argument and return it; `initial` stays as it is.
         """
         check_count("every", every, 1)
-        return self._folds.fold(apply, initial, every, name)
+        identity = identity_of(apply, initial, name)
+        stored = {} if identity is None else self._checkpoints(identity)
+        keys, covered = self._covered(every, {number for number, _ in stored})
+        begin, result = self._begin(stored, covered, initial)
+        newest = len(keys) - len(keys) % every
+        for number, key in enumerate(keys[begin:], begin + 1):
+            event = self._state.get(key, _ABSENT)
+            if event is _ABSENT:  # deleted or expired meanwhile
+                newest = 0
+                continue
+            result = called("the function of fold", apply, result, deep_copy(event))
+            if number == newest and identity is not None:
+                self._remember(identity, covered, number, key, result)
+        return result
+
+    # Checkpoints: in memory, and in the state at NAME/folds/IDENTITY/CHECKPOINT
+
+    def _covered(self, every: int, numbers: set[int]) -> tuple[list[str], set[_Covered]]:
+        """The keys of the events, and the beginnings of them that a checkpoint may cover."""
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        keys: list[str] = []
+        covered: set[_Covered] = set()
+        for number, (key, mark) in enumerate(self.sequence.marked_keys(), 1):
+            digest.update((f"{key}\n" if mark is None else f"{key} {mark}\n").encode())
+            keys.append(key)
+            if number % every == 0 or number in numbers:
+                covered.add((number, digest.hexdigest()))
+        return keys, covered
+
+    def _checkpoints(self, identity: str) -> dict[_Covered, str | Frozen]:
+        """The results by their events: in memory, or the key in the state."""
+        stored: dict[_Covered, str | Frozen] = {}
+        for key in self._base.keys(f"{self._prefix}{identity}/"):
+            if found := _NAME.fullmatch(key.rpartition("/")[2]):
+                stored[int(found[1]), found[2]] = key
+        return stored | {each.covered: each.result for each in self._in_memory().get(identity, ())}
+
+    def _begin(
+        self, stored: dict[_Covered, str | Frozen], covered: set[_Covered], initial: A
+    ) -> tuple[int, A]:
+        """The number and the result of the newest checkpoint of these events."""
+        for each in sorted(stored.keys() & covered, reverse=True):
+            found = stored[each]
+            try:
+                return each[0], found.thaw() if isinstance(found, Frozen) else deep_copy(self._base[found])
+            except (CannotLoad, KeyNotFound):  # a program with other classes stored it, or it is gone
+                continue
+        return 0, copy.deepcopy(initial)
+
+    def _remember(
+        self, identity: str, covered: set[_Covered], number: int, last_key: str, result: object
+    ) -> None:
+        """Keep a checkpoint in memory, beside older ones of these events."""
+        own = next(each for each in covered if each[0] == number)
+        try:
+            frozen = Frozen(result, "fold", "fold")
+        except Unpicklable:
+            return
+        name = f"{number:012}-{own[1]}-{os.urandom(4).hex()}"
+        folds = _memory.setdefault(self._base, {}).setdefault(self._prefix, {})
+        here = [each for each in folds.get(identity, ()) if each.covered in covered and each.covered < own]
+        folds[identity] = [*here[1 - _KEPT :], _Checkpoint(own, last_key, name, frozen)]
+
+    def _store(self) -> None:
+        """Write the newest checkpoint of each fold from memory to the state; delete surplus ones there."""
+        state = self._base
+        assert isinstance(state, State)
+        for identity, checkpoints in list(self._in_memory().items()):
+            place = f"{self._prefix}{identity}/"
+            # After a rollback, some checkpoints cover more events than there are now.
+            newest = next((each for each in checkpoints[::-1] if each.last_key in self._state), None)
+            if newest is None or place + newest.name in state:
+                continue
+            before = [key for key in state.keys(place) if _NAME.fullmatch(key[len(place) :])]
+            state[place + newest.name] = newest.result.thaw()
+            for key in before[: 1 - _KEPT]:
+                state.pop(key, None)
+
+    def _in_memory(self) -> _InMemory:
+        return _memory.get(self._base, {}).get(self._prefix, {})
+
+
+def identity_of(apply: Callable[..., Any], initial: Any, name: str | None) -> str | None:
+    """The identity of a fold: a digest of its function, or its name, and of `initial`. None if there is none.
+
+    A function is identified by its name, its code and the values that it closes over.
+    """
+
+    def described() -> str:
+        # Not all of it as one pickle: a pickle depends on which of the equal texts are one object.
+        return repr((("name", name) if name is not None else _function(apply), pickle.dumps(initial, 5)))
+
+    try:
+        source = described()
+    except Exception as error:  # the pickling of any class may raise anything
+        own_error(described, error)
+        return None
+    return hashlib.blake2b(source.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _function(apply: Any) -> Any:
+    # Arguments stand in lists of their own, so that a value in one role never looks like a value in another.
+    if isinstance(apply, partial):
+        named = [(name, _closed(value)) for name, value in sorted(apply.keywords.items())]
+        return "partial", _function(apply.func), list(map(_closed, apply.args)), named
+    if isinstance(apply, FunctionType):
+        closed = [_closed(cell.cell_contents) for cell in apply.__closure__ or ()]
+        named = [(name, _closed(value)) for name, value in sorted((apply.__kwdefaults__ or {}).items())]
+        return (
+            apply.__module__,
+            apply.__qualname__,
+            _code(apply.__code__),
+            closed,
+            list(map(_closed, apply.__defaults__ or ())),
+            named,
+        )
+    if isinstance(apply, BuiltinFunctionType) and isinstance(apply.__self__, ModuleType):
+        return apply.__module__, apply.__qualname__
+    raise TypeError(f"{apply!r} is no function")
+
+
+def _closed(value: Any) -> Any:
+    return (
+        _function(value) if isinstance(value, FunctionType | partial) else ("value", pickle.dumps(value, 5))
+    )
+
+
+def _code(code: CodeType) -> Any:
+    return (
+        code.co_code,
+        code.co_exceptiontable,
+        list(map(_constant, code.co_consts)),
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+    )
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _code(value)
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

@@ -6,7 +6,7 @@ import copy
 import os
 from collections import abc
 from collections.abc import Iterable, Iterator
-from itertools import count, islice
+from itertools import islice
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
@@ -70,7 +70,7 @@ class Sequence(abc.Sequence[T]):
         return self._items(self._base.keys(self._prefix + _ALL))
 
     def __reversed__(self) -> Iterator[T]:
-        return self._items(self._downwards(self._common_digits()))
+        return self._items(self._base.keys(self._prefix + _ALL, reverse=True))
 
     def last(self, number: int) -> list[T]:
         """The last `number` items, or all if there are fewer, oldest first."""
@@ -124,16 +124,14 @@ class Sequence(abc.Sequence[T]):
         """Append an item, and return its key in the state."""
         return self._append(deep_copy(item))
 
-    def _append(self, item: T) -> str:
+    def _append(self, own: T) -> str:
         state = self._writable()
-        hint = _hint(state, self._prefix)
-        if hint is None or not self._is_last(state, hint):
-            hint = _Hint(self._highest() + 1)
-        number = next(hint.numbers)
-        key = self._new_key(number)
-        state[key] = item
-        hint.key, hint.head = key, _head(state)
-        _remember(state, self._prefix, hint)
+        number = self._last_number(state) + 1
+        if number >= _LIMIT:
+            raise InvalidInput(f"the sequence {self._name!r} is full: its last number is {_LIMIT - 1}")
+        key = f"{self._prefix}{number:0{_WIDTH}}-{os.urandom(_RANDOM_BYTES).hex()}"
+        state[key] = own
+        _staged.setdefault(state, {})[self._prefix] = key, _head(state)
         return key[len(self._outer) :]
 
     def extend(self, items: Iterable[T]) -> None:
@@ -225,50 +223,22 @@ class Sequence(abc.Sequence[T]):
             if stop <= 0:
                 return
 
-    def _downwards(self, digits: str) -> Iterator[str]:
-        size = self._count(digits)
-        if size <= _FEW or len(digits) == _WIDTH:
-            yield from reversed(list(self._scan(digits)) if size else [])
-            return
-        for digit in reversed(_DIGITS):
-            yield from self._downwards(digits + digit)
-
-    # Numbers
-
-    def _highest(self) -> int:
-        """The highest number; -1 without any."""
-        for key in self._downwards(self._common_digits()):
-            digits = key[len(self._prefix) :][:_WIDTH]
-            if not (digits.isascii() and digits.isdigit()):
-                raise InvalidInput(
-                    f"the key {key!r} is in the way of the sequence {self._name!r}, which owns all keys that "
-                    f"begin with '{self._prefix}0': move it elsewhere"
-                )
-            return int(digits)
-        return -1
-
-    def _new_key(self, number: int) -> str:
-        if number >= _LIMIT:
-            raise InvalidInput(f"the sequence {self._name!r} is full: its last number is {_LIMIT - 1}")
-        return f"{self._prefix}{number:0{_WIDTH}}-{os.urandom(_RANDOM_BYTES).hex()}"
-
-    def _is_last(self, state: State, hint: _Hint) -> bool:
-        """Whether the item that this handle appended last is still the last one."""
-        if hint.key not in state:
-            return False
-        head = _head(state)
-        if head == hint.head:
-            return True
-        if not isinstance(state, Versioned) or state.head is None:
-            return False
-        # The one commit since then is this handle's own, so it contains no items of others.
-        if state.head.parent_ids != (() if hint.head is None else (hint.head,)):
-            return False
-        if state.repo.entry(state.head.root, hint.key) is None:
-            return False
-        # Count, so that an update notes a read of all items: if others append, the update runs again.
-        self._count(_ALL)
-        return True
+    def _last_number(self, state: State) -> int:
+        """The number of the last item; -1 without any."""
+        key, head = _staged.get(state, {}).get(self._prefix, ("", None))
+        # An item staged on this commit is still the last one. To look in the state takes longer the more is
+        # staged.
+        if not key or head != _head(state) or key not in state:
+            key = next(iter(state.keys(self._prefix + _ALL, reverse=True)), "")
+        if not key:
+            return -1
+        digits = key[len(self._prefix) :][:_WIDTH]
+        if not (digits.isascii() and digits.isdigit()):
+            raise InvalidInput(
+                f"the key {key!r} is in the way of the sequence {self._name!r}, which owns all keys that "
+                f"begin with '{self._prefix}0': move it elsewhere"
+            )
+        return int(digits)
 
     def _writable(self) -> State:
         if not isinstance(self._base, State):
@@ -278,25 +248,8 @@ class Sequence(abc.Sequence[T]):
         return self._base
 
 
-class _Hint:
-    """The end of a sequence as this process knows it: the key appended last, and the commit at that time."""
-
-    def __init__(self, number: int) -> None:
-        # A counter gives threads that share the handle different numbers without a lock.
-        self.numbers = count(number)
-        self.key = ""
-        self.head: ObjectId | None = None
-
-
-_hints: WeakKeyDictionary[ReadableState, dict[str, _Hint]] = WeakKeyDictionary()
-
-
-def _hint(state: State, prefix: str) -> _Hint | None:
-    return _hints.get(state, {}).get(prefix)
-
-
-def _remember(state: State, prefix: str, hint: _Hint) -> None:
-    _hints.setdefault(state, {})[prefix] = hint
+_staged: WeakKeyDictionary[State, dict[str, tuple[str, ObjectId | None]]] = WeakKeyDictionary()
+"""By sequence, the key that a handle appended last, and the commit at that time."""
 
 
 def _head(state: State) -> ObjectId | None:
