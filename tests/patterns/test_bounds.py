@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, UserDict, UserList, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from decimal import Decimal
 from math import nan
 from typing import Any
@@ -138,6 +138,46 @@ def test_a_value_that_the_program_holds_is_shortened_in_place(kind: str, shrinks
         last.append("edited")
         assert state.commit("edited") is not None
         assert parts(Snapshot(state.repo, state.head)["user/log"]) == [["c"], ["d", "edited"]]
+
+
+class Around(MutableMapping[str, Any]):
+    """A mapping of the program around a dict, which a shallow copy shares."""
+
+    def __init__(self) -> None:
+        self.inside: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        return self.inside[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.inside[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.inside[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.inside)
+
+    def __len__(self) -> int:
+        return len(self.inside)
+
+
+@pytest.mark.parametrize("shrinks", [False, True], ids=["oldest", "shrink"])
+def test_a_mapping_around_a_dict_keeps_its_newest_keys(shrinks: bool) -> None:
+    """Trying what to remove, and `shrink`, change a copy alone."""
+
+    def shrink(value: Any) -> Any:
+        for key in list(value)[:2]:
+            del value[key]
+        return value
+
+    state = Versioned()
+    bound(state, "log", limit=2, shrink=shrink if shrinks else "oldest")
+    held = state["log"] = Around()
+    held.update(keys(*"abcd"))
+    state.commit("begin")
+    assert state["log"] is held
+    assert held.inside == keys(*"cd")
 
 
 def test_a_set_that_the_program_holds_is_replaced_in_place() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, MutableSet
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
 from itertools import islice
 from typing import Any, Literal
 
@@ -17,10 +17,11 @@ from vstate.patterns.sequence import Sequence
 from vstate.state.base import State, handle_of
 from vstate.state.snapshot import Snapshot
 from vstate.state.versioned import Versioned
-from vstate.values.pickling import dumps
 
 Cost = Callable[[Any], float]
 Shrink = Literal["oldest"] | Callable[[Any], Any]
+
+_COPIED_OUTSIDE = (list, dict, set, deque, bytearray, UserDict, UserList)
 
 
 def bound(
@@ -37,7 +38,8 @@ def bound(
     one of these objects. `cost` is a function of the value, or of the items of a sequence as a list, such as
     `len` or a count of tokens. By default the oldest parts go: the front of a list or text, the first keys of
     a dict. Otherwise `shrink` is called with a copy of the value and returns the part to keep, such as a
-    summary and the last items. A value that can be changed is shortened in place, so the program may hold it.
+    summary and the last items. A list, dict or set is shortened in place, so the program may hold it and its
+    parts: `shrink` gets a copy of the list with the parts themselves.
 
     The bound holds for commits, updates and transactions; with `Live`, for updates, transactions and
     `commit`. A merge may exceed the limit; the next commit then shrinks the value. History keeps all that was
@@ -119,8 +121,7 @@ class _Bound:
         if self._shrink == "oldest":
             self._state[key] = _without(value, self._number_of_oldest(value))
         else:
-            copies: dict[int, Any] = {}
-            self._state[key] = _replaced(value, self._call_shrink(value, copies), copies)
+            self._state[key] = _replaced(value, self._call_shrink(_copied(value)))
 
     def _check_sequence(self) -> None:
         sequence = self._sequence
@@ -136,7 +137,7 @@ class _Bound:
         if self._shrink == "oldest":
             del sequence[: self._number_of_oldest(items)]
             return
-        shrunk = self._call_shrink(items)
+        shrunk = self._call_shrink(copy.deepcopy(items))
         if not isinstance(shrunk, list) or len(shrunk) > size:
             raise InvalidInput(
                 f"shrink of {self._name} returned {quoted(shrunk)}: return a list that is no longer"
@@ -150,9 +151,9 @@ class _Bound:
             sequence[front - new + position] = shrunk[position]
         del sequence[: front - new]
 
-    def _call_shrink(self, value: Any, copies: dict[int, Any] | None = None) -> Any:
+    def _call_shrink(self, value: Any) -> Any:
         assert callable(self._shrink)
-        shrunk = called("shrink", self._shrink, copy.deepcopy(value, copies))
+        shrunk = called("shrink", self._shrink, value)
         if shrunk is None:
             raise InvalidInput(f"shrink of {self._name} returned None: return the part to keep")
         self._require_within(shrunk)
@@ -182,7 +183,7 @@ class _Bound:
 
         def rest(number: int) -> Any:
             is_sliced = isinstance(value, list | tuple | str | bytes)
-            return value[number:] if is_sliced else _without(copy.copy(value), number)
+            return value[number:] if is_sliced else _without(_copied(value), number)
 
         # Keep one part at least: an empty value is within the limit, but loses the newest part.
         least, most = min(1, len(value)), max(0, len(value) - (self._limit > 0))
@@ -211,33 +212,26 @@ def _without(value: Any, number: int) -> Any:
     return value
 
 
-def _replaced(value: Any, new: Any, copies: Mapping[int, Any]) -> Any:
-    """The value with the parts of a new one, if both are of one type that can be changed; else the new one.
+def _copied(value: Any) -> Any:
+    """A copy: of a container the outside alone, so the parts that stay are those that the program holds."""
+    # A shallow copy of another class may share the dict inside.
+    return copy.copy(value) if isinstance(value, _COPIED_OUTSIDE) else copy.deepcopy(value)
 
-    `copies` has copies of parts by the identity of the original. Those that did not change become originals.
-    """
+
+def _replaced(value: Any, new: Any) -> Any:
+    """The value with the parts of a new one, if both are of one container type; else the new one."""
     if type(value) is not type(new) or not isinstance(value, MutableMapping | MutableSequence | MutableSet):
         return new
-    old = value.values() if isinstance(value, MutableMapping) else value
-    originals = {id(copies[id(part)]): part for part in old if id(part) in copies}
-
-    def part_of(part: Any) -> Any:
-        original = originals.get(id(part))
-        return part if original is None or dumps(original) != dumps(part) else original
-
-    if isinstance(value, MutableMapping):
-        items = {key: part_of(part) for key, part in new.items()}
-        value.clear()
-        value.update(items)
-        return value
-    parts = [part_of(part) for part in new]
+    parts = list(new.items() if isinstance(new, MutableMapping) else new)
     if isinstance(value, list):
         value[:] = parts
+        return value
+    value.clear()
+    if isinstance(value, MutableMapping):
+        value.update(parts)
     elif isinstance(value, MutableSequence):
-        value.clear()
         value.extend(parts)
     else:
-        value.clear()
         for part in parts:
             value.add(part)
     return value
