@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum, auto
-from functools import reduce
 from itertools import islice
 from typing import Any
 
@@ -181,9 +180,13 @@ class ToolStateManager(Manager):
     async def start_execution(self, execution: ToolExecution) -> ToolExecution:
         """Record the start of an execution, or a new start of one to retry. Raises IllegalTransition."""
         new = record_copy(ToolExecution, execution)
-        return await self.change(
-            lambda part: Executions(part).start(new), f"execution {new.execution_id}: started {new.tool_name}"
-        )
+
+        def start(part: Namespace) -> ToolExecution:
+            before = _executions(part).get(new.execution_id)
+            status = _LIFE.next(before.status if before else _Status.PENDING, "start")
+            return _executions(part).put(new.model_copy(update={"status": status}))
+
+        return await self.change(start, f"execution {new.execution_id}: started {new.tool_name}")
 
     async def complete_execution(
         self, execution_id: str, result: Any = None, duration_ms: float | None = None
@@ -203,19 +206,26 @@ class ToolStateManager(Manager):
     async def _end(
         self, execution_id: str, event: str, done: str, fields: Mapping[str, Any]
     ) -> ToolExecution:
-        return await self.change(
-            lambda part: Executions(part).end(execution_id, event, self._shard, **fields),
-            f"execution {execution_id}: {done}",
-        )
+        def end(part: Namespace) -> ToolExecution:
+            ended = _move(part, _executions(part)[execution_id], event, **fields)
+            if ended.status is _Status.COMPLETED:
+                _retries(part).discard(execution_id)
+            timed = {} if ended.duration_ms is None else {"timed": 1, "duration_ms": ended.duration_ms}
+            self._count(part, ended.tool_name, **{ended.status.value: 1}, **timed)
+            return ended
+
+        return await self.change(end, f"execution {execution_id}: {done}")
 
     async def get_execution(self, execution_id: str) -> ToolExecution | None:
         """The execution with this id, or None."""
-        return await self.read(lambda part: Executions(part).get(execution_id))
+        return await self.read(lambda part: _executions(part).get(execution_id))
 
     async def get_execution_history(self, tool_name: str, limit: int | None = 100) -> list[ToolExecution]:
         """The last executions of a tool, the latest start first; with None, all."""
         most = check_limit(limit)
-        return await self.read(lambda part: list(islice(Executions(part).history(tool_name), most)))
+        return await self.read(
+            lambda part: list(islice(_executions(part).indexed("history", tool_name), most))
+        )
 
     # Cache
 
@@ -225,10 +235,19 @@ class ToolStateManager(Manager):
         if not entry.parameters_hash:
             raise InvalidInput("a cached result needs `parameters`, or a `parameters_hash` of your own")
         ttl = self._cache_ttl if entry.ttl is None else entry.ttl
+
+        def put(part: Namespace) -> None:
+            cache, id = _cache(part), (entry.tool_name, entry.parameters_hash)
+            age = (datetime.now(entry.created_at.tzinfo) - entry.created_at).total_seconds()
+            left = None if ttl is None else ttl - age
+            if left is not None and left <= 0:
+                cache.discard(id)
+            else:
+                cache.put(entry)
+                cache.expire(id, left)
+
         if self._caches:
-            await self.change(
-                lambda part: ResultCache(part).put(entry, ttl), f"cache of {entry.tool_name}: a result kept"
-            )
+            await self.change(put, f"cache of {entry.tool_name}: a result kept")
 
     async def get_cached_result(
         self,
@@ -242,133 +261,96 @@ class ToolStateManager(Manager):
         A commit counts the hit or miss.
         """
         hash = _hash(parameters or {}) if parameters_hash is None else parameters_hash
+
+        def look_up(part: Namespace) -> ToolCacheEntry | None:
+            entry = _cache(part).get((tool_name, hash))
+            self._count(part, tool_name, **{"misses" if entry is None else "hits": 1})
+            return entry
+
         if not self._caches:
             return None
         return await self.change(
-            lambda part: ResultCache(part).look_up(tool_name, hash, self._shard),
-            lambda entry: f"cache of {tool_name}: {'a miss' if entry is None else 'a hit'}",
+            look_up, lambda entry: f"cache of {tool_name}: {'a miss' if entry is None else 'a hit'}"
         )
 
     async def invalidate_cache(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
         """Drop the cached results of a tool, or the one for these parameters. Returns their number."""
         hash = None if parameters is None else _hash(parameters)
-        return await self.change(
-            lambda part: ResultCache(part).drop(tool_name, hash),
-            lambda number: f"cache of {tool_name}: {number} dropped",
-        )
+
+        def drop(part: Namespace) -> int:
+            cache = _cache(part)
+            ids = list(cache.ids(tool_name)) if hash is None else [(tool_name, hash)]
+            return sum(map(cache.discard, ids))
+
+        return await self.change(drop, lambda number: f"cache of {tool_name}: {number} dropped")
 
     # Retries
 
     async def update_retry_state(self, retry: RetryState) -> None:
         """Schedule a retry of an execution. Raises IllegalTransition if it is completed or cancelled."""
         new = record_copy(RetryState, retry)
+
+        def schedule(part: Namespace) -> None:
+            execution = _executions(part).get(new.execution_id)
+            if execution is not None:
+                _move(part, execution, "retry")
+            _retries(part).put(new)
+
         await self.change(
-            lambda part: Executions(part).retry(new),
-            f"execution {new.execution_id}: to be retried after attempt {new.attempts}",
+            schedule, f"execution {new.execution_id}: to be retried after attempt {new.attempts}"
         )
 
     async def get_pending_retries(self) -> list[RetryState]:
         """The pending retries, the first due first; none that has started again or used up its attempts."""
-        return await self.read(lambda part: Executions(part).pending_retries())
+
+        def is_pending(part: Namespace, retry: RetryState) -> bool:
+            execution = _executions(part).get(retry.execution_id)
+            is_over = execution is not None and execution.status is not _Status.RETRYING
+            return retry.attempts < retry.max_attempts and not is_over
+
+        return await self.read(
+            lambda part: sorted(
+                (retry for retry in _retries(part).values() if is_pending(part, retry)),
+                key=lambda retry: timestamp(retry.next_retry_at),
+            )
+        )
 
     # Statistics
 
     async def get_tool_stats(self, tool_name: str) -> ToolStats:
         """The statistics of a tool over all processes."""
-        return await self.read(lambda part: _statistics(part, tool_name))
+        return await self.read(lambda part: _statistics(_tallies(part).values(tool_name), tool_name))
+
+    def _count(self, part: Namespace, tool_name: str, **more: float) -> None:
+        tallies = _tallies(part)
+        tally = tallies.get((tool_name, self._shard)) or Tally(tool_name=tool_name, shard=self._shard)
+        tallies.put(tally.plus(**more))
 
 
-class Executions:
-    """The executions of all tools, and their retries, in this part of a state."""
-
-    def __init__(self, part: Namespace) -> None:
-        self._part = part
-        self._executions = Records(
-            part.namespace("executions"),
-            ToolExecution,
-            key="execution_id",
-            index={"history": lambda execution: (execution.tool_name, -index_time(execution.started_at))},
-        )
-
-    @property
-    def _retries(self) -> Records[RetryState]:
-        return Records(self._part.namespace("retries"), RetryState, key="execution_id")
-
-    def get(self, execution_id: str) -> ToolExecution | None:
-        """The execution with this id, or None."""
-        return self._executions.get(execution_id)
-
-    def history(self, tool_name: str) -> Iterator[ToolExecution]:
-        """The executions of a tool, the latest start first, each read when the iteration reaches it."""
-        return self._executions.indexed("history", tool_name)
-
-    def start(self, execution: ToolExecution) -> ToolExecution:
-        """Start a new execution, or one to retry. Raises IllegalTransition."""
-        before = self.get(execution.execution_id)
-        status = _LIFE.next(before.status if before else _Status.PENDING, "start")
-        return self._executions.put(execution.model_copy(update={"status": status}))
-
-    def end(self, execution_id: str, event: str, shard: str, **fields: Any) -> ToolExecution:
-        """Complete or fail an execution, and count its end. Raises IllegalTransition."""
-        ended = self._move(self._executions[execution_id], event, **fields)
-        if ended.status is _Status.COMPLETED:
-            self._retries.discard(execution_id)
-        timed = {} if ended.duration_ms is None else {"timed": 1, "duration_ms": ended.duration_ms}
-        _count(self._part, ended.tool_name, shard, **{ended.status.value: 1}, **timed)
-        return ended
-
-    def retry(self, retry: RetryState) -> None:
-        """Schedule a retry, of an unknown execution too. Raises IllegalTransition."""
-        execution = self.get(retry.execution_id)
-        if execution is not None:
-            self._move(execution, "retry")
-        self._retries.put(retry)
-
-    def pending_retries(self) -> list[RetryState]:
-        """The retries with attempts left whose executions have not started again, the first due first."""
-        pending = [retry for retry in self._retries.values() if self._is_pending(retry)]
-        return sorted(pending, key=lambda retry: timestamp(retry.next_retry_at))
-
-    def _is_pending(self, retry: RetryState) -> bool:
-        execution = self.get(retry.execution_id)
-        return retry.attempts < retry.max_attempts and (
-            execution is None or execution.status is _Status.RETRYING
-        )
-
-    def _move(self, execution: ToolExecution, event: str, **fields: Any) -> ToolExecution:
-        status = _LIFE.next(execution.status, event)
-        return self._executions.put(execution.model_copy(update={"status": status, **fields}))
+def _executions(part: Namespace) -> Records[ToolExecution]:
+    return Records(
+        part.namespace("executions"),
+        ToolExecution,
+        key="execution_id",
+        index={"history": lambda execution: (execution.tool_name, -index_time(execution.started_at))},
+    )
 
 
-class ResultCache:
-    """The cached results in this part of a state, by tool and hash of the parameters."""
+def _retries(part: Namespace) -> Records[RetryState]:
+    return Records(part.namespace("retries"), RetryState, key="execution_id")
 
-    def __init__(self, part: Namespace) -> None:
-        self._part = part
-        self._entries = Records(part.namespace("cache"), ToolCacheEntry, key=("tool_name", "parameters_hash"))
 
-    def put(self, entry: ToolCacheEntry, ttl: float | None) -> None:
-        """Keep a result until `ttl` seconds after its creation."""
-        id = (entry.tool_name, entry.parameters_hash)
-        age = (datetime.now(entry.created_at.tzinfo) - entry.created_at).total_seconds()
-        left = None if ttl is None else ttl - age
-        if left is not None and left <= 0:
-            self._entries.discard(id)
-        else:
-            self._entries.put(entry)
-            self._entries.expire(id, left)
+def _cache(part: Namespace) -> Records[ToolCacheEntry]:
+    return Records(part.namespace("cache"), ToolCacheEntry, key=("tool_name", "parameters_hash"))
 
-    def look_up(self, tool_name: str, parameters_hash: str, shard: str) -> ToolCacheEntry | None:
-        """The fresh entry, or None. Counts a hit or a miss."""
-        entry = self._entries.get((tool_name, parameters_hash))
-        _count(self._part, tool_name, shard, **{"misses" if entry is None else "hits": 1})
-        return entry
 
-    def drop(self, tool_name: str, parameters_hash: str | None) -> int:
-        """Delete the results of a tool, or the one with this hash. Returns their number."""
-        if parameters_hash is not None:
-            return int(self._entries.discard((tool_name, parameters_hash)))
-        return sum(map(self._entries.discard, list(self._entries.ids(tool_name))))
+def _tallies(part: Namespace) -> Records[Tally]:
+    return Records(part.namespace("stats"), Tally, key=("tool_name", "shard"))
+
+
+def _move(part: Namespace, execution: ToolExecution, event: str, **fields: Any) -> ToolExecution:
+    status = _LIFE.next(execution.status, event)
+    return _executions(part).put(execution.model_copy(update={"status": status, **fields}))
 
 
 class Tally(Record):
@@ -388,21 +370,10 @@ class Tally(Record):
         return self.model_copy(update={name: getattr(self, name) + value for name, value in more.items()})
 
 
-def _tallies(part: Namespace) -> Records[Tally]:
-    return Records(part.namespace("stats"), Tally, key=("tool_name", "shard"))
-
-
-def _count(part: Namespace, tool_name: str, shard: str, **more: float) -> None:
-    tallies = _tallies(part)
-    tally = tallies.get((tool_name, shard)) or Tally(tool_name=tool_name, shard=shard)
-    tallies.put(tally.plus(**more))
-
-
-def _statistics(part: Namespace, tool_name: str) -> ToolStats:
-    def add(one: Tally, other: Tally) -> Tally:
-        return one.plus(**other.model_dump(exclude={"tool_name", "shard"}))
-
-    total = reduce(add, _tallies(part).values(tool_name), Tally(tool_name=tool_name, shard=""))
+def _statistics(tallies: Iterable[Tally], tool_name: str) -> ToolStats:
+    total = Tally(tool_name=tool_name, shard="")
+    for tally in tallies:
+        total = total.plus(**tally.model_dump(exclude={"tool_name", "shard"}))
     ended = total.completed + total.failed
     return ToolStats(
         tool_name=tool_name,
