@@ -144,17 +144,16 @@ class SpeechStateManager(Manager):
             streaming_mode=member(StreamingMode, streaming_mode),
             config=dict_copy({} if config is None else config, "config"),
         )
-        await self.change(lambda part: Sessions(part).begin(session), f"session {session.session_id}: begun")
+        await self.change(lambda part: _sessions(part).put(session), f"session {session.session_id}: begun")
         return session.session_id
 
     async def get_session(self, session_id: str) -> AudioSession | None:
         """The session with this id, ended or not; or None."""
-        return await self.read(lambda part: Sessions(part).get(session_id))
+        return await self.read(lambda part: _sessions(part).get(session_id))
 
     async def list_active(self) -> list[AudioSession]:
         """The sessions that have not ended and are not in ERROR, oldest first."""
-
-        return await self.read(lambda part: Sessions(part).active())
+        return await self.read(lambda part: list(_sessions(part).indexed("active")))
 
     async def update_session_status(self, session_id: str, status: AudioSessionStatus | str) -> AudioSession:
         """Set the status of a session. Raises KeyNotFound, InvalidInput, IllegalTransition if it ended."""
@@ -169,9 +168,11 @@ class SpeechStateManager(Manager):
         return await self._move(session_id, "end", "ended" + (f": {reason}" if reason else ""), **final)
 
     async def _move(self, session_id: str, event: str, done: str, **fields: Any) -> AudioSession:
-        return await self.change(
-            lambda part: Sessions(part).move(session_id, event, **fields), f"session {session_id}: {done}"
-        )
+        def move(part: Namespace) -> AudioSession:
+            session = _require_not_ended(part, session_id, event)
+            return _sessions(part).put(session.model_copy(update=fields))
+
+        return await self.change(move, f"session {session_id}: {done}")
 
     # States in a session
 
@@ -205,56 +206,36 @@ class SpeechStateManager(Manager):
         return await self._get(VoiceConversationState, session_id)
 
     async def _update(self, state: SessionState, message: str) -> None:
-        await self.change(lambda part: Sessions(part).update(state), message)
+        def update(part: Namespace) -> None:
+            if state.session_id in _sessions(part):
+                _require_not_ended(part, state.session_id, "update")
+            else:  # the session begins now
+                _sessions(part).put(AudioSession(session_id=state.session_id))
+            _states(part, type(state)).put(state)
+
+        await self.change(update, message)
 
     async def _get(self, kind: type[R], session_id: str) -> R | None:
-        return await self.read(lambda part: Sessions(part).states(kind).get(session_id))
+        return await self.read(lambda part: _states(part, kind).get(session_id))
 
 
-class Sessions:
-    """All sessions in this part of a state. Changes of a missing one raise KeyNotFound; of an ended one,
-    IllegalTransition.
-    """
+def _sessions(part: Namespace) -> Records[AudioSession]:
+    return Records(
+        part.namespace("sessions"), AudioSession, key="session_id", index={"active": _active_since}
+    )
 
-    def __init__(self, part: Namespace) -> None:
-        self._part = part
-        self._sessions = Records(
-            part.namespace("sessions"), AudioSession, key="session_id", index={"active": _active_since}
-        )
 
-    def get(self, session_id: str) -> AudioSession | None:
-        """The session with this id, ended or not; or None."""
-        return self._sessions.get(session_id)
+def _states(part: Namespace, kind: type[R]) -> Records[R]:
+    """The states of one kind, by session."""
+    return Records(part.namespace(_NAMESPACES[kind]), kind, key="session_id")
 
-    def active(self) -> list[AudioSession]:
-        """The sessions that have not ended and are not in ERROR, oldest first."""
-        return list(self._sessions.indexed("active"))
 
-    def begin(self, session: AudioSession) -> AudioSession:
-        """Write a new session."""
-        return self._sessions.put(session)
-
-    def move(self, session_id: str, event: str, **fields: Any) -> AudioSession:
-        """Set these fields of a session that has not ended."""
-        return self._sessions.put(self._require_not_ended(session_id, event).model_copy(update=fields))
-
-    def states(self, kind: type[R]) -> Records[R]:
-        """The states of one kind, by session."""
-        return Records(self._part.namespace(_NAMESPACES[kind]), kind, key="session_id")
-
-    def update(self, state: SessionState) -> None:
-        """Write a state of a session. The session begins now if there is none."""
-        if state.session_id in self._sessions:
-            self._require_not_ended(state.session_id, "update")
-        else:
-            self.begin(AudioSession(session_id=state.session_id))
-        self.states(type(state)).put(state)
-
-    def _require_not_ended(self, session_id: str, event: str) -> AudioSession:
-        session = self._sessions[session_id]
-        if session.status is AudioSessionStatus.COMPLETED:
-            raise IllegalTransition(session.status, event)
-        return session
+def _require_not_ended(part: Namespace, session_id: str, event: str) -> AudioSession:
+    """The session. Raises KeyNotFound for a missing one, and IllegalTransition for one that has ended."""
+    session = _sessions(part)[session_id]
+    if session.status is AudioSessionStatus.COMPLETED:
+        raise IllegalTransition(session.status, event)
+    return session
 
 
 def _active_since(session: AudioSession) -> int | None:

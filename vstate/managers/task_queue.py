@@ -52,6 +52,10 @@ class Task(Record):
     result: Any = None
     error: str | None = None
 
+    def is_by(self, agent_id: str) -> bool:
+        """Whether the task is in progress by the agent."""
+        return self.status is TaskStatus.IN_PROGRESS and self.assigned_to == agent_id
+
     def as_dict(self) -> dict[Any, Any]:
         """The task as it was enqueued, with `id`, `status`, and the known facts of its progress."""
         known: dict[str, Any] = {"created_at": self.created_at}
@@ -110,36 +114,21 @@ class TaskQueue:
     """
 
     def __init__(self, part: Namespace) -> None:
-        self._tasks = Records(
+        self.tasks = Records(
             part,
             Task,
             key="task_id",
             index={"pending": lambda task: task.place if task.status is _PENDING else None},
         )
 
-    def __getitem__(self, task_id: str) -> Task:
-        return self._tasks[task_id]
-
-    def next(self) -> Task | None:
-        """The pending task whose turn is next, or None."""
-        return next(self._tasks.indexed("pending"), None)
-
-    def assigned_to(self, agent_id: str) -> list[Task]:
-        """The tasks in progress by an agent."""
-        return [
-            task
-            for task in self._tasks.values()
-            if task.status is _IN_PROGRESS and task.assigned_to == agent_id
-        ]
-
     def is_at(self, agent_id: str, task_id: str | None) -> bool:
         """Whether the task is in progress by the agent."""
-        task = None if task_id is None else self._tasks.get(task_id)
-        return task is not None and task.status is _IN_PROGRESS and task.assigned_to == agent_id
+        task = None if task_id is None else self.tasks.get(task_id)
+        return task is not None and task.is_by(agent_id)
 
     def state(self) -> TaskQueueState:
         """All tasks as they are now."""
-        found = list(self._tasks.values())
+        found = list(self.tasks.values())
 
         def with_status(status: TaskStatus, order: Callable[[Task], Any]) -> list[dict[Any, Any]]:
             return [task.as_dict() for task in sorted((t for t in found if t.status is status), key=order)]
@@ -155,7 +144,7 @@ class TaskQueue:
 
     def add(self, task_id: str, task: Mapping[Any, Any], at: datetime, **known: Any) -> Task:
         """Add a new task, pending unless `known` has a status. Raises AlreadyExists."""
-        return self._tasks.add(
+        return self.tasks.add(
             Task(
                 task_id=task_id,
                 task=dict(task),
@@ -172,7 +161,7 @@ class TaskQueue:
         self.add(task_id_of(fields), fields, datetime.now(UTC), status=status, assigned_to=agent_id)
 
     def assign(self, task: Task, agent_id: str) -> Task:
-        """Assign a task to an agent. Raises IllegalTransition unless the task is pending."""
+        """Assign a pending task to an agent. Raises IllegalTransition."""
         return self._move(task, "assign", assigned_to=agent_id, assigned_at=datetime.now(UTC))
 
     def end(self, task: Task, event: str, agent_id: str | None, **fields: Any) -> Task:
@@ -190,13 +179,9 @@ class TaskQueue:
             return self._move(task, event, assigned_to=None, assigned_at=None, **fields)
         return self._move(task, event, ended_at=datetime.now(UTC), **fields)
 
-    def clear(self) -> None:
-        """Delete all tasks."""
-        self._tasks.clear()
-
     def _move(self, task: Task, event: str, **fields: Any) -> Task:
         status = _LIFE.next(task.status, event)
-        return self._tasks.put(task.model_copy(update={"status": status, **fields}))
+        return self.tasks.put(task.model_copy(update={"status": status, **fields}))
 
 
 def task_id_of(task: Mapping[Any, Any]) -> str:

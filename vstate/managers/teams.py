@@ -160,7 +160,12 @@ class OrchestrationStateManager(Manager):
         self, team_id: str, capability: str | None = None
     ) -> list[AgentCoordinationState]:
         """The agents that can take a task; with a capability, those that have it."""
-        return await self._team(team_id).read(lambda team: team.available_agents(capability))
+        agents = await self._agents(team_id)
+        return [
+            agent
+            for agent in agents
+            if agent.is_available and (capability is None or capability in agent.capabilities)
+        ]
 
     async def watch_agents(self, team_id: str) -> AsyncIterator[AgentCoordinationState]:
         """Yield each agent of a team, and again after each change, new agents too.
@@ -170,12 +175,15 @@ class OrchestrationStateManager(Manager):
         """
         known: dict[str, AgentCoordinationState] = {}
         while True:
-            agents = await self._team(team_id).read(lambda team: list(team.agents.values()))
+            agents = await self._agents(team_id)
             for agent in agents:
                 if known.get(agent.agent_id) != agent:
                     yield agent
             known = {agent.agent_id: agent for agent in agents}
             await asyncio.sleep(self._sync_interval)
+
+    async def _agents(self, team_id: str) -> list[AgentCoordinationState]:
+        return await self._team(team_id).read(lambda team: list(team.agents.values()))
 
     # Tasks
 
@@ -263,21 +271,22 @@ class Team:
     Each agent and each task is a record of its own, so changes of different ones do not conflict.
     """
 
-    def __init__(self, part: Namespace, team_id: str, *, known: bool = True) -> None:
+    def __init__(self, part: Namespace, team_id: str) -> None:
         self._id = team_id
         self._teams = teams(part)
         self.agents = Records(scope(part, "agents", team_id), AgentCoordinationState, key="agent_id")
         self.queue = TaskQueue(scope(part, "tasks", team_id))
-        if known and team_id not in self._teams:
+        if team_id not in self._teams:
             raise KeyNotFound(team_id, kind="team")
 
     @classmethod
     def create(cls, part: Namespace, team: TeamState) -> TeamState:
         """Write a new team with its agents and the tasks of its queue. Raises AlreadyExists."""
-        new, own = cls(part, team.team_id, known=False), ("agents", "task_queue")
-        if team.team_id in new._teams:
+        if team.team_id in teams(part):
             raise AlreadyExists(f"there is a team {team.team_id!r} already", name=team.team_id)
-        new._teams.add(StoredTeam(**{name: value for name, value in team if name not in own}))
+        own = {name: value for name, value in team if name not in ("agents", "task_queue")}
+        teams(part).add(StoredTeam(**own))
+        new = cls(part, team.team_id)
         for agent_id, agent in team.agents.items():
             if agent_id != agent.agent_id:
                 raise InvalidInput(
@@ -290,13 +299,11 @@ class Team:
         return new.state()
 
     def delete(self) -> None:
-        """Delete the team, its agents and its tasks; history keeps them."""
         self.agents.clear()
-        self.queue.clear()
+        self.queue.tasks.clear()
         del self._teams[self._id]
 
     def state(self) -> TeamState:
-        """The team as it is now."""
         return TeamState(
             **dict(self._teams[self._id]),
             agents={agent.agent_id: agent for agent in self.agents.values()},
@@ -304,14 +311,6 @@ class Team:
         )
 
     # Agents
-
-    def available_agents(self, capability: str | None = None) -> list[AgentCoordinationState]:
-        """The agents that can take a task; with a capability, those that have it."""
-        return [
-            agent
-            for agent in self.agents.values()
-            if agent.is_available and (capability is None or capability in agent.capabilities)
-        ]
 
     def set_status(
         self, agent_id: str, status: str, current_task: str | EllipsisType | None
@@ -331,23 +330,33 @@ class Team:
         return self.agents.change(agent_id, current_task=current_task)
 
     def remove_agent(self, agent_id: str) -> None:
-        """Remove an agent. Its task goes back to its old place in the queue."""
-        for task in self.queue.assigned_to(agent_id):
-            self.queue.end(task, "requeue", agent_id)
+        for task in list(self.queue.tasks.values()):
+            if task.is_by(agent_id):
+                self.queue.end(task, "requeue", agent_id)
         del self.agents[agent_id]
 
     # Tasks
 
     def assign(self, task_id: str | None, agent_id: str | None) -> Task | None:
         """Assign a task to an agent, by default the next task and any free agent; None if there is none."""
-        agent = self._free_agent() if agent_id is None else self.agents[agent_id]
-        if agent is not None and not self._can_take(agent):
+        if agent_id is None:
+            agent = next((agent for agent in self.agents.values() if agent.is_available), None)
+        else:
+            agent = self.agents[agent_id]
+        # A current task that is not in progress in the queue was only noted, and ends here.
+        can_take = agent is not None and (
+            agent.is_available
+            if agent.current_task is None
+            else not self.queue.is_at(agent.agent_id, agent.current_task)
+        )
+        if agent is not None and not can_take:
             at = f" at {agent.current_task!r}" if agent.current_task is not None else ""
             its = f"complete or fail {agent.current_task!r}" if agent.current_task is not None else "be idle"
             raise IllegalTransition(
                 f"{agent.status}{at}", f"assign a task to {agent.agent_id!r}", allowed=[its]
             )
-        task = self.queue.next() if task_id is None else self.queue[task_id]
+        pending = self.queue.tasks.indexed("pending")
+        task = next(pending, None) if task_id is None else self.queue.tasks[task_id]
         if agent is None or task is None:
             return None
         assigned = self.queue.assign(task, agent.agent_id)
@@ -357,21 +366,9 @@ class Team:
 
     def end(self, task_id: str, event: str, agent_id: str | None, **fields: Any) -> Task:
         """Complete, fail or requeue a task in progress. Its agent is free again."""
-        task = self.queue[task_id]
+        task = self.queue.tasks[task_id]
         ended = self.queue.end(task, event, agent_id, **fields)
         agent = self.agents.get(task.assigned_to) if task.assigned_to is not None else None
         if agent is not None and agent.current_task == task_id:
             self.agents.change(agent.agent_id, status=AgentCoordinationStatus.IDLE, current_task=None)
         return ended
-
-    def _can_take(self, agent: AgentCoordinationState) -> bool:
-        """Whether a call that names the agent may assign a task to it.
-
-        A current task that is not in progress in the queue was only noted, and ends here.
-        """
-        if agent.current_task is None:
-            return agent.is_available
-        return not self.queue.is_at(agent.agent_id, agent.current_task)
-
-    def _free_agent(self) -> AgentCoordinationState | None:
-        return next((agent for agent in self.agents.values() if agent.is_available), None)

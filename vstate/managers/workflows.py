@@ -202,17 +202,18 @@ class WorkflowStateManager(Manager):
 
     async def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
         """A step, or None if it has no record."""
-        return await self._workflow(workflow_id).read(lambda workflow: workflow.step(step_number))
+        return await self._workflow(workflow_id).read(lambda workflow: workflow.steps.get(_key(step_number)))
 
     async def list_steps(self, workflow_id: str) -> list[StepState]:
         """The steps with records, in order."""
-        return await self._workflow(workflow_id).read(lambda workflow: workflow.steps())
+        return await self._workflow(workflow_id).read(lambda workflow: list(workflow.steps.values()))
 
     async def update_context(self, workflow_id: str, values: Mapping[str, Any]) -> WorkflowState:
         """Set these keys of the context of a workflow."""
         new = dict_copy(values, "context")
         return await self._workflow(workflow_id).change(
-            lambda workflow: workflow.set_context(new), f"context {', '.join(map(str, new))}"
+            lambda workflow: workflow.put(context={**workflow.state.context, **new}),
+            f"context {', '.join(map(str, new))}",
         )
 
     # Moves
@@ -246,7 +247,9 @@ class WorkflowStateManager(Manager):
         return await self._move(workflow_id, "cancel", _because("cancelled", reason), reason=reason)
 
     async def _move(self, workflow_id: str, event: str, done: str, **fields: Any) -> WorkflowState:
-        return await self._workflow(workflow_id).change(lambda workflow: workflow.move(event, **fields), done)
+        return await self._workflow(workflow_id).change(
+            lambda workflow: workflow.put(status=LIFE.next(workflow.state.status, event), **fields), done
+        )
 
     # Checkpoints
 
@@ -262,7 +265,7 @@ class WorkflowStateManager(Manager):
 
     async def list_checkpoints(self, workflow_id: str) -> list[WorkflowCheckpoint]:
         """The checkpoints by step, then time."""
-        return await self._workflow(workflow_id).read(lambda workflow: workflow.checkpoints())
+        return await self._workflow(workflow_id).read(lambda workflow: workflow.ordered_checkpoints())
 
     async def resume_from(self, workflow_id: str, checkpoint_id: str = _LATEST) -> WorkflowState:
         """Resume a workflow from a checkpoint, by default the last one: with its state, context and step.
@@ -299,68 +302,46 @@ class Workflow:
     def __init__(self, part: Namespace, workflow_id: str) -> None:
         self._id = workflow_id
         self._workflows = workflows(part)
-        self._steps = Records(
+        state = self._workflows.get(workflow_id)
+        if state is None:
+            raise KeyNotFound(workflow_id, kind="workflow")
+        self.state = state
+        self.steps = Records(
             scope(part, "steps", workflow_id),
             StepState,
             key=lambda step: _key(step.step_number),
             # The steps that are begun and not done.
             index={"open": lambda step: None if step.is_done else ()},
         )
-        self._checkpoints = Records(
+        self.checkpoints = Records(
             scope(part, "checkpoints", workflow_id), WorkflowCheckpoint, key="checkpoint_id"
         )
-        if workflow_id not in self._workflows:
-            raise KeyNotFound(workflow_id, kind="workflow")
 
-    # Reading
+    def put(self, **fields: Any) -> WorkflowState:
+        return self._workflows.change(self._id, **fields)
 
-    @property
-    def state(self) -> WorkflowState:
-        """The record of the workflow."""
-        return self._workflows[self._id]
-
-    def step(self, step_number: int) -> StepState | None:
-        """A step, or None if it has no record."""
-        return self._steps.get(_key(step_number))
-
-    def steps(self) -> list[StepState]:
-        """The steps with records, in order."""
-        return list(self._steps.values())
-
-    def checkpoints(self) -> list[WorkflowCheckpoint]:
-        """The checkpoints by step, then time."""
+    def ordered_checkpoints(self) -> list[WorkflowCheckpoint]:
         return sorted(
-            self._checkpoints.values(),
+            self.checkpoints.values(),
             key=lambda checkpoint: (checkpoint.step, timestamp(checkpoint.timestamp)),
         )
 
     def checkpoint(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """The checkpoint with this id. "latest" is the last one, unless that is an id. Raises KeyNotFound."""
-        if checkpoint_id != _LATEST or _LATEST in self._checkpoints:
-            return self._checkpoints[checkpoint_id]
-        checkpoints = self.checkpoints()
+        if checkpoint_id != _LATEST or _LATEST in self.checkpoints:
+            return self.checkpoints[checkpoint_id]
+        checkpoints = self.ordered_checkpoints()
         if not checkpoints:
             raise KeyNotFound(self._id, kind="checkpoint to resume from in workflow")
         return checkpoints[-1]
 
-    # Changing
-
-    def move(self, event: str, **fields: Any) -> WorkflowState:
-        """Move to the next status by an event, and set these fields. Raises IllegalTransition."""
-        return self._workflows.change(self._id, status=LIFE.next(self.state.status, event), **fields)
-
-    def set_context(self, values: Mapping[Any, Any]) -> WorkflowState:
-        """Set these keys of the context."""
-        return self._workflows.change(self._id, context={**self.state.context, **values})
-
     def update_step(self, step: StepState, interval: int | None) -> WorkflowState:
-        """Write a step, and update the workflow; see the manager."""
         workflow = self.state
         workflow.require_step(step.step_number)
         before = workflow.current_step
         ends = step.is_done or step.is_failed
         workflow.status = LIFE.next(workflow.status, "end a step" if ends else "begin a step")
-        self._steps.put(step)
+        self.steps.put(step)
         workflow.current_step = self._current_step(before, step)
         if step.is_failed:
             workflow.status = LIFE.next(workflow.status, "fail")
@@ -378,14 +359,14 @@ class Workflow:
         reached = before
         if step.is_done:
             reached = max(reached, step.step_number)
-            while (following := self.step(reached + 1)) is not None and following.is_done:
+            while (following := self.steps.get(_key(reached + 1))) is not None and following.is_done:
                 reached += 1
-        first = next(self._steps.indexed("open"), None)
+        first = next(self.steps.indexed("open"), None)
         return reached if first is None else min(reached, first.step_number - 1)
 
     def _is_complete(self, workflow: WorkflowState) -> bool:
         # Steps run concurrently: the last one may be done before an earlier one has begun.
-        done = self._steps.count() - sum(1 for _ in self._steps.indexed("open"))
+        done = self.steps.count() - sum(1 for _ in self.steps.indexed("open"))
         return workflow.steps_before + done >= workflow.total_steps
 
     def put_checkpoint(self, checkpoint: WorkflowCheckpoint) -> WorkflowCheckpoint:
@@ -398,29 +379,29 @@ class Workflow:
         if "context" not in fields:
             new.context = new.state.context if isinstance(new.state, WorkflowState) else workflow.context
         (new.state if isinstance(new.state, WorkflowState) else workflow).require_step(new.step)
-        return self._checkpoints.put(new)
+        return self.checkpoints.put(new)
 
     def _new_id(self, workflow: WorkflowState) -> str:
         id = f"step-{workflow.current_step}"
-        if id not in self._checkpoints:
+        if id not in self.checkpoints:
             return id
         # The step was done again. Its earlier checkpoint stays.
-        return next(new for n in count(2) if (new := f"{id}-{n}") not in self._checkpoints)
+        return next(new for n in count(2) if (new := f"{id}-{n}") not in self.checkpoints)
 
     def resume_from(self, checkpoint: WorkflowCheckpoint) -> WorkflowState:
         """Go back to a checkpoint, and run from there. Deletes the records of later steps."""
         workflow = self.state
         status = LIFE.next(workflow.status, "resume from a checkpoint")
-        for begun in list(self._steps.indexed("open")):
-            del self._steps[_key(begun.step_number)]
-        for id in list(self._steps.ids()):
+        for begun in list(self.steps.indexed("open")):
+            del self.steps[_key(begun.step_number)]
+        for id in list(self.steps.ids()):
             if int(str(id)) > checkpoint.step:
-                del self._steps[id]
+                del self.steps[id]
         state = checkpoint.state
         restored = (state if isinstance(state, WorkflowState) else workflow).model_copy()
         if not isinstance(state, WorkflowState) or state.current_step != checkpoint.step:
             # The program chose the step: all steps before it count as done, with or without a record.
-            restored.steps_before = checkpoint.step - self._steps.count()
+            restored.steps_before = checkpoint.step - self.steps.count()
         restored.workflow_id, restored.status, restored.error = self._id, status, None
         restored.current_step, restored.context = checkpoint.step, checkpoint.context
         return self._workflows.put(restored)
