@@ -14,7 +14,11 @@ import pytest
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.sessions import StateModule
-from vstate.sessions.state_module import load_all, save_all
+from vstate.sessions.state_module import load_found, save_all
+
+
+def load_all(modules: Any, states: Any, wrong: Any) -> None:
+    load_found("a session", modules, states, wrong, absent="it is absent", allow_not_exist=True)
 
 
 class Memory(StateModule):

@@ -98,7 +98,7 @@ async def test_wrong_ids_and_numbers_raise() -> None:
         with pytest.raises(TypeError, match="user_id is a str, not"):
             await session.history("s", wrong)  # type: ignore[arg-type]  # wrong on purpose
     for steps in (1.5, "1", None):
-        with pytest.raises(TypeError, match="steps is an int, not"):
+        with pytest.raises(InvalidInput, match="steps is a whole number from 1 on"):
             await session.rollback("s", steps)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(InvalidInput, match="limit is a whole number from 0 on"):
         await session.history("s", limit=-1)

@@ -1,22 +1,24 @@
-"""Workers: the threads for calls that may wait for a store."""
+"""Workers: threads for calls that may wait for a store, and calls that end before their caller goes on."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from vstate.errors import InvalidInput
 from vstate.forks import Uncopied, renew_in_child
 
 _R = TypeVar("_R")
+_P = ParamSpec("_P")
 
 _THREADS = 4  # a handle does one thing at a time, mostly; reads beside a commit go on
 _BREATH = 64  # reads from memory
+_PAUSE = 0.001  # seconds between two looks at the calls under way
 
 
 class Workers(Uncopied):
@@ -102,3 +104,53 @@ async def settled(future: asyncio.Future[Any]) -> None:
             pass  # the caller raises the first cancellation again
     if not future.cancelled():
         future.exception()  # marks it as retrieved, so that asyncio does not warn
+
+
+async def shielded(work: Awaitable[_R]) -> _R:
+    """Await the work. A caller that is cancelled, even twice, first waits for the end of the work."""
+    future = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await settled(future)
+        raise
+
+
+async def in_thread(function: Callable[[], _R]) -> _R:
+    """Call the function in a thread, shielded."""
+    # A future, not a task: the end of the loop would cancel a task while the thread goes on.
+    return await shielded(asyncio.get_running_loop().run_in_executor(None, function))
+
+
+def awaited(
+    method: Callable[Concatenate[Any, _P], _R],
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
+    """The same method for an event loop: a call of it is `in_thread`."""
+
+    @wraps(method)
+    async def call(self: Any, /, *args: _P.args, **options: _P.kwargs) -> _R:
+        return await in_thread(partial(method, self, *args, **options))
+
+    return call
+
+
+class UnderWay:
+    """Counts the calls inside its `with` blocks, so that a close can wait for their end."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        renew_in_child(self, UnderWay._renew)
+
+    def _renew(self) -> None:
+        self._count = 0  # the calls go on in the parent alone
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(self, *raised: object) -> None:
+        self._count -= 1
+
+    async def ended(self) -> None:
+        """Wait until no call is under way, in any event loop."""
+        while self._count > 0:
+            await asyncio.sleep(_PAUSE)

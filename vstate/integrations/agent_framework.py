@@ -9,12 +9,12 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
+from vstate.aio.workers import in_thread
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
 from vstate.integrations.opening import AsyncOpened, Changes, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
-from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
 with framework_of("agent-framework"):

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
+from vstate.aio.workers import in_thread
 from vstate.arguments import check_text
-from vstate.errors import InvalidInput, InvalidRecord
+from vstate.errors import InvalidRecord
 from vstate.integrations import framework_of
 from vstate.integrations.branches import branch_of
 from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
 from vstate.patterns.fields import exact
 from vstate.patterns.paths import join_path, split_path
-from vstate.sessions.shielding import in_thread
-from vstate.sessions.state_module import load_all, save_all, warn_of_absent
+from vstate.sessions.state_module import load_found, save_all
 from vstate.state.snapshot import Snapshot
 
 with framework_of("agentscope"):
     from agentscope.module import StateModule
     from agentscope.session import SessionBase
-
-_log = logging.getLogger("vstate")
 
 _MODULES: Final = "modules"
 
@@ -85,17 +82,13 @@ class VstateSession(AsyncOpened, SessionBase):
             return {split_path(key)[1]: state for key, state in stored}
 
         states = await in_thread(read)
-        if states is None:
-            absent = f"there is no session on branch {branch!r}"
-            if not allow_not_exist:
-                raise InvalidInput(f"{absent}; allow_not_exist=True ignores that")
-            _log.warning("%s; the modules stay as they are", absent)
-            return
-        warn_of_absent(repr(session_id), state_modules_mapping, states)
-        load_all(
+        load_found(
+            repr(session_id),
             state_modules_mapping,
             states,
             lambda name, reason: InvalidRecord(join_path(_MODULES, name), reason),
+            absent=f"there is no session on branch {branch!r}",
+            allow_not_exist=allow_not_exist,
         )
 
     async def delete_session(self, session_id: str, user_id: str = "", *, forget: bool = False) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vstate.aio.workers import in_thread
 from vstate.errors import AlreadyExists, InvalidInput
 from vstate.integrations import framework_of
 from vstate.integrations.branches import branch_of, branches_below
 from vstate.integrations.opening import AsyncOpened, Changes, Opened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.fields import Fields, Packed
-from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
 with framework_of("burr"):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel, PrivateAttr, model_serializer
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from vstate.aio.workers import awaited
 from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
@@ -30,7 +31,6 @@ from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import Fields, exact
 from vstate.repo.repository import Repository
 from vstate.repo.writing import BranchChanges
-from vstate.sessions.shielding import awaited
 from vstate.state.snapshot import Snapshot
 
 with framework_of("crewai"):

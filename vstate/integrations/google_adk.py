@@ -8,6 +8,7 @@ from copy import deepcopy
 from typing import Any, Final
 from uuid import uuid4
 
+from vstate.aio.workers import in_thread, shielded
 from vstate.errors import AlreadyExists, RefMoved
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
@@ -16,7 +17,6 @@ from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.repository import Repository
 from vstate.repo.writing import BranchChanges
-from vstate.sessions.shielding import in_thread, shielded
 from vstate.state.snapshot import Snapshot
 
 with framework_of("google-adk"):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from typing import Any, Final, Literal
 
+from vstate.aio.workers import awaited, in_thread
 from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
@@ -20,7 +21,6 @@ from vstate.integrations.opening import (
 )
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals, Records
-from vstate.sessions.shielding import awaited, in_thread
 from vstate.state.snapshot import Snapshot
 
 with framework_of("llama-index"):

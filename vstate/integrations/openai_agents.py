@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from vstate.aio.workers import in_thread, shielded
 from vstate.errors import InvalidInput, RefMoved, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.integrations import framework_of
@@ -23,7 +24,6 @@ from vstate.integrations.branches import BranchName, branch_of, branches_below
 from vstate.integrations.opening import Opened, Opening, StoreLike, begins, first_labels, summary
 from vstate.patterns.fields import path_to
 from vstate.patterns.journal import Journal
-from vstate.sessions.shielding import in_thread, shielded
 
 with framework_of("openai-agents"):
     from agents.memory.session_settings import SessionSettings, coerce_session_settings, resolve_session_limit

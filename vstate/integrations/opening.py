@@ -11,6 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
+from vstate.aio.workers import in_thread
 from vstate.arguments import storable
 from vstate.errors import NotFound, RefMoved
 from vstate.forks import new_lock
@@ -26,7 +27,6 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.rules.security import Security
 from vstate.repo.writing import BranchChanges
-from vstate.sessions.shielding import in_thread
 
 StoreLike = KVStore | str | PathLike[str] | None
 """A store for an adapter: a KVStore, a path, a URL, or None for memory."""

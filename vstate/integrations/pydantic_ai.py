@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from vstate.aio.workers import in_thread
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.forks import new_lock
 from vstate.integrations import framework_of
@@ -13,7 +14,6 @@ from vstate.integrations.branches import BranchName, branch_of
 from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
-from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
 with framework_of("pydantic-ai"):

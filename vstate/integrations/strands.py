@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from vstate.aio.workers import in_thread
 from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved, VStateError
 from vstate.integrations import framework_of
@@ -26,7 +27,6 @@ from vstate.objects.commit import Commit
 from vstate.patterns.fields import exact
 from vstate.patterns.paths import join_path
 from vstate.repo.names.refs import check_ref_name
-from vstate.sessions.shielding import in_thread
 from vstate.state.snapshot import Snapshot
 
 with framework_of("strands"):

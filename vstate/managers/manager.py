@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from vstate import aio
+from vstate.aio.workers import UnderWay
 from vstate.arguments import called
 from vstate.errors import InvalidInput
-from vstate.forks import renew_in_child
 from vstate.kv.base import KVStore
 from vstate.managers.backends import DIRECTORY, Persistence, open_persistence
 from vstate.objects.commit import Commit
@@ -23,8 +22,6 @@ _T = TypeVar("_T")
 
 _ATTEMPTS = 1000
 """Attempts of one change. One of eight processes on one queue needed 50."""
-
-_PAUSE = 0.001  # seconds between two looks at the calls under way
 
 
 class Manager:
@@ -53,11 +50,7 @@ class Manager:
         self._state = aio.Versioned(store, branch=branch)
         self._own_store = store if isinstance(store, KVStore) and store is not persistence else None
         self._closed = False
-        self._under_way = 0
-        renew_in_child(self, Manager._forget_calls)
-
-    def _forget_calls(self) -> None:
-        self._under_way = 0  # the calls go on in the parent alone
+        self._under_way = UnderWay()
 
     @property
     def state(self) -> aio.Versioned:
@@ -123,8 +116,7 @@ class Manager:
         """
         self._closed = True
         # Outside the try block: if this is cancelled here, the calls under way still need the store.
-        while self._under_way > 0:  # in any event loop
-            await asyncio.sleep(_PAUSE)
+        await self._under_way.ended()
         try:
             await self._state.close()
         finally:
@@ -144,12 +136,9 @@ class Manager:
     async def _call(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Await the call; `close` waits for it. Raises InvalidInput if the manager is closed."""
         self._require_open()
-        self._under_way += 1
-        try:
+        with self._under_way:
             await self._begin()
             return await call()
-        finally:
-            self._under_way -= 1
 
     async def _begin(self) -> None:
         """Called at the beginning of each call; for subclasses."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
+from vstate.aio.workers import in_thread
 from vstate.arguments import check_text
 from vstate.errors import CorruptStore, InvalidInput
-from vstate.sessions.session_base import SessionBase
 from vstate.sessions.session_files import IDS, SessionFiles
-from vstate.sessions.shielding import in_thread
-from vstate.sessions.state_module import Module, load_all, save_all, warn_of_absent
-
-_log = logging.getLogger("vstate")
+from vstate.sessions.state_module import Module, SessionBase, load_found, save_all
 
 
 class JSONSession(SessionBase):
@@ -91,16 +87,15 @@ class JSONSession(SessionBase):
             allow_not_exist, user_id = user_id, ""
         name = self._session(session_id)
         files = self._files(name, user_id)
-        found = await in_thread(files.load)
-        if found is None:
-            absent = f"there is no session in {str(files.own())!r}"
-            if not allow_not_exist:
-                raise InvalidInput(f"{absent}; allow_not_exist=True ignores that")
-            _log.warning("%s; the modules stay as they are", absent)
-            return
-        path, states = found
-        warn_of_absent(repr(name), modules, states)
-        load_all(modules, states, lambda _, reason: CorruptStore(str(path), reason))
+        path, states = await in_thread(files.load)
+        load_found(
+            repr(name),
+            modules,
+            states,
+            lambda _, reason: CorruptStore(str(path), reason),
+            absent=f"there is no session in {str(path)!r}",
+            allow_not_exist=allow_not_exist,
+        )
 
     def _session(self, session_id: str | None) -> str:
         if session_id is None:

@@ -6,17 +6,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
 from itertools import islice, takewhile
 from typing import NamedTuple
 
 from vstate import aio
+from vstate.aio.workers import UnderWay, in_thread
 from vstate.errors import VStateError
 from vstate.forks import renew_in_child
 from vstate.objects import expiry, tree
 from vstate.objects.commit import dated
 from vstate.sessions.rounds import ROUNDS, SESSIONS, round_prefix
-from vstate.sessions.shielding import in_thread
 from vstate.state.versioned import Versioned
 
 _log = logging.getLogger("vstate")
@@ -96,36 +95,26 @@ class Retention:
         """Called when the service stops: a gc that is due begins now."""
         self._is_ending = True
 
-    async def follow(
-        self, state: aio.Versioned, swept: Swept, hold: Callable[[], Callable[[], None]]
-    ) -> None:
-        """Go on after a save that swept. `hold` lets the service wait until the returned function is called.
-
-        A failure is logged: the save itself is done.
-        """
+    async def follow(self, state: aio.Versioned, swept: Swept, under_way: UnderWay) -> None:
+        """Go on after a save that swept. A failure is logged: the save itself is done."""
         try:
             if swept.is_purge_due:
                 await state.purge()
-            if await state.read(lambda mapping: _is_gc_due(mapping, swept.rounds)):
-                self._begin_gc(state, hold)
+            is_due = await state.read(lambda mapping: _is_gc_due(mapping, swept.rounds))
+            if is_due and (self._gc is None or self._gc.done()):
+                self._gc = asyncio.get_running_loop().create_task(self._collect(state, under_way))
         except VStateError as error:
             _log.warning("expired sessions take up room until a later save: %s", error)
 
-    def _begin_gc(self, state: aio.Versioned, hold: Callable[[], Callable[[], None]]) -> None:
-        if self._gc is not None and not self._gc.done():
-            return
-        release = hold()
-        self._gc = asyncio.get_running_loop().create_task(self._collect(state))
-        self._gc.add_done_callback(lambda task: release())
-
-    async def _collect(self, state: aio.Versioned) -> None:
-        due = time.monotonic() + self._pause
-        while time.monotonic() < due and not self._is_ending:  # `end` may be called in another event loop
-            await asyncio.sleep(_LOOK)
-        try:
-            await in_thread(lambda: self._cut(state.sync))
-        except VStateError as error:
-            _log.warning("the history of expired sessions takes up room until a later gc: %s", error)
+    async def _collect(self, state: aio.Versioned, under_way: UnderWay) -> None:
+        with under_way:  # the service waits for its end
+            due = time.monotonic() + self._pause
+            while time.monotonic() < due and not self._is_ending:  # `end` may be called in another event loop
+                await asyncio.sleep(_LOOK)
+            try:
+                await in_thread(lambda: self._cut(state.sync))
+            except VStateError as error:
+                _log.warning("the history of expired sessions takes up room until a later gc: %s", error)
 
     def _cut(self, state: Versioned) -> None:
         repo, branch = state.repo, state.branch

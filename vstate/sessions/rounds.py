@@ -18,22 +18,9 @@ _DIGITS = 12
 
 
 def highest_round(mapping: ReadableState, path: str) -> int | None:
-    """The highest number of a round, found by counting keys digit by digit; None without rounds."""
-    prefix = round_prefix(path)
-    count = len(mapping.keys(prefix))
-    if not count:
-        return None
-    digits = "0" * max(0, _DIGITS - len(str(count)))
-    if len(mapping.keys(prefix + digits)) != count:  # there are gaps
-        digits = ""
-    while len(digits) < _DIGITS:
-        next_one = next((d for d in "9876543210" if len(mapping.keys(prefix + digits + d))), None)
-        if next_one is None:
-            return number_of(
-                next(iter(mapping.keys(prefix + digits)))
-            )  # which raises for a key that is no round
-        digits += next_one
-    return int(digits)
+    """The highest number of a round; None without rounds."""
+    key = next(iter(mapping.keys(round_prefix(path), reverse=True)), None)
+    return None if key is None else number_of(key)
 
 
 def number_of(round_key: str) -> int:
@@ -44,12 +31,12 @@ def number_of(round_key: str) -> int:
     return int(digits)
 
 
-def session_of(session_key: str) -> str:
-    """The id of the session under a key. Raises InvalidRecord for a key of something else."""
+def ids_of(session_key: str) -> tuple[str, str]:
+    """The ids of the user and the session of a key. Raises InvalidRecord for a key of something else."""
     parts = split_path(session_key)
     if len(parts) != 3:
         raise InvalidRecord(session_key, "the key of a session has the ids of a user and a session")
-    return parts[2]
+    return parts[1], parts[2]
 
 
 def check_round(round_id: object) -> int | None:

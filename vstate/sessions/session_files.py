@@ -55,11 +55,11 @@ class SessionFiles:
         except CorruptStore as error:
             return Path(error.location)
 
-    def load(self) -> tuple[Path, dict[str, Any]] | None:
-        """The file of the session, and the states in it by module; None without a file."""
-        _, path, states = self._find()
+    def load(self) -> tuple[Path, dict[str, Any] | None]:
+        """The file of the session, and the states in it by module; None instead of them without a file."""
+        own, path, states = self._find()
         if states is None:
-            return None
+            return own, None
         if path.name == self._named and self._has_marks and not self._names_itself and IDS not in states:
             _log.warning("%r is read for %s; the file does not say whose it is", str(path), self)
         return path, {name: state for name, state in states.items() if name != IDS}

@@ -1,4 +1,4 @@
-"""StateModule: an object whose registered attributes are saved as plain data and loaded again."""
+"""StateModule: an object whose attributes are saved as plain data; SessionBase, which saves such objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import copy
 import inspect
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeGuard
@@ -30,6 +31,28 @@ class Module(Protocol):
 
     def load_state_dict(self, state_dict: Any) -> Any:
         """Load a state that `state_dict` made."""
+
+
+class SessionBase(ABC):
+    """Subclass it for another storage. Modules are passed by name: `agent=agent, memory=memory`.
+
+    A module is a StateModule, or any object with `state_dict` and `load_state_dict`, such as an agent of
+    AgentScope.
+    """
+
+    @abstractmethod
+    async def save_session_state(self, session_id: str, user_id: str = "", **modules: Module) -> None:
+        """Save the state of these modules. Other modules of the session stay as they were saved."""
+
+    @abstractmethod
+    async def load_session_state(
+        self, session_id: str, user_id: str = "", allow_not_exist: bool = True, **modules: Module
+    ) -> None:
+        """Load the modules, all or none.
+
+        A module that was never saved stays as it is, with a warning in the log. So do all modules of a
+        session that was never saved; if `allow_not_exist` is False, that raises ValueError.
+        """
 
 
 class Step(NamedTuple):
@@ -132,34 +155,42 @@ def _is_module(value: Any) -> TypeGuard[Module]:
     return all(callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
-def load_all(
-    modules: Mapping[str, Module], states: Mapping[str, Any], wrong: Callable[[str, str], Exception]
+def load_found(
+    session: str,
+    modules: Mapping[str, Module],
+    states: Mapping[str, Any] | None,
+    wrong: Callable[[str, str], Exception],
+    *,
+    absent: str,
+    allow_not_exist: bool,
+    saved: Collection[str] | None = None,
 ) -> None:
-    """Load several modules, those with a state here: all, or none.
+    """Load modules as `SessionBase` promises. `states` are those that were found; None without a session.
 
-    `wrong` makes the error for data that is no state, from the name of the module and a reason: the caller
-    knows where the data is stored.
+    `absent` says that there is no session. `wrong` makes the error for data that is no state, from the name
+    of the module and a reason: the caller knows where the data is stored. `saved` are the names of all
+    modules of the session, if that has others than `states`.
     """
-    steps = []
-    for name, module in modules.items():
-        if name in states:
-            try:
-                steps += list(_State(module, (name,), ()).steps(states[name], strict=True))
-            except _NoState as error:
-                raise wrong(name, str(error)) from None
-    apply(steps)
-
-
-def warn_of_absent(session: str, wanted: Iterable[str], saved: Collection[str]) -> None:
-    """Log the modules that a load leaves as they are, because the session has none of these names."""
-    absent = [name for name in wanted if name not in saved]
-    if absent:
+    if states is None:
+        if not allow_not_exist:
+            raise InvalidInput(f"{absent}; allow_not_exist=True ignores that")
+        _log.warning("%s; the modules stay as they are", absent)
+        return
+    missing = [name for name in modules if name not in states]
+    if missing:
         _log.warning(
             "the session %s has no module %s, which stays as it is; its modules are: %s",
             session,
-            ", ".join(map(repr, absent)),
-            ", ".join(sorted(saved)) or "none",
+            ", ".join(map(repr, missing)),
+            ", ".join(sorted(states if saved is None else saved)) or "none",
         )
+    steps = []
+    for name in [name for name in modules if name in states]:
+        try:
+            steps += list(_State(modules[name], (name,), ()).steps(states[name], strict=True))
+        except _NoState as error:
+            raise wrong(name, str(error)) from None
+    apply(steps)
 
 
 def save_all(modules: Mapping[str, Module]) -> dict[str, Any]:

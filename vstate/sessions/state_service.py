@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
+from vstate.aio.workers import UnderWay, shielded
 from vstate.arguments import check_seconds, check_text
 from vstate.errors import InvalidInput, InvalidRecord, KeyNotFound, NotFound
 from vstate.forks import renew_in_child
@@ -30,14 +31,13 @@ from vstate.sessions.rounds import (
     check_number,
     check_round,
     highest_round,
+    ids_of,
     number_of,
     path_of,
     round_key,
     round_prefix,
     session_key,
-    session_of,
 )
-from vstate.sessions.shielding import shielded
 from vstate.state.base import ReadableState
 from vstate.state.versioned import Versioned
 
@@ -45,7 +45,6 @@ _T = TypeVar("_T")
 
 _ATTEMPTS = 1000
 _MOST_KNOWN = 100_000  # sessions
-_PAUSE = 0.001  # seconds between two looks at the calls under way
 _RENEWED = 0.9  # an export renews a session, by a commit, once less than this part of its ttl is left
 
 _Life = tuple[Any, float]
@@ -88,14 +87,13 @@ class StateService:
         self._retention = None if seconds is None else Retention(seconds)
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()
-        self._under_way = 0
+        self._under_way = UnderWay()
         self._known: dict[str, _Life] = {}
         """The sessions that this service saved or read: when each began, and how long it lives at least."""
         renew_in_child(self, StateService._forget_calls)
 
     def _forget_calls(self) -> None:
-        # The calls under way go on in the parent alone.
-        self._changing, self._under_way = asyncio.Lock(), 0
+        self._changing = asyncio.Lock()  # the call that holds it goes on in the parent alone
 
     def _make_store(self) -> KVStore | str | PathLike[str] | None:
         """The store, or its path or URL."""
@@ -139,8 +137,7 @@ class StateService:
 
     async def _end(self, state: aio.Versioned) -> None:
         try:
-            while self._under_way > 0:  # in any event loop
-                await asyncio.sleep(_PAUSE)
+            await self._under_way.ended()
             await state.close()
         finally:
             self._close_store()
@@ -222,7 +219,7 @@ class StateService:
             await _commit(used, save, "save", user_id, session_id or DEFAULT)
             self._note(path, life)
             if self._retention is not None and swept:
-                await self._retention.follow(used, swept, self._hold)
+                await self._retention.follow(used, swept, self._under_way)
         return number
 
     async def export_state(
@@ -284,7 +281,7 @@ class StateService:
     async def list_sessions(self, user_id: str) -> list[str]:
         """The sorted ids of the sessions of a user."""
         prefix = f"{join_path(SESSIONS, check_text('user_id', user_id))}/"
-        return await self._read(lambda mapping: sorted(session_of(key) for key in mapping.keys(prefix)))
+        return await self._read(lambda mapping: sorted(ids_of(key)[1] for key in mapping.keys(prefix)))
 
     async def list_users(self) -> list[str]:
         """The sorted ids of the users with sessions."""
@@ -364,20 +361,8 @@ class StateService:
         if self._state is None and self._starts_when_used:
             await self.start()
         state = self.state
-        release = self._hold()
-        try:
+        with self._under_way:
             yield state
-        finally:
-            release()
-
-    def _hold(self) -> Callable[[], None]:
-        """Let `stop` wait until the returned function is called."""
-        self._under_way += 1
-
-        def release() -> None:
-            self._under_way -= 1
-
-        return release
 
     async def _read(self, function: Callable[[Versioned], _T]) -> _T:
         async with self._call() as state:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,8 +10,8 @@ from os import PathLike
 from typing import Any, Self
 
 from vstate import aio
-from vstate.arguments import check_text
-from vstate.errors import InvalidInput, InvalidRecord, NotFound
+from vstate.arguments import check_count, check_text
+from vstate.errors import InvalidRecord, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects import tree
@@ -21,12 +20,10 @@ from vstate.patterns.paths import join_path, split_path
 from vstate.plural import counted
 from vstate.repo.history import ROLLED_BACK, rolled_back
 from vstate.repo.repository import Revision
-from vstate.sessions.session_base import SessionBase
-from vstate.sessions.state_module import Module, load_all, save_all, warn_of_absent
+from vstate.sessions.rounds import ids_of
+from vstate.sessions.state_module import Module, SessionBase, load_found, save_all
 from vstate.state.base import ReadableState, State
 from vstate.state.versioned import Versioned
-
-_log = logging.getLogger("vstate")
 
 _SESSIONS = "sessions"
 _MODULES = "modules"
@@ -101,15 +98,16 @@ class VersionedSession(SessionBase):
             }
 
         states = await self._state.read(lambda state: read(state if rev is None else state.checkout(rev)))
-        if states is None:
-            where = "" if rev is None else f" at {rev}"
-            absent = f"there is no session {_title(session_id, user_id)}{where}; list_sessions() lists all"
-            if not allow_not_exist:
-                raise InvalidInput(absent)
-            _log.warning("%s; the modules stay as they are", absent)
-            return
-        warn_of_absent(repr(session_id), modules, saved)
-        load_all(modules, states, lambda name, reason: InvalidRecord(_module_key(path, name), reason))
+        where = "" if rev is None else f" at {rev}"
+        load_found(
+            repr(session_id),
+            modules,
+            states,
+            lambda name, reason: InvalidRecord(_module_key(path, name), reason),
+            absent=f"there is no session {_title(session_id, user_id)}{where}; list_sessions() lists all",
+            allow_not_exist=allow_not_exist,
+            saved=saved,
+        )
 
     async def history(self, session_id: str, user_id: str = "", *, limit: int | None = None) -> list[Commit]:
         """The commits of a session, newest first: saves, rollbacks and deletions."""
@@ -122,10 +120,7 @@ class VersionedSession(SessionBase):
         Another call goes further back: a rollback counts as the commit that it went back to. Other sessions
         stay as they are. Raises NotFound if the session has fewer commits.
         """
-        if not isinstance(steps, int):
-            raise TypeError(f"steps is an int, not {type(steps).__name__}")
-        if steps < 1:
-            raise InvalidInput(f"steps is a number from 1 on, not {steps}")
+        check_count("steps", steps, 1)
         path = _path(user_id, session_id)
         key = _session_key(path)
         commits: list[Commit] = []
@@ -169,7 +164,7 @@ class VersionedSession(SessionBase):
         def read(state: ReadableState) -> list[SavedSession]:
             found = []
             for key, saved in state.items(prefix):
-                user, session = _ids_of(key)
+                user, session = ids_of(key)
                 _require_saved(key, saved)
                 modules = tuple(_module_names(state, join_path(user, session)))
                 found.append(SavedSession(user, session, saved["saves"], saved["saved_at"], modules))
@@ -233,14 +228,6 @@ def _module_key(path: str, name: str) -> str:
 
 def _module_names(state: ReadableState, path: str) -> list[str]:
     return [split_path(key)[-1] for key in state.keys(_modules(path))]
-
-
-def _ids_of(session_key: str) -> tuple[str, str]:
-    """The user and the session of a key. Raises InvalidInput or InvalidRecord for a key of something else."""
-    parts = split_path(session_key)
-    if len(parts) != 3:
-        raise InvalidRecord(session_key, "the key of a session has the ids of a user and a session")
-    return parts[1], parts[2]
 
 
 def _require_saved(session_key: str, saved: Any) -> None:

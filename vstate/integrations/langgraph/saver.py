@@ -21,6 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from vstate.aio.workers import awaited, in_thread
 from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
 from vstate.integrations.branches import IDS, BranchName, branch_below, texts_below
 from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
@@ -39,7 +40,6 @@ from vstate.readers.threads import (
 )
 from vstate.repo.core import Guard
 from vstate.repo.rules.labels import Label
-from vstate.sessions.shielding import awaited, in_thread
 
 _T = TypeVar("_T")
 

@@ -30,6 +30,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from vstate.aio.workers import in_thread
 from vstate.arguments import check_count, check_text
 from vstate.backoff import Backoff
 from vstate.errors import CannotLoad, InvalidInput, RefMoved
@@ -40,7 +41,6 @@ from vstate.patterns.paths import join_path, split_path
 from vstate.plural import counted
 from vstate.repo.merge.expiring import purge
 from vstate.repo.repository import Repository
-from vstate.sessions.shielding import in_thread
 from vstate.state.base import ReadableState
 from vstate.state.live import Live
 from vstate.state.snapshot import Snapshot
