@@ -48,7 +48,7 @@ def end(token: ReferenceType[Token]) -> None:
 
 
 _MOST_OVER = 4
-"""When a context names more turns than these, it forgets those that are over."""
+"""When a context names more turns than these, it forgets those whose token is gone."""
 
 _holding: ContextVar[tuple[ReferenceType[Token], ...]] = ContextVar("vstate_turns", default=())
 
@@ -188,7 +188,7 @@ class Turns:
     def _taken(self, token: Token) -> bool:
         place, held = ref(token), _holding.get()
         if len(held) > _MOST_OVER:
-            held = tuple(filter(is_live, held))
+            held = tuple([other for other in held if other() is not None])
         # First: a signal handler that runs once the turn is taken is nested in it, and does not wait for it.
         if place not in held:  # a thread that waits comes here again and again
             _holding.set((*held, place))
