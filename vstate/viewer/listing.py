@@ -6,12 +6,10 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from threading import RLock
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.forks import new_lock
@@ -85,106 +83,126 @@ class _Row(NamedTuple):
     """Rows with the same text here, one after the other, may be folded."""
 
 
-@dataclass
-class _Listing:
-    """The rows of one selection, as far as they are made. One thread at a time makes rows."""
-
-    rows: list[_Row]
-    walk: Iterator[_Row | None]
-    """None for a commit that does not meet the conditions."""
-    named: frozenset[ObjectId]
-    """The commits with a ref: they are not folded."""
-    complete: bool = False
-    lock: RLock = field(default_factory=new_lock)
-    foldings: OrderedDict[frozenset[str], _Folding] = field(default_factory=OrderedDict)
-
-    def extend(self, wanted: int, seconds: float = 0.0) -> None:
-        """Make the rows up to `wanted`, as far as some seconds suffice, and then more for so many seconds."""
-        begun = monotonic()
-        while not self.complete and (seconds or len(self.rows) < wanted):
-            self._step()
-            limit = _LONGEST_SEARCH if len(self.rows) < wanted else seconds
-            if monotonic() - begun > limit:
-                return
-
-    def _step(self) -> None:
-        """Look at the next commit, which may have no row."""
-        try:
-            row = next(self.walk)
-        except StopIteration:
-            self.complete = True
-            return
-        if row is not None:
-            self.rows.append(row)
-
-    def folded(self, opened: frozenset[str], wanted: int) -> _Folding:
-        """The rows with runs of alike ones folded, `wanted` of them if some tenths of a second suffice."""
-        folding = self.foldings.setdefault(opened, _Folding())
-        self.foldings.move_to_end(opened)
-        while len(self.foldings) > _KEPT:
-            self.foldings.popitem(last=False)
-        folding.extend(self, opened)
-        end = monotonic() + _LONGEST_FOLDING
-        while not self.complete and len(folding.shown) < wanted and monotonic() < end:
-            self.extend(len(self.rows) + wanted)
-            folding.extend(self, opened)
-        return folding
-
-    def find(self, commit: Commit) -> int | None:
-        """The number of the commit's row; None if it has none, or none so far after some seconds."""
-        end = monotonic() + _LONGEST_SEARCH
-        seen = 0
-        while True:
-            for number in range(seen, len(self.rows)):
-                if self.rows[number].commit == commit.oid:
-                    return number
-            # A commit's order is above that of its parents, so it has no row below an older one.
-            older = bool(self.rows) and self.rows[-1].order < commit.order
-            if self.complete or older or monotonic() > end:
-                return None
-            seen = len(self.rows)
-            self.extend(seen + 1)
-
-
-@dataclass
 class _Folding:
-    """The rows that are shown, as the first one and the number of rows for each; made as far as is known."""
+    """The rows with runs of alike ones folded, each as the first row and the number of rows of its run.
 
-    shown: list[tuple[int, int]] = field(default_factory=list)
-    next: int = 0
+    A run is there once the row behind it is known. The runs whose first commit is in `opened` stay unfolded.
+    """
 
-    def extend(self, listing: _Listing, opened: frozenset[str]) -> None:
-        rows = listing.rows
-        while self.next < len(rows):
-            stop = self._end(rows, listing.named)
-            if stop == len(rows) and not listing.complete and stop - self.next < _FOLDED:
-                return  # the run may go on
-            if stop - self.next < _FEWEST_FOLDED or str(rows[self.next].commit) in opened:
-                self.shown += [(at, 1) for at in range(self.next, stop)]
-            else:
-                self.shown.append((self.next, stop - self.next))
-            self.next = stop
+    def __init__(self, listing: _Listing, opened: frozenset[str]) -> None:
+        self._listing = listing
+        self._opened = opened
+        self._begin = self._at = 0
+        """The first row of the run that goes on, and the row to look at next."""
+        self.shown: list[tuple[int, int]] = []
+
+    def extend(self) -> None:
+        """Fold the rows that were made since."""
+        while self._at < len(self._listing.rows):
+            if self._at > self._begin and not self._goes_on():
+                self._close()
+            self._at += 1
+        if self._listing.complete:
+            self._close()
+
+    def _goes_on(self) -> bool:
+        rows, at = self._listing.rows, self._at
+        first = rows[self._begin]
+        return (
+            at - self._begin < _FOLDED
+            and rows[at - 1].is_linear
+            and rows[at].is_linear
+            and rows[at].alike == first.alike
+            and rows[at].placed == first.placed
+            and rows[at].commit not in self._listing.named
+        )
+
+    def _close(self) -> None:
+        begin, end = self._begin, self._at
+        if end - begin < _FEWEST_FOLDED or str(self._listing.rows[begin].commit) in self._opened:
+            self.shown += [(at, 1) for at in range(begin, end)]
+        else:
+            self.shown.append((begin, end - begin))
+        self._begin = end
 
     def find(self, row: int) -> int | None:
         """The number of the shown row that stands for this row of the listing."""
         at = bisect_right(self.shown, (row, _FOLDED)) - 1
         return at if at >= 0 and row < sum(self.shown[at]) else None
 
-    def _end(self, rows: Sequence[_Row], named: frozenset[ObjectId]) -> int:
-        """The end of the run of alike rows that begins at `next`."""
-        first = rows[self.next]
-        stop = self.next + 1
-        while (
-            stop < len(rows)
-            and stop - self.next < _FOLDED
-            and rows[stop - 1].is_linear
-            and rows[stop].is_linear
-            and rows[stop].alike == first.alike
-            and rows[stop].placed == first.placed
-            and rows[stop].commit not in named
-        ):
-            stop += 1
-        return stop
+
+class _Listing:
+    """The rows of one selection, as far as they are made. Whoever makes or reads rows holds the lock."""
+
+    def __init__(self, walk: Iterator[_Row | None], named: frozenset[ObjectId]) -> None:
+        """`walk` has None for a commit that does not meet the conditions. `named` commits are not folded."""
+        self.rows: list[_Row] = []
+        self.numbers: dict[ObjectId, int] = {}
+        self.named = named
+        self.complete = False
+        self.lock = new_lock()
+        self._walk = walk
+        self._foldings: OrderedDict[frozenset[str], _Folding] = OrderedDict()
+
+    def make(self, is_enough: Callable[[], bool], seconds: float) -> None:
+        """Make rows until there are enough, there are no more, or the time is over."""
+        end = monotonic() + seconds
+        while not (self.complete or is_enough()):
+            try:
+                row = next(self._walk)
+            except StopIteration:
+                self.complete = True
+                return
+            if row is not None:
+                self.numbers[row.commit] = len(self.rows)
+                self.rows.append(row)
+            if monotonic() > end:
+                return
+
+    def folding(self, opened: frozenset[str], wanted: int) -> _Folding:
+        """The folded rows, `wanted` of them if some tenths of a second suffice."""
+        found = _recent(self._foldings, opened, _Folding(self, opened))
+
+        def is_enough() -> bool:
+            found.extend()
+            return len(found.shown) >= wanted
+
+        self.make(is_enough, _LONGEST_FOLDING)
+        found.extend()
+        return found
+
+    def find(self, commit: Commit, folding: _Folding | None) -> int | None:
+        """The number of the commit's row, or of its folded row; None if some seconds do not suffice."""
+
+        def is_row() -> bool:
+            # A commit's order is above that of its parents, so it has no row below an older one.
+            return commit.oid in self.numbers or bool(self.rows and self.rows[-1].order < commit.order)
+
+        def is_folded() -> bool:
+            assert folding is not None
+            folding.extend()
+            return folding.find(self.numbers[commit.oid]) is not None
+
+        self.make(is_row, _LONGEST_SEARCH)
+        row = self.numbers.get(commit.oid)
+        if row is None or folding is None:
+            return row
+        self.make(is_folded, _LONGEST_SEARCH)  # until its run has ended
+        folding.extend()
+        return folding.find(row)
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _recent(kept: OrderedDict[Key, Value], key: Key, new: Value) -> Value:
+    """The value that is kept under the key, else the new one. The ones that were not asked for longest go."""
+    found = kept.setdefault(key, new)
+    kept.move_to_end(key)
+    while len(kept) > _KEPT:
+        kept.popitem(last=False)
+    return found
 
 
 class Listings:
@@ -215,65 +233,40 @@ class Listings:
         """
         if len(opened) > _MOST_OPEN:
             raise InvalidInput(f"open has {len(opened)} ids; at most {_MOST_OPEN} are possible")
-        make = partial(self._page, query, view, fold, frozenset(opened), find, count, first, limit)
+
+        def page() -> dict[str, Any]:
+            name, listing = self._find(query, view)
+            rows, stop = listing.rows, first + limit
+            try:
+                with listing.lock:
+                    listing.make(lambda: len(rows) >= stop, _LONGEST_SEARCH)
+                    if count:
+                        listing.make(lambda: False, _FURTHER)
+                    folding = listing.folding(frozenset(opened), stop) if fold else None
+                    at = None if find is None else listing.find(find, folding)
+                    known = len(rows if folding is None else folding.shown)
+                    alone = [(number, 1) for number in range(first, min(stop, known))]
+                    shown = alone if folding is None else folding.shown[first:stop]
+                    places = [
+                        (rows[row], rows[row + size - 1], rows[row + size : row + size + 1], size)
+                        for row, size in shown
+                    ]
+                    answer = {"view": name, "first": first, "known": known, "commits": len(rows)}
+                    answer |= {"complete": listing.complete}
+                answer |= {"rows": self._documents(places)}
+            except Exception:
+                # A walk that raised has ended: the list would look complete.
+                with self._lock:
+                    self._kept.pop(name, None)
+                raise
+            return answer if find is None else answer | {"sought": find.id, "found": at}
+
         if not view:
-            return retry_after_sweep(self._repo, make)
+            return retry_after_sweep(self._repo, page)
         try:
-            return make()
+            return page()
         except CorruptObject as error:
             raise Gone(f"a commit of this list is gone: {error}") from error
-
-    def _page(
-        self,
-        query: Query,
-        view: str,
-        fold: bool,
-        opened: frozenset[str],
-        find: Commit | None,
-        count: bool,
-        first: int,
-        limit: int,
-    ) -> dict[str, Any]:
-        view, listing = self._find(query, view)
-        try:
-            with listing.lock:
-                listing.extend(first + limit, _FURTHER if count else 0.0)
-                at = None if find is None else listing.find(find)
-                if fold:
-                    shown = listing.folded(opened, first + limit)
-                    at = None if at is None else self._shown_at(listing, shown, opened, at)
-                    known, page = len(shown.shown), shown.shown[first : first + limit]
-                else:
-                    known = len(listing.rows)
-                    page = [(number, 1) for number in range(first, min(first + limit, known))]
-                rows, complete = listing.rows, listing.complete
-                places = [
-                    (rows[at], rows[at + count - 1], rows[at + count : at + count + 1], count)
-                    for at, count in page
-                ]
-            documents = self._documents(places)
-        except Exception:
-            # A walk that raised has ended: the list would look complete.
-            with self._lock:
-                self._kept.pop(view, None)
-            raise
-        answer = {
-            "view": view,
-            "rows": documents,
-            "first": first,
-            "known": known,
-            "commits": len(rows),
-            "complete": complete,
-        }
-        return answer if find is None else answer | {"sought": find.id, "found": at}
-
-    def _shown_at(self, listing: _Listing, shown: _Folding, opened: frozenset[str], row: int) -> int | None:
-        """The number of the shown row for this one, once its run has ended, if some seconds suffice."""
-        end = monotonic() + _LONGEST_SEARCH
-        while shown.find(row) is None and not listing.complete and monotonic() < end:
-            listing.extend(len(listing.rows) + _FOLDED)
-            shown.extend(listing, opened)
-        return shown.find(row)
 
     def _find(self, query: Query, view: str) -> tuple[str, _Listing]:
         if view:
@@ -292,13 +285,8 @@ class Listings:
         named = frozenset(self._repo.refs.all().values())
         what = (query, selection.since, selection.until, selection.starts, sorted(named))
         view = hashlib.blake2b(repr(what).encode(), digest_size=12).hexdigest()
-        listing = _Listing([], self._rows(selection), named)
         with self._lock:
-            found = self._kept.setdefault(view, listing)
-            self._kept.move_to_end(view)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return view, found
+            return view, _recent(self._kept, view, _Listing(self._rows(selection), named))
 
     def _rows(self, selection: Selection) -> Iterator[_Row | None]:
         lanes, history = Lanes(), self._repo.history
