@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -48,6 +49,7 @@ from vstate.viewer.reading import Reading, refs_state
 __all__ = ["API", "application"]
 
 API: Final = "/api/v1"
+OPENAPI: Final = Path(__file__).with_name("openapi.json")
 _log: Final = logging.getLogger(__name__)
 _LOOK_EVERY: Final = 0.4  # seconds
 _ALIVE_EVERY: Final = 15.0
@@ -65,24 +67,9 @@ def application(
 ) -> ASGIApp:
     """As `vstate.viewer.app` promises. Answers that go on for ever end once `ending` gives true."""
     repo = store if isinstance(store, Repository) else Repository(store if write else ReadOnlyStore(store))
-    reading = Reading(repo, write=write)
-    shown = reading.shown
-    changing = Changing(repo)
-    changes = changing.changes if write else ()
-    routes = [
-        *(Route(API + path, _changing(changing, path), methods=["POST"]) for path in changes),
-        *(Route(API + path, _answering(function, shown)) for path, function in reading.answers.items()),
-        Route(API + "/commits/{rev:path}", _answering(lambda rev: reading.commit(rev), shown, "rev")),
-        Route(API + "/bytes", _picture(reading)),
-        Route(API + "/events", _events(repo, ending)),
-        *(Route(f"{API}/{name}", _job(function, repo, ending)) for name, function in JOBS.items()),
-        Route(API + "/openapi.json", _openapi),
-        Route("/", _page(repo)),
-        Route("/static/page.js", _script),
-        Mount("/static", StaticFiles(directory=STATIC)),
-    ]
+    endpoints = _Endpoints(repo, write=write, ending=ending)
     starlette = Starlette(
-        routes=routes,
+        routes=endpoints.routes(),
         middleware=[Middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)],
         exception_handlers={
             VStateError: _failed,
@@ -93,122 +80,56 @@ def application(
     return Guard(starlette, token=token, hosts=hosts, cookie=cookie)
 
 
-def _answering(function: Callable[..., Any], repo: Repository, name: str = "") -> Callable[[Request], Any]:
-    """The endpoint that answers with the result of `function`: of the query, or of a part of the path."""
+class _Endpoints:
+    """The functions that answer requests, by address. Starlette runs those without async in threads."""
 
-    def endpoint(request: Request) -> Response:
-        given = request.path_params[name] if name else Parameters(request.query_params, repo)
-        return _json(function(given))
+    def __init__(self, repo: Repository, *, write: bool, ending: Callable[[], bool]) -> None:
+        self._repo = repo
+        self._write = write
+        self._ending = ending
+        self._reading = Reading(repo, write=write)
+        self._changing = Changing(repo)
+        self._html = read_static("index.html")
 
-    return endpoint
+    def routes(self) -> list[BaseRoute]:
+        changes = self._changing.changes if self._write else ()
+        answers = self._reading.answers.items()
+        return [
+            *(Route(API + path, partial(self._change, path), methods=["POST"]) for path in changes),
+            *(Route(API + path, partial(self._answer, function)) for path, function in answers),
+            Route(API + "/commits/{rev:path}", self._commit),
+            Route(API + "/bytes", self._picture),
+            Route(API + "/events", lambda _: _stream(self._events())),
+            *(Route(f"{API}/{name}", partial(self._job, function)) for name, function in JOBS.items()),
+            Route(API + "/openapi.json", lambda _: FileResponse(OPENAPI, media_type="application/json")),
+            Route("/", self._page),
+            Route("/static/page.js", lambda _: Response(joined_script("main"), media_type="text/javascript")),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
 
+    def _answer(self, function: Callable[[Parameters], Any], request: Request) -> Response:
+        return _json(function(self._given(request)))
 
-def _picture(reading: Reading) -> Callable[[Request], Any]:
-    def endpoint(request: Request) -> Response:
-        media, data = reading.picture(Parameters(request.query_params, reading.shown))
-        return Response(
-            data, media_type=media, headers={"Content-Security-Policy": "sandbox; default-src 'none'"}
-        )
+    def _commit(self, request: Request) -> Response:
+        return _json(self._reading.commit(request.path_params["rev"]))
 
-    return endpoint
+    def _picture(self, request: Request) -> Response:
+        media, data = self._reading.picture(self._given(request))
+        headers = {"Content-Security-Policy": "sandbox; default-src 'none'"}
+        return Response(data, media_type=media, headers=headers)
 
+    def _given(self, request: Request) -> Parameters:
+        return Parameters(request.query_params, self._reading.shown)
 
-def _page(repo: Repository) -> Callable[[Request], Any]:
-    """The page, with the state of the refs from before its requests. It repeats them at any other state."""
-    html = read_static("index.html")
-
-    def endpoint(_: Request) -> Response:
+    def _page(self, request: Request) -> Response:
+        """The page, with the state of the refs before its requests: at any other state it repeats them."""
         try:
-            state = refs_state(repo)
+            state = refs_state(self._repo)
         except VStateError:  # the answers tell why
             state = ""
-        return HTMLResponse(html.replace('content=""', f'content="{state}"'))
+        return HTMLResponse(self._html.replace('content=""', f'content="{state}"'))
 
-    return endpoint
-
-
-def _script(request: Request) -> Response:
-    return Response(joined_script("main"), media_type="text/javascript")
-
-
-def _openapi(request: Request) -> Response:
-    return FileResponse(Path(__file__).with_name("openapi.json"), media_type="application/json")
-
-
-def _events(repo: Repository, ending: Callable[[], bool]) -> Callable[[Request], Any]:
-    """Tells of each change of the refs as a server-sent event."""
-
-    async def changes() -> AsyncIterator[str]:
-        seen, told = "", time.monotonic()
-        while not ending():
-            began = time.monotonic()
-            try:
-                event, data = "refs", json.dumps({"state": await run_in_threadpool(refs_state, repo)})
-            except VStateError as error:  # the next look may succeed
-                event, data = "lost", json.dumps({"error": str(error)})
-            if data != seen:
-                seen, told = data, time.monotonic()
-                yield f"event: {event}\ndata: {data}\n\n"
-            elif time.monotonic() - told > _ALIVE_EVERY:
-                told = time.monotonic()
-                yield ": alive\n\n"
-            # A store with many refs is not looked at all the time.
-            await asyncio.sleep(max(_LOOK_EVERY, 10 * (time.monotonic() - began)))
-
-    async def endpoint(_: Request) -> Response:
-        return StreamingResponse(changes(), media_type="text/event-stream")
-
-    return endpoint
-
-
-def _job(
-    function: Callable[..., Any], repo: Repository, ending: Callable[[], bool]
-) -> Callable[[Request], Any]:
-    """Does long work, and tells of its progress and of its result as server-sent events."""
-
-    async def work() -> AsyncIterator[str]:
-        loop, told = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any]]()
-        is_over = False
-
-        def progress(step: str, count: int) -> None:
-            if is_over or ending():
-                raise _Left
-            loop.call_soon_threadsafe(told.put_nowait, ("progress", {"step": step, "count": count}))
-
-        def run() -> None:
-            try:
-                found = ("result", function(repo, progress))
-            except _Left:
-                found = ("failed", {"error": "the viewer has ended"})
-            except VStateError as error:
-                found = ("failed", {"error": str(error)})
-            except Exception as error:
-                loop.call_soon_threadsafe(told.put_nowait, ("failed", {"error": type(error).__name__}))
-                raise
-            loop.call_soon_threadsafe(told.put_nowait, found)
-
-        running = asyncio.create_task(run_in_threadpool(run))
-        try:
-            kind = ""
-            while kind not in ("result", "failed"):
-                kind, data = await told.get()
-                yield f"event: {kind}\ndata: {json.dumps(data)}\n\n"
-            await running
-        finally:
-            is_over = True
-
-    async def endpoint(_: Request) -> Response:
-        return StreamingResponse(work(), media_type="text/event-stream")
-
-    return endpoint
-
-
-class _Left(Exception):
-    """Nobody waits for the result any more."""
-
-
-def _changing(changing: Changing, path: str) -> Callable[[Request], Any]:
-    async def endpoint(request: Request) -> Response:
+    async def _change(self, path: str, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return _json({"error": "a change is sent as application/json"}, 415)
         sent = bytearray()
@@ -220,9 +141,71 @@ def _changing(changing: Changing, path: str) -> Callable[[Request], Any]:
             members = json.loads(sent)
         except (ValueError, RecursionError):
             return _json({"error": "the body of the request is no JSON"}, 400)
-        return _json(await run_in_threadpool(changing.carry_out, path, Body(members)))
+        return _json(await run_in_threadpool(self._changing.carry_out, path, Body(members)))
 
-    return endpoint
+    async def _events(self) -> AsyncIterator[str]:
+        """An event for each change of the refs."""
+        seen, told = "", time.monotonic()
+        while not self._ending():
+            began = time.monotonic()
+            try:
+                event = _event("refs", {"state": await run_in_threadpool(refs_state, self._repo)})
+            except VStateError as error:  # the next look may succeed
+                event = _event("lost", {"error": str(error)})
+            if event != seen or time.monotonic() - told > _ALIVE_EVERY:
+                yield event if event != seen else ": alive\n\n"
+                seen, told = event, time.monotonic()
+            # A store with many refs is not looked at all the time.
+            await asyncio.sleep(max(_LOOK_EVERY, 10 * (time.monotonic() - began)))
+
+    def _job(self, function: Callable[..., Any], request: Request) -> Response:
+        return _stream(self._work(function))
+
+    async def _work(self, function: Callable[..., Any]) -> AsyncIterator[str]:
+        """Do long work, with events of its progress, and one of its result."""
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any]]()
+        is_over = False
+
+        def tell(kind: str, data: Any) -> None:
+            loop.call_soon_threadsafe(told.put_nowait, (kind, data))
+
+        def progress(step: str, count: int) -> None:
+            if is_over or self._ending():
+                raise _Left
+            tell("progress", {"step": step, "count": count})
+
+        def run() -> None:
+            try:
+                tell("result", function(self._repo, progress))
+            except _Left:
+                tell("failed", {"error": "the viewer has ended"})
+            except VStateError as error:
+                tell("failed", {"error": str(error)})
+            except Exception as error:
+                tell("failed", {"error": type(error).__name__})
+                raise
+
+        running = asyncio.create_task(run_in_threadpool(run))
+        try:
+            kind = ""
+            while kind not in ("result", "failed"):
+                kind, data = await told.get()
+                yield _event(kind, data)
+            await running
+        finally:
+            is_over = True
+
+
+class _Left(Exception):
+    """Nobody waits for the result any more."""
+
+
+def _event(kind: str, data: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
+
+
+def _stream(events: AsyncIterator[str]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream")
 
 
 def _json(answer: Any, status: int = 200) -> Response:
