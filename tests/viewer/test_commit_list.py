@@ -30,6 +30,14 @@ def test_a_long_run_is_several_rows() -> None:
     assert [row["message"] for row in answer["rows"]] == ["put 2099", "put 1099", "put 99", "put 0"]
 
 
+def test_a_ref_begins_a_row() -> None:
+    """A commit with a branch or a tag is not folded into the run above it."""
+    repo = make(30)
+    repo.create_tag("v1", "main~9")
+    rows = Listings(repo).page(Query(), fold=True, first=0, limit=10)["rows"]
+    assert [row["folded"] for row in rows] == [9, 20, 0]
+
+
 def test_a_row_is_found() -> None:
     """The row of a commit has its number, folded or not; a commit of another branch has none."""
     repo = make(30)
