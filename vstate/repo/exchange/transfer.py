@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from vstate.errors import CorruptObject
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import LATEST, Commit
-from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
+from vstate.objects.ids import COMMIT, Object, ObjectId
 from vstate.repo.core import Core
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.exchange.remnants import Remnants
@@ -92,25 +91,44 @@ class Transfer:
         ids = () if tip in self._known else self._new_commits(tip)
         if not ids:
             return copied
-        with ThreadPoolExecutor(1) as threads:
-            sender = _Sender(self._source.objects, self._objects, self.sweep, threads, copied)
-            for start in range(0, len(ids), GROUP):
-                commits = self._source.objects.commits(ids[start : start + GROUP])
-                needed = self._difference.needs(commits, self._beside(commits))
-                # An interruption may write only a part of a batch, so commits are not in one batch with their
-                # objects.
-                for are_commits, objects in groupby(needed, key=lambda item: item.kind is COMMIT):
-                    if are_commits:
-                        self._note(commits, copied)
-                    for batch in batches(objects, BATCH_BYTES, BATCH_OBJECTS):
-                        sender.send(batch)
-                        self._seen += len(batch)
-                        self._progress("copying", self._seen, None)
-                # The next group may be compared with the objects of this one.
-                sender.finish()
-                self._copy_segments(commits)
+        for start in range(0, len(ids), GROUP):
+            commits = self._source.objects.commits(ids[start : start + GROUP])
+            needed = self._difference.needs(commits, self._beside(commits))
+            # An interruption may write only a part of a batch, so commits are not in one batch with their
+            # objects.
+            for are_commits, objects in groupby(needed, key=lambda item: item.kind is COMMIT):
+                if are_commits:
+                    self._note(commits, copied)
+                for batch in batches(objects, BATCH_BYTES, BATCH_OBJECTS):
+                    self._send(batch, copied)
+                    self._seen += len(batch)
+                    self._progress("copying", self._seen, None)
+            self._copy_segments(commits)
         self._known.append(tip)
         return copied
+
+    def _send(self, batch: Sequence[Needed], copied: Copied) -> None:
+        """Write the objects of a batch that the target lacks."""
+        keys = {OBJECT_PREFIX + item.oid.hex(): item for item in batch}
+        store = self._target.store
+        there = store.present(keys)
+        missing = [item for key, item in keys.items() if key not in there]
+        if not missing:
+            return
+        bodies = read_bodies(self._source.objects, missing)
+        objects = {item.oid: Object(item.kind, body) for item, body in zip(missing, bodies, strict=True)}
+        rows, arrived = self._objects.stored(objects), arrival(store, objects)
+        # An interrupted set_many may have written any part, for example a commit without its parent.
+        if missing[0].kind is not COMMIT:
+            store.set_many(rows)
+        elif not store.transactional:
+            for key, value in rows.items():
+                store.set(key, value)
+        elif not store.transact({**rows, **arrived}, {SWEEP: self.sweep}):
+            raise CorruptObject(str(missing[0].oid), "gc has removed what it holds")
+        copied.arrived += arrived
+        copied.objects += len(rows)
+        copied.bytes += sum(map(len, rows.values()))
 
     def _copy_segments(self, commits: Sequence[Commit]) -> None:
         """Copy the rows of the graph that end at these commits. `gc` drops them if the commits never land."""
@@ -190,61 +208,6 @@ class Transfer:
                 if oid in times and times[oid] >= commit.order:
                     raise CorruptObject(str(commit.oid), f"it is not dated after its parent {oid}")
         return [commit.root for commit in before if commit.root is not None]
-
-
-class _Sender:
-    """Writes objects to a store in batches; reads the next batch while the last is being written."""
-
-    def __init__(
-        self,
-        source: Objects,
-        target: Objects,
-        sweep: bytes | None,
-        threads: ThreadPoolExecutor,
-        copied: Copied,
-    ) -> None:
-        self._source = source
-        self._objects = target
-        self._target = target.store
-        self._sweep = sweep
-        self._threads = threads
-        self._copied = copied
-        self._writing: Future[None] | None = None
-
-    def send(self, batch: Sequence[Needed]) -> None:
-        """Write the objects of a batch that the target lacks, after the batches before."""
-        needed = {OBJECT_PREFIX + item.oid.hex(): item for item in batch}
-        there = self._target.present(needed)
-        missing = [item for key, item in needed.items() if key not in there]
-        if not missing:
-            return
-        objects: NewObjects = {}
-        for item, body in zip(missing, read_bodies(self._source, missing), strict=True):
-            objects[item.oid] = Object(item.kind, body)
-        rows = self._objects.stored(objects)
-        self.finish()
-        self._writing = self._threads.submit(
-            self._write, rows, missing[0].kind, arrival(self._target, objects)
-        )
-
-    def finish(self) -> None:
-        """Wait until all objects are written."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
-
-    def _write(self, rows: Mapping[str, bytes], kind: Kind, arrived: Mapping[str, bytes]) -> None:
-        # An interrupted set_many may have written any part, for example a commit without its parent.
-        if kind is not COMMIT:
-            self._target.set_many(rows)
-        elif not self._target.transactional:
-            for key, value in rows.items():
-                self._target.set(key, value)
-        elif not self._target.transact({**rows, **arrived}, {SWEEP: self._sweep}):
-            raise CorruptObject(next(iter(rows)).removeprefix(OBJECT_PREFIX), "gc has removed what it holds")
-        self._copied.arrived += arrived
-        self._copied.objects += len(rows)
-        self._copied.bytes += sum(map(len, rows.values()))
 
 
 def _present(store: KVStore, ids: Sequence[ObjectId]) -> list[ObjectId]:

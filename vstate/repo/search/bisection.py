@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
+from collections.abc import Callable, Iterable
 
 from vstate.arguments import called
 from vstate.errors import InvalidInput
@@ -93,29 +92,10 @@ class _Search:
 
     def line(self, bad: ObjectId, good: Iterable[ObjectId]) -> list[ObjectId]:
         """The first parents from `bad` on, up to a good commit or an ancestor of one."""
-        before = _Ancestors(self._history, good)
-        return [
-            commit.oid
-            for commit in takewhile(lambda commit: not before.has(commit), self._history.first_parents(bad))
-        ]
+        return [commit.oid for commit in self._history.outside([bad], [*good], first_parent=True)]
 
     def _is_before_good(self, oid: ObjectId) -> bool:
-        return _Ancestors(self._history, self._good()).has(self._objects.commit(oid))
+        return any(self._history.is_ancestor(oid, good) for good in self._good())
 
     def _good(self) -> list[ObjectId]:
         return [oid for oid, good in self._known.items() if good]
-
-
-class _Ancestors:
-    """Some commits and their ancestors, walked only as far as needed. Ask about newer commits first."""
-
-    def __init__(self, history: History, starts: Iterable[ObjectId]) -> None:
-        self._walk: Iterator[Commit] = history.ancestors(*starts)
-        self._seen: set[ObjectId] = set()
-        self._next = next(self._walk, None)
-
-    def has(self, commit: Commit) -> bool:
-        while self._next is not None and self._next.order >= commit.order:
-            self._seen.add(self._next.oid)
-            self._next = next(self._walk, None)
-        return commit.oid in self._seen
