@@ -123,7 +123,7 @@ def test_no_password_of_another_url_is_shown(vstate, store, tmp_path, monkeypatc
     assert "hunter2" not in text
     commit(store, plan="theirs")
     commit(tmp_path / "copy", plan="ours")
-    monkeypatch.setattr("vstate.repo.exchange.connection.open_store", open_store)
+    monkeypatch.setattr("vstate.repo.exchange.sync.open_store", open_store)
     message = type(vstate)(tmp_path / "copy").fails("pull", "other://:hunter2@host/1")
     assert "vstate merge " in message
     assert "hunter2" not in message

@@ -35,7 +35,8 @@ def test_ancestors_leave_out_known_commits(graph: Parents, data: st.DataObject) 
         return set() if at == without else {at}.union(*(reached(parent) for parent in graph[at]))
 
     found = [
-        int(c.message) for c in repo.history.ancestors(commits[start].oid, without=[commits[without].oid])
+        int(c.message)
+        for c in repo.history.ancestors(commits[start].oid, until=lambda oid: oid == commits[without].oid)
     ]
     assert set(found) == reached(start)
     assert len(found) == len(set(found))

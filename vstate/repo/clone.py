@@ -26,7 +26,7 @@ from vstate.repo.names.remotes import ORIGIN, absolute, check_stays, check_url, 
 from vstate.repo.repository import Repository
 
 if TYPE_CHECKING:
-    from vstate.repo.exchange.progress import TransferProgress
+    from vstate.repo.exchange.difference import TransferProgress
 
 
 ACTION = "clone"

@@ -134,7 +134,7 @@ class Core(Uncopied):
         self.refs = Refs(store)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
         self.history = History(
-            self.objects, ReflogPrefetch(self.objects, self.refs) if store.remote else None
+            self.objects, ReflogPrefetch(self.objects, self.refs).commits if store.remote else None
         )
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
@@ -213,10 +213,10 @@ class Core(Uncopied):
         """
         most = check_limit(limit)
         start = self.resolve(rev, head=head).oid
-        end = None if since is None else self.resolve(since, head=head).oid
+        ends = [] if since is None else [self.resolve(since, head=head).oid]
 
         def walk() -> Iterator[Commit]:
-            found = self.history.walk(start, since=end, first_parent=first_parent)
+            found = self.history.outside([start], ends, first_parent=first_parent)
             if key is not None:
                 changes = partial(self.history.changes_key, key=key, first_parent=first_parent)
                 found = filter(changes, found)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice, takewhile
 from math import inf
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from vstate.errors import CorruptObject, CorruptStore, StorageError
 from vstate.objects import tree
@@ -47,13 +47,9 @@ def rolled_back(to: Commit | None, within: str = "") -> dict[str, str | None]:
     return {**info, "within": within} if within else info
 
 
-class ReadsAhead(Protocol):
-    """Reads commits, and the next ones of a walk with them."""
-
-    def commits(
-        self, ids: Sequence[ObjectId], unindexed: Callable[[Sequence[ObjectId]], list[ObjectId]]
-    ) -> list[Commit]:
-        """Commits in the order of the ids. Of the next ones it reads those that `unindexed` gives back."""
+ReadCommits = Callable[[Sequence[ObjectId], Callable[[Sequence[ObjectId]], list[ObjectId]]], list[Commit]]
+"""Reads commits, in the order of their ids, and the next ones of a walk with them: of the next ones it reads
+those that the function gives back."""
 
 
 class History:
@@ -63,7 +59,7 @@ class History:
     children. A history that `gc` made shallow ends at commits whose parents were cut off.
     """
 
-    def __init__(self, objects: Objects, trail: ReadsAhead | None = None) -> None:
+    def __init__(self, objects: Objects, trail: ReadCommits | None = None) -> None:
         self._objects = objects
         self.trail = trail
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
@@ -84,7 +80,7 @@ class History:
         return self._read(ids)
 
     def _read(self, ids: Sequence[ObjectId]) -> list[Commit]:
-        return self._objects.commits(ids) if self.trail is None else self.trail.commits(ids, self._unindexed)
+        return self._objects.commits(ids) if self.trail is None else self.trail(ids, self._unindexed)
 
     def _unindexed(self, ids: Sequence[ObjectId]) -> list[ObjectId]:
         return self._graph.lacking(ids, self.shallow)
@@ -143,48 +139,32 @@ class History:
     # Walking
 
     def ancestors(
-        self,
-        *starts: ObjectId,
-        without: Collection[ObjectId] = (),
-        until: Callable[[ObjectId], bool] | None = None,
+        self, *starts: ObjectId, until: Callable[[ObjectId], bool] | None = None
     ) -> Iterator[Commit]:
         """The commits and all their ancestors, newest first, each read when the iterator reaches it.
 
-        The walk stops at the commits `without`, and at those for which `until` is true: they, and commits
-        reached only through them, are left out.
+        The walk stops at the commits for which `until` is true: they, and commits reached only through them,
+        are left out.
         """
-        queue = NewestFirst()
-        seen = set(without)
-        new = self._objects.commits([oid for oid in dict.fromkeys(starts) if oid not in seen])
-        seen.update(commit.oid for commit in new)
-        while new or queue:
-            if len(new) == 1 and not queue:
-                (commit,) = new
-            else:
-                for commit in new:
-                    queue.push(commit)
-                commit = next(queue)
-            new = []
-            if until is not None and until(commit.oid):
-                continue
-            yield commit
-            for parent in self.before(commit):
-                if parent.oid not in seen:
-                    seen.add(parent.oid)
-                    new.append(parent)
+        return self.outside(starts, (), until=until)
 
     def outside(
-        self, starts: Sequence[ObjectId], excluded: Sequence[ObjectId], *, first_parent: bool = False
+        self,
+        starts: Sequence[ObjectId],
+        excluded: Sequence[ObjectId],
+        *,
+        first_parent: bool = False,
+        until: Callable[[ObjectId], bool] | None = None,
     ) -> Iterator[Commit]:
         """The ancestors of `starts`, themselves included, that are no ancestors of `excluded`; newest first.
 
-        With `first_parent`, those along first parents only. Ends once all that is left is excluded.
+        With `first_parent`, those along first parents only. `until` as for `ancestors`. Ends once all that is
+        left is excluded.
         """
         queue = NewestFirst()
         hidden, met = set(excluded), set(excluded)
         wanted = 0  # in the queue, and not known to be excluded
-        ends = self._objects.commits(list(dict.fromkeys([*hidden, *starts])))
-        for commit in ends:
+        for commit in self._objects.commits(list(dict.fromkeys([*hidden, *starts]))):
             queue.push(commit)
             wanted += commit.oid not in met
             met.add(commit.oid)
@@ -193,6 +173,8 @@ class History:
             is_hidden = commit.oid in hidden
             if not is_hidden:
                 wanted -= 1
+                if until is not None and until(commit.oid):
+                    continue
                 yield commit
             parents = self.before(commit)
             for parent in parents[:1] if first_parent and not is_hidden else parents:
@@ -258,17 +240,6 @@ class History:
             return self.find(ObjectId.parse(str(digits)))
         except ValueError:
             return None
-
-    def walk(
-        self, start: ObjectId, *, since: ObjectId | None = None, first_parent: bool = False
-    ) -> Iterator[Commit]:
-        """The ancestors of a commit, newest first, or those along first parents only.
-
-        Without those that are ancestors of `since` too.
-        """
-        if since is not None:
-            return self.outside([start], [since], first_parent=first_parent)
-        return self.first_parents(start) if first_parent else self.ancestors(start)
 
     def changes_key(self, commit: Commit, key: str, *, first_parent: bool = False) -> bool:
         """Whether the commit's entry of the key differs from that in every parent, or in the first one."""

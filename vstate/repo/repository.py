@@ -21,7 +21,7 @@ from vstate.spans import Attributes, spanned
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
     from vstate.repo.exchange.bundle import BundleReport, File
-    from vstate.repo.exchange.progress import TransferProgress
+    from vstate.repo.exchange.difference import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
     from vstate.repo.merge.apply import BeforeMove, PolicyOption
     from vstate.repo.merge.three_way import MergeResult

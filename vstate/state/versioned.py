@@ -45,7 +45,7 @@ from vstate.state.updates import run_update
 
 if TYPE_CHECKING:
     from vstate.objects.ids import ObjectId
-    from vstate.repo.exchange.progress import TransferProgress
+    from vstate.repo.exchange.difference import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
     from vstate.repo.merge.apply import BeforeMove, PolicyOption
     from vstate.repo.merge.three_way import MergeResult
@@ -250,7 +250,7 @@ class Versioned(State):
         It reads no value, and tries again when others commit meanwhile. Uncommitted changes here stay so. In
         a merge, a new value that somebody gave an expired key stays. Raises DetachedHead, StorageError.
         """
-        from vstate.repo.merge.expiring import purge  # late, for a quick `import vstate`
+        from vstate.repo.merge.apply import purge  # late, for a quick `import vstate`
 
         handle = self._handle
         # If an exception comes in between, this state is where it would be if somebody else had purged.

@@ -39,7 +39,7 @@ from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.plural import counted
-from vstate.repo.merge.expiring import purge
+from vstate.repo.merge.apply import purge
 from vstate.repo.repository import Repository
 from vstate.state.base import ReadableState
 from vstate.state.live import Live

@@ -19,8 +19,7 @@ from vstate.extras import UPGRADE
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, Object, ObjectId
 from vstate.plural import counted
-from vstate.repo.exchange.difference import Needed
-from vstate.repo.exchange.progress import TransferProgress
+from vstate.repo.exchange.difference import Needed, TransferProgress
 from vstate.repo.objects import longest
 
 MAGIC = b"vstate bundle\n"

@@ -26,8 +26,7 @@ from vstate.repo.exchange.bundle import (
     Header,
     Writer,
 )
-from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
-from vstate.repo.exchange.progress import TransferProgress
+from vstate.repo.exchange.difference import Difference, Needed, TransferProgress, new_commits, read_bodies
 from vstate.repo.names.refs import HEAD, HEADS, TAGS, check_ref_name
 from vstate.repo.objects import longest
 from vstate.repo.walk import batches

@@ -15,8 +15,8 @@ from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.ids import BLOB, COMMIT, ObjectId
 from vstate.repo.core import FORMAT, Core
 from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome
-from vstate.repo.exchange.progress import TransferProgress
-from vstate.repo.exchange.remnants import Remnants
+from vstate.repo.exchange.difference import TransferProgress
+from vstate.repo.exchange.transfer import Remnants
 from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, check_ref_name

@@ -23,6 +23,10 @@ KEPT_BYTES = 64 * 1024 * 1024
 """How many bytes of bodies the walk keeps for the writer. The writer has to read further bodies again."""
 
 
+TransferProgress = Callable[[str, int, int | None], None]
+"""Called now and then with the step, the count so far, and the count at the end if that is known."""
+
+
 class Needed(NamedTuple):
     """An object to write, the length of its body in bytes, and the body if it is at hand."""
 

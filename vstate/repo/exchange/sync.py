@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from vstate.errors import (
     CorruptObject,
@@ -19,18 +21,16 @@ from vstate.errors import (
     StoreUnavailable,
 )
 from vstate.kv.base import OBJECT_PREFIX, KVStore
+from vstate.kv.url import open_store
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
-from vstate.repo.exchange.connection import connected
+from vstate.repo.exchange.difference import TransferProgress
 from vstate.repo.exchange.transfer import Copied, Transfer
 from vstate.repo.merge.three_way import MergeResult
 from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, check_ref_name
-from vstate.repo.names.remotes import ORIGIN
+from vstate.repo.names.remotes import ORIGIN, Remotes, check_stays, expanded, is_remote_name
 from vstate.similar import similar
-
-if TYPE_CHECKING:
-    from vstate.repo.exchange.progress import TransferProgress
 
 Status = Literal["created", "moved", "forced", "unchanged", "deleted", "left", "fetched"]
 
@@ -95,6 +95,47 @@ class Wanted:
     rows: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
+@contextmanager
+def _connected(
+    repo: Core,
+    place: Core | KVStore | str | PathLike[str] | None,
+    *,
+    create: bool | None = None,
+) -> Iterator[tuple[Core, str | None]]:
+    """The core of another store, and the name of its remote if it has one here.
+
+    `place` is that core, its store, the name of a remote, a path or URL, or None for the default remote. A
+    store that is opened here is closed again. NotFound if there is no store, unless `create` allows a new
+    one. If `create` is False, not None, the error suggests it.
+    """
+    if isinstance(place, Core):
+        yield place, None
+        return
+    if isinstance(place, KVStore):
+        yield Core(place), None
+        return
+    remotes = Remotes(repo.store)
+    name = remotes.default() if place is None else os.fspath(place)
+    url = remotes.url(name)
+    if url is None:
+        check_stays(name)
+    try:
+        store = open_store(expanded(name if url is None else url), create=bool(create))
+    except NotFound as error:
+        if url is None and is_remote_name(name):
+            message = f"{name!r} is no remote and no store"
+            if repo.refs.read(HEADS + name) is not None:
+                message += f"; a branch is named behind the remote, as in `vstate push {ORIGIN} {name}`"
+            else:
+                message += f"; add it with `vstate remote add {name} URL`, or write ./{name} for a directory"
+            raise NotFound(message, name=name, candidates=similar(name, remotes.list())) from error
+        if create is False:
+            raise NotFound(f"{error}; push with create=True to make it", name=error.name) from error
+        raise
+    with store:
+        yield Core(store), None if url is None else name
+
+
 def push(
     repo: Core,
     place: Core | KVStore | str | PathLike[str] | None,
@@ -113,7 +154,7 @@ def push(
     if branches is None:
         branches = [] if gone else [_current(repo)]
     names = _names(branches)
-    with connected(repo, place, create=create) as (other, name):
+    with _connected(repo, place, create=create) as (other, name):
         remote = remote or name
         if remote is not None:
             check_remote_name(remote)
@@ -155,7 +196,7 @@ def fetch(
 ) -> SyncReport:
     """As `Repository.fetch` promises."""
     began = time.monotonic()
-    with connected(repo, place) as (other, name):
+    with _connected(repo, place) as (other, name):
         return _fetched(repo, other, branches, remote or name, tags, progress, began)
 
 
@@ -204,7 +245,7 @@ def pull(
     Diverged if a merge would bring back history that the other store has dropped.
     """
     began = time.monotonic()
-    with connected(repo, place) as (other, name):
+    with _connected(repo, place) as (other, name):
         remote = remote or name
         report = _fetched(repo, other, branch, remote, False, progress, began)
         oid = ObjectId.parse(str(report.refs[0].new))

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import TYPE_CHECKING
+from itertools import chain, groupby
 
 from vstate.errors import CorruptObject
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import LATEST, Commit
 from vstate.objects.ids import COMMIT, Object, ObjectId
 from vstate.repo.core import Core
-from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
-from vstate.repo.exchange.remnants import Remnants
+from vstate.repo.exchange.difference import Difference, Needed, TransferProgress, new_commits, read_bodies
 from vstate.repo.graph import graph_key, is_segment
 from vstate.repo.history import History, shallow_row
-from vstate.repo.names.refs import SWEEP
+from vstate.repo.idset import IdSet
+from vstate.repo.names.refs import SWEEP, Refs
 from vstate.repo.objects import Objects
 from vstate.repo.sweeps import arrival
+from vstate.repo.upkeep.damage import Loss
+from vstate.repo.upkeep.metadata import Metadata, commits_in
+from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.walk import batches
-
-if TYPE_CHECKING:
-    from vstate.repo.exchange.progress import TransferProgress
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_OBJECTS = 1000
@@ -208,6 +207,35 @@ class Transfer:
                 if oid in times and times[oid] >= commit.order:
                     raise CorruptObject(str(commit.oid), f"it is not dated after its parent {oid}")
         return [commit.root for commit in before if commit.root is not None]
+
+
+class Remnants:
+    """Tells remnants from other commits of a store.
+
+    A remnant is a commit that no ref and no reflog leads to, and that gc is removing piece by piece. It may
+    lack objects: no history continues with it.
+    """
+
+    def __init__(self, store: KVStore, history: History) -> None:
+        self._store = store
+        self._history = history
+        self._kept: IdSet | None = None
+
+    def __contains__(self, oid: ObjectId) -> bool:
+        """Whether a commit of the store is a remnant. The first call walks all histories of the store."""
+        if self._kept is None:
+            self._kept = self._find_kept()
+        return oid not in self._kept
+
+    def _find_kept(self) -> IdSet:
+        salvage = Salvage(self._store)
+        lines = Metadata(salvage, lambda damage: None).lines()
+        logged = chain.from_iterable(commits_in(line) for _, line in lines)
+        kept = IdSet()
+        loss = Loss(salvage.store, self._history.parents)
+        for _ in loss.ancestors(*Refs(self._store).all().values(), *logged, seen=kept):
+            pass
+        return kept
 
 
 def _present(store: KVStore, ids: Sequence[ObjectId]) -> list[ObjectId]:

@@ -1,4 +1,4 @@
-"""Apply the changes of other commits to a branch: merge, cherry-pick, revert."""
+"""Apply the changes of other commits to a branch: merge, cherry-pick, revert; remove its expired keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vstate.errors import InvalidInput, MergeConflict, NotFound
-from vstate.objects import tree
+from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
@@ -293,3 +293,22 @@ def _land(
     ):
         raise repo.ref_moved(HEADS + branch, head.oid)
     return commit
+
+
+def purge(repo: Core, branch: str) -> tuple[Commit, Commit] | None:
+    """Commit the removal of a branch's expired keys: the commits before and after; None if none expired."""
+    while True:
+        head = repo.newest(branch)
+        if head is None:
+            return None
+        repo.require_trusted(head)
+        gone = list(tree.expired(repo.objects.node, head.root, expiry.now()))
+        if not gone:
+            return None
+        root, objects, nodes = tree.update(repo.objects.node, head.root, dict.fromkeys(gone))
+        message = f"Purge {len(gone)} expired key{'' if len(gone) == 1 else 's'}"
+        commit = repo.build_commit(root, (head,), message=message)
+        if repo.publish(
+            branch, [commit], objects, nodes, expected=head.oid, action=f"purge: {len(gone)} expired"
+        ):
+            return head, commit

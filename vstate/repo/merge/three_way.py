@@ -12,12 +12,11 @@ from vstate.arguments import called
 from vstate.errors import StorageError, VStateError
 from vstate.objects import tree
 from vstate.objects.commit import Commit, microseconds
-from vstate.objects.expiry import is_expired, moment_of, with_expiry
+from vstate.objects.expiry import EXPIRING, Expiry, is_expired, moment_of, split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.core import Core
-from vstate.repo.merge.expiring import any_expires, merged_entry, merged_expiry
 from vstate.repo.objects import Overlay
 from vstate.repo.rules.policies import APPEND, NEWEST, OURS, THEIRS, Policy
 from vstate.values.absent import ABSENT, Unmergeable
@@ -163,7 +162,7 @@ class Resolver:
         if merged is ABSENT:
             return None, {}, name
         encoded = self._repo.encode(merged)
-        entry = with_expiry(encoded.entry, merged_expiry(base, ours, theirs))
+        entry = with_expiry(encoded.entry, _merged_expiry(base, ours, theirs))
         return entry, encoded.objects, name
 
     def changed_at(self, key: str) -> dict[str, tuple[int, int]]:
@@ -236,7 +235,7 @@ def merge_changes(
     """
     merged = Merged()
     for key, base, new in theirs:
-        if key in ours and any_expires(base, ours[key], new):
+        if key in ours and _any_expires(base, ours[key], new):
             done, base = _resolve_by_expiry(key, base, ours[key], new, resolver, merged)
             if done:
                 continue
@@ -294,13 +293,42 @@ def _resolve_by_expiry(
         if is_expired(one, at[side][0]):
             merged.resolved[key], merged.by[key] = other, _BY_EXPIRY
             return True, base
-    entry = merged_entry(base, ours, theirs, adds_up=resolver.adds_up(key))
+    entry = _merged_entry(base, ours, theirs, adds_up=resolver.adds_up(key))
     if entry is not None:
         merged.resolved[key], merged.by[key] = entry, _BY_EXPIRY
     return entry is not None, base
 
 
 _BY_EXPIRY = "expiry"
+
+
+def _any_expires(*entries: bytes | None) -> bool:
+    """Whether one of these entries of a key expires."""
+    return any(entry is not None and entry[:1] in EXPIRING for entry in entries)
+
+
+def _merged_expiry(base: bytes | None, ours: bytes | None, theirs: bytes | None) -> Expiry | None:
+    """The expiry of a key that both sides changed: that of the side that changed it, or the later one."""
+    before, one, other = (None if entry is None else split_expiry(entry)[1] for entry in (base, ours, theirs))
+    if ours is None or (theirs is not None and one == before):
+        return other
+    if theirs is None or other == before:
+        return one
+    return None if one is None or other is None else max(one, other)
+
+
+def _merged_entry(base: bytes | None, ours: bytes, theirs: bytes, *, adds_up: bool) -> bytes | None:
+    """The merged entry if at most one side changed the value, or both alike; None if the values differ."""
+    old, one, other = (None if entry is None else split_expiry(entry)[0] for entry in (base, ours, theirs))
+    if one == other and (one == old or not adds_up):
+        value = one
+    elif one == old:
+        value = other
+    elif other == old:
+        value = one
+    else:
+        return None
+    return None if value is None else with_expiry(value, _merged_expiry(base, ours, theirs))
 
 
 def versions_since(repo: Core, tip: Commit, bases: Collection[ObjectId]) -> Versions:
