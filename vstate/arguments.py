@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from numbers import Real
 from operator import index
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Final, ParamSpec, TypeVar
 
 from vstate.errors import InvalidInput, quoted
+from vstate.extras import install
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -106,6 +108,17 @@ def check_seconds(name: str, value: object, *, zero: bool = False, none: str = "
     if not (is_number and 0 <= value < _MOST_SECONDS and (zero or value)):  # type: ignore[operator]  # Real has <=
         least = "from 0 on" if zero else "above 0"
         raise InvalidInput(f"{name} is a number of seconds {least}{_or(none)}, not {quoted(value)}")
+
+
+def check_installed(package: str, user: str, extra: str) -> None:
+    """Raise InvalidInput, which says how to install the extra, if `user` cannot import its package."""
+    try:
+        import_module(package)
+    except ImportError:
+        pass
+    else:
+        return
+    raise InvalidInput(f"{user} needs the package {package}; type: {install(extra)}")
 
 
 def check_amount(name: str, value: object, *, none: str = "") -> None:

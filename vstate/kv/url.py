@@ -17,6 +17,7 @@ from vstate.kv.encrypted import MARK, Encrypted
 from vstate.kv.memory import Memory
 from vstate.kv.prefixed import Prefixed
 from vstate.kv.readonly import ReadOnly
+from vstate.kv.servers import BAD_ESCAPE
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -65,7 +66,8 @@ def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool =
     known = _SCHEMES.get(scheme)
     if known is None:
         return _open_with_plugin(scheme, text, create)
-    return known.open(_parse(scheme, known, text[len(scheme) + 1 :]), create)
+    place, options = _parse(scheme, known, text[len(scheme) + 1 :])
+    return known.open(f"{scheme}:{place}", create, **options)
 
 
 _S = TypeVar("_S")
@@ -92,23 +94,16 @@ def location_of(store: KVStore | str | os.PathLike[str] | None) -> str:
 # Reading
 
 
-class _Address(NamedTuple):
-    """A URL, taken apart: the options of its scheme as values, and the rest, which another reader takes."""
-
-    scheme: str
-    rest: str
-    options: dict[str, Any]
-
-
 class _Scheme(NamedTuple):
     """How a URL of a scheme is opened and read: its options, with their types, and the kind of its rest.
 
-    "path": a path without a secret and without other options. "store": another path or URL, with its own
-    options. "server": an address for a driver, with options of the driver. "bucket": the same, but the driver
-    takes its options apart from the address.
+    `open` gets the URL without these options, whether to create the store, and the options as values. The
+    rest is a "path", without other options; a "store", another path or URL, with its own options; a "server",
+    an address for a driver, with options of the driver; or a "bucket", whose driver takes its options apart
+    from the address.
     """
 
-    open: Callable[[_Address, bool], KVStore]
+    open: Callable[..., KVStore]
     options: Mapping[str, type] = MappingProxyType({})
     holds: Literal["path", "store", "server", "bucket"] = "path"
 
@@ -158,14 +153,12 @@ def _resembled(scheme: str) -> list[str]:
     return get_close_matches(scheme.lower(), _SCHEMES, 1, 0.75)
 
 
-def _parse(scheme: str, known: _Scheme, text: str) -> _Address:
+def _parse(scheme: str, known: _Scheme, text: str) -> tuple[str, dict[str, Any]]:
     """The text behind the scheme's colon without the options of vstate, and those options as values."""
     # The STORE of "store" may be a path with a "?" in it.
     place, mark, query = text.rpartition("?") if known.holds == "store" else text.partition("?")
     if not mark:
         place, query = text, ""
-    if known.holds in ("server", "bucket"):
-        _check_address(scheme, place, query)
     options: dict[str, Any] = {}
     others = []
     for part in filter(None, query.split("&")):
@@ -187,13 +180,13 @@ def _parse(scheme: str, known: _Scheme, text: str) -> _Address:
             # Behind a plain path the options would be part of its name.
             place = f"disk:{place}"
         place = f"{place}?{'&'.join(others)}"
-    return _Address(scheme, place, options)
+    return place, options
 
 
 def _value(scheme: str, name: str, text: str, kind: type) -> Any:
     wrong = None
     try:
-        if not re.search(_BAD_ESCAPE, text):
+        if not re.search(BAD_ESCAPE, text):
             return kind(unquote(text, errors="strict"))
         wrong = "is wrongly percent-encoded: write a single % as %25"
     except UnicodeDecodeError:
@@ -212,109 +205,71 @@ def _is_name(text: str) -> bool:
     return re.fullmatch("[A-Za-z][A-Za-z0-9_.-]{0,40}", text) is not None
 
 
-_BAD_ESCAPE: Final = "%(?![0-9A-Fa-f]{2})"
-_HOST: Final = r"(?:\[[0-9A-Za-z:.%]*\]|[^\[\]:]*)(?::([0-9]{0,5}))?"
-
-
-def _check_address(scheme: str, text: str, query: str) -> None:
-    """InvalidInput for an address that a driver reads in another way than it looks, or whose password a
-    driver would show in its complaint.
-    """
-    authority, _, path = text.removeprefix("//").partition("/")
-    user, _, hosts = authority.rpartition("@")
-    problem = None
-    if not text.startswith("//"):
-        problem = f"it must begin with {scheme}://"
-    elif not (text + query).isprintable() or " " in text + query:
-        problem = "spaces and control characters must be percent-encoded"
-    elif "#" in text + query or "@" in path + query + user or not all(map(_is_host, hosts.split(","))):
-        problem = "ports are numbers up to 65535, and / ? # @ [ ] : % in a password must be percent-encoded"
-    elif re.search(_BAD_ESCAPE, text + query) or "\ufffd" in unquote(text + query):
-        problem = "percent-encoded text must be UTF-8, and a single % is written %25"
-    elif scheme in ("redis", "rediss") and not re.fullmatch("[0-9]{0,9}", path):
-        problem = f"behind the host comes the number of a database, as in {scheme}://host/0"
-    elif scheme in ("s3", "gs", "az") and ("@" in authority or ":" in authority or not authority):
-        problem = f"it is {scheme}://BUCKET/PATH, and keys come from the environment or as options"
-    if problem is not None:
-        raise InvalidInput(f"this {scheme}: URL cannot be read: {problem}")
-
-
-def _is_host(text: str) -> bool:
-    match = re.fullmatch(_HOST, text)
-    return match is not None and int(match[1] or 0) <= 65535
-
-
 # Opening
 
 
-def _open_memory(address: _Address, create: bool) -> KVStore:
-    if address.rest.strip("/"):
+def _open_memory(url: str, create: bool) -> KVStore:
+    if url.partition(":")[2].strip("/"):
         raise InvalidInput('"memory:" takes nothing behind it: it is always a new, empty store')
     return Memory()
 
 
-def _open_disk(address: _Address, create: bool) -> KVStore:
+def _open_disk(url: str, create: bool, **options: Any) -> KVStore:
     # People who are used to URLs write "disk:///var/state".
-    return Disk(address.rest.removeprefix("//"), create=create, **address.options)
+    return Disk(url.removeprefix("disk:").removeprefix("//"), create=create, **options)
 
 
-def _open_redis(address: _Address, create: bool) -> KVStore:
+def _open_redis(url: str, create: bool, **options: Any) -> KVStore:
     from vstate.kv.redis import Redis  # late, as is every driver
 
-    scheme = "unix" if address.scheme == "redis+unix" else address.scheme
-    return _found(Redis(f"{scheme}:{address.rest}", **address.options), create)
+    return _found(Redis(url.replace("redis+unix:", "unix:"), **options), create)
 
 
-def _open_postgres(address: _Address, create: bool) -> KVStore:
+def _open_postgres(url: str, create: bool, **options: Any) -> KVStore:
     from vstate.kv.postgres import Postgres  # late, as is every driver
 
-    return Postgres(f"{address.scheme}:{address.rest}", create=create, **address.options)
+    return Postgres(url, create=create, **options)
 
 
-def _open_s3(address: _Address, create: bool) -> KVStore:
+def _open_s3(url: str, create: bool, *, timeout: float | None = None, **options: Any) -> KVStore:
     from vstate.kv.s3 import S3  # late, as is every driver
 
-    own = {name: value for name, value in address.options.items() if name in _S3.options}
-    others = {name: value for name, value in address.options.items() if name not in own}
-    return _found(S3(f"{address.scheme}:{address.rest}", options=others or None, **own), create)
+    return _found(S3(url, options=options or None, timeout=timeout), create)
 
 
-def _open_encrypted(address: _Address, create: bool) -> KVStore:
-    key_file = _needed(address, "key_file", "PATH")
-    return _over(address, create, lambda store: Encrypted(store, key_file))
+def _open_encrypted(url: str, create: bool, *, key_file: str = "") -> KVStore:
+    return _over(url, create, lambda store: Encrypted(store, key_file), "key_file=PATH", key_file)
 
 
-def _open_cache(address: _Address, create: bool) -> KVStore:
-    return _over(address, create, lambda store: Cache(store, **address.options))
+def _open_cache(url: str, create: bool, **options: Any) -> KVStore:
+    return _over(url, create, lambda store: Cache(store, **options))
 
 
-def _open_prefixed(address: _Address, create: bool) -> KVStore:
-    name = _needed(address, "name", "NAME")
-    return _over(address, create, lambda store: _found(Prefixed(store, name, owns=True), create))
+def _open_readonly(url: str, create: bool) -> KVStore:
+    return _over(url, False, ReadOnly)
 
 
-def _open_readonly(address: _Address, create: bool) -> KVStore:
-    return _over(address, False, ReadOnly)
+def _open_prefixed(url: str, create: bool, *, name: str = "") -> KVStore:
+    def part(store: KVStore) -> KVStore:
+        return _found(Prefixed(store, name, owns=True), create)
+
+    return _over(url, create, part, "name=NAME", name)
 
 
-def _over(address: _Address, create: bool, make: Callable[[KVStore], KVStore]) -> KVStore:
-    """The store that `make` puts in front of the store in the address."""
-    if not address.rest:
-        raise InvalidInput(f"{address.scheme}: needs the path or the URL of a store behind it")
-    store = open_store(address.rest, create=create)
+def _over(
+    url: str, create: bool, make: Callable[[KVStore], KVStore], needs: str = "", given: str = ""
+) -> KVStore:
+    """What `make` puts in front of the store behind the scheme. It needs the option `needs`."""
+    scheme, _, behind = url.partition(":")
+    if not behind or (needs and not given):
+        option = f"?{needs}" if needs else ""
+        raise InvalidInput(f"{scheme}: needs the path or the URL of a store: write {scheme}:STORE{option}")
+    store = open_store(behind, create=create)
     try:
         return make(store)
     except BaseException:
         store.close()
         raise
-
-
-def _needed(address: _Address, name: str, value: str) -> str:
-    if not address.rest or not address.options.get(name):
-        raise InvalidInput(
-            f"{address.scheme}: needs a store and an option: write {address.scheme}:STORE?{name}={value}"
-        )
-    return str(address.options[name])
 
 
 def _found(store: KVStore, create: bool) -> KVStore:

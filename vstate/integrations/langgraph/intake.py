@@ -102,7 +102,7 @@ def take_postgres(
     try:  # late: these need a library of PostgreSQL
         import psycopg
 
-        from vstate.kv.postgres.address import Address
+        from vstate.kv.postgres.connections import Address
     except ImportError as error:
         raise InvalidInput(
             f"the tables of PostgreSQL are read with psycopg ({error}); type: {install('postgres')}"

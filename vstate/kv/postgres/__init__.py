@@ -1,9 +1,8 @@
 """A store in one table of a PostgreSQL database.
 
-`store` is the store; `transactions` writes; `session` talks with the server, and repeats what may be
-repeated; `connections` makes connections; `statements` is the SQL; `failures` translates errors;
-`listener` hears of changes; `queue` lets callers that update the same thing follow one another. The driver is
-imported when a store is made, and so are all these modules but `store`.
+`store` is the store; `transactions` writes; `session` talks with the server, repeats what may be repeated,
+and translates errors; `connections` makes connections; `statements` is the SQL; `listener` hears of changes.
+The driver is imported when a store is made, and so are all these modules but `store`.
 """
 
 from vstate.kv.postgres.store import Postgres

@@ -1,4 +1,4 @@
-"""Connections: how to connect to PostgreSQL, and when to trust a connection."""
+"""Connections: where a PostgreSQL database is, how to connect to it, and when to trust a connection."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 
 from vstate.backoff import Timeout
-from vstate.kv.pool import Pool
-from vstate.kv.postgres.address import Address
+from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.kv.servers import Failed, Failure, Pool, check_url
 
 Result = TypeVar("Result")
 
@@ -24,38 +25,57 @@ SLACK: Final = 5.0
 SLOWEST: Final = 4 * 1024 * 1024
 """Bytes a second that even a slow server writes. It is silent while it writes a value of a gigabyte."""
 
-_OPTIONS: Final = {
-    "application_name": "PGAPPNAME",
-    "connect_timeout": "PGCONNECT_TIMEOUT",
-    "keepalives_idle": None,
-    "keepalives_interval": None,
-    "keepalives_count": None,
-    "tcp_user_timeout": None,
-    "target_session_attrs": "PGTARGETSESSIONATTRS",
+_SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+
+_REMEDIES: Final = {
+    "password": "give the right password, in PGPASSWORD, in ~/.pgpass or in the URL",
+    '(role|database) ".*" does not exist': "create it on the server, or correct the URL",
+    "pg_hba.conf": "let it in, in pg_hba.conf on the server, or correct the URL",
+    "": "see that it runs, and that host and port are right, and retry",
 }
-"""The options of libpq with another default here, and the variables by which a user may set them."""
+"""The next step for a reason not to connect, the first that matches. There are no codes for reasons."""
 
 
-class CannotConnect(Exception):
-    """No connection could be made. The message holds no secret, and nothing has been sent."""
+class Address:
+    """A URL or a connection string of libpq, shown without secrets.
+
+    InvalidInput if it cannot be read, or if libpq would read it in another way than it looks.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        if "://" in str(dsn).partition("=")[0] or type(dsn) is not str:
+            check_url(dsn, "postgresql", "postgres")
+        # Neither the text nor libpq's complaint is shown: any part of them may belong to a password.
+        if (parameters := _parameters(dsn)) is None:
+            raise InvalidInput(
+                "this PostgreSQL URL or connection string cannot be read: write "
+                "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE and so on; in a "
+                "URL, percent-encode / ? # @ [ ] : % in the password"
+            )
+        self.parameters = parameters
 
     @property
-    def may_pass(self) -> bool:
-        """Whether the server is about to start. There is no code for it: only English is recognised."""
-        return (
-            re.search("database system is (starting up|in recovery|not yet accepting)", str(self)) is not None
-        )
+    def holds_secret(self) -> bool:
+        return any(self.parameters.get(name) for name in _SECRETS)
 
-    @property
-    def remedy(self) -> str:
-        """What to do next, for the end of an error message."""
-        if "password" in str(self):
-            return "give the right password, in PGPASSWORD, in ~/.pgpass or in the URL"
-        if re.search('(role|database) ".*" does not exist', str(self)) is not None:
-            return "create it on the server, or correct the URL"
-        if "pg_hba.conf" in str(self):
-            return "let it in, in pg_hba.conf on the server, or correct the URL"
-        return "see that it runs, and that host and port are right, and retry"
+    def is_shown_by(self, text: str) -> bool:
+        """Whether the text holds a secret of this address, or of the environment."""
+        secrets = [self.parameters.get(name) for name in _SECRETS] + [os.environ.get("PGPASSWORD")]
+        return any(secret in text for secret in secrets if secret)
+
+    def __str__(self) -> str:
+        given = self.parameters
+        host = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or ""
+        port = f":{given['port']}" if given.get("port") else ""
+        return f"postgresql://{host}{port}/{given.get('dbname') or os.environ.get('PGDATABASE') or ''}"
+
+
+def _parameters(dsn: str) -> dict[str, Any] | None:
+    try:
+        return conninfo_to_dict(dsn)
+    except (psycopg.Error, UnicodeError, ValueError):
+        return None
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -93,31 +113,27 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 class Connections(Pool[Connection]):
-    """The connections to the database at `address`. A failure to connect is a CannotConnect."""
+    """The connections to the database at `address`. A failure to connect is Failed."""
 
     def __init__(self, address: Address, *, size: int, timeout: Timeout) -> None:
         super().__init__(str(address), size=size, timeout=timeout.seconds, option="connections")
         self._address = address
         self._to_reach = timeout.to_reach
-        self.were_made = False
-        """Whether the server ever answered: if so, a failure may pass."""
+        self._reached = False
 
     def make(self) -> Connection:
+        began = time.monotonic()
         try:
             connection = Connection.connect(
                 self._address.dsn, autocommit=True, prepare_threshold=None, **self._options()
             )
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError, UnicodeError) as error:
             reason = " ".join(str(error).split())
-        except (OSError, UnicodeError) as error:
-            reason = f"{type(error).__name__}: {error}"
         else:
             connection.patience = self._timeout + SLACK
-            self.were_made = True
+            self._reached = True
             return connection
-        if self._address.is_shown_by(reason):
-            reason = "no connection could be made; the reason holds a secret, so it is not shown"
-        raise CannotConnect(reason)
+        raise Failed(self._failure(reason, began))
 
     def is_clean(self, connection: Connection) -> bool:
         try:
@@ -134,7 +150,23 @@ class Connections(Pool[Connection]):
     def descriptor(self, connection: Connection) -> int:
         return connection.fileno()
 
+    def _failure(self, reason: str, began: float) -> Failure:
+        if self._address.is_shown_by(reason):
+            reason = "no connection could be made (the reason holds a secret, so it is not shown)"
+        # There is no code for it: only English is recognised.
+        starts = (
+            re.search("database system is (starting up|in recovery|not yet accepting)", reason) is not None
+        )
+        remedy = next(text for pattern, text in _REMEDIES.items() if re.search(pattern, reason))
+        return Failure(
+            StoreUnavailable(f"cannot connect to {self._address}: {reason}; {remedy}"),
+            # A server that answered before may be restarting; one that never did has a wrong address.
+            passing=self._reached or starts,
+            lost_at=None if starts else began,
+        )
+
     def _options(self) -> dict[str, Any]:
+        """The options of libpq with another default here, unless the address or the environment sets them."""
         wanted = {
             "application_name": "vstate",
             "connect_timeout": max(2, int(self._to_reach)),
@@ -147,9 +179,10 @@ class Connections(Pool[Connection]):
         if pq.version() >= 140000:
             # Of several hosts, the one that writes: a standby may not know the last commit yet.
             wanted["target_session_attrs"] = "primary"
-        given = self._address.parameters
+        variables = {option.keyword.decode(): option.envvar for option in pq.Conninfo.get_defaults()}
         return {
             name: value
             for name, value in wanted.items()
-            if name not in given and not ((variable := _OPTIONS[name]) and os.environ.get(variable))
+            if name not in self._address.parameters
+            and not ((variable := variables.get(name)) and os.environ.get(variable.decode()))
         }

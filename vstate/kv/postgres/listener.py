@@ -11,10 +11,11 @@ from psycopg import sql
 
 from vstate.errors import VStateError
 from vstate.kv.base import POLL_SECONDS
-from vstate.kv.postgres.connections import CannotConnect, Connection
+from vstate.kv.postgres.connections import Connection
 from vstate.kv.postgres.session import Session
 from vstate.kv.postgres.statements import lock_number
 from vstate.kv.postgres.transactions import MANY
+from vstate.kv.servers import Failed
 
 LONGEST_WAIT: Final = 2.0
 """Seconds after which to look again anyway: a writer may die between its commit and its message."""
@@ -90,7 +91,7 @@ class Listener:
             self._probed = time.monotonic()
             connections.use(lambda other: other.execute(statements.notify, (self._expected,)))
             return True
-        except (psycopg.Error, CannotConnect, VStateError):
+        except (psycopg.Error, Failed, VStateError):
             # The caller looks at the key next, and gets the error from the store.
             self.close()
             return False

@@ -1,7 +1,10 @@
-"""Session: talks with the server about one table, and repeats the calls that may be repeated."""
+"""Session: talks with the server about one table, repeats the calls that may be repeated, and says what
+PostgreSQL's errors mean.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -10,42 +13,53 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
-from vstate.backoff import Backoff, Timeout
-from vstate.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedFormat, VStateError
-from vstate.kv.postgres.address import Address
-from vstate.kv.postgres.connections import CannotConnect, Connection, Connections
-from vstate.kv.postgres.failures import MISSING_TABLE, UNDONE, is_lost, meaning
+from vstate.backoff import Timeout
+from vstate.errors import (
+    CorruptStore,
+    InvalidInput,
+    NotFound,
+    StoreFull,
+    StoreUnavailable,
+    UnsupportedFormat,
+    VStateError,
+)
+from vstate.kv.files import NO_ROOM
+from vstate.kv.postgres.connections import Address, Connection, Connections
 from vstate.kv.postgres.statements import COLUMNS, CREATION, FORMAT, Statements
+from vstate.kv.servers import Attempts, Failed, Failure
 
 Result = TypeVar("Result")
 Steps = Sequence[tuple[bytes, Any]]
 """Statements, each with its parameters."""
 
 OLDEST_SERVER: Final = 140000
-FIRST_PAUSE: Final = 0.02
-LONGEST_PAUSE: Final = 1.0
 
+UNDONE: Final = ("40001", "40P01")
+"""Serialisation failures and deadlocks: the server undid the transaction, and asks for another try."""
 
-class Attempt:
-    """The progress of a call. It may be repeated for `timeout` seconds after its first failure, and less long
-    for a server out of reach.
-    """
+_GOING_OR_COMING: Final = ("57P01", "57P02", "57P03", "57P05")
 
-    def __init__(self, timeout: Timeout) -> None:
-        self.committing = False
-        """Whether COMMIT may have been sent."""
-        self.began = time.monotonic()
-        self.unsure = False
-        """Whether a connection broke after that, so that an earlier attempt may have committed."""
-        self._timeout = timeout
-        self._backoff: Backoff | None = None
-
-    def pause(self, *, lost_at: float | None = None) -> bool:
-        """Wait before the next attempt; False if the time is over. See `Backoff.pause`."""
-        if self._backoff is None:
-            seconds, to_reach = self._timeout
-            self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=seconds, to_reach=to_reach)
-        return self._backoff.pause(lost_at=lost_at)
+_MEANINGS: Final[dict[str, tuple[type[VStateError], str]]] = {
+    "25006": (
+        StoreUnavailable,
+        "is read-only now ({said}); nothing was written: connect to the primary server, or allow writing",
+    ),
+    "3F000": (InvalidInput, "has no schema ({said}); make it first, with CREATE SCHEMA, or choose another"),
+    "42501": (
+        StoreUnavailable,
+        "cannot be used: {said}; grant the role of this connection SELECT, INSERT, UPDATE and DELETE on the "
+        "table, USAGE on its schema, and CREATE there for a new one",
+    ),
+    "42P01": (
+        StoreUnavailable,
+        "has no table any more, it was dropped while the store was open; restore it, or open another",
+    ),
+    "55P03": (
+        StoreUnavailable,
+        "was locked by other writers for {timeout:g} s; nothing was written: retry later",
+    ),
+}
+"""The states that a user can do something about."""
 
 
 class Session:
@@ -64,48 +78,34 @@ class Session:
         self._table = table
         self._create = create
 
-    def run(self, work: Callable[[Connection, Attempt], Result], *, writing: bool) -> Result:
+    def run(self, work: Callable[[Connection, Attempts], Result], *, writing: bool) -> Result:
         """Call `work` with a connection. Repeat it if the connection breaks or the server asks for it."""
-        attempt = Attempt(self._timeout)
+        attempts = Attempts(self._timeout)
         handled = sys.exception()
-        lost = False
 
         def once(connection: Connection) -> Result:
-            nonlocal lost
             try:
                 if writing and not self.exists:
                     self._make(connection)
-                return work(connection, attempt)
+                return work(connection, attempts)
             except psycopg.Error as error:
                 if (interruption := _behind(error, handled)) is not None:
                     raise interruption from None
-                lost = is_lost(error, connection)
-                raise
+                raise Failed(self._failure(error, connection, attempts.sending)) from None
 
         while True:
-            began = time.monotonic()
             try:
                 return self.connections.use(once, writing=writing)
-            except CannotConnect as error:
-                # A server that answered before may be restarting; one that never did has a wrong address.
-                may_pass = self.connections.were_made or error.may_pass
-                if not (may_pass and attempt.pause(lost_at=None if error.may_pass else began)):
-                    reason = f"cannot connect to {self.location}: {error}; {error.remedy}"
-                    raise StoreUnavailable(reason, outcome_unknown=attempt.unsure) from None
-            except psycopg.Error as error:
-                attempt.unsure = attempt.unsure or (lost and attempt.committing)
-                attempt.committing = False
-                again = lost or error.sqlstate in UNDONE
-                if not (again and attempt.pause(lost_at=time.monotonic() if lost else None)):
-                    raise self._meaning(error, attempt) from error
+            except Failed as failed:
+                failure = failed.failure
             except StoreUnavailable as error:
-                error.outcome_unknown = error.outcome_unknown or attempt.unsure
-                raise
+                raise attempts.verdict(error) from None
+            attempts.pause(failure)
 
     def read(self, statement: bytes, parameters: Any) -> list[tuple[Any, ...]]:
         """All the rows of a query; none while there is no table."""
 
-        def work(connection: Connection, attempt: Attempt) -> list[tuple[Any, ...]]:
+        def work(connection: Connection, attempts: Attempts) -> list[tuple[Any, ...]]:
             if self.exists:
                 return connection.execute(statement, parameters, binary=True).fetchall()
             # A look at the table goes along with the query, and so is no round trip of its own.
@@ -160,13 +160,35 @@ class Session:
         connection.execute(statements.commit)
         self.exists = True
 
-    def _meaning(self, error: psycopg.Error, attempt: Attempt) -> VStateError:
-        if error.sqlstate == MISSING_TABLE and not attempt.unsure:
-            return StoreUnavailable(
-                f"the table of {self.location} was dropped while the store was open; restore it, or open "
-                "another"
+    def _failure(self, error: psycopg.Error, connection: Connection, sending: bool) -> Failure:
+        state = error.sqlstate or ""
+        lost = connection.closed or state.startswith("08") or state in _GOING_OR_COMING
+        return Failure(
+            self._meaning(error, state),
+            passing=lost or state in UNDONE,
+            sent=lost and sending,
+            lost_at=time.monotonic() if lost else None,
+        )
+
+    def _meaning(self, error: psycopg.Error, state: str) -> VStateError:
+        """The error of vstate for an error of the driver."""
+        said = " ".join(str(error.diag.message_primary or error).split()) or type(error).__name__
+        # The server has no state for a quota and for a limit on files: it quotes the system's words.
+        if state == "53100" or any(os.strerror(number) in said for number in NO_ROOM):
+            return StoreFull(
+                f"the disk of the server of {self.location} is full ({said}); nothing was written: make room "
+                "and retry"
             )
-        return meaning(error, self.location, outcome_unknown=attempt.unsure, timeout=self.timeout)
+        if state in _MEANINGS:
+            kind, words = _MEANINGS[state]
+            return kind(f"{self.location} {words.format(said=said, timeout=self.timeout)}")
+        if state in ("54000", "22023", "53400", "22P03") or isinstance(error, psycopg.DataError):
+            return InvalidInput(f"{self.location} does not take this value: {said}")
+        if state in ("XX001", "XX002", "58P01"):
+            return CorruptStore(self.location, said)
+        if state in ("42703", "42804", "42883", "42P10"):
+            return CorruptStore(self.location, f"the table is not as vstate made it: {said}")
+        return StoreUnavailable(f"{self.location} failed: {said}; retry later")
 
 
 def _behind(error: BaseException, handled: BaseException | None) -> BaseException | None:

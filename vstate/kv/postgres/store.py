@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import Any, Final
 
-from vstate.arguments import check_count, check_seconds
+from vstate.arguments import check_count, check_installed, check_seconds
 from vstate.backoff import Timeout
-from vstate.errors import CorruptStore, InvalidInput
-from vstate.extras import install
+from vstate.errors import CorruptStore
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.packing import pack, pack_all, ranges, unpack
 
@@ -61,10 +59,9 @@ class Postgres(TransactionalStore):
         timeout: float | None = None,
         connections: int = 5,
     ) -> None:
-        if not _has_driver():
-            raise InvalidInput(f"the store on PostgreSQL needs psycopg; type: {install('postgres')}")
+        check_installed("psycopg", "a Postgres store", "postgres")
         # Late, as is every driver: these modules import it.
-        from vstate.kv.postgres.address import Address
+        from vstate.kv.postgres.connections import Address
         from vstate.kv.postgres.session import Session
         from vstate.kv.postgres.transactions import Transactions
 
@@ -198,11 +195,3 @@ class Postgres(TransactionalStore):
                 "is needed"
             )
         return partial(Postgres, table=self._table, **self._options), (self._address.dsn,)
-
-
-def _has_driver() -> bool:
-    try:
-        import_module("psycopg")
-    except ImportError:
-        return False
-    return True

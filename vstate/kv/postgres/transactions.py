@@ -15,8 +15,9 @@ from vstate.errors import StoreUnavailable
 from vstate.kv.base import check_value
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes
 from vstate.kv.postgres.connections import Connection
-from vstate.kv.postgres.session import Attempt, Session, Steps
+from vstate.kv.postgres.session import Session, Steps
 from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number
+from vstate.kv.servers import Attempts
 
 MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
 """The longest value. PostgreSQL's limit is 2^30 bytes, for a row and for a message with its overhead."""
@@ -110,19 +111,19 @@ class Transactions:
         mark = os.urandom(MARK_BYTES)
         begin = [(self._session.statements.begin, None), self._lock(_locks_of(change))]
 
-        def work(connection: Connection, attempt: Attempt) -> bool:
+        def work(connection: Connection, attempts: Attempts) -> bool:
             head: Steps = begin
-            unsure = attempt.unsure
+            unsure = attempts.unsure
             if unsure and change.expected:
                 self._session.send(connection, begin)
-                outcome = self._outcome(connection, change, mark, attempt)
+                outcome = self._outcome(connection, change, mark, attempts)
                 if outcome == "done":
                     return True
                 if outcome == "overwritten":
                     raise self._unknown()
                 unsure = outcome != "undone"
                 head = []
-            done = self._finish(connection, change, mark, attempt, head)
+            done = self._finish(connection, change, mark, attempts, head)
             if not done and unsure:
                 raise self._unknown()
             return done
@@ -145,12 +146,12 @@ class Transactions:
         # behind it.
         begin = [(statements.begin, None), self._lock(None), (statements.stay, None)]
 
-        def work(connection: Connection, attempt: Attempt) -> bool:
+        def work(connection: Connection, attempts: Attempts) -> bool:
             nonlocal change
             self._session.send(connection, begin)
             # Deletions and objects may be written twice. A value may be a sum, which must not.
-            if attempt.unsure and change.witnesses:
-                outcome = self._outcome(connection, change, mark, attempt)
+            if attempts.unsure and change.witnesses:
+                outcome = self._outcome(connection, change, mark, attempts)
                 if outcome == "done":
                     return True
                 if outcome != "undone":
@@ -160,14 +161,14 @@ class Transactions:
             except BaseException as error:
                 failed.append(error)
                 return False
-            return self._finish(connection, change, mark, attempt, [])
+            return self._finish(connection, change, mark, attempts, [])
 
         self._session.run(work, writing=True)
         if failed:
             raise failed[0]
 
     def _finish(
-        self, connection: Connection, change: Change, mark: bytes, attempt: Attempt, head: Steps
+        self, connection: Connection, change: Change, mark: bytes, attempts: Attempts, head: Steps
     ) -> bool:
         """Write and commit if every expectation holds, and notify listeners. `head` is sent along."""
         statements = self._session.statements
@@ -196,7 +197,7 @@ class Transactions:
             if last:
                 # Sent together, so that a commit is one round trip. A decision of the client would take two.
                 steps.append((statements.commit, None))
-                attempt.committing = True
+                attempts.sending = True
             connection.sending = sum(len(value) for _, value in part)
             results = self._session.send(connection, steps)
             connection.sending = 0
@@ -206,7 +207,7 @@ class Transactions:
             if not met:
                 break
             steps = []
-        attempt.committing = False
+        attempts.sending = False
         if met and listened:
             # After the commit, not within: NOTIFY makes all commits of the server follow one another. With a
             # disk that takes 5 ms to sync, 8 writers did 94 to 125 commits a second with it inside, 439 to
@@ -215,7 +216,7 @@ class Transactions:
                 connection.execute(statements.notify, (_message(change),))
         return bool(met)
 
-    def _outcome(self, connection: Connection, change: Change, mark: bytes, attempt: Attempt) -> Outcome:
+    def _outcome(self, connection: Connection, change: Change, mark: bytes, attempts: Attempts) -> Outcome:
         """The outcome of an earlier attempt. This transaction holds its locks, so it is over."""
         left: dict[bytes, bytes | None] = dict.fromkeys(change.touched)
         left.update(row for row in change.sets if row[0] in left)
@@ -228,7 +229,7 @@ class Transactions:
                 return "done"
             if age is None:
                 return "unseen"
-            if age > time.monotonic() - attempt.began:
+            if age > time.monotonic() - attempts.began:
                 return "undone"
         return "overwritten"
 

@@ -6,12 +6,13 @@ import inspect
 import socket
 from dataclasses import dataclass, field
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import redis
 
 from vstate.backoff import REACH_SECONDS, Timeout
 from vstate.errors import InvalidInput
+from vstate.kv.servers import check_url
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 
@@ -38,29 +39,16 @@ class Address:
     @classmethod
     def of_url(cls, url: str, timeout: Timeout) -> Self:
         """The server at the URL. InvalidInput if the URL is wrong, or the driver refuses its options."""
-        if not isinstance(url, str):
-            raise InvalidInput(f"the URL of a Redis store is a str, not {type(url).__name__}")
-        scheme, mark, rest = url.partition("://")
-        if not mark or scheme not in SCHEMES:
-            raise InvalidInput(
-                f"the URL of a Redis store begins with {', '.join(f'{s}://' for s in SCHEMES)}"
-            )
+        scheme, _, rest = check_url(url, *SCHEMES).partition("://")
         base, _, cluster = scheme.partition("+")
         try:
             parts = urlsplit(f"{base}://{rest}")
-            host, port = parts.hostname or "localhost", parts.port or 6379
             given = redis.connection.parse_url(f"{base}://{rest}")  # type: ignore[no-untyped-call]  # the driver
         except ValueError:
             raise InvalidInput(
-                "the URL of a Redis store has the form redis://user:password@host:port/database, with the "
-                "characters : / ? # @ % in user and password as %3A %2F %3F %23 %40 %25"
+                "the URL of a Redis store has the form redis://user:password@host:port/database?option=value"
             ) from None
-        database = unquote(parts.path).strip("/")
-        if parts.fragment or "@" in parts.path or "@" in parts.query:
-            raise InvalidInput(
-                "in the URL of a Redis store, write : / ? # @ % in user and password as "
-                "%3A %2F %3F %23 %40 %25"
-            )
+        database = parts.path.strip("/")
         if base != "unix" and database and not database.isdecimal():
             raise InvalidInput(
                 "behind the host, the URL of a Redis store has the number of a database, as in /0"
@@ -75,9 +63,9 @@ class Address:
         if base == "unix":
             place = f"unix://{given.get('path', '')} database {given.get('db', 0)}"
         else:
-            if ":" in host:
-                host = f"[{host}]"
-            place = f"{scheme}://{host}:{port}" + ("" if cluster else f"/{given.get('db', 0)}")
+            host = parts.hostname or "localhost"
+            place = f"{scheme}://{f'[{host}]' if ':' in host else host}:{parts.port or 6379}"
+            place += "" if cluster else f"/{given.get('db', 0)}"
             options["socket_keepalive"] = True
             options["socket_keepalive_options"] = {
                 getattr(socket, name): value for name, value in KEEPALIVE.items() if hasattr(socket, name)

@@ -1,28 +1,140 @@
-"""Link: sends commands to the server of a store, and repeats them when a connection breaks."""
+"""Link: sends commands to the server of a store, repeats them when a connection breaks, and says what the
+driver's errors mean.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
 
 import redis
 
-from vstate.backoff import Backoff, Timeout
-from vstate.errors import InvalidInput
+from vstate.backoff import Timeout
+from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
+from vstate.kv.files import NO_ROOM
 from vstate.kv.redis.address import Address
-from vstate.kv.redis.connections import Connections
-from vstate.kv.redis.failures import TROUBLES, code_of, is_out_of_reach, is_unsure, may_pass, meaning
 from vstate.kv.redis.scripts import ALL, MEMORY, Command, Keys
+from vstate.kv.servers import Attempts, Failure, Pool
 
-FIRST_PAUSE = 0.01
-LONGEST_PAUSE = 1.0
+TROUBLES: Final[tuple[type[Exception], ...]] = (
+    redis.RedisError,
+    OSError,
+    # These two come from the driver too, though they are no RedisErrors. UnicodeError: of the name of a host.
+    redis.exceptions.RedisClusterException,
+    UnicodeError,
+)
+
+# The server will soon answer otherwise: it loads its data, moves them, or chooses another primary.
+_PASSING = ("LOADING", "TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK", "BUSY")
+_ELSEWHERE = ("MOVED", "ASK", "READONLY", "MASTERDOWN")
+"""Another server has the data, or takes the writes."""
+_CODES = re.compile(
+    r"(?:^|-|: )(OOM|READONLY|LOADING|TRYAGAIN|CLUSTERDOWN|MOVED|ASK|BUSY|MASTERDOWN|MISCONF|NOREPLICAS|"
+    r"NOAUTH|WRONGPASS|NOPERM|WRONGTYPE)\b"
+)
+# The driver cuts the code off a message where it has a class for it.
+_CODES_BY_TYPE: Final[dict[type[Exception], str]] = {
+    redis.exceptions.OutOfMemoryError: "OOM",
+    redis.exceptions.ReadOnlyError: "READONLY",
+    redis.exceptions.MasterDownError: "MASTERDOWN",
+    redis.exceptions.MovedError: "MOVED",
+    redis.exceptions.AskError: "ASK",
+    redis.exceptions.TryAgainError: "TRYAGAIN",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+    redis.exceptions.NoPermissionError: "NOPERM",
+    redis.exceptions.AuthorizationError: "NOPERM",
+    redis.exceptions.AuthenticationError: "WRONGPASS",
+    redis.exceptions.BusyLoadingError: "LOADING",
+}
 
 
-class Doubt:
-    """Whether the server may have carried out, or may yet carry out, an earlier try of a call."""
+_PASSWORD = "refused the user and password, or wants some and got none; correct the URL"
+_REPLICA = "is a replica and takes no writes; connect to the primary, or retry after the failover"
+_NO_WRITES = "does not take writes now ({text}); retry later, or look after the server"
+_NODE = (
+    "is one node of a Redis Cluster; write redis+cluster:// instead of redis://, or give a "
+    "redis.RedisCluster as client="
+)
+_MEANINGS: Final[dict[str, tuple[type[VStateError], str]]] = {
+    "OOM": (
+        StoreFull,
+        "has reached its maxmemory; nothing was written: delete what is not needed, or raise the limit",
+    ),
+    "WRONGTYPE": (
+        InvalidInput,
+        "holds data of another program under these keys; choose another prefix= for the store",
+    ),
+    "NOPERM": (
+        StoreUnavailable,
+        "does not permit this user a command that a store needs ({text}); change the user's ACL",
+    ),
+    "MOVED": (InvalidInput, _NODE),
+    "ASK": (InvalidInput, _NODE),
+    "NOAUTH": (StoreUnavailable, _PASSWORD),
+    "WRONGPASS": (StoreUnavailable, _PASSWORD),
+    "READONLY": (StoreUnavailable, _REPLICA),
+    "MASTERDOWN": (StoreUnavailable, _REPLICA),
+    "NOREPLICAS": (StoreUnavailable, _NO_WRITES),
+    "MISCONF": (StoreUnavailable, _NO_WRITES),
+}
 
-    unsure = False
+
+class Connections(Pool[Any]):
+    """Connections of the driver to the server at `address`; in a cluster, to the node that has `key`.
+
+    They are made as those of `client` are, if one is given, and the client's own pool has no part in them.
+    """
+
+    def __init__(self, address: Address, client: Any, key: str, *, timeout: float) -> None:
+        self._address = address
+        self._key = key
+        self._own = client is None
+        self._client = client
+        super().__init__(address.place, size=address.connections, timeout=timeout, option="max_connections")
+
+    def make(self) -> Any:
+        client = self._client
+        if client is None:
+            client = self._client = self._address.connect()
+        if self._address.clustered:
+            client = client.get_redis_connection(client.get_node_from_key(self._key))
+        like = client.connection_pool
+        connection = like.connection_class(**like.connection_kwargs)
+        connection.connect()
+        return connection
+
+    def discard(self, connection: Any) -> None:
+        with suppress(Exception):
+            connection.disconnect()
+
+    def descriptor(self, connection: Any) -> int:
+        return int(connection._sock.fileno())
+
+    def close(self) -> None:
+        super().close()
+        if self._own and self._client is not None:
+            with suppress(Exception):  # a client that cannot be closed is of no more use
+                self._client.close()
+
+    def found_primary(self) -> bool:
+        """Ask the nodes of the cluster for the primary; whether one of them answered."""
+        if self._client is None:
+            return False
+        try:
+            self._client.nodes_manager.initialize()
+        except TROUBLES:
+            return False
+        return True
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self._own:
+            self._client = None
 
 
 class Link:
@@ -42,29 +154,33 @@ class Link:
         self._reached = False
         self._checked = False
 
+    def attempts(self, *, patient: bool = True) -> Attempts:
+        """The attempts of a call. If it is not patient, there is only one."""
+        return Attempts(self._timeout if patient else Timeout(0, 0))
+
     def exchange(
         self,
         commands: Sequence[Command],
+        attempts: Attempts | None = None,
         *,
         again: Callable[[], Sequence[Command]] | None = None,
-        doubt: Doubt | None = None,
-        patient: bool = True,
     ) -> list[Any]:
         """Send the commands, all at once, and return the replies. If a connection breaks, or the server is
         not ready, all of them are sent again: each may be carried out twice.
 
-        For commands that write, `again` gives the commands to repeat, and `doubt` goes from one call to the
-        next. If not `patient`, it tries once. A refusal of the server is raised as an error of vstate.
+        For commands that write, `again` gives the commands to repeat, and `attempts` goes from one call to
+        the next. A refusal of the server is raised as an error of vstate.
         """
+        attempts = attempts or self.attempts()
         if not self._checked:
             # Commands that only read go with the check: opening a store far away is a matter of round trips.
             look = MEMORY.call([self._keys.values])
-            memory, *replies = self._send([look] if again else [look, *commands], None, doubt, patient)
+            memory, *replies = self._send([look] if again else [look, *commands], attempts, None)
             self._check_memory(*memory)
             self._checked = True
             if not again:
                 return replies
-        return self._send(commands, again, doubt, patient)
+        return self._send(commands, attempts, again)
 
     def connect(self) -> Any:
         """A connection of the driver, for the caller to discard."""
@@ -73,57 +189,27 @@ class Link:
         except TROUBLES as error:
             raise self.meaning(error) from None
 
-    def meaning(self, error: Exception, *, unsure: bool = False) -> Exception:
-        """The error of vstate for an error of the driver."""
-        return meaning(error, self.address, timeout=self._timeout.seconds, unsure=unsure)
-
-    # Sending
-
     def _send(
         self,
         commands: Sequence[Command],
+        attempts: Attempts,
         again: Callable[[], Sequence[Command]] | None,
-        doubt: Doubt | None,
-        patient: bool,
     ) -> list[Any]:
-        seconds, to_reach = self._timeout
-        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=seconds if patient else 0, to_reach=to_reach)
-        doubt = doubt or Doubt()
-        clustered = self.address.clustered
         while True:
-            lost_at: float | None = time.monotonic()
-            sending = False
-
-            def once(connection: Any, commands: Sequence[Command] = commands) -> list[Any]:
-                nonlocal sending
-                sending = True
-                return self._replies(connection, commands)
-
+            began = time.monotonic()
             try:
-                return self.connections.use(once)
+                replies = self.connections.use(partial(self._replies, commands, attempts))
             except TROUBLES as error:
-                trouble, repeat = (
-                    error,
-                    may_pass(error, clustered=clustered, reached=sending or self._reached),
-                )
-                if not is_out_of_reach(error):
-                    lost_at = None
-                elif sending:
-                    is_silent = isinstance(error, redis.TimeoutError | TimeoutError)
-                    lost_at = None if is_silent else time.monotonic()
-                if sending and again is not None and is_unsure(error):
-                    doubt.unsure = True
-                if code_of(error) in ("READONLY", "MASTERDOWN", "MOVED", "ASK"):
-                    # Behind a name, a sentinel or in a cluster there may be another primary by now.
-                    self.connections.clear()
-            if clustered and repeat and self.connections.found_primary():
-                lost_at = None  # another node answers, and knows where the primary is or will be
-            if not repeat or not backoff.pause(lost_at=lost_at):
-                raise self.meaning(trouble, unsure=doubt.unsure) from None
+                failure = self._failure(error, began, attempts.sending, writing=again is not None)
+            else:
+                attempts.got_on()
+                return replies
+            attempts.pause(failure)
             if again is not None:
                 commands = again()
 
-    def _replies(self, connection: Any, commands: Sequence[Command]) -> list[Any]:
+    def _replies(self, commands: Sequence[Command], attempts: Attempts, connection: Any) -> list[Any]:
+        attempts.sending = True
         replies = _send(connection, commands)
         unknown = [
             at for at, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)
@@ -148,6 +234,61 @@ class Link:
                 f"(maxmemory-policy {policy.decode()}): set noeviction, by CONFIG SET maxmemory-policy "
                 "noeviction"
             )
+
+    # Failures
+
+    def _failure(self, error: Exception, began: float, sending: bool, *, writing: bool) -> Failure:
+        code = code_of(error)
+        if code in _ELSEWHERE:
+            # Behind a name, a sentinel or in a cluster there may be another primary by now.
+            self.connections.clear()
+        answered = bool(code) or isinstance(error, redis.exceptions.ResponseError)
+        busy = "Too many connections" in str(error)
+        if code in _ELSEWHERE:
+            passing = self.address.clustered
+        elif answered or busy:
+            passing = code in _PASSING or busy
+        else:
+            # A server that was never reached has a wrong address.
+            passing = sending or self._reached
+        lost_at = None
+        if not (answered or busy or (sending and isinstance(error, redis.TimeoutError | TimeoutError))):
+            lost_at = time.monotonic() if sending else began
+        if self.address.clustered and passing and self.connections.found_primary():
+            lost_at = None  # another node answers, and knows where the primary is or will be
+        return Failure(self.meaning(error), passing, sending and writing and not answered, lost_at)
+
+    def meaning(self, error: Exception) -> VStateError:
+        """The error of vstate for an error of the driver."""
+        place, code, text = self.address.place, code_of(error), str(error)
+        for secret in self.address.secrets:
+            text = text.replace(secret, "***")
+        if code == "MISCONF" and any(os.strerror(number) in text for number in NO_ROOM):
+            return StoreFull(f"the disk of {place} is full; nothing was written: make room and retry")
+        if code in _MEANINGS and not (code in ("MOVED", "ASK") and self.address.clustered):
+            kind, words = _MEANINGS[code]
+            return kind(f"{place} {words.format(text=text)}")
+        if isinstance(error, redis.TimeoutError | TimeoutError):
+            reason = f"did not answer within {self._timeout.seconds:g} s; retry later"
+        elif is_refusal(error):
+            reason = f"refused a command: {text}"
+        else:
+            reason = f"cannot be reached ({text}); see that it runs, and retry"
+        return StoreUnavailable(f"{place} {reason}")
+
+
+def code_of(error: Exception) -> str:
+    """The server's code for an error, also where the error of a script is wrapped around it."""
+    code = next((code for kind, code in _CODES_BY_TYPE.items() if isinstance(error, kind)), None)
+    if code is None and isinstance(error, redis.exceptions.ResponseError):
+        found = _CODES.search(str(error))
+        code = found[1] if found else ""
+    return code or ""
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the server understood the command and will always refuse it."""
+    return isinstance(error, redis.exceptions.ResponseError) and code_of(error) not in _PASSING
 
 
 def _send(connection: Any, commands: Sequence[Command]) -> list[Any]:

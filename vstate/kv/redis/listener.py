@@ -8,8 +8,7 @@ from typing import Any
 from vstate.errors import StoreUnavailable
 from vstate.forks import renew_in_child
 from vstate.kv.base import POLL_SECONDS
-from vstate.kv.redis.failures import TROUBLES, is_refusal
-from vstate.kv.redis.link import Link
+from vstate.kv.redis.link import TROUBLES, Link, is_refusal
 
 
 class Listener:

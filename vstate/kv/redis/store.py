@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from vstate.arguments import check_seconds
+from vstate.arguments import check_installed, check_seconds
 from vstate.backoff import Timeout
 from vstate.errors import InvalidInput
-from vstate.extras import install
 from vstate.kv.base import OBJECT_PREFIX, TransactionalStore, batches, check_key
 from vstate.kv.packing import OBJECT_MARK, pack, unpack
 from vstate.kv.redis.scripts import DIGITS, FIELDS, KEYS_PER_EXCHANGE, PRESENT, Keys
@@ -88,8 +86,7 @@ class Redis(TransactionalStore):
             raise InvalidInput(f"ttl is from {SHORTEST_TTL} to {LONGEST_TTL:,} seconds on Redis, not {ttl!r}")
         if (url is None) == (client is None):
             raise InvalidInput("a Redis store is given a URL or a client=, one of the two")
-        if not _has_driver():
-            raise InvalidInput(f"a Redis store needs the package redis: {install('redis')}")
+        check_installed("redis", "a Redis store", "redis")
         # Late, as is every driver: these modules import it.
         from vstate.kv.redis.link import Link
         from vstate.kv.redis.transactions import Transactions
@@ -265,11 +262,3 @@ class Redis(TransactionalStore):
                 "if it was made of a client: open it again where it is needed"
             )
         return partial(Redis, prefix=self._keys.prefix, ttl=self._ttl, timeout=self._timeout), (self._url,)
-
-
-def _has_driver() -> bool:
-    try:
-        import_module("redis")
-    except ImportError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from vstate.backoff import Backoff
 from vstate.errors import InvalidInput, StorageError, StoreUnavailable
 from vstate.kv.base import batches, check_value
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes
-from vstate.kv.redis.link import Doubt, Link
+from vstate.kv.redis.link import Link
 from vstate.kv.redis.scripts import (
     BUSY,
     DONE,
@@ -27,6 +27,7 @@ from vstate.kv.redis.scripts import (
     Command,
     Keys,
 )
+from vstate.kv.servers import Attempts
 
 MAX_VALUE_BYTES = 512 * 1024 * 1024  # the default of proto-max-bulk-len
 BYTES_PER_COMMAND = 4 * 1024 * 1024
@@ -111,7 +112,9 @@ class Transactions:
                     answer = self._carry_out(Change.of(plan(), lock=token))
             except BaseException:
                 with suppress(StorageError):
-                    self._link.exchange([HOLD.call([self._keys.lock], token, 0)], patient=False)
+                    self._link.exchange(
+                        [HOLD.call([self._keys.lock], token, 0)], self._link.attempts(patient=False)
+                    )
                 raise
             if answer == DONE:
                 return
@@ -124,7 +127,7 @@ class Transactions:
         backoff = self._busy_backoff()
         command = LOCK.call([self._keys.lock, self._keys.waiting], token, int(LOCK_SECONDS * 1000))
         while self._link.exchange([command]) != [1]:
-            self._wait_for_others(backoff, Doubt())
+            self._wait_for_others(backoff, self._link.attempts())
 
     @contextmanager
     def _renewed(self, token: str) -> Iterator[None]:
@@ -136,7 +139,7 @@ class Transactions:
             while not over.wait(LOCK_SECONDS / 4):
                 # The next renewal may succeed. If all fail, the last script finds that the lock is gone.
                 with suppress(StorageError):
-                    self._link.exchange([command], patient=False)
+                    self._link.exchange([command], self._link.attempts(patient=False))
 
         threading.Thread(target=renew, daemon=True).start()
         try:
@@ -147,28 +150,27 @@ class Transactions:
     def _busy_backoff(self) -> Backoff:
         return Backoff(FIRST_BUSY_PAUSE, LONGEST_BUSY_PAUSE, seconds=self._timeout)
 
-    def _wait_for_others(self, backoff: Backoff, doubt: Doubt) -> None:
+    def _wait_for_others(self, backoff: Backoff, attempts: Attempts) -> None:
         if not backoff.pause():
             # A try whose connection broke may still be on its way: the server has not refused it for good.
-            written = (
-                "it may yet be written: read it again before you" if doubt.unsure else "it was not written:"
-            )
-            raise StoreUnavailable(
-                f"{self._location} was locked by another for {self._timeout:g} s; {written} retry",
-                outcome_unknown=doubt.unsure,
+            raise attempts.verdict(
+                StoreUnavailable(
+                    f"{self._location} was locked by another for {self._timeout:g} s; nothing was written: "
+                    "retry"
+                )
             )
 
     def _carry_out_apart(self, changes: list[Change]) -> None:
         """Carry out each change as a transaction of its own, many of them in one round trip."""
-        backoff, doubt = self._busy_backoff(), Doubt()
+        backoff, attempts = self._busy_backoff(), self._link.attempts()
         for some in batches(changes, max(1, BYTES_PER_EXCHANGE // BYTES_PER_COMMAND)):
             left, again = some, False
             while left:
-                answers = self._send(left, doubt, again=again)
+                answers = self._send(left, attempts, again=again)
                 again = True
                 left = [change for change, answer in zip(left, answers, strict=True) if answer == BUSY]
                 if left:
-                    self._wait_for_others(backoff, doubt)
+                    self._wait_for_others(backoff, attempts)
 
     def _carry_out(self, change: Change) -> Answer:
         """Carry out a transaction, and wait while another has the lock."""
@@ -177,7 +179,7 @@ class Transactions:
                 f"one transaction on Redis deletes {MOST_ARGUMENTS:,} keys, or expects the values of half as "
                 "many, at most: make several of it"
             )
-        backoff, doubt = self._busy_backoff(), Doubt()
+        backoff, attempts = self._busy_backoff(), self._link.attempts()
         staged = len(change.sets) > STAGED_ROWS or sum(len(value) for _, value in change.sets) > STAGED_FROM
         answer: Answer = STAGE_LOST if staged else BUSY
         if staged and (change.absent or change.equal):
@@ -185,20 +187,20 @@ class Transactions:
             check = Change(absent=change.absent, equal=change.equal)
             if self._link.exchange([self._command(check)]) == [OTHERWISE]:
                 return OTHERWISE
-        attempts, again = 0, False
+        stagings, again = 0, False
         while True:
             if answer == STAGE_LOST:
-                attempts += 1
-                if attempts > LOCK_ATTEMPTS:
+                stagings += 1
+                if stagings > LOCK_ATTEMPTS:
                     raise StoreUnavailable(
-                        f"{self._location} lost the staged rows {attempts - 1} times; nothing was written: "
+                        f"{self._location} lost the staged rows {stagings - 1} times; nothing was written: "
                         "retry"
                     )
                 self._stage(change)
-            (answer,) = self._send([change], doubt, again=again, staged=staged)
+            (answer,) = self._send([change], attempts, again=again, staged=staged)
             again = True
             if answer == BUSY:
-                self._wait_for_others(backoff, doubt)
+                self._wait_for_others(backoff, attempts)
             elif answer != STAGE_LOST:
                 return answer
 
@@ -210,12 +212,12 @@ class Transactions:
             self._link.exchange([STAGE.call([stage], STAGE_SECONDS * 1000, *rows)])
 
     def _send(
-        self, changes: Sequence[Change], doubt: Doubt, *, again: bool, staged: bool = False
+        self, changes: Sequence[Change], attempts: Attempts, *, again: bool, staged: bool = False
     ) -> list[Answer]:
         return self._link.exchange(
             [self._command(change, again=again, staged=staged) for change in changes],
+            attempts,
             again=lambda: [self._command(change, again=True, staged=staged) for change in changes],
-            doubt=doubt,
         )
 
     def _command(self, change: Change, *, again: bool = False, staged: bool = False) -> Command:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
+from vstate.arguments import check_seconds
 from vstate.backoff import REACH_SECONDS, Timeout
 from vstate.errors import InvalidInput
+from vstate.kv.servers import check_url
 
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 _CLIENT_OPTIONS = frozenset(
@@ -36,7 +38,8 @@ class Address:
     def __init__(self, url: str, options: Mapping[str, Any] | None, timeout: float | None) -> None:
         self.url = _check_url(url)
         self.options = _as_options(options or {}, "options")
-        self.given = _check_timeout(self.options.pop("timeout", timeout))
+        self.given = self.options.pop("timeout", timeout)
+        check_seconds("timeout", self.given, none="None for the default")
         self.timeout, self.to_reach = Timeout.of(self.given, 60.0)
         """Seconds for which a request is repeated, and for which a service out of reach gets requests."""
         self.arguments = self._check_options()
@@ -68,8 +71,8 @@ class Address:
                 "the `timeout` of the store says how long to try: leave out retry_config and timeout"
             )
         for endpoint in self._endpoints():
-            parts = _split(endpoint, "endpoint")
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            parts = urlsplit(check_url(endpoint, "http", "https"))
+            if not parts.hostname or parts.username is not None:
                 raise InvalidInput("endpoint is a URL such as https://host:9000, without a password in it")
             if parts.scheme == "http" and str(client.get("allow_http", "")).lower() not in ("true", "1"):
                 raise InvalidInput(
@@ -92,44 +95,22 @@ class Address:
         return [value for name, value in self.options.items() if _ENDPOINT.fullmatch(name)]
 
 
-def _split(url: object, name: str) -> SplitResult:
-    try:
-        parts = urlsplit(url if isinstance(url, str) else "")
-        parts.port  # noqa: B018  # raises for a wrong port
-        return parts
-    except ValueError:
-        raise InvalidInput(f"{name} is no URL") from None
-
-
 def _as_options(options: object, name: str) -> dict[str, Any]:
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
         raise InvalidInput(f"the {name} of a bucket are a dict of values by name, and names are str")
     return dict(options)
 
 
-def _check_timeout(timeout: object) -> float | None:
-    if timeout is None:
-        return None
-    try:
-        seconds = float(timeout)  # type: ignore[arg-type]  # an option of a URL may be any object
-    except (TypeError, ValueError):
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise InvalidInput("timeout is a number of seconds greater than 0")
-    return seconds
-
-
 def _check_url(url: str) -> str:
-    parts = _split(url, "the place of a bucket")
-    if parts.scheme not in _SCHEMES or not parts.netloc:
-        raise InvalidInput(
-            "a bucket is given as s3://bucket/directory, gs://bucket/directory or az://container/..."
-        )
+    parts = urlsplit(check_url(url, *_SCHEMES))
     # abfs://container@account.host is how Azure writes it.
-    if parts.password is not None or (parts.username is not None and not parts.scheme.startswith("abfs")):
+    if "@" in parts.netloc and (parts.password is not None or not parts.scheme.startswith("abfs")):
         raise InvalidInput(
             "a bucket's URL holds no credentials: give them in the options or in the environment"
         )
-    if parts.query or parts.fragment:
-        raise InvalidInput("a bucket's URL ends with its path: give options as options={...}")
+    if ":" in parts.netloc or not parts.netloc or parts.query:
+        raise InvalidInput(
+            "a bucket is given as s3://bucket/directory, gs://bucket/directory or az://container/..., with "
+            "options as options={...}"
+        )
     return url.rstrip("/")
