@@ -132,6 +132,7 @@ def environment(**more: str) -> dict[str, str]:
 
 _WITHOUT_UNPICKLING = """
 import os, pickle, _pickle
+import vstate.values.inert  # it reads with a subclass of Python's unpickler, which finds and calls nothing
 class Abort:
     dispatch = pickle._Unpickler.dispatch  # a subclass copies it
     def __init__(self, *arguments, **options):
