@@ -17,9 +17,8 @@ from vstate.repo.compare.details import Detail, common_prefix
 from vstate.repo.compare.diff import Change, Diff
 from vstate.values.inert import Array, Instance, plain, preview
 from vstate.values.inspection import describe, size_text
-from vstate_cli import drawing
+from vstate_cli import values
 from vstate_cli.output import Document, Line, Output, columns, padded, safe
-from vstate_cli.values import LONG_TEXT, NARROW, UNREADABLE
 
 _SIGNS: Final = {"added": "+", "removed": "-", "modified": "~"}
 _STYLES: Final = {"added": "green", "removed": "red", "modified": "cyan"}
@@ -47,21 +46,22 @@ _FEWEST_DOCUMENT_NODES: Final = 50
 def diff_lines(
     diff: Diff,
     out: Output,
-    *,
     keys: Iterable[str] | None = None,
+    *,
     limit: int = 200,
     used: int = 0,
     path: str = "",
+    width: int = 0,
 ) -> Iterator[Line]:
     """Each changed key with the changes inside it, at most `limit` of a key, as `vstate diff` draws them.
 
     `keys` are some of the changed keys; None means all. With `path`, only the changes inside that part. The
-    lines leave `used` columns of the terminal free.
+    lines leave `used` columns of the terminal free. Names are padded to `width` columns.
     """
     for key in diff if keys is None else keys:
-        yield line(diff[key])
-        for inside in detail_lines(diff, key, out, limit, used + 4, path):
-            yield ["    ", *inside]
+        yield line(diff[key], width)
+        if limit:
+            yield from (["    ", *inside] for inside in detail_lines(diff, key, out, limit, used + 4, path))
 
 
 # Keys
@@ -123,7 +123,7 @@ def _details(diff: Diff, key: str, out: Output, limit: int, path: str) -> list[D
     """The changes inside a key, or the error that prevents reading its values. Notes damage in the output."""
     try:
         return diff.details(key, limit=limit, path=path)
-    except UNREADABLE as error:
+    except values.UNREADABLE as error:
         return error
     except StorageError as error:
         out.damage = out.damage or error
@@ -183,7 +183,7 @@ def _detail_lines(detail: Detail, out: Output, nodes: int, used: int, *, is_insi
         value = detail.new if detail.kind == "added" else detail.old
         view = None if path else view_of(value)
         if isinstance(view, ChatView):
-            yield from islice(drawing.chat_lines(view, (out.width or NARROW) - used), 1, _MOST_MESSAGES)
+            yield from islice(values.chat_lines(view, (out.width or values.NARROW) - used), 1, _MOST_MESSAGES)
             return
         start: Line = [(f"{mark}{path}", style), colon] if path else []
         yield [*start, out.fit(_one_line(value, nodes), beside if path else used + len(note)), (note, "dim")]
@@ -205,7 +205,7 @@ def _detail_lines(detail: Detail, out: Output, nodes: int, used: int, *, is_insi
         return
     before, after = _both_sides(old, new, out.width, nodes)
     start = [(mark, style), (path, style), colon]
-    if beside + cell_len(before) + cell_len(after) + 4 <= (out.width or NARROW):
+    if beside + cell_len(before) + cell_len(after) + 4 <= (out.width or values.NARROW):
         yield [*start, (before, "red"), " -> ", (after, "green"), (note, "dim")]
         return
     if path or note:
@@ -229,7 +229,7 @@ def _both_sides(old: object, new: object, width: int | None, nodes: int) -> tupl
     lines = _one_line(old, nodes), _one_line(new, nodes)
     if lines[0] == lines[1]:
         lines = _exact(old, nodes), _exact(new, nodes)
-    if max(map(len, lines)) <= (width or LONG_TEXT) // 2 and lines[0] != lines[1]:
+    if max(map(len, lines)) <= (width or values.LONG_TEXT) // 2 and lines[0] != lines[1]:
         return lines
     if isinstance(old, int) and isinstance(new, int):
         old, new = hex(old), hex(new)
@@ -243,7 +243,7 @@ def _both_sides(old: object, new: object, width: int | None, nodes: int) -> tupl
 
 
 def _from(value: str | bytes, start: int) -> str:
-    piece = value[start : start + LONG_TEXT]
+    piece = value[start : start + values.LONG_TEXT]
     rest = len(value) - start - len(piece)
     return f"…{piece!r}… {rest} more" if rest else f"…{piece!r}"
 
@@ -272,7 +272,7 @@ def _size_to_compare(detail: Detail) -> int:
 
 def _inside(old: object, new: object, out: Output) -> Iterator[Line]:
     if isinstance(old, str) and isinstance(new, str):
-        return drawing.hunk_lines(text_hunks(old, new), out.is_coloured)
+        return values.hunk_lines(text_hunks(old, new), out.is_coloured)
     assert isinstance(old, bytes | bytearray)
     assert isinstance(new, bytes | bytearray)
-    return drawing.bytes_change_lines(bytes_changes(bytes(old), bytes(new)))
+    return values.bytes_change_lines(bytes_changes(bytes(old), bytes(new)))

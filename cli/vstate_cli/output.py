@@ -74,6 +74,16 @@ def padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
+def cut(text: str, width: int) -> str:
+    """`text`, cut to so many columns of a terminal; the last one is then "…"."""
+    if len(text) <= width // 2 or (len(text) <= 4 * width and cell_len(text) <= width):
+        return text
+    shown = text[: max(width - 1, 0)]
+    while cell_len(shown) > width - 1 and shown:
+        shown = shown[:-1]
+    return f"{shown}…" if width else ""
+
+
 class _Pager:
     """A pager in front of standard output, started at the first text.
 
@@ -265,12 +275,4 @@ class Output:
 
     def fit(self, text: str, used: int = 0) -> str:
         """`text`, cut on a terminal to the columns that are left behind `used` columns."""
-        if self.width is None:
-            return text
-        room = max(self.width - used, 20)
-        if cell_len(text) <= room:
-            return text
-        cut = text[: room - 1]
-        while cell_len(cut) > room - 1:
-            cut = cut[:-1]
-        return f"{cut}…"
+        return text if self.width is None else cut(text, max(self.width - used, 20))

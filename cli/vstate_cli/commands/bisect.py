@@ -103,10 +103,9 @@ def bisect(session: Session, key: str, words: tuple[str, ...], good: str, bad: s
     out.line("The first bad commit is ", (first.id, "yellow"), *decoration)
     out.line("    ", safe(first.subject))
     out.line("    ", *commits.time_and_info(first, out))
-    shown = [*islice(diff.values(), _MOST_KEYS)]
-    width = changes.name_width(change.key for change in shown)
-    for change in shown:
-        out.line("  ", *changes.line(change, width))
-        if change.key == key:
-            out.lines(changes.detail_lines(diff, key, out, _MOST_DETAILS, 6), indent="      ")
+    shown = [*islice(diff, _MOST_KEYS)]
+    width = changes.name_width(shown)
+    for each in shown:
+        limit = _MOST_DETAILS if each == key else 0
+        out.lines(changes.diff_lines(diff, out, [each], limit=limit, used=2, width=width), indent="  ")
     out.line("  ", (diff.stat(), "dim"))

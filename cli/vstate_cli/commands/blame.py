@@ -13,8 +13,7 @@ from vstate.display.views import part_text
 from vstate.errors import KeyNotFound, NotFound
 from vstate.repo.search.blame import Blamed
 from vstate.values.inert import plain, preview
-from vstate_cli.drawing import cut
-from vstate_cli.output import Document, Line, padded, safe
+from vstate_cli.output import Document, Line, cut, padded, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import PLACE, REV
 from vstate_cli.values import NARROW

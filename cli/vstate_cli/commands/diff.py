@@ -77,13 +77,9 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
         out.json_array(_documents(session, found, keys, stat, path), before=before, name="changes")
         return
     limit = _MOST_DETAILS if len(wanted) != 1 else _MOST_DETAILS_OF_ONE_KEY
-    if not stat:
-        out.lines(changes.diff_lines(found, out, keys=keys, limit=limit, path=path))
-        return
-    width = changes.name_width(keys)
-    for each in keys:
-        out.line(*changes.line(found[each], width))
-    if len(keys) == len(found):
+    limit, width = (0, changes.name_width(keys)) if stat else (limit, 0)
+    out.lines(changes.diff_lines(found, out, keys, limit=limit, path=path, width=width))
+    if stat and len(keys) == len(found):
         out.line((found.stat(), "dim"))
 
 

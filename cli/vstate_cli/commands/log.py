@@ -224,12 +224,12 @@ def _lines(
 def _changes(session: Session, diff: Diff, keys: Sequence[str], view: View, used: int) -> Iterator[Line]:
     """The changed keys, and with -p the changes inside them."""
     shown = [key for key in diff if not keys or key in keys]
+    lines: Iterator[Line] = iter(())
     if view.patch:
-        lines = changes.diff_lines(diff, session.out, keys=shown, used=used + 4)
-        yield from (["    ", *line] for line in lines)
+        lines = changes.diff_lines(diff, session.out, shown, used=used + 4)
     elif view.stat:
-        width = changes.name_width(shown)
-        yield from (["    ", *changes.line(diff[key], width)] for key in shown)
+        lines = changes.diff_lines(diff, session.out, shown, limit=0, width=changes.name_width(shown))
+    yield from (["    ", *line] for line in lines)
     if view.stat and diff:
         yield ["    ", (diff.stat(), "dim")]
 

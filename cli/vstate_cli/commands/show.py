@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 import click
 
@@ -14,11 +14,12 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.plural import counted
 from vstate.readers.words import in_brief
+from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.paths import part_at
 from vstate.values.entry import Entry
 from vstate.values.inert import plain
 from vstate.values.inspection import describe
-from vstate_cli import changes, commits, drawing, values
+from vstate_cli import changes, commits, values
 from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import PLACE, Count
@@ -77,57 +78,63 @@ def show(session: Session, words: tuple[str, ...], limit: int | None) -> None:
 
 
 def _show_commit(session: Session, commit: Commit) -> None:
-    out, repo = session.out, session.repo
-    diff = repo.changes(commit)
+    repo, diff = session.repo, session.repo.changes(commit)
     names = session.refs().get(commit.id, [])
+    document: Document = {}
     if session.json:
         document = documents.commit_document(commit, names, shallow=repo.history.is_shallow(commit))
-        listed = [documents.change_document(change) for change in diff.values()]
         if session.is_read(commit):
             entries = repo.entries(commit.root)
             document["state"] = [{"key": key} | documents.entry_document(entry) for key, entry in entries]
-        out.json(document | {"events": documents.event_documents(commit), "changes": listed})
-        return
-    out.line((f"commit {commit.id}", "yellow"), *commits.decoration(names, commit.id, repo.refs.head()))
+        document["events"] = documents.event_documents(commit)
+        document["changes"] = [documents.change_document(change) for change in diff.values()]
+    session.answer(document, chain(_head_lines(session, commit, names), _change_lines(session, commit, diff)))
+
+
+def _head_lines(session: Session, commit: Commit, names: list[str]) -> Iterator[Line]:
+    out, repo = session.out, session.repo
+    yield [(f"commit {commit.id}", "yellow"), *commits.decoration(names, commit.id, repo.refs.head())]
     if len(commit.parent_ids) > 1:
-        out.line(("merge:  ", "dim"), " ".join(parent.short for parent in commit.parent_ids))
+        yield [("merge:  ", "dim"), " ".join(parent.short for parent in commit.parent_ids)]
     elif commit.parent_ids:
-        out.line(("parent: ", "dim"), commit.parent_ids[0].short)
+        yield [("parent: ", "dim"), commit.parent_ids[0].short]
     if repo.history.is_shallow(commit):
-        out.line("        ", (commits.CUT_OFF, "yellow"))
-    out.line(("time:   ", "dim"), out.moment(commit.time))
+        yield ["        ", (commits.CUT_OFF, "yellow")]
+    yield [("time:   ", "dim"), out.moment(commit.time)]
     for number, item in enumerate(commits.info_lines(commit.info)):
-        out.line("        " if number else ("info:   ", "dim"), *item)
+        yield ["        " if number else ("info:   ", "dim"), *item]
     if commit.message.strip():
-        out.line()
+        yield []
         for text in commit.message.strip().split("\n"):
-            out.line("    ", safe(text))
+            yield ["    ", safe(text)]
     if commit.events:
-        out.line()
+        yield []
         for event in islice(commit.events, _MOST_EVENTS):
-            out.line("  ", *commits.event_line(event, out))
-        if len(commit.events) > _MOST_EVENTS:
-            out.line(
-                (
-                    f"  … {counted(len(commit.events) - _MOST_EVENTS, 'more event')} (--json has them all)",
-                    "dim",
-                )
-            )
+            yield ["  ", *commits.event_line(event, out)]
+    if len(commit.events) > _MOST_EVENTS:
+        more = counted(len(commit.events) - _MOST_EVENTS, "more event")
+        yield [(f"  … {more} (--json has them all)", "dim")]
+
+
+def _change_lines(session: Session, commit: Commit, diff: Diff) -> Iterator[Line]:
+    """The state of a commit that a reader shows, and the changed keys."""
     if session.is_read(commit):
-        out.line()
-        out.lines(_state_lines(session, commit), indent="  ")
+        yield []
+        entries = [*islice(session.repo.entries(commit.root), _MOST_KEYS + 1)]
+        yield from (["  ", *line] for line in _key_lines(session, entries[:_MOST_KEYS]))
+        if len(entries) > _MOST_KEYS:
+            yield [(f"  … more (vstate ls {commit.short} has them all)", "dim")]
     if not diff:
         return
-    out.line()
-    shown = [*islice(diff.values(), _MOST_KEYS)]
-    width = changes.name_width(change.key for change in shown)
-    for change in shown:
-        out.line("  ", *changes.line(change, width))
-        out.lines(changes.detail_lines(diff, change.key, out, _MOST_DETAILS, 6), indent="      ")
+    yield []
+    keys = [*islice(diff, _MOST_KEYS)]
+    width = changes.name_width(keys)
+    lines = changes.diff_lines(diff, session.out, keys, limit=_MOST_DETAILS, used=2, width=width)
+    yield from (["  ", *line] for line in lines)
     if len(diff) > _MOST_KEYS:
-        parent = f"{commit.short}^" if repo.history.parents(commit) else ""
+        parent = f"{commit.short}^" if session.repo.history.parents(commit) else ""
         more = f"vstate diff {parent} {commit.short}" if parent else f"vstate ls {commit.short}"
-        out.line((f"  … {counted(len(diff) - _MOST_KEYS, 'more key')} ({more} has them all)", "dim"))
+        yield [(f"  … {counted(len(diff) - _MOST_KEYS, 'more key')} ({more} has them all)", "dim")]
 
 
 def _show_folder(session: Session, commit: Commit, below: list[tuple[str, Entry]], limit: int | None) -> None:
@@ -149,17 +156,9 @@ def _show_folder(session: Session, commit: Commit, below: list[tuple[str, Entry]
     if view is None:
         out.lines(_key_lines(session, below))
     else:
-        out.lines(drawing.chat_lines(view, out.width or values.NARROW))
+        out.lines(values.chat_lines(view, out.width or values.NARROW))
     if len(below) == _MOST_BELOW:
         out.note(f"these are the first {_MOST_BELOW:,} keys; vstate ls has them all")
-
-
-def _state_lines(session: Session, commit: Commit) -> Iterator[Line]:
-    """The keys that a reader shows at a commit, each with its value in words."""
-    shown = [*islice(session.repo.entries(commit.root), _MOST_KEYS + 1)]
-    yield from _key_lines(session, shown[:_MOST_KEYS])
-    if len(shown) > _MOST_KEYS:
-        yield [(f"… more (vstate ls {commit.short} has them all)", "dim")]
 
 
 def _key_lines(session: Session, shown: list[tuple[str, Entry]]) -> Iterator[Line]:
