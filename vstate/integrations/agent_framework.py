@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
-from vstate.aio.workers import in_thread
+from vstate.aio.workers import awaited, in_thread
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
 from vstate.integrations.opening import AsyncOpened, Changes, Opening, StoreLike, summary
@@ -69,44 +69,58 @@ class VstateCheckpointStorage(AsyncOpened):
         await in_thread(lambda: self._save(encoded))
         return str(checkpoint.checkpoint_id)
 
-    async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+    @awaited
+    def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """The checkpoint with that id; WorkflowCheckpointException if there is none."""
+        for _, head in self._branches():
+            for parts in self._stored(head, checkpoint_id):
+                return self._decoded(parts)
+        raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
 
-        def load() -> WorkflowCheckpoint:
-            for _, head in self._branches():
-                for parts in self._stored(head, checkpoint_id):
-                    return self._decoded(parts)
-            raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
-
-        return await in_thread(load)
-
-    async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
+    @awaited
+    def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
         """The checkpoints of the workflow, by their time. One that may not be loaded is only logged."""
-        return await in_thread(lambda: list(self._all(workflow_name)))
+        head = self._opening.newest(_workflow(workflow_name))
+        stored = [] if head is None else list(self._stored(head))
+        checkpoints = []
+        for parts in sorted(stored, key=lambda parts: _time(parts[_ABOUT])):
+            try:
+                checkpoints.append(self._decoded(parts))
+            except WorkflowCheckpointException as error:
+                _log.warning("checkpoint %s is left out: %s", parts[_ABOUT]["checkpoint_id"], error)
+        return checkpoints
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """The ids of `list_checkpoints`."""
         return [each.checkpoint_id for each in await self.list_checkpoints(workflow_name=workflow_name)]
 
-    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
+    @awaited
+    def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """The newest checkpoint of the workflow by its time, None if there is none."""
+        head = self._opening.newest(_workflow(workflow_name))
+        if head is None:
+            return None
+        abouts = (parts[_ABOUT] for parts in self._stored(head, field=_ABOUT))
+        newest = max(abouts, key=_time, default=None)
+        if newest is None:
+            return None
+        (parts,) = self._stored(head, newest["checkpoint_id"])
+        return self._decoded(parts)
 
-        def latest() -> WorkflowCheckpoint | None:
-            head = self._opening.newest(_workflow(workflow_name))
-            if head is None:
-                return None
-            abouts = (parts[_ABOUT] for parts in self._stored(head, field=_ABOUT))
-            newest = max(abouts, key=_time, default=None)
-            if newest is None:
-                return None
-            (parts,) = self._stored(head, newest["checkpoint_id"])
-            return self._decoded(parts)
-
-        return await in_thread(latest)
-
-    async def delete(self, checkpoint_id: str) -> bool:
+    @awaited
+    def delete(self, checkpoint_id: str) -> bool:
         """Delete the checkpoint, and return whether there was one. History keeps it until it is squashed."""
-        return await in_thread(lambda: self._delete(checkpoint_id))
+        found: list[str] = []
+
+        def changes(head: Commit | None) -> Changes | None:
+            found[:] = self._keys(head, checkpoint_id)
+            return ({}, found) if found else None
+
+        return any(
+            self._opening.commit(branch, changes, message=summary(f"checkpoint {checkpoint_id} deleted"))
+            for branch, head in self._branches()
+            if self._keys(head, checkpoint_id)
+        )
 
     # The keys of a checkpoint
 
@@ -142,19 +156,6 @@ class VstateCheckpointStorage(AsyncOpened):
         self._opening.commit(_workflow(encoded["workflow_name"]), changes, message=message)
         self._opening.know(id)
 
-    def _delete(self, id: str) -> bool:
-        found: list[str] = []
-
-        def changes(head: Commit | None) -> Changes | None:
-            found[:] = self._keys(head, id)
-            return ({}, found) if found else None
-
-        return any(
-            self._opening.commit(branch, changes, message=summary(f"checkpoint {id} deleted"))
-            for branch, head in self._branches()
-            if self._keys(head, id)
-        )
-
     def _branches(self) -> Iterable[tuple[str, Commit]]:
         return self.repo.branches(branches_below(self.repo, *_WORKFLOWS)).items()
 
@@ -185,15 +186,6 @@ class VstateCheckpointStorage(AsyncOpened):
         encoded = {**about, **{field: parts[field] for field in _APART}}
         encoded[_STATE] = {key: parts[_STATE][key] for key in about[_STATE]}
         return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed))
-
-    def _all(self, workflow: str) -> Iterator[WorkflowCheckpoint]:
-        head = self._opening.newest(_workflow(workflow))
-        stored = [] if head is None else list(self._stored(head))
-        for parts in sorted(stored, key=lambda parts: _time(parts[_ABOUT])):
-            try:
-                yield self._decoded(parts)
-            except WorkflowCheckpointException as error:
-                _log.warning("checkpoint %s is left out: %s", parts[_ABOUT]["checkpoint_id"], error)
 
 
 class _Messages:
@@ -237,19 +229,15 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         self.skip_excluded = skip_excluded
         self._journals = self._opening.journals(_Messages, "messages")
 
-    async def get_messages(
-        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
+    @awaited
+    def get_messages(
+        self, /, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[Message]:
         """The messages of the session, oldest first."""
-
-        def read() -> list[Message]:
-            journal = self._journals[self._branch(session_id)]
-            with journal.lock:
-                messages = [_message(record) for record in journal.refresh().records]
-                self._opening.seen(journal.branch, journal.head)
-                return messages
-
-        messages = await in_thread(read)
+        journal = self._journals[self._branch(session_id)]
+        with journal.lock:
+            messages = [_message(record) for record in journal.refresh().records]
+            self._opening.seen(journal.branch, journal.head)
         if not self.skip_excluded:
             return messages
         return [each for each in messages if not each.additional_properties.get("_excluded", False)]
@@ -283,15 +271,12 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
 
         await in_thread(save)
 
-    async def clear(self, session_id: str | None, *, forget: bool = False) -> None:
+    @awaited
+    def clear(self, session_id: str | None, *, forget: bool = False) -> None:
         """Delete the session's messages. The reflog keeps them for 30 days, unless `forget` is True."""
         branch = self._branch(session_id)
-
-        def delete() -> None:
-            self._opening.delete(branch, forget=forget)
-            self._journals.drop(branch)
-
-        await in_thread(delete)
+        self._opening.delete(branch, forget=forget)
+        self._journals.drop(branch)
 
     def _branch(self, session_id: str | None) -> BranchName:
         named = () if session_id is None else (session_id,)

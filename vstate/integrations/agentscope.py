@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from vstate.aio.workers import in_thread
+from vstate.aio.workers import awaited, in_thread
 from vstate.arguments import check_text
 from vstate.errors import InvalidRecord
 from vstate.integrations import framework_of
@@ -91,11 +91,10 @@ class VstateSession(AsyncOpened, SessionBase):
             allow_not_exist=allow_not_exist,
         )
 
-    async def delete_session(self, session_id: str, user_id: str = "", *, forget: bool = False) -> bool:
+    @awaited
+    def delete_session(self, session_id: str, user_id: str = "", *, forget: bool = False) -> bool:
         """Delete a session, and return whether there was one.
 
         The reflog keeps the session for 30 days, unless `forget` is True: then the store has nothing of it.
         """
-        branch = self.branch(session_id, user_id)
-
-        return await in_thread(lambda: self._opening.delete(branch, forget=forget) is not None)
+        return self._opening.delete(self.branch(session_id, user_id), forget=forget) is not None

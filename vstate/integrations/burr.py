@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vstate.aio.workers import in_thread
+from vstate.aio.workers import awaited, in_thread
 from vstate.errors import AlreadyExists, InvalidInput
 from vstate.integrations import framework_of
 from vstate.integrations.branches import branch_of, branches_below
@@ -24,70 +24,39 @@ _STEP: Final = "step"
 _STATE: Final = "state"
 
 
-class VstatePersister(Opened, BaseStatePersister):
-    """A persister of Burr's states: `ApplicationBuilder().with_state_persister(VstatePersister("./apps"))`.
-
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `cleanup()`, or at the end of the `with` block.
-    - An application is the branch `burr/PARTITION/APP`, and each step is one commit. A field that did not
-      change takes no room in the next step. Each item of a list of dicts or texts is stored once.
-    - The steps of an application have growing sequence ids. A run that another run overtook raises
-      AlreadyExists when it saves, and changes nothing. A step that is saved again as it is changes nothing.
-      A run whose application was deleted raises NotFound when it saves: load the application first.
-    - Burr's own serializers decide how a value is stored, and which classes are loaded. `serde_kwargs` go to
-      them: give `{"allowlist": ["yourapp"]}` if the state has models of pydantic. Bytes, tuples, sets and
-      dates, which Burr would store as their `str()`, come back equal; other such objects are refused.
-
-    Threads and processes may share the applications. Raises InvalidInput for a field that Burr's serializers
-    do not turn into plain data, StoreUnavailable, and the other errors of `vstate`.
+class _Steps:
+    """The steps of applications, one commit each. Its tree is the state after the step: `step` has the id,
+    action and status of the step, and the names of the fields. The last commit of a branch has its greatest
+    sequence id.
     """
+
+    _opening: Opening
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
         self._opening = Opening(store, "burr")
         self._serde_kwargs = dict(serde_kwargs or {})
-        self._fields = Fields(self.repo, _STATE)
-
-    def cleanup(self) -> None:
-        """As `close`."""
-        self.close()
-
-    def is_initialized(self) -> bool:
-        """True: a store of vstate needs no preparation."""
-        return True
+        self._fields = Fields(self._opening.repo, _STATE)
 
     def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
         """Give Burr's serializers these arguments from now on."""
         self._serde_kwargs = self._given[1]["serde_kwargs"] = dict(serde_kwargs)
 
-    def save(
-        self,
-        partition_key: str | None,
-        app_id: str,
-        sequence_id: int,
-        position: str,
-        state: State[Any],
-        status: str,
-        **kwargs: Any,
-    ) -> None:
-        """Store the state after a step as one commit; AlreadyExists if there is this step or a later one."""
-        packed = self._packed(state)
-        self._save(_branch(partition_key, app_id), _step_of(sequence_id, position, status, packed), packed)
-
-    def load(
-        self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
+    def _load(
+        self, /, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
     ) -> PersistedStateData | None:
         """The state after the step, by default the last one, or None.
 
         Without `app_id` it is the state of the application of the partition that was saved last.
         """
         if app_id is None:
-            app_id = next(iter(self.list_app_ids(partition_key)), None)
+            app_id = next(iter(self._list(partition_key)), None)
             if app_id is None:
                 return None
         head = self._opening.newest(_branch(partition_key, app_id))
         if head is None:
             return None
-        commits = [head] if sequence_id is None else self.repo.log(str(head.id), first_parent=True)
+        commits = [head] if sequence_id is None else self._opening.repo.log(str(head.id), first_parent=True)
         for commit in commits:
             step = self._step(commit)
             if sequence_id is None or step["sequence_id"] == sequence_id:
@@ -103,21 +72,18 @@ class VstatePersister(Opened, BaseStatePersister):
                 }
         return None
 
-    def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
+    def _list(self, /, partition_key: str | None, **kwargs: Any) -> list[str]:
         """The applications of the partition. The one that was saved last is first."""
-        apps = branches_below(self.repo, _PREFIX, partition_key or "")
-        found = self.repo.branches(apps)
+        apps = branches_below(self._opening.repo, _PREFIX, partition_key or "")
+        found = self._opening.repo.branches(apps)
         return [apps[name][-1] for name in sorted(found, key=lambda name: found[name].time, reverse=True)]
 
-    def delete_app(self, partition_key: str | None, app_id: str, *, forget: bool = False) -> bool:
+    def _delete(self, partition_key: str | None, app_id: str, *, forget: bool = False) -> bool:
         """Delete an application, and return whether there was one.
 
         The reflog keeps its data for 30 days. With `forget`, the store has nothing of it.
         """
         return self._opening.delete(_branch(partition_key, app_id), forget=forget) is not None
-
-    # The commit of a step. Its tree is the state after it: `step` has the id, action and status of the step,
-    # and the names of the fields. The last commit of a branch has its greatest sequence id.
 
     def _packed(self, state: State[Any]) -> Packed:
         """The fields of a state; InvalidInput for one that is no plain data."""
@@ -156,19 +122,60 @@ class VstatePersister(Opened, BaseStatePersister):
         self._fields.landed(branch, self._opening.commit(branch, changes, message=message), packed)
 
     def _step(self, commit: Commit) -> dict[str, Any]:
-        step: dict[str, Any] = Snapshot(self.repo, commit)[_STEP]
+        step: dict[str, Any] = Snapshot(self._opening.repo, commit)[_STEP]
         return step
 
 
-class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
+class VstatePersister(Opened, _Steps, BaseStatePersister):
+    """A persister of Burr's states: `ApplicationBuilder().with_state_persister(VstatePersister("./apps"))`.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
+      `cleanup()`, or at the end of the `with` block.
+    - An application is the branch `burr/PARTITION/APP`, and each step is one commit. A field that did not
+      change takes no room in the next step. Each item of a list of dicts or texts is stored once.
+    - The steps of an application have growing sequence ids. A run that another run overtook raises
+      AlreadyExists when it saves, and changes nothing. A step that is saved again as it is changes nothing.
+      A run whose application was deleted raises NotFound when it saves: load the application first.
+    - Burr's own serializers decide how a value is stored, and which classes are loaded. `serde_kwargs` go to
+      them: give `{"allowlist": ["yourapp"]}` if the state has models of pydantic. Bytes, tuples, sets and
+      dates, which Burr would store as their `str()`, come back equal; other such objects are refused.
+
+    Threads and processes may share the applications. Raises InvalidInput for a field that Burr's serializers
+    do not turn into plain data, StoreUnavailable, and the other errors of `vstate`.
+    """
+
+    def cleanup(self) -> None:
+        """As `close`."""
+        self.close()
+
+    def is_initialized(self) -> bool:
+        """True: a store of vstate needs no preparation."""
+        return True
+
+    def save(
+        self,
+        partition_key: str | None,
+        app_id: str,
+        sequence_id: int,
+        position: str,
+        state: State[Any],
+        status: str,
+        **kwargs: Any,
+    ) -> None:
+        """Store the state after a step as one commit; AlreadyExists if there is this step or a later one."""
+        packed = self._packed(state)
+        self._save(_branch(partition_key, app_id), _step_of(sequence_id, position, status, packed), packed)
+
+    load = _Steps._load
+    list_app_ids = _Steps._list
+    delete_app = _Steps._delete
+
+
+class AsyncVstatePersister(AsyncOpened, _Steps, AsyncBaseStatePersister):
     """`VstatePersister` for applications that are built with `abuild()`.
 
     A cancelled call has ended before the cancellation comes out.
     """
-
-    def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
-        self._persister = VstatePersister(store, serde_kwargs=serde_kwargs)
-        self._opening = self._persister._opening
 
     async def cleanup(self) -> None:
         """As `close`."""
@@ -177,11 +184,6 @@ class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
     async def is_initialized(self) -> bool:
         """True: a store of vstate needs no preparation."""
         return True
-
-    def set_serde_kwargs(self, serde_kwargs: Mapping[str, Any]) -> None:
-        """As `VstatePersister.set_serde_kwargs`."""
-        self._given[1]["serde_kwargs"] = serde_kwargs
-        self._persister.set_serde_kwargs(serde_kwargs)
 
     async def save(
         self,
@@ -195,23 +197,13 @@ class AsyncVstatePersister(AsyncOpened, AsyncBaseStatePersister):
     ) -> None:
         """As `VstatePersister.save`."""
         # Before the first await: the application may go on to change the values.
-        packed = self._persister._packed(state)
+        packed = self._packed(state)
         step = _step_of(sequence_id, position, status, packed)
-        await in_thread(lambda: self._persister._save(_branch(partition_key, app_id), step, packed))
+        await in_thread(lambda: self._save(_branch(partition_key, app_id), step, packed))
 
-    async def load(
-        self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
-    ) -> PersistedStateData | None:
-        """As `VstatePersister.load`."""
-        return await in_thread(lambda: self._persister.load(partition_key, app_id, sequence_id))
-
-    async def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
-        """As `VstatePersister.list_app_ids`."""
-        return await in_thread(lambda: self._persister.list_app_ids(partition_key))
-
-    async def delete_app(self, partition_key: str | None, app_id: str, *, forget: bool = False) -> bool:
-        """As `VstatePersister.delete_app`."""
-        return await in_thread(lambda: self._persister.delete_app(partition_key, app_id, forget=forget))
+    load = awaited(_Steps._load)
+    list_app_ids = awaited(_Steps._list)
+    delete_app = awaited(_Steps._delete)
 
 
 def _branch(partition_key: str | None, app_id: str) -> str:

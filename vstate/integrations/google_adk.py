@@ -8,10 +8,10 @@ from copy import deepcopy
 from typing import Any, Final
 from uuid import uuid4
 
-from vstate.aio.workers import in_thread, shielded
+from vstate.aio.workers import awaited, in_thread, shielded
 from vstate.errors import AlreadyExists, RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, branch_of, branches_below
+from vstate.integrations.branches import branch_of, branches_below
 from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
@@ -78,7 +78,8 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
 
     # The calls of ADK
 
-    async def create_session(
+    @awaited
+    def create_session(
         self,
         *,
         app_name: str,
@@ -88,25 +89,63 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     ) -> Session:
         """A new session; AlreadyExistsError if the id is taken. Without an id it gets a random one."""
         session_id = (session_id or "").strip() or str(uuid4())
-        return await in_thread(lambda: self._create(app_name, user_id, session_id, state or {}))
+        now = clock.get_time()
+        own, others = _split(app_name, user_id, state or {})
+        about = {"app_name": app_name, "user_id": user_id, "id": session_id, "created": now}
+        branch = branch_of(*_SESSIONS, app_name, user_id, session_id)
+        created = BranchChanges(
+            branch,
+            set={_ABOUT: about, **own, **self._opening.marks},
+            expect=None,
+            labels={"app": app_name, "user": user_id, **(branch.labels or {})},
+            message="session created",
+            info={_UPDATED: now},
+        )
+        try:
+            if not self.repo.store.transactional and others:
+                if self.repo.newest(branch) is not None:
+                    raise _taken(session_id)
+                self._write_first(others)
+                others = []
+            head, *_ = self.repo.commit_many([created, *others])
+        except RefMoved:
+            raise _taken(session_id) from None
+        assert head is not None  # it has a key
+        return self._session(app_name, user_id, session_id, head, self._shared(app_name, user_id), [])
 
-    async def get_session(
+    @awaited
+    def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
         """The session with its events, or those that `config` chooses; None if there is no such session."""
-        return await in_thread(lambda: self._get(app_name, user_id, session_id.strip(), config))
+        return self._get(app_name, user_id, session_id.strip(), config)
 
-    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+    @awaited
+    def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """The sessions of a user, or of all users, without their events; the last updated one is last."""
-        return ListSessionsResponse(sessions=await in_thread(lambda: self._list(app_name, user_id)))
+        parts = (*_SESSIONS, app_name) if user_id is None else (*_SESSIONS, app_name, user_id)
+        ids = branches_below(self.repo, *parts)
+        shared: dict[str, dict[str, Any]] = {}
+        sessions = []
+        for name, head in self.repo.branches(ids).items():
+            *_, owner, session_id = ids[name]
+            if owner not in shared:
+                shared[owner] = self._shared(app_name, owner)
+            sessions.append(self._session(app_name, owner, session_id, head, shared[owner], []))
+        sessions.sort(key=lambda each: (each.last_update_time, each.user_id, each.id))
+        return ListSessionsResponse(sessions=sessions)
 
-    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+    @awaited
+    def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete the session, if it exists. The states of its user and app stay."""
-        await in_thread(lambda: self._delete(branch_of(*_SESSIONS, app_name, user_id, session_id.strip())))
+        branch = branch_of(*_SESSIONS, app_name, user_id, session_id.strip())
+        self._opening.delete(branch, forget=self._forget)
+        self._journals.drop(branch)
 
-    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+    @awaited
+    def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The state of the user, without the prefix of its keys."""
-        return await in_thread(lambda: self._state_of(branch_of(*_USERS, app_name, user_id)))
+        return self._state_of(branch_of(*_USERS, app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append the event, and apply its change of state, as one commit.
@@ -129,7 +168,8 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
 
     # Beyond ADK
 
-    async def fork_session(
+    @awaited
+    def fork_session(
         self, *, app_name: str, user_id: str, session_id: str, new_session_id: str | None = None
     ) -> Session:
         """A copy of the session that goes its own way: one more ref, however many events there are.
@@ -137,7 +177,18 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         Raises SessionNotFoundError, and AlreadyExistsError if the new id is taken.
         """
         new = (new_session_id or "").strip() or str(uuid4())
-        return await in_thread(lambda: self._fork(app_name, user_id, session_id.strip(), new))
+        source = branch_of(*_SESSIONS, app_name, user_id, session_id.strip())
+        head = self.repo.newest(source)
+        if head is None:
+            raise SessionNotFoundError(f"Session {session_id} not found.")
+        try:
+            self._opening.copy(source, head, branch_of(*_SESSIONS, app_name, user_id, new))
+        except (AlreadyExists, RefMoved):
+            raise _taken(new) from None
+        found = self._get(app_name, user_id, new, None)
+        if found is None:
+            raise SessionNotFoundError(f"Session {new} was deleted.")
+        return found
 
     # Reading
 
@@ -154,18 +205,6 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
             events = [Event.model_validate(record) for record in records]
         shared = self._shared(app, user)
         return self._session(app, user, session_id, head, shared, events)
-
-    def _list(self, app: str, user: str | None) -> list[Session]:
-        parts = (*_SESSIONS, app) if user is None else (*_SESSIONS, app, user)
-        ids = branches_below(self.repo, *parts)
-        shared: dict[str, dict[str, Any]] = {}
-        sessions = []
-        for name, head in self.repo.branches(ids).items():
-            *_, owner, session_id = ids[name]
-            if owner not in shared:
-                shared[owner] = self._shared(app, owner)
-            sessions.append(self._session(app, owner, session_id, head, shared[owner], []))
-        return sorted(sessions, key=lambda each: (each.last_update_time, each.user_id, each.id))
 
     def _session(
         self,
@@ -200,31 +239,6 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         return {} if head is None else _state_at(self.repo, head)
 
     # Writing
-
-    def _create(self, app: str, user: str, session_id: str, state: dict[str, Any]) -> Session:
-        now = clock.get_time()
-        own, others = _split(app, user, state)
-        about = {"app_name": app, "user_id": user, "id": session_id, "created": now}
-        branch = branch_of(*_SESSIONS, app, user, session_id)
-        created = BranchChanges(
-            branch,
-            set={_ABOUT: about, **own, **self._opening.marks},
-            expect=None,
-            labels={"app": app, "user": user, **(branch.labels or {})},
-            message="session created",
-            info={_UPDATED: now},
-        )
-        try:
-            if not self.repo.store.transactional and others:
-                if self.repo.newest(branch) is not None:
-                    raise _taken(session_id)
-                self._write_first(others)
-                others = []
-            head, *_ = self.repo.commit_many([created, *others])
-        except RefMoved:
-            raise _taken(session_id) from None
-        assert head is not None  # it has a key
-        return self._session(app, user, session_id, head, self._shared(app, user), [])
 
     def _append(self, session: Session, event: Event) -> None:
         branch = branch_of(*_SESSIONS, session.app_name, session.user_id, session.id)
@@ -266,24 +280,6 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
         """Write the states of user and app to a store that cannot write them together with the session."""
         for each in others:
             self.repo.commit_many([each])
-
-    def _delete(self, branch: BranchName) -> None:
-        self._opening.delete(branch, forget=self._forget)
-        self._journals.drop(branch)
-
-    def _fork(self, app: str, user: str, session_id: str, new: str) -> Session:
-        source = branch_of(*_SESSIONS, app, user, session_id)
-        head = self.repo.newest(source)
-        if head is None:
-            raise SessionNotFoundError(f"Session {session_id} not found.")
-        try:
-            self._opening.copy(source, head, branch_of(*_SESSIONS, app, user, new))
-        except (AlreadyExists, RefMoved):
-            raise _taken(new) from None
-        found = self._get(app, user, new, None)
-        if found is None:
-            raise SessionNotFoundError(f"Session {new} was deleted.")
-        return found
 
 
 def _updated(head: Commit) -> float:

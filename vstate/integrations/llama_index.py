@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from typing import Any, Final, Literal
 
-from vstate.aio.workers import awaited, in_thread
+from vstate.aio.workers import awaited
 from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
@@ -209,13 +209,15 @@ class VstateStateStorage(Opened):
         """The id of the run."""
         return self._run_id
 
-    async def load(self) -> StateRecord | None:
+    @awaited
+    def load(self) -> StateRecord | None:
         """The state as it was saved last; None before the first save."""
-        return await in_thread(lambda: self._read(self._opening.newest(self.branch)))
+        return self._read(self._opening.newest(self.branch))
 
-    async def save(self, record: StateRecord) -> None:
+    @awaited
+    def save(self, record: StateRecord) -> None:
         """Replace the state, wherever the branch is."""
-        await in_thread(lambda: self._save(record, "save the state"))
+        self._save(record, "save the state")
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[_Session]:
@@ -231,13 +233,10 @@ class VstateStateStorage(Opened):
         run_id = payload.get("run_id")
         return run_id if payload.get("store_type") == _STORE_TYPE and isinstance(run_id, str) else None
 
-    async def copy_from_handle(self, handle: str) -> None:
+    @awaited
+    def copy_from_handle(self, handle: str) -> None:
         """Take over the state of another run of this store, by one commit; none if that run has none."""
-
-        def copy() -> None:
-            self._save(self._read(self.repo.newest(_run(handle))), f"state of run {handle}")
-
-        await in_thread(copy)
+        self._save(self._read(self.repo.newest(_run(handle))), f"state of run {handle}")
 
     def _read(self, head: Commit | None) -> StateRecord | None:
         stored = None if head is None else Snapshot(self.repo, head).get(_STATE)
@@ -259,33 +258,26 @@ class _Session:
         self._storage = storage
         self._seen: Commit | Literal["anywhere"] | None = "anywhere"
 
-    async def load(self) -> StateRecord | None:
+    @awaited
+    def load(self) -> StateRecord | None:
+        self._seen = self._storage._opening.newest(self._storage.branch)
+        return self._storage._read(self._seen)
+
+    @awaited
+    def save(self, record: StateRecord) -> None:
         storage = self._storage
-
-        def load() -> StateRecord | None:
-            self._seen = storage._opening.newest(storage.branch)
-            return storage._read(self._seen)
-
-        return await in_thread(load)
-
-    async def save(self, record: StateRecord) -> None:
-        storage = self._storage
-
-        def save() -> None:
-            if self._seen == "anywhere":
-                return storage._save(record, "save the state")
-            labels = storage._opening.labels(storage.branch, self._seen)
-            commit = storage.repo.commit(
-                storage.branch,
-                set=_stored(record) if self._seen else {**_stored(record), **storage._opening.marks},
-                expect=self._seen,
-                labels=labels,
-                message="save the state",
-            )
-            self._seen = commit or self._seen
-            storage._opening.wrote(storage.branch, self._seen, labels)
-
-        await in_thread(save)
+        if self._seen == "anywhere":
+            return storage._save(record, "save the state")
+        labels = storage._opening.labels(storage.branch, self._seen)
+        commit = storage.repo.commit(
+            storage.branch,
+            set=_stored(record) if self._seen else {**_stored(record), **storage._opening.marks},
+            expect=self._seen,
+            labels=labels,
+            message="save the state",
+        )
+        self._seen = commit or self._seen
+        storage._opening.wrote(storage.branch, self._seen, labels)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[_Session]:

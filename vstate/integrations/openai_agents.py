@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from vstate.aio.workers import in_thread, shielded
+from vstate.aio.workers import awaited, in_thread, shielded
 from vstate.errors import InvalidInput, RefMoved, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.integrations import framework_of
@@ -167,17 +167,14 @@ class VstateSession(Opened):
 
     # The session of the SDK
 
-    async def get_items(self, limit: int | None = None, branch_id: str | None = None) -> list[Item]:
+    @awaited
+    def get_items(self, limit: int | None = None, branch_id: str | None = None) -> list[Item]:
         """The items of a branch, oldest first: all, or the last `limit` of them. A negative limit is none."""
         most = resolve_session_limit(limit, self.session_settings)
-
-        def read() -> list[Item]:
-            entries = self._history(branch_id).entries
-            if most is not None and most >= 0:
-                entries = entries[max(len(entries) - most, 0) :]
-            return _copied([entry.item for entry in entries])
-
-        return await in_thread(read)
+        entries = self._history(branch_id).entries
+        if most is not None and most >= 0:
+            entries = entries[max(len(entries) - most, 0) :]
+        return _copied([entry.item for entry in entries])
 
     async def add_items(self, items: list[Item]) -> None:
         """Add items to the current branch, by one commit. Raises InvalidInput for an item of other data."""
@@ -306,72 +303,61 @@ class VstateSession(Opened):
 
         await self._in_order(delete)
 
-    async def list_branches(self) -> list[dict[str, Any]]:
+    @awaited
+    def list_branches(self) -> list[dict[str, Any]]:
         """The branches with items, the oldest first: `branch_id`, `message_count`, `user_turns`,
         `is_current`, and `created_at`, the time of the first item."""
-
-        def read() -> list[dict[str, Any]]:
-            self._history(None)
-            found = {name: self._journal(name).refresh() for name in self._branches()}
-            return [
-                {
-                    "branch_id": name,
-                    "message_count": len(history.entries),
-                    "user_turns": history.turns,
-                    "is_current": name == self._branch,
-                    "created_at": history.entries[0].at,
-                }
-                for name, history in sorted(found.items(), key=lambda one: one[0] != _MAIN)
-                if history.entries
-            ]
-
-        return await in_thread(read)
+        self._history(None)
+        found = {name: self._journal(name).refresh() for name in self._branches()}
+        return [
+            {
+                "branch_id": name,
+                "message_count": len(history.entries),
+                "user_turns": history.turns,
+                "is_current": name == self._branch,
+                "created_at": history.entries[0].at,
+            }
+            for name, history in sorted(found.items(), key=lambda one: one[0] != _MAIN)
+            if history.entries
+        ]
 
     # Turns and tools
 
-    async def get_conversation_turns(self, branch_id: str | None = None) -> list[dict[str, Any]]:
+    @awaited
+    def get_conversation_turns(self, branch_id: str | None = None) -> list[dict[str, Any]]:
         """The messages of the user: `turn`, `content` as a short text, `full_content`, `timestamp`, and
         `can_branch`, which is true."""
-        return await in_thread(lambda: [_turn(entry, _PREVIEW) for entry in self._asked(branch_id)])
+        return [_turn(entry, _PREVIEW) for entry in self._asked(branch_id)]
 
-    async def find_turns_by_content(
-        self, search_term: str, branch_id: str | None = None
-    ) -> list[dict[str, Any]]:
+    @awaited
+    def find_turns_by_content(self, search_term: str, branch_id: str | None = None) -> list[dict[str, Any]]:
         """As `get_conversation_turns`, those that have the text. ASCII letters match in both cases."""
         pattern = re.compile(re.escape(search_term), re.IGNORECASE | re.ASCII)
-        return await in_thread(
-            lambda: [
-                _turn(entry, None)
-                for entry in self._asked(branch_id)
-                if any(map(pattern.search, _texts(entry.item.get("content", ""))))
-            ]
-        )
+        return [
+            _turn(entry, None)
+            for entry in self._asked(branch_id)
+            if any(map(pattern.search, _texts(entry.item.get("content", ""))))
+        ]
 
-    async def get_conversation_by_turns(
+    @awaited
+    def get_conversation_by_turns(
         self, branch_id: str | None = None
     ) -> dict[int, list[dict[str, str | None]]]:
         """By turn, the `type` and the `tool_name` of each item."""
+        turns: dict[int, list[dict[str, str | None]]] = {}
+        for turn, _, item in self._history(branch_id).entries:
+            turns.setdefault(turn, []).append({"type": _kind(item), "tool_name": _tool(item)})
+        return turns
 
-        def read() -> dict[int, list[dict[str, str | None]]]:
-            turns: dict[int, list[dict[str, str | None]]] = {}
-            for turn, _, item in self._history(branch_id).entries:
-                turns.setdefault(turn, []).append({"type": _kind(item), "tool_name": _tool(item)})
-            return turns
-
-        return await in_thread(read)
-
-    async def get_tool_usage(self, branch_id: str | None = None) -> list[tuple[str, int, int]]:
+    @awaited
+    def get_tool_usage(self, branch_id: str | None = None) -> list[tuple[str, int, int]]:
         """How often each tool was called in each turn: its name, the count, the turn."""
-
-        def read() -> list[tuple[str, int, int]]:
-            entries = self._history(branch_id).entries
-            calls = Counter((turn, _tool(item)) for turn, _, item in entries if _kind(item) in _CALLS)
-            # A search that the server made may have left its output only.
-            outputs = Counter((turn, _tool(item)) for turn, _, item in entries if _kind(item) == _SEARCHES[1])
-            calls.update({call: count for call, count in outputs.items() if call not in calls})
-            return [(name or "", count, turn) for (turn, name), count in sorted(calls.items(), key=str)]
-
-        return await in_thread(read)
+        entries = self._history(branch_id).entries
+        calls = Counter((turn, _tool(item)) for turn, _, item in entries if _kind(item) in _CALLS)
+        # A search that the server made may have left its output only.
+        outputs = Counter((turn, _tool(item)) for turn, _, item in entries if _kind(item) == _SEARCHES[1])
+        calls.update({call: count for call, count in outputs.items() if call not in calls})
+        return [(name or "", count, turn) for (turn, name), count in sorted(calls.items(), key=str)]
 
     # Usage
 
@@ -403,32 +389,24 @@ class VstateSession(Opened):
         except VStateError:
             _log.exception("the usage of a run was not stored")
 
-    async def get_session_usage(self, branch_id: str | None = None) -> dict[str, int] | None:
+    @awaited
+    def get_session_usage(self, branch_id: str | None = None) -> dict[str, int] | None:
         """The usage of a branch, or of all branches, in sum; None if none is stored."""
+        names = [branch_id] if branch_id else self._branches()
+        turns = [usage for name in names for usage in self._journal(name).refresh().usage.values()]
+        if not turns:
+            return None
+        return {name: sum(usage[name] for usage in turns) for name in _COUNTS} | {"total_turns": len(turns)}
 
-        def read() -> dict[str, int] | None:
-            names = [branch_id] if branch_id else self._branches()
-            turns = [usage for name in names for usage in self._journal(name).refresh().usage.values()]
-            if not turns:
-                return None
-            return {name: sum(usage[name] for usage in turns) for name in _COUNTS} | {
-                "total_turns": len(turns)
-            }
-
-        return await in_thread(read)
-
-    async def get_turn_usage(
+    @awaited
+    def get_turn_usage(
         self, user_turn_number: int | None = None, branch_id: str | None = None
     ) -> list[dict[str, Any]] | dict[str, Any]:
         """The usage of a turn, empty if none is stored; or that of all turns, with `user_turn_number`."""
-
-        def read() -> list[dict[str, Any]] | dict[str, Any]:
-            usage = self._history(branch_id).usage
-            if user_turn_number is not None:
-                return _copied(usage.get(user_turn_number, {}))
-            return _copied([{"user_turn_number": turn, **usage[turn]} for turn in sorted(usage)])
-
-        return await in_thread(read)
+        usage = self._history(branch_id).usage
+        if user_turn_number is not None:
+            return _copied(usage.get(user_turn_number, {}))
+        return _copied([{"user_turn_number": turn, **usage[turn]} for turn in sorted(usage)])
 
     # The journals of the branches
 

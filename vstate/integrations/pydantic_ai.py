@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from vstate.aio.workers import in_thread
+from vstate.aio.workers import awaited, in_thread
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.forks import new_lock
 from vstate.integrations import framework_of
@@ -66,24 +66,20 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
 
     # The calls of Pydantic AI
 
-    async def read_record(self, conversation_id: str) -> ConversationRecord | None:
+    @awaited
+    def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """The record of the conversation, None if there is no such conversation."""
         branch = _branch(conversation_id)
-        return await in_thread(lambda: self._record(branch, self.repo.newest(branch)))
+        return self._record(branch, self.repo.newest(branch))
 
-    async def read_records(
-        self, *, scope: str | None = None, limit: int | None = None
-    ) -> list[ConversationRecord]:
+    @awaited
+    def read_records(self, *, scope: str | None = None, limit: int | None = None) -> list[ConversationRecord]:
         """The records, or those of the scope. The one that was saved last is first."""
-
-        def read() -> list[ConversationRecord]:
-            labels = {} if scope is None else {"scope": scope}
-            names = self.repo.branch_names(f"{_PREFIX}/", labels=labels)
-            found = (self._record(name, head) for name, head in self.repo.branches(names).items())
-            records = [each for each in found if each is not None and scope in (None, each.scope)]
-            return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
-
-        return await in_thread(read)
+        labels = {} if scope is None else {"scope": scope}
+        names = self.repo.branch_names(f"{_PREFIX}/", labels=labels)
+        found = (self._record(name, head) for name, head in self.repo.branches(names).items())
+        records = [each for each in found if each is not None and scope in (None, each.scope)]
+        return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
 
     async def write_record(
         self,
@@ -105,32 +101,44 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         message = _summary(new_entries) or f"record {record.revision}"
         await in_thread(lambda: self._write(stored, new, expected_revision, message))
 
-    async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
+    @awaited
+    def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete the conversation, but no message of a fork; ConversationConflict at another revision."""
-        await in_thread(lambda: self._delete(conversation_id, expected_revision))
+        branch = _branch(conversation_id)
+        while True:
+            head = self._expected(branch, conversation_id, expected_revision)
+            keys = [] if head is None else list(Snapshot(self.repo, head).keys())
+            try:
+                # The commit decides between this call and a save: a deleted branch would not be compared.
+                self.repo.commit(branch, delete=keys, expect=head, message="deleted")
+            except RefMoved:
+                continue
+            break
+        try:
+            self.repo.delete_branch(branch, forget=self._forget)
+        except (NotFound, RefMoved):
+            pass  # another call deleted the empty branch, or created the conversation again
 
-    async def read_entry(self, entry_id: str) -> ConversationEntry:
+    @awaited
+    def read_entry(self, entry_id: str) -> ConversationEntry:
         """The entry; KeyError if no conversation has it."""
-        return await in_thread(lambda: _entry(self._state_with(entry_id)[_key(entry_id)]))
+        return _entry(self._state_with(entry_id)[_key(entry_id)])
 
-    async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
+    @awaited
+    def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         """The entries up to `head_id`, or the last `limit` of them; KeyError if no conversation has it."""
-
-        def read() -> list[ConversationEntry]:
-            if head_id is None:
-                return []
-            state = self._state_with(head_id)
-            if limit is None:
-                for key in state.keys(f"{_MESSAGES}/"):
-                    state[key]  # forwards, so that many are read at once
-            found: list[ConversationEntry] = []
-            for stored in _line(state, head_id):
-                if limit is not None and len(found) >= limit:
-                    break
-                found.append(_entry(stored))
-            return found[::-1]
-
-        return await in_thread(read)
+        if head_id is None:
+            return []
+        state = self._state_with(head_id)
+        if limit is None:
+            for key in state.keys(f"{_MESSAGES}/"):
+                state[key]  # forwards, so that many are read at once
+        found: list[ConversationEntry] = []
+        for stored in _line(state, head_id):
+            if limit is not None and len(found) >= limit:
+                break
+            found.append(_entry(stored))
+        return found[::-1]
 
     # The keys of a conversation
 
@@ -189,22 +197,6 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         if state is None or _key(entry_id) not in state:
             raise ConversationConflict(record["conversation_id"])
         return {_key(stored["id"]): stored for stored in _line(state, entry_id)}
-
-    def _delete(self, conversation_id: str, expected_revision: str) -> None:
-        branch = _branch(conversation_id)
-        while True:
-            head = self._expected(branch, conversation_id, expected_revision)
-            keys = [] if head is None else list(Snapshot(self.repo, head).keys())
-            try:
-                # The commit decides between this call and a save: a deleted branch would not be compared.
-                self.repo.commit(branch, delete=keys, expect=head, message="deleted")
-            except RefMoved:
-                continue
-            break
-        try:
-            self.repo.delete_branch(branch, forget=self._forget)
-        except (NotFound, RefMoved):
-            pass  # another call deleted the empty branch, or created the conversation again
 
     def _state_with(self, entry_id: str) -> Snapshot:
         """A conversation that has the entry; KeyError if there is none."""
