@@ -24,6 +24,7 @@ from vstate.integrations.branches import BranchName, branch_of, branches_below
 from vstate.integrations.opening import Opened, Opening, StoreLike, begins, first_labels, summary
 from vstate.patterns.fields import path_to
 from vstate.patterns.journal import Journal
+from vstate.values.pickling import loads
 
 with framework_of("openai-agents"):
     from agents.memory.session_settings import SessionSettings, coerce_session_settings, resolve_session_limit
@@ -507,7 +508,7 @@ def _require_present(history: _History) -> None:
 def _copied(value: _T) -> _T:
     """A copy of plain data: the program may edit it, and the journal keeps its own."""
     try:
-        return pickle.loads(pickle.dumps(value, 5))  # type: ignore[no-any-return]
+        return loads(pickle.dumps(value, 5))  # type: ignore[no-any-return]
     except Exception as error:  # pickling an object of the program may raise anything
         where = path_to(value, lambda part: pickle.dumps(part, 5))
         raise InvalidInput(f"an item of a session is plain data: items{where}: {error}") from error

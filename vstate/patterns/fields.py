@@ -19,6 +19,7 @@ from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
 from vstate.repo.repository import Repository
 from vstate.state.snapshot import Snapshot
+from vstate.values.pickling import loads
 
 _DIGITS: Final = 12
 _MOST: Final = 64  # branches whose digests stay in memory
@@ -198,7 +199,7 @@ def _read(kind: int, data: bytes) -> Any:
     if kind == _INT:
         return int(data, 16)
     if kind == _PICKLE:  # this process made it a moment ago
-        return pickle.loads(data)
+        return loads(data)
     found = _unpack(data)
     if kind == _TUPLE:
         return tuple(found)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -24,8 +26,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from vstate.aio.workers import awaited, in_thread
 from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
 from vstate.integrations.branches import IDS, BranchName, branch_below, texts_below
-from vstate.integrations.langgraph.facts import NO_FACTS, texts_of, with_metadata
-from vstate.integrations.langgraph.loaded import Loaded
 from vstate.integrations.langgraph.store import field_of
 from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
 from vstate.patterns.journal import Journal, Journals
@@ -40,18 +40,46 @@ from vstate.readers.threads import (
 )
 from vstate.repo.core import Guard
 from vstate.repo.rules.labels import Label
+from vstate.state.tracking import IMMUTABLE
+from vstate.values.pickling import loads
 
 _T = TypeVar("_T")
 
 _BATCH: Final = 64  # checkpoints that `alist` loads without a look at the event loop
+_MESSAGES: Final = "langchain_core.messages."
+_SHORTEST: Final = 4096  # bytes of a value that is worth a copy
+
+# The facts of a thread: the texts in the metadata of its checkpoints, as labels by which a filtered list
+# finds the thread.
+_NO_FACTS: Final[Mapping[str, Label]] = {"": False}
+_MOST_TEXTS: Final = 8  # of one name; then the label is True, which stands for any text
+_MOST_BYTES: Final = 2048  # of all names and texts; then True under the empty name stands for any of any name
+_NEVER_A_TEXT: Final = (type(None), bool, int, float, bytes, dict, list, tuple)
 
 
 class _Thread(Thread):
-    """A thread in memory, with the newest values that were loaded."""
+    """A thread in memory, with its long lists of messages, so that the same list is loaded twice at most.
+
+    LangGraph's serializer makes each message by its constructor, which takes four times as long as a copy. A
+    reader owns the list and the messages that it gets.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.loaded = Loaded()
+        self._known: dict[tuple[str, str], tuple[Value, object, Callable[[], Any] | None]] = {}
+        """By channel, a value that a serializer loaded, and how to copy it; None before the second time."""
+
+    def loaded(self, ns: str, channel: str, value: Value, serde: object, load: Callable[[], Any]) -> Any:
+        """The value of a channel, loaded or copied."""
+        if value.grown.length < _SHORTEST:
+            return load()
+        known, known_serde, copy = self._known.get((ns, channel), (None, None, None))
+        again = known == value and known_serde is serde
+        if again and copy is not None:
+            return copy()
+        found = load()
+        self._known[ns, channel] = value, serde, _copier(found) if again else None
+        return found
 
 
 class VstateSaver(Opened, BaseCheckpointSaver[Any]):
@@ -355,7 +383,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         values: dict[str, Any] = {}
         for channel, value in saved.values.items():
             load = partial(self._load, thread, value)
-            known = thread.loaded.get(saved.ns, channel, value, self.serde, load) if again else load()
+            known = thread.loaded(saved.ns, channel, value, self.serde, load) if again else load()
             values[channel] = known
         checkpoint = self.serde.loads_typed(saved.checkpoint)
         checkpoint["channel_values"] = values
@@ -428,19 +456,19 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         own = journal.branch.labels if isinstance(journal.branch, BranchName) else None
         if type(self.serde) is not JsonPlusSerializer:
             return own
-        labels = NO_FACTS if journal.head is None else journal.labels
+        labels = _NO_FACTS if journal.head is None else journal.labels
         metadata = [fields["metadata"] for kind, fields, *_ in records if kind == CHECKPOINT]
         if labels is None:  # something else has moved the branch
-            labels = NO_FACTS
+            labels = _NO_FACTS
             metadata += [saved.metadata for saved in journal.index.all()]
         facts: Mapping[str, Label] = {name: label for name, label in labels.items() if name != IDS}
         for pair in metadata:
-            facts = with_metadata(facts, self._described.get(id(pair)) or self.serde.loads_typed(pair))
+            facts = _with_metadata(facts, self._described.get(id(pair)) or self.serde.loads_typed(pair))
         return facts if own is None else {**facts, IDS: own[IDS]}
 
     def _thread_ids(self, filter: Mapping[str, Any] | None = None) -> Iterable[str]:
         """The ids of all threads, or of those that may have checkpoints with this in their metadata."""
-        texts = texts_of(filter or {})
+        texts = _texts_of(filter or {})
         found = (
             self.repo.possible_branches(texts, self.prefix) if texts else self.repo.branch_names(self.prefix)
         )
@@ -474,3 +502,54 @@ def _ids(name: str, ids: Sequence[str]) -> Sequence[str]:
 
 def _config(thread_id: str, ns: str, id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}}
+
+
+def _copier(value: Any) -> Callable[[], Any] | None:
+    """A function that makes copies of the value as it is now; None if only its serializer can."""
+    if type(value) is not list:
+        return None
+    if all(type(item) is dict and IMMUTABLE.issuperset(map(type, item.values())) for item in value):
+        dicts: list[dict[Any, Any]] = [item.copy() for item in value]
+        return lambda: [item.copy() for item in dicts]
+    if all(isinstance(item, BaseMessage) and type(item).__module__.startswith(_MESSAGES) for item in value):
+        data = pickle.dumps(value, 5)
+        return lambda: loads(data)
+    return None
+
+
+def _with_metadata(known: Mapping[str, Label], metadata: Mapping[str, Any]) -> Mapping[str, Label]:
+    """The labels of a thread that has these, and gets a checkpoint with this metadata."""
+    labels: dict[str, Label] = {}
+    for name, value in metadata.items():
+        label = known.get(name, [])
+        if type(value) in _NEVER_A_TEXT or not name or label is True:
+            continue
+        texts = label if isinstance(label, list) else []
+        if type(value) is not str or (value not in texts and len(texts) == _MOST_TEXTS):
+            labels[name] = True
+        elif value not in texts:
+            labels[name] = [*texts, value]
+    if not labels:
+        return known
+    labels = {**known, **labels}
+    return labels if _fits(labels) else {"": True}
+
+
+def _texts_of(filter: Mapping[str, Any]) -> dict[str, str]:
+    """The part of a filter that the labels of a thread may rule out. A dot in a name leads into a dict."""
+    wanted = {
+        name: value for name, value in filter.items() if type(value) is str and name and "." not in name
+    }
+    return wanted if _fits(wanted) else {}
+
+
+def _fits(labels: Mapping[str, Label]) -> bool:
+    """Whether a store takes the labels."""
+    size = 0
+    for name, label in labels.items():
+        for text in (name, *(label if isinstance(label, list) else [label])):
+            try:
+                size += len(text.encode()) + 5 if isinstance(text, str) else 1
+            except UnicodeEncodeError:
+                return False
+    return size <= _MOST_BYTES
