@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
 
 from vstate.arguments import called
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
-from vstate.patterns.indexes import INDEXES, Index, Part, Place, key_of
 from vstate.patterns.paths import Id, join_path, path_of, require_state, split_path
 from vstate.patterns.schema import Migration, Schema
 from vstate.state.base import ReadableState, State
@@ -17,9 +17,52 @@ from vstate.state.base import ReadableState, State
 M = TypeVar("M")
 _T = TypeVar("_T")
 
-_Places = Mapping[str, Place | None]  # by name of the index
+Part = str | int
+Place = Part | tuple[Part, ...]
+"""A place in an index: a text, a number, or a tuple of them. Records at () are in order of id."""
 
+INDEXES = "%index/"
+"""The prefix of the keys of all indexes. No path begins so: in a path a digit follows a "%", or nothing."""
+
+_BEFORE_KEY = "//"  # in no path either: each part of a path has a character at least
+_HALF = 1 << 63
+
+_Places = Mapping[str, Place | None]  # by name of the index
 _ABSENT = object()
+
+
+class _Index(Generic[M]):
+    """An order of records. A hint, the key `%index/NAME/PLACE//KEY`, says that the record of KEY is at PLACE.
+
+    A hint counts only if the record agrees. So a hint left behind by a merge, by an expired record, or by a
+    program that does not know the index costs one lookup in vain, and nothing else. A hint has no value: two
+    branches conflict only if they changed the same record.
+    """
+
+    def __init__(self, name: str, function: Callable[[M], Place | None]) -> None:
+        self._prefix = _index_prefix(name)
+        self._name = name
+        self._function = function
+
+    def place(self, record: M) -> Place | None:
+        """The place of this record; None if it is not in the index."""
+        place: Any = self._function(record)
+        if not isinstance(place, str | int | tuple | None):
+            function = f"the function of index {self._name!r}"
+            called(function, lambda: place)
+            raise TypeError(
+                f"{function} returns a text, a number, a tuple or None, not a {type(place).__name__}"
+            )
+        return place
+
+    def hint(self, place: Place, key: str) -> str:
+        """The hint for the record with this key at this place."""
+        parts = place if isinstance(place, tuple) else (place,)
+        return f"{self._prefix}{_path(parts)}{_BEFORE_KEY}{key}"
+
+    def hints(self, state: ReadableState, within: tuple[Part, ...] = ()) -> Iterator[str]:
+        """The hints at places that begin with these parts, in order of place."""
+        return iter(state.keys(f"{self._prefix}{_path(within)}/"))
 
 
 class Records(Generic[M]):
@@ -61,7 +104,7 @@ class Records(Generic[M]):
         self._id_of: Callable[[M], Id] = (
             key if callable(key) else attrgetter(*([key] if isinstance(key, str) else key))
         )
-        self._indexes = {name: Index(name, place) for name, place in index.items()} if index else {}
+        self._indexes = {name: _Index(name, place) for name, place in index.items()} if index else {}
         # The places of the record that was read last. Its owner may change it before `put`, which needs the
         # old ones.
         self._last_read: tuple[str, Any, _Places] | None = None
@@ -290,7 +333,7 @@ class Records(Generic[M]):
 
     def _record_at(self, name: str, hint: str) -> M | None:
         """The record that a hint leads to; None if it is at another place, or gone."""
-        key = key_of(hint)
+        key = _key_of_hint(hint)
         stored = self._state.get(key, _ABSENT)
         if stored is _ABSENT:
             return None
@@ -325,3 +368,25 @@ class Records(Generic[M]):
 
 def _prefix(within: Sequence[str]) -> str:
     return join_path(*within) + "/" if within else ""
+
+
+@lru_cache(256)  # managers make the same Records for each call
+def _index_prefix(name: str) -> str:
+    return f"{INDEXES}{join_path(name)}"
+
+
+def _key_of_hint(hint: str) -> str:
+    """The key of the record that a hint leads to."""
+    return hint.partition(_BEFORE_KEY)[2]
+
+
+def _path(parts: tuple[Part, ...]) -> str:
+    return "/" + join_path(*map(_text, parts)) if parts else ""
+
+
+def _text(part: Part) -> str:
+    if not isinstance(part, int):
+        return part
+    if not -_HALF <= part < _HALF:
+        raise InvalidInput(f"a number in a place has 64 bits, and {part} has more")
+    return f"{part + _HALF:016x}"
