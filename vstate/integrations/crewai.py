@@ -30,7 +30,6 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import Fields, exact
 from vstate.repo.repository import Repository
-from vstate.repo.writing import BranchChanges
 from vstate.state.snapshot import Snapshot
 
 with framework_of("crewai"):
@@ -219,22 +218,14 @@ class VstateProvider(Opened, JsonProvider):
                 "fields": packed.names,
             }
             new, gone = fields.changes(name, head or base, packed)
-            labels = self._opening.labels(name, head)
-            changes = BranchChanges(
-                name,
-                set={_STEP: step, **new, **({} if head or base else self._opening.marks)},
-                delete=gone,
-                expect="anywhere" if base else head,
-                base=base,
-                labels=labels,
-                message=summary(f"checkpoint {step['number']}: {trigger}"),
-            )
+            message = summary(f"checkpoint {step['number']}: {trigger}")
             try:
-                (commit,) = self.repo.commit_many([changes])
+                commit = self._opening.commit_on(
+                    name, head, {_STEP: step, **new}, gone, message=message, base=base
+                )
             except RefMoved:
                 continue
             assert commit is not None  # the number is new
-            self._opening.wrote(name, commit, labels)
             fields.landed(name, commit, packed)
             return f"{name}#{commit.id}"
 
@@ -255,22 +246,19 @@ class VstateProvider(Opened, JsonProvider):
         They cannot be restored any more. History has them until `vstate gc --keep-last` or `repo.squash`.
         """
         check_count("max_keep", max_keep, 0)
-        name = self.branch(location, branch)
-        while True:
-            head = self.repo.newest(name)
+        removed = 0
+
+        def changes(head: Commit | None) -> Changes | None:
+            nonlocal removed
+            removed = 0
             if head is None:
-                return 0
+                return None
             step = _step(self.repo, head)
-            first = max(step["first"], step["number"] - max_keep + 1)
-            removed: int = first - step["first"]
-            try:
-                if removed:
-                    self.repo.commit(
-                        name, set={_STEP: {**step, "first": first}}, expect=head, message=f"prune {removed}"
-                    )
-            except RefMoved:
-                continue
-            return removed
+            removed = max(0, step["number"] - max_keep + 1 - step["first"])
+            return ({_STEP: {**step, "first": step["first"] + removed}}, ()) if removed else None
+
+        self._opening.commit(self.branch(location, branch), changes, message=f"keep {max_keep} checkpoints")
+        return removed
 
     def extract_id(self, location: str) -> str:
         """The id of the checkpoint at a location."""

@@ -268,16 +268,10 @@ class _Session:
         storage = self._storage
         if self._seen == "anywhere":
             return storage._save(record, "save the state")
-        labels = storage._opening.labels(storage.branch, self._seen)
-        commit = storage.repo.commit(
-            storage.branch,
-            set=_stored(record) if self._seen else {**_stored(record), **storage._opening.marks},
-            expect=self._seen,
-            labels=labels,
-            message="save the state",
+        commit = storage._opening.commit_on(
+            storage.branch, self._seen, _stored(record), message="save the state"
         )
         self._seen = commit or self._seen
-        storage._opening.wrote(storage.branch, self._seen, labels)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[_Session]:

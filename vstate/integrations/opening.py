@@ -199,20 +199,38 @@ class Opening:
             made = changes(head)
             if made is None:
                 return None
-            labels = self.labels(branch, head)
             try:
-                commit = self.repo.commit(
-                    branch,
-                    set=made[0] if head or not made[0] else {**self.marks, **made[0]},
-                    delete=made[1],
-                    expect=head,
-                    labels=labels,
-                    message=message,
-                )
+                return self.commit_on(branch, head, *made, message=message)
             except RefMoved:
                 continue
-            self.wrote(branch, commit or head, labels)
-            return commit
+
+    def commit_on(
+        self,
+        branch: str,
+        head: Commit | None,
+        new: Mapping[str, Any],
+        gone: Iterable[str] = (),
+        *,
+        message: str,
+        base: Commit | None = None,
+    ) -> Commit | None:
+        """Set and delete keys on top of a commit, None to begin the branch, with `base` at that commit.
+
+        Raises RefMoved if the branch is elsewhere.
+        """
+        labels = self.labels(branch, head)
+        changes = BranchChanges(
+            branch,
+            set=new if head or base or not new else {**self.marks, **new},
+            delete=gone,
+            expect="anywhere" if base else head,
+            base=base,
+            labels=labels,
+            message=message,
+        )
+        (commit,) = self.repo.commit_many([changes])
+        self.wrote(branch, commit or head, labels)
+        return commit
 
     def copy(self, source: str, head: Commit, branch: str) -> None:
         """Begin a branch at a commit of another one; AlreadyExists or RefMoved if it exists.

@@ -81,18 +81,10 @@ class VstateSessionRepository(Opened, SessionRepository):
     def create_session(self, session: Session, **kwargs: Any) -> Session:
         """Store a new session; SessionException if there is one with its id."""
         branch, about = self.branch(session.session_id), _plain(session, _SESSION)
-        labels = self._opening.labels(branch, None)
         try:
-            made = self.repo.commit(
-                branch,
-                set={_SESSION: about, **self._opening.marks},
-                expect=None,
-                labels=labels,
-                message="session created",
-            )
+            self._opening.commit_on(branch, None, {_SESSION: about}, message="session created")
         except RefMoved as error:
             raise SessionException(f"Session {session.session_id} already exists") from error
-        self._opening.wrote(branch, made, labels)
         return session
 
     def read_session(self, session_id: str, **kwargs: Any) -> Session | None:
