@@ -332,7 +332,7 @@ def test_pruned_and_unknown_checkpoints_are_not_found() -> None:
     places.append(provider.checkpoint('{"n": 5}', "runs"))
     assert provider.newest("runs") == places[-1]
     messages = [commit.message for commit in provider.repo.log(provider.branch("runs"), limit=3)]
-    assert messages == ["checkpoint 6: on request", "keep 0 checkpoints", "prune 3"]
+    assert messages == ["checkpoint 6: on request", "keep 0 checkpoints", "keep 2 checkpoints"]
 
 
 def test_a_fork_begins_at_the_commit_of_its_parent() -> None:

@@ -29,6 +29,7 @@ from vstate.integrations.opening import (
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import Fields, exact
+from vstate.plural import counted
 from vstate.repo.repository import Repository
 from vstate.state.snapshot import Snapshot
 
@@ -257,7 +258,8 @@ class VstateProvider(Opened, JsonProvider):
             removed = max(0, step["number"] - max_keep + 1 - step["first"])
             return ({_STEP: {**step, "first": step["first"] + removed}}, ()) if removed else None
 
-        self._opening.commit(self.branch(location, branch), changes, message=f"keep {max_keep} checkpoints")
+        message = f"keep {counted(max_keep, 'checkpoint')}"
+        self._opening.commit(self.branch(location, branch), changes, message=message)
         return removed
 
     def extract_id(self, location: str) -> str:

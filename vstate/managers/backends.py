@@ -51,8 +51,7 @@ class FileBackend(Disk):
     are only described. The file of an expired key stays until a commit removes the key. If a file cannot be
     written, the logger "vstate" gets a warning, since the commit itself is safe. The next commit writes that
     file, and the files of commits by other programs or before a crash. Files are not synced, so a power cut
-    may empty them. On Linux, the first program that opens the store after a boot writes all files anew;
-    elsewhere call `write_files`.
+    may empty them: then call `write_files`.
 
     `format` is "json" or "msgpack", with equal contents. `compression` adds ".gz" to the names of the files.
     None compresses msgpack only. The store itself always compresses data that shrinks.
@@ -89,7 +88,6 @@ class FileBackend(Disk):
             document=None if path is None else Document(path, f"{part}/" if part else ""),
             branch=branch,
         )
-        self._files.look_after(self._repo)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As a Disk, and write the files if HEAD or a branch moved."""

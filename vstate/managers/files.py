@@ -11,7 +11,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -42,7 +42,6 @@ LONGEST_OTHER: Final = 200_000
 PATIENCE: Final = 10.0
 """Seconds to wait while another process writes its files. Then the next commit writes them."""
 
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _LONGEST_INDENTED: Final = 20_000
 _LONGEST_PART: Final = 200  # bytes; file systems allow 255
 _LONGEST_PATH: Final = 1000
@@ -57,8 +56,7 @@ class ReadableFiles:
 
     A note in the directory names the commit that the files show, and is locked while they are written. So
     each writer goes on from the last one to the newest commit, and no file goes back to an older commit. The
-    files are not synced, since that would take longer than the commit. The note also names the boot of the
-    machine: after another boot, which may follow a power cut, all files are written anew.
+    files are not synced, since that would take longer than the commit.
 
     With a `document`, all values go into that one file, and the directory has only the note.
     """
@@ -86,15 +84,6 @@ class ReadableFiles:
         self._lock = threading.Lock() if sys.platform == "win32" else nullcontext()
         self._names: Names | None = None
 
-    def look_after(self, repo: Repository) -> None:
-        """Write all files anew, as `follow` does, if the machine was booted since they were written."""
-        try:
-            note = (self._directory / NOTE).read_bytes()
-        except OSError:  # there are no files
-            return
-        if _parse_note(note)[2] != this_boot():
-            self.follow(repo)
-
     def follow(self, repo: Repository) -> None:
         """Write the files of changed keys. Only log a failure, since the store has all values."""
         try:
@@ -112,9 +101,7 @@ class ReadableFiles:
     def _catch_up(self, repo: Repository, note: _Note) -> None:
         refs, branch = repo.refs, self._branch
         head = refs.head().commit if branch is None else refs.read(f"{HEADS}{branch}")
-        shown, kind, boot = note.read()
-        if boot != this_boot():
-            shown = None
+        shown, kind = note.read()
         if shown is not None and shown == head and kind == self._kind:
             return
         if kind is not None and (shown is None or kind != self._kind):
@@ -273,38 +260,25 @@ def _as_text(value: object, *, ensure_ascii: bool) -> str:
 
 
 class _Note:
-    """The open note: the commit that the files show, their suffix, and the boot."""
+    """The open note: the commit that the files show, and their suffix."""
 
     def __init__(self, file: int) -> None:
         self._file = file
 
-    def read(self) -> tuple[ObjectId | None, str | None, str]:
-        """The commit, the suffix and the boot. A new note has no suffix."""
+    def read(self) -> tuple[ObjectId | None, str | None]:
+        """The commit and the suffix. A new note has no suffix."""
         os.lseek(self._file, 0, os.SEEK_SET)
-        return _parse_note(os.read(self._file, 1000))
+        words = [*os.read(self._file, 1000).decode(errors="replace").split(), "", ""]
+        try:
+            return ObjectId.parse(words[0]), words[1] or None
+        except ValueError:
+            return None, words[1] or words[0] or None
 
     def write(self, commit: ObjectId | None, suffix: str) -> None:
-        data = f"{commit if commit is not None else '-'} {suffix} {this_boot()}\n".encode()
+        data = f"{commit if commit is not None else '-'} {suffix}\n".encode()
         os.lseek(self._file, 0, os.SEEK_SET)
         os.write(self._file, data)
         os.ftruncate(self._file, len(data))
-
-
-def _parse_note(data: bytes) -> tuple[ObjectId | None, str | None, str]:
-    words = [*data.decode(errors="replace").split(), "", "", ""]
-    try:
-        return ObjectId.parse(words[0]), words[1] or None, words[2]
-    except ValueError:
-        return None, words[1] or words[0] or None, words[2]
-
-
-@cache
-def this_boot() -> str:
-    """The id of this boot of the machine; empty where the system has none."""
-    try:
-        return _BOOT.read_text().strip()
-    except OSError:
-        return ""
 
 
 class Names:
