@@ -676,8 +676,8 @@ RENEWED = "made anew in a child"
 
 LISTED: dict[str, str] = {
     "forks": "where locks come from",
-    "aio/lease": OWN,
     "aio/reading": TOKEN,
+    "aio/versioned": OWN,
     "aio/workers": RENEWED,
     "aio/writing": TOKEN,
     "kv/disk/connections": "the connections that one thread closes for its own fork",

@@ -21,11 +21,8 @@ implementation, and this package awaits it.
 
 from __future__ import annotations
 
-from vstate.aio.lease import Lease
 from vstate.aio.reading import Snapshot
-from vstate.aio.repository import Repository
-from vstate.aio.versioned import Versioned
-from vstate.aio.watching import Watching
-from vstate.aio.writing import Namespace
+from vstate.aio.versioned import Lease, Repository, Versioned
+from vstate.aio.writing import Namespace, Watching
 
 __all__ = ["Lease", "Namespace", "Repository", "Snapshot", "Versioned", "Watching"]

@@ -24,14 +24,16 @@ _AT_ONCE = 256  # items that an iteration fetches at a time
 
 def awaited(
     function: Callable[Concatenate[Any, _P], _R], *, turn: bool = False
-) -> Callable[Concatenate[Reading[Any], _P], Coroutine[Any, Any, _R]]:
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
     """An awaited form of a method of the sync handle. A method that moves the branch waits for its `turn`."""
 
     @wraps(function)
-    async def method(self: Reading[Any], /, *args: _P.args, **options: _P.kwargs) -> _R:
+    async def method(self: Any, /, *args: _P.args, **options: _P.kwargs) -> _R:
         handle = await self._opened()
         call = partial(getattr(handle, function.__name__), *args, **options)
-        return await (self._in_turn(handle, lambda outermost: call()) if turn else self._workers.run(call))
+        work = self._in_turn(handle, lambda outermost: call()) if turn else self._workers.run(call)
+        result: _R = await work
+        return result
 
     return method
 

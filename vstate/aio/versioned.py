@@ -1,27 +1,129 @@
-"""Versioned: a branch that a program with an event loop can write to."""
+"""Versioned: a branch that a program with an event loop can write to, its leases, and its repository."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Generator, Iterable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from vstate import state as sync
-from vstate.aio.lease import Lease, entered
 from vstate.aio.reading import Snapshot, awaited
-from vstate.aio.repository import Repository
-from vstate.aio.workers import Workers
+from vstate.aio.workers import Workers, settled
 from vstate.aio.writing import Writing
 from vstate.forks import new_lock
 from vstate.kv.base import KVStore
 from vstate.kv.url import location_of
 from vstate.objects.commit import Commit
+from vstate.repo.repository import Repository as SyncRepository
 from vstate.repo.repository import Revision
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
+from vstate.state.committing import OnRace
+from vstate.state.lease import Lease as HeldLease
+
+
+class Lease:
+    """A lease on a name, from `Versioned.lease`: its holder may work while it is `held`."""
+
+    def __init__(self, state: Versioned, lease: HeldLease) -> None:
+        self._state = state
+        self._lease = lease
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._lease.name
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which another holder may take a lease that is not renewed."""
+        return self._lease.ttl
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with each holder."""
+        return self._lease.fence
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can have the lease yet, by the clock of this process alone."""
+        return self._lease.held
+
+    async def check(self) -> None:
+        """Raise LeaseLost unless the store says that the lease is held."""
+        await self._state._workers.run(self._lease.check)
+
+    async def commit(
+        self,
+        message: str = "",
+        *,
+        keys: Iterable[str] | None = None,
+        on_race: OnRace = "merge",
+        **info: Any,
+    ) -> Commit | None:
+        """Commit the state. If the lease is lost, raise LeaseLost and commit nothing."""
+        commit = partial(self._lease.commit, message, keys=keys, on_race=on_race, **info)
+        return await self._state._in_turn(self._state.sync, lambda outermost: commit())
+
+    def __repr__(self) -> str:
+        return repr(self._lease)
+
+
+async def _entered(lease: HeldLease) -> None:
+    """Wait for a lease, in a thread of its own. Cancelled, it ends once the lease is surely not held."""
+    work = Future[None]()
+    work.set_running_or_notify_cancel()
+
+    def enter() -> None:
+        try:
+            lease.__enter__()
+        except BaseException as error:
+            work.set_exception(error)
+        else:
+            work.set_result(None)
+
+    threading.Thread(target=enter, name=f"vstate lease {lease.name}", daemon=True).start()
+    future = asyncio.wrap_future(work)
+    try:
+        await asyncio.shield(future)
+    except asyncio.CancelledError:
+        lease.stop_waiting()
+        await settled(future)
+        raise
+
+
+class Repository:
+    """The repository of an open state, `state.repo`. It moves branches without the state's working tree.
+
+    A call that is cancelled has happened or has not: the cancellation is raised once that is settled.
+    """
+
+    def __init__(self, workers: Workers, repo: SyncRepository) -> None:
+        self._workers = workers
+        self.sync: Final = repo
+        """The `vstate.repo.Repository` behind it, for the names that are not here."""
+
+    async def _opened(self) -> SyncRepository:
+        return self.sync
+
+    commit = awaited(SyncRepository.commit)
+    commit_many = awaited(SyncRepository.commit_many)
+    newest = awaited(SyncRepository.newest)
+    branches = awaited(SyncRepository.branches)
+    branch_ids = awaited(SyncRepository.branch_ids)
+    branch_names = awaited(SyncRepository.branch_names)
+    labels = awaited(SyncRepository.labels)
+    possible_branches = awaited(SyncRepository.possible_branches)
+    create_branch = awaited(SyncRepository.create_branch)
+    delete_branch = awaited(SyncRepository.delete_branch)
+    rename_branch = awaited(SyncRepository.rename_branch)
+    gc = awaited(SyncRepository.gc)
 
 
 class Versioned(Writing[sync.Versioned]):
@@ -193,7 +295,7 @@ class Versioned(Writing[sync.Versioned]):
         handle = await self._opened()
         lease = handle.lease(name, ttl, wait=wait)
         try:
-            await entered(lease)
+            await _entered(lease)
             yield Lease(self, lease)
         finally:
             await self._workers.run(lease.__exit__, shielded=True)

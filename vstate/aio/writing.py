@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from threading import Lock
@@ -11,7 +11,6 @@ from warnings import warn
 
 from vstate import state as sync
 from vstate.aio.reading import Reading, awaited
-from vstate.aio.watching import Watching
 from vstate.arguments import called
 from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change
@@ -22,10 +21,32 @@ from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
 from vstate.state.transactions import Transaction
 from vstate.state.updates import run_update
-from vstate.state.watching import Subscription, Watch
+from vstate.state.watching import Seen, Subscription, Watch
 
 _T = TypeVar("_T")
 _W = TypeVar("_W", bound="sync.Versioned | sync.Namespace")
+
+
+class Watching:
+    """The result of `watch`. `async for` gives the changes; awaited, it is the Watch."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Watch]]) -> None:
+        self._begin = begin
+        self._watch: Watch | None = None
+
+    async def _begun(self) -> Watch:
+        if self._watch is None:
+            self._watch = await self._begin()
+        return self._watch
+
+    def __await__(self) -> Generator[Any, None, Watch]:
+        return self._begun().__await__()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Seen:
+        return await anext(await self._begun())
 
 
 class Writing(Reading[_W]):
