@@ -22,8 +22,8 @@ from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Global, Instance, printable
 from vstate.values.opcodes import OPCODES, STOP
 from vstate.values.plain import plain
+from vstate.values.preview import preview
 from vstate.values.serialized import KINDS, read_serialized
-from vstate.values.tables import preview
 
 __all__ = [
     "Array",

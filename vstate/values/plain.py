@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from vstate.values.arrays import Array
 from vstate.values.instance import Global, Instance, in_order
-from vstate.values.tables import Column, Table, is_table, preview, table_of
+from vstate.values.preview import preview
+from vstate.values.tables import Column, Table, is_table, table_of
 
 __all__ = ["plain"]
 

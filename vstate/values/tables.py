@@ -9,28 +9,15 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
-from vstate.plural import counted
 from vstate.values.arrays import Array, Layout
 from vstate.values.arrow import MOST_CHUNKS, chunk_count, read_arrow
 from vstate.values.budget import Budget, InertError, Limits
-from vstate.values.instance import (
-    MOST_NODES,
-    Global,
-    Group,
-    Instance,
-    Outline,
-    flat,
-    laid_out,
-    more,
-    printable,
-)
+from vstate.values.instance import Global, Instance
 
 __all__ = ["Column", "Table", "is_table", "table_of"]
 
-_TABLE_NODES: Final = 100  # the cost of a frame in an unknown form, which was read in vain
 _MOST_COLUMNS: Final = 10_000
 _MOST_PERIODS: Final = 700_000  # since or before 1970
 _FRAMES: Final = frozenset({"pandas.DataFrame", "pandas.core.frame.DataFrame"})
@@ -105,50 +92,6 @@ def table_of(value: object) -> Table | None:
         return _known_table(value)
     except RecursionError:  # a forged index that is nested very deep, or holds itself
         return None
-
-
-def preview(
-    value: object,
-    *,
-    width: int | None = 80,
-    max_depth: int = 6,
-    max_items: int = 20,
-    max_nodes: int = MOST_NODES,
-    measure: Callable[[str], int] = len,
-) -> str:
-    """`value`, as `inert.read` returns it, for people: one line if it fits `width` columns, else several.
-
-    The text of any value is bounded. "…" with a number stands for deeper containers, later items, the rest
-    of long strings, and everything after `max_nodes` parts. A container inside itself is `<cycle>`. Control
-    characters are escaped, so a stored string cannot drive a terminal. `width=None` makes one line of any
-    length. `measure` gives the columns of a text; wide characters take two on a terminal.
-    """
-    node = _Outline(max_depth, max_items, max_nodes).node(value, 0)
-    return flat(node) if width is None else "\n".join(laid_out(node, "", "", 0, width, measure))
-
-
-class _Outline(Outline):
-    def table(self, instance: Instance, depth: int) -> Group | None:
-        """A frame inside a value: its columns, with their dtypes and first cells. None for other objects."""
-        if not is_table(instance):
-            return None
-        table = table_of(instance)
-        if table is None:
-            self.left -= _TABLE_NODES
-            return None
-        parts: list[tuple[str, str | Group]] = [("", counted(table.rows, "row"))]
-        for column in islice(table.columns, self.max_items):
-            if self.left < 0:
-                break
-            name = column.name
-            prefix = f"{printable(name) if isinstance(name, str) else flat(self.node(name, depth))}: "
-            cells = self.items(column.cells(0, self.max_items), column.rows, depth)
-            prefix = "" if name is None else prefix  # a series without a name
-            parts.append((prefix, Group(f"{printable(column.dtype)} [", "]", cells)))
-        if len(parts) <= len(table.columns):
-            parts.append(("", more(len(table.columns) + 1 - len(parts))))
-        self.left -= len(table.columns)
-        return Group(f"{printable(instance.type)}(", ")", parts)
 
 
 def _known_table(value: object) -> Table | None:
