@@ -10,6 +10,7 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import pickletools
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -54,86 +55,20 @@ class Opcode(NamedTuple):
     """Lines of an argument in text, each with a newline at its end."""
 
 
-# Source: the comments of CPython's Lib/pickletools.py, PEP 307, PEP 3154 and PEP 574.
-OPCODES: Final[dict[int, Opcode]] = {
-    ord(code): opcode
-    for code, opcode in {
-        # protocol 0
-        "(": Opcode("MARK"),
-        ".": Opcode("STOP"),
-        "0": Opcode("POP"),
-        "1": Opcode("POP_MARK"),
-        "2": Opcode("DUP"),
-        "F": Opcode("FLOAT", lines=1),
-        "I": Opcode("INT", lines=1),
-        "L": Opcode("LONG", lines=1),
-        "N": Opcode("NONE"),
-        "P": Opcode("PERSID", lines=1),
-        "R": Opcode("REDUCE"),
-        "S": Opcode("STRING", lines=1),
-        "V": Opcode("UNICODE", lines=1),
-        "a": Opcode("APPEND"),
-        "b": Opcode("BUILD"),
-        "c": Opcode("GLOBAL", lines=2),
-        "d": Opcode("DICT"),
-        "g": Opcode("GET", lines=1),
-        "i": Opcode("INST", lines=2),
-        "l": Opcode("LIST"),
-        "p": Opcode("PUT", lines=1),
-        "s": Opcode("SETITEM"),
-        "t": Opcode("TUPLE"),
-        # protocol 1
-        "G": Opcode("BINFLOAT", fixed=8),
-        "J": Opcode("BININT", fixed=4),
-        "K": Opcode("BININT1", fixed=1),
-        "M": Opcode("BININT2", fixed=2),
-        "Q": Opcode("BINPERSID"),
-        "T": Opcode("BINSTRING", prefix=4),
-        "U": Opcode("SHORT_BINSTRING", prefix=1),
-        "X": Opcode("BINUNICODE", prefix=4),
-        "]": Opcode("EMPTY_LIST"),
-        "e": Opcode("APPENDS"),
-        "h": Opcode("BINGET", fixed=1),
-        "j": Opcode("LONG_BINGET", fixed=4),
-        ")": Opcode("EMPTY_TUPLE"),
-        "o": Opcode("OBJ"),
-        "q": Opcode("BINPUT", fixed=1),
-        "r": Opcode("LONG_BINPUT", fixed=4),
-        "u": Opcode("SETITEMS"),
-        "}": Opcode("EMPTY_DICT"),
-        # protocol 2
-        "\x80": Opcode("PROTO", fixed=1),
-        "\x81": Opcode("NEWOBJ"),
-        "\x82": Opcode("EXT1", fixed=1),
-        "\x83": Opcode("EXT2", fixed=2),
-        "\x84": Opcode("EXT4", fixed=4),
-        "\x85": Opcode("TUPLE1"),
-        "\x86": Opcode("TUPLE2"),
-        "\x87": Opcode("TUPLE3"),
-        "\x88": Opcode("NEWTRUE"),
-        "\x89": Opcode("NEWFALSE"),
-        "\x8a": Opcode("LONG1", prefix=1),
-        "\x8b": Opcode("LONG4", prefix=4),
-        # protocol 3
-        "B": Opcode("BINBYTES", prefix=4),
-        "C": Opcode("SHORT_BINBYTES", prefix=1),
-        # protocol 4
-        "\x8c": Opcode("SHORT_BINUNICODE", prefix=1),
-        "\x8d": Opcode("BINUNICODE8", prefix=8),
-        "\x8e": Opcode("BINBYTES8", prefix=8),
-        "\x8f": Opcode("EMPTY_SET"),
-        "\x90": Opcode("ADDITEMS"),
-        "\x91": Opcode("FROZENSET"),
-        "\x92": Opcode("NEWOBJ_EX"),
-        "\x93": Opcode("STACK_GLOBAL"),
-        "\x94": Opcode("MEMOIZE"),
-        "\x95": Opcode("FRAME", fixed=8),
-        # protocol 5
-        "\x96": Opcode("BYTEARRAY8", prefix=8),
-        "\x97": Opcode("NEXT_BUFFER"),
-        "\x98": Opcode("READONLY_BUFFER"),
-    }.items()
+def _opcode(info: pickletools.OpcodeInfo) -> Opcode:
+    size = 0 if info.arg is None else info.arg.n
+    if size == pickletools.UP_TO_NEWLINE:
+        return Opcode(info.name, lines=2 if info.name in ("GLOBAL", "INST") else 1)
+    return Opcode(info.name, fixed=max(size, 0), prefix=_PREFIXES.get(size, 0))
+
+
+_PREFIXES: Final = {
+    pickletools.TAKEN_FROM_ARGUMENT1: 1,
+    pickletools.TAKEN_FROM_ARGUMENT4: 4,
+    pickletools.TAKEN_FROM_ARGUMENT4U: 4,
+    pickletools.TAKEN_FROM_ARGUMENT8U: 8,
 }
+OPCODES: Final = {ord(info.code): _opcode(info) for info in pickletools.opcodes if info.proto <= 5}
 
 PROTO: Final = 0x80
 FRAME: Final = 0x95
