@@ -13,8 +13,9 @@ from vstate.display.chats import ChatView
 from vstate.display.texts import bytes_changes, text_hunks
 from vstate.display.views import part_text, view_of
 from vstate.errors import StorageError, VStateError
-from vstate.repo.compare.details import Detail, common_prefix
+from vstate.repo.compare.details import Detail
 from vstate.repo.compare.diff import Change, Diff
+from vstate.values.alignment import common_ends
 from vstate.values.inert import Array, Instance, plain, preview
 from vstate.values.inspection import describe, size_text
 from vstate_cli import values
@@ -234,10 +235,10 @@ def _both_sides(old: object, new: object, width: int | None, nodes: int) -> tupl
     if isinstance(old, int) and isinstance(new, int):
         old, new = hex(old), hex(new)
     if isinstance(old, str) and isinstance(new, str):
-        start = common_prefix(old, new) - _SHARED_PREFIX
+        start = common_ends(old, new)[0] - _SHARED_PREFIX
         return (_from(old, start), _from(new, start)) if start > 0 else lines
     if isinstance(old, bytes | bytearray) and isinstance(new, bytes | bytearray):
-        start = common_prefix(bytes(old), bytes(new)) - _SHARED_BYTES
+        start = common_ends(bytes(old), bytes(new))[0] - _SHARED_BYTES
         return (_from(bytes(old), start), _from(bytes(new), start)) if start > 0 else lines
     return lines
 

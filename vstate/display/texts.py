@@ -143,7 +143,7 @@ def _short(text: str) -> tuple[Piece, ...]:
 
 def _by_word(old: str, new: str, aligner: Aligner) -> tuple[LineChange, LineChange]:
     """The old and the new line, with the words that changed."""
-    start, end = _common_ends(old, new)
+    start, end = common_ends(old, new)
     inside, other = old[start : len(old) - end], new[start : len(new) - end]
     a, b = [[inside]], [[other]]
     if max(len(inside), len(other)) <= _LONGEST_WORDS and aligner.left > 0:
@@ -178,22 +178,6 @@ def _by_word(old: str, new: str, aligner: Aligner) -> tuple[LineChange, LineChan
 def _joins(text: str, at: int) -> bool:
     """Whether a word goes on across this place."""
     return 0 < at < len(text) and bool(_WORD.fullmatch(text[at - 1 : at + 1]))
-
-
-def _common_ends(old: str, new: str) -> tuple[int, int]:
-    # By blocks: a comparison of each character of a long text would take as long as reading it.
-    shorter = min(len(old), len(new))
-    start, step = 0, 1 << max(shorter.bit_length(), 1)
-    while step := step >> 1:
-        if start + step <= shorter and old[start : start + step] == new[start : start + step]:
-            start += step
-    end, step = 0, 1 << max(shorter.bit_length(), 1)
-    while step := step >> 1:
-        if end + step <= shorter - start:
-            a, b = len(old) - end, len(new) - end
-            if old[a - step : a] == new[b - step : b]:
-                end += step
-    return start, end
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
@@ -231,7 +215,7 @@ def _line(sign: str, pieces: list[Piece], start: int) -> LineChange:
 def bytes_changes(old: bytes, new: bytes) -> list[BytesChange]:
     """The ranges of bytes in which the two differ, at most ten; the last goes up to the last difference."""
     if len(old) != len(new):
-        start, end = _bytes_ends(old, new)
+        start, end = common_ends(memoryview(old), memoryview(new))
         return [_bytes_change(old, new, start, len(old) - end, len(new) - end)]
     found: list[tuple[int, int]] = []
     for start, stop, _ in runs(memoryview(old), memoryview(new), 1):
@@ -240,27 +224,6 @@ def bytes_changes(old: bytes, new: bytes) -> list[BytesChange]:
         else:
             found.append((start, stop))
     return [_bytes_change(old, new, start, stop, stop) for start, stop in found]
-
-
-def _bytes_ends(old: bytes, new: bytes) -> tuple[int, int]:
-    shorter = min(len(old), len(new))
-    block = 4096
-    start = 0
-    while start + block <= shorter and old[start : start + block] == new[start : start + block]:
-        start += block
-    more, _ = common_ends(old[start : start + block], new[start : start + block])
-    start += more
-    end = 0
-    while end + block <= shorter - start and (
-        old[len(old) - end - block : len(old) - end] == new[len(new) - end - block : len(new) - end]
-    ):
-        end += block
-    room = min(block, shorter - start - end)
-    a, b = old[len(old) - end - room : len(old) - end], new[len(new) - end - room : len(new) - end]
-    same = 0
-    while same < room and a[room - 1 - same] == b[room - 1 - same]:
-        same += 1
-    return start, end + same
 
 
 def _bytes_change(old: bytes, new: bytes, start: int, old_stop: int, new_stop: int) -> BytesChange:

@@ -114,12 +114,16 @@ def _positions(items: Sequence[Hashable], others: Sequence[Hashable]) -> list[in
 def common_ends(old: Sequence[Hashable], new: Sequence[Hashable]) -> Pair:
     """The number of equal items at the beginning, and of others at the end."""
     shorter = min(len(old), len(new))
-    start = 0
-    while start < shorter and old[start] == new[start]:
-        start += 1
-    end = 0
-    while end < shorter - start and old[-1 - end] == new[-1 - end]:
-        end += 1
+    # By halves: a comparison of each character of a long text would take as long as reading it.
+    steps = [1 << power for power in reversed(range(shorter.bit_length()))]
+    start = end = 0
+    for step in steps:
+        if start + step <= shorter and old[start : start + step] == new[start : start + step]:
+            start += step
+    for step in steps:
+        a, b = len(old) - end, len(new) - end
+        if start + end + step <= shorter and old[a - step : a] == new[b - step : b]:
+            end += step
     return start, end
 
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from vstate.display.cells import cut_text
 from vstate.display.views import part_text
-from vstate.repo.compare.details import Detail, common_prefix
+from vstate.repo.compare.details import Detail
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import parts_of
+from vstate.values.alignment import common_ends
 from vstate.values.inert import Array, Global, Instance, preview
 from vstate.values.tables import is_table
 
@@ -128,7 +129,7 @@ def texts_apart(values: Sequence[object]) -> list[str]:
         value if isinstance(value, str) else preview(value, width=None, max_nodes=_COMPARED_NODES)
         for value in values
     ]
-    start = min((common_prefix(lines[0], line) for line in lines if line != lines[0]), default=0) - _SHARED
+    start = min((common_ends(lines[0], line)[0] for line in lines if line != lines[0]), default=0) - _SHARED
     return [
         text_of(value if start <= 0 else f"…{line[start:]}")
         for value, line in zip(values, lines, strict=True)

@@ -12,10 +12,11 @@ from vstate.arguments import check_limit
 from vstate.repo.compare.arrays import differences
 from vstate.repo.compare.matching import Matching, same_atom, size_of
 from vstate.repo.compare.tables import TableComparison
+from vstate.values.alignment import common_ends
 from vstate.values.inert import Array, Global, Instance, preview, printable
 from vstate.values.tables import Table, is_table, table_of
 
-__all__ = ["Detail", "common_prefix", "details", "step_of"]
+__all__ = ["Detail", "details", "step_of"]
 
 Kind = Literal["added", "removed", "modified"]
 
@@ -318,18 +319,6 @@ def _brief_pair(old: object, new: object) -> tuple[str, str]:
     before, after = _brief(old), _brief(new)
     if before != after or not isinstance(old, str | bytes) or not isinstance(new, str | bytes):
         return before, after
-    same = common_prefix(old, new)
+    same, _ = common_ends(old, new)
     start = max(same - 15, 0)
     return f"…{_brief(old[start : start + 200])}", f"…{_brief(new[start : start + 200])}"
-
-
-def common_prefix(old: str | bytes, new: str | bytes) -> int:
-    """The number of characters, or bytes, that both begin with."""
-    low, high = 0, min(len(old), len(new))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if old[low:middle] == new[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
