@@ -7,9 +7,9 @@ Global; or None for arguments that the class itself never writes, and then the c
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from vstate.values.arrays import Array, array_from_buffer, fill_array, scalar
 from vstate.values.budget import Budget, InertError
@@ -187,29 +187,24 @@ def _fill_uuid(instance: Instance, state: object) -> bool:
 # --- builtins and their neighbours
 
 
-@_shape("builtins.bytes")
-def _bytes(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case ():
-            return b""
-        case (bytes() | bytearray() | memoryview() as data,):
-            budget.take_bytes(memoryview(data).nbytes)
-            return bytes(data)
-    return None
+def _copied(kind: type[bytes | bytearray]) -> Shape:
+    def shape(args: tuple[object, ...], budget: Budget) -> object:
+        match args:
+            case ():
+                return kind()
+            case (bytes() | bytearray() | memoryview() as data,):
+                budget.take_bytes(memoryview(data).nbytes)
+                return kind(data)
+            case (str(), str()):
+                encoded = _encoded(args, budget)
+                return kind(encoded) if isinstance(encoded, bytes) else None
+        return None
+
+    return shape
 
 
-@_shape("builtins.bytearray")
-def _bytearray(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case ():
-            return bytearray()
-        case (bytes() | bytearray() | memoryview() as data,):
-            budget.take_bytes(memoryview(data).nbytes)
-            return bytearray(data)
-        case (str(), str()):
-            encoded = _encoded(args, budget)
-            return bytearray(encoded) if isinstance(encoded, bytes) else None
-    return None
+_shape("builtins.bytes")(_copied(bytes))
+_shape("builtins.bytearray")(_copied(bytearray))
 
 
 @_shape("_codecs.encode")
@@ -225,39 +220,23 @@ def _encoded(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-@_shape("builtins.set")
-def _set(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case ():
-            return set()
-        case (list() | tuple() as members,):
-            return _filled(members, budget)
-    return None
+def _collected(kind: type[set[object] | frozenset[object]]) -> Shape:
+    def shape(args: tuple[object, ...], budget: Budget) -> object:
+        match args:
+            case ():
+                return kind()
+            case (list() | tuple() as members,):
+                budget.take_bytes(_SET_BYTES)
+                made: set[object] = set()
+                budget.add(made, members)
+                return kind(made)
+        return None
+
+    return shape
 
 
-def _filled(members: Sequence[object], budget: Budget) -> set[object]:
-    budget.take_bytes(_SET_BYTES)
-    made: set[object] = set()
-    budget.add(made, members)
-    return made
-
-
-@_shape("builtins.frozenset")
-def _frozenset(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case ():
-            return frozenset()
-        case (list() | tuple() as members,):
-            return frozenset(_filled(members, budget))
-    return None
-
-
-@_shape("builtins.complex")
-def _complex(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (float(real), float(imaginary)):
-            return complex(real, imaginary)
-    return None
+_shape("builtins.set")(_collected(set))
+_shape("builtins.frozenset")(_collected(frozenset))
 
 
 @_shape("builtins.getattr")
@@ -329,7 +308,7 @@ def _exception(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-@_shape("vstate.values.fields.make")
+@_shape("vstate.values.fields.make", "pandas.core.indexes.base._new_Index")
 def _made(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(name=name), dict(fields)):
@@ -382,66 +361,49 @@ def _deque(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-# --- datetime: real values, whose constructors check the numbers
+# --- numbers and times: real values, whose constructors check the arguments
 
 
-@_shape("datetime.datetime")
-def _datetime(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (bytes(raw), *zones) if len(raw) == 10 and len(zones) <= 1:
-            zone = zones[0] if zones else None
-            known = zone if isinstance(zone, datetime.timezone) else None
-            try:
-                value = datetime.datetime(
-                    raw[0] << 8 | raw[1],
-                    raw[2] & 0x7F,
-                    raw[3],
-                    raw[4],
-                    raw[5],
-                    raw[6],
-                    raw[7] << 16 | raw[8] << 8 | raw[9],
-                    known,
-                    fold=raw[2] >> 7,
-                )
-            except ValueError:
-                return None
-            return value if zone is known else Instance("datetime.datetime", args=(value, zone))
-    return None
+def _real(kind: type, *signatures: tuple[type, ...]) -> Shape:
+    """The value itself, for arguments of these types."""
+
+    def shape(args: tuple[object, ...], budget: Budget) -> object:
+        if tuple(map(type, args)) not in signatures or any(len(a) > 100 for a in args if isinstance(a, str)):
+            return None
+        try:
+            return kind(*args)
+        except (ValueError, OverflowError):
+            return None
+
+    return shape
 
 
-@_shape("datetime.date")
-def _date(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (bytes(raw),) if len(raw) == 4:
-            try:
-                return datetime.date(raw[0] << 8 | raw[1], raw[2], raw[3])
-            except ValueError:
-                return None
-    return None
+_shape("builtins.complex")(_real(complex, (float, float)))
+_shape("datetime.timedelta")(_real(datetime.timedelta, (int, int, int)))
+_shape("datetime.timezone")(_real(datetime.timezone, (datetime.timedelta,), (datetime.timedelta, str)))
 
 
-@_shape("datetime.time")
-def _time(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (bytes(raw), *zones) if len(raw) == 6 and len(zones) <= 1:
-            zone = zones[0] if zones else None
-            known = zone if isinstance(zone, datetime.timezone) else None
-            try:
-                microseconds = raw[3] << 16 | raw[4] << 8 | raw[5]
-                value = datetime.time(raw[0] & 0x7F, raw[1], raw[2], microseconds, known, fold=raw[0] >> 7)
-            except ValueError:
-                return None
-            return value if zone is known else Instance("datetime.time", args=(value, zone))
-    return None
+def _moment(kind: Any) -> Shape:
+    def shape(args: tuple[object, ...], budget: Budget) -> object:
+        match args:
+            case (bytes(raw), *zones) if len(zones) <= 1:
+                zone = zones[0] if zones else None
+                known = zone if isinstance(zone, datetime.timezone) else None
+                try:
+                    made = kind(raw)  # as pickle calls it
+                    # This checks the numbers: the call took the bytes as they are.
+                    made = made.replace() if kind is datetime.date else made.replace(tzinfo=known)
+                except (ValueError, TypeError):
+                    return None
+                return made if zone is known else Instance(f"datetime.{kind.__name__}", args=(made, zone))
+        return None
+
+    return shape
 
 
-@_shape("datetime.timedelta")
-def _timedelta(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (int(days), int(seconds), int(microseconds)):
-            if abs(days) < 10**9 and 0 <= seconds < 86400 and 0 <= microseconds < 10**6:
-                return datetime.timedelta(days, seconds, microseconds)
-    return None
+_shape("datetime.date")(_moment(datetime.date))
+_shape("datetime.datetime")(_moment(datetime.datetime))
+_shape("datetime.time")(_moment(datetime.time))
 
 
 @_shape("zoneinfo.ZoneInfo._unpickle")
@@ -449,19 +411,6 @@ def _zone(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (str(key), _):
             return Instance("zoneinfo.ZoneInfo", args=(key,))
-    return None
-
-
-@_shape("datetime.timezone")
-def _timezone(args: tuple[object, ...], budget: Budget) -> object:
-    try:
-        match args:
-            case (datetime.timedelta() as offset,):
-                return datetime.timezone(offset)
-            case (datetime.timedelta() as offset, str(name)) if len(name) <= 100:
-                return datetime.timezone(offset, name)
-    except ValueError:
-        return None
     return None
 
 
@@ -473,14 +422,6 @@ def _bare_array(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(name=name), (0,), b"b"):
             return Array(name)
-    return None
-
-
-@_shape("pandas.core.indexes.base._new_Index")
-def _index(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global(name=name), dict(fields)):
-            return Instance(name, fields=_names(fields, budget))
     return None
 
 
