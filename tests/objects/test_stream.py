@@ -134,7 +134,7 @@ def test_an_end_close_to_that_of_a_block(blocks: int, chunk: int, into: int) -> 
         previous = split(before, split(before)[1])[1]
         link, chunks, _ = split(after, previous)
         full_link, full_chunks, _ = split(after)
-        assert (link, chunks, chunks.levels) == (full_link, full_chunks, full_chunks.levels)
+        assert (link, chunks, chunks.indexes) == (full_link, full_chunks, full_chunks.indexes)
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
         after = data[:end] + change + data[end + 1 :]
         link, chunks, _ = split(after, previous)
         full_link, full, _ = split(after)
-        assert (link, chunks, chunks.levels) == (full_link, full, full.levels)
+        assert (link, chunks, chunks.indexes) == (full_link, full, full.indexes)
         assert chunks.prints == split(after, full)[1].prints
         moved += full.ids[:number] != previous.ids[:number]
         once_more = split(data, chunks)
@@ -330,6 +330,14 @@ def test_a_long_stream_is_read_in_two_threads() -> None:
     wrong[half // chunk_size(len(data))] += 1
     with pytest.raises(ValueError, match="bytes, not"):
         join(stored.bodies, Chunks(chunks.ids, tuple(wrong)), batch=100_000)
+
+
+def test_a_length_that_a_forger_claims_takes_no_memory() -> None:
+    """Memory is taken for the chunks that came, not for the length in the index."""
+    stored = Stored()
+    oid = stored.split(b"short")[0].id
+    with pytest.raises(ValueError, match="has 5 bytes, not"):
+        join(stored.bodies, Chunks((oid,), (1 << 60,)))
 
 
 @pytest.mark.parametrize("together", [0, 8 * MIB, 64 * MIB])

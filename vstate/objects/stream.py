@@ -9,7 +9,6 @@ append to a stream of n bytes writes O(log n).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blake3 import blake3
 
+from vstate.forks import new_lock
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
-from vstate.objects.room import keep_freed_memory, room_for, take_pages
 from vstate.plural import counted
 from vstate.threads import in_two_threads
 
@@ -63,14 +62,6 @@ ReadMany = Callable[[Sequence[ObjectId]], Mapping[ObjectId, bytes]]
 ReadSized = Callable[[Mapping[ObjectId, int]], Mapping[ObjectId, bytes | memoryview]]
 
 
-class _Level(NamedTuple):
-    """The index nodes of one height: their ids, the bytes below each, and where its items end."""
-
-    ids: tuple[ObjectId, ...] = ()
-    lengths: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
-
-
 class Print(NamedTuple):
     """The hash of one block of a stream; how many chunks end before the block does, and where the last ends.
 
@@ -86,15 +77,13 @@ class Print(NamedTuple):
 class Chunks:
     """The chunks of one stream, in order: their ids, their lengths in bytes, and the ids of the index nodes.
 
-    `levels`, `prints` and `average` save time with the next version and may be empty. `levels` are the index
-    nodes by height, `prints` the hashes of blocks of `BLOCK_BYTES`, from the first on. `average` is the size
-    with which the stream was cut.
+    `prints` and `average` save time with the next version and may be empty. `prints` are the hashes of blocks
+    of `BLOCK_BYTES`, from the first on. `average` is the size with which the stream was cut.
     """
 
     ids: tuple[ObjectId, ...]
     lengths: tuple[int, ...]
     indexes: frozenset[ObjectId] = field(default=frozenset(), compare=False)
-    levels: tuple[_Level, ...] = field(default=(), compare=False, repr=False)
     prints: tuple[Print, ...] = field(default=(), compare=False, repr=False)
     average: int | None = field(default=None, compare=False, repr=False)
 
@@ -153,11 +142,10 @@ def split(
     # Only of bytes: another thread may write to any other buffer after it was hashed.
     if previous is not None and type(data) is bytes:
         prints += _prints(view, lengths, prints, average)
-    levels, nodes = _index(ids, lengths, previous)
+    root, nodes = _index(ids, lengths)
     objects = {oid: new for oid, new in (*objects.items(), *nodes.items()) if oid not in stored}
-    indexes = frozenset[ObjectId]().union(*(level.ids for level in levels))
-    chunks = Chunks(ids, lengths, indexes, levels, tuple(prints), average)
-    return Link(levels[-1].ids[0], length), chunks, objects
+    chunks = Chunks(ids, lengths, frozenset(nodes), tuple(prints), average)
+    return Link(root, length), chunks, objects
 
 
 def _unchanged(view: memoryview, previous: Chunks | None, average: int) -> list[Print]:
@@ -279,54 +267,35 @@ def _chunker(average: int) -> FastCDC:
     )
 
 
-def _index(
-    ids: tuple[ObjectId, ...], lengths: tuple[int, ...], previous: Chunks | None
-) -> tuple[tuple[_Level, ...], NewObjects]:
-    """The index over the chunks, by height, with the root last; and the new nodes."""
+def _index(ids: tuple[ObjectId, ...], lengths: tuple[int, ...]) -> tuple[ObjectId, NewObjects]:
+    """The index over the chunks: its root, and all its nodes."""
     nodes: NewObjects = {}
-    levels: list[_Level] = []
-    before = [] if previous is None else [previous.ids, *(level.ids for level in previous.levels)]
+    height = 0
     while len(ids) > 1:
-        height = len(levels) + 1
-        old = previous.levels[height - 1] if previous is not None and height < len(before) else _Level()
-        # A node over the same items is the same node, unless it ended because the stream did.
-        kept = bisect_right(old.ends[:-1], _common_start(ids, before[height - 1])) if old.ends else 0
-        own, sizes, ends = [*old.ids[:kept]], [*old.lengths[:kept]], [*old.ends[:kept]]
-        begin = ends[-1] if ends else 0
-        for end in _ends(ids, begin):
+        height += 1
+        above: list[ObjectId] = []
+        sizes: list[int] = []
+        begin = 0
+        for end in _ends(ids):
             body = encode([height, b"".join(ids[begin:end]), lengths[begin:end]])
             oid = ObjectId.of(INDEX, body)
             nodes[oid] = Object(INDEX, body)
-            own.append(oid)
+            above.append(oid)
             sizes.append(sum(lengths[begin:end]))
-            ends.append(end)
             begin = end
-        levels.append(_Level(tuple(own), tuple(sizes), tuple(ends)))
-        ids, lengths = levels[-1][:2]
-    return tuple(levels), nodes
+        ids, lengths = tuple(above), tuple(sizes)
+    return ids[0], nodes
 
 
-def _common_start(a: tuple[ObjectId, ...], b: tuple[ObjectId, ...]) -> int:
-    """The number of items that both sequences begin with."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _ends(ids: Sequence[ObjectId], begin: int) -> Iterator[int]:
-    """The ends of the nodes over these items; the first node begins at `begin`."""
-    for end in range(begin + 1, len(ids)):
+def _ends(ids: Sequence[ObjectId]) -> Iterator[int]:
+    """The ends of the nodes over these items."""
+    begin = 0
+    for end in range(1, len(ids)):
         # A node has two items or more, so each level is shorter than the one below.
         if (ids[end - 1][-1] % INDEX_FANOUT == 0 and end - begin > 1) or end - begin == INDEX_LIMIT:
             yield end
             begin = end
-    if begin < len(ids):
-        yield len(ids)
+    yield len(ids)
 
 
 def is_single(link: Link) -> bool:
@@ -389,9 +358,10 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
     A bytearray, because arrays that are loaded over it are writable.
     """
     average = chunk_size(chunks.length)
-    threads = _in_threads(average)
-    data = room_for(chunks.length) if threads else bytearray(chunks.length)
-    count = max(batch // average, 1)
+    # It grows with the chunks that came: the length of a forged value must not take memory by itself.
+    data = bytearray()
+    waiting: dict[int, list[bytes | memoryview]] = {}
+    lock = new_lock()
 
     def fill(part: tuple[int, list[tuple[ObjectId, int]]]) -> None:
         position, items = part
@@ -399,21 +369,29 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
         for oid, size in items:
             if len(bodies[oid]) != size:
                 raise ValueError(f"blob {oid} has {len(bodies[oid])} bytes, not {size}")
-        if threads:
-            take_pages(data, position, position + sum(size for _, size in items))
-        for oid, size in items:
-            data[position : position + size] = bodies[oid]
-            position += size
+        with lock:
+            waiting[position] = [bodies[oid] for oid, _ in items]
+            while len(data) in waiting:
+                for body in waiting.pop(len(data)):
+                    data.extend(body)
 
-    parts = _parts(chunks, count)
-    if threads:
-        # While one thread reads rows, the other one hashes and copies.
-        keep_freed_memory()
-        in_two_threads(fill, parts)
+    parts = _parts(chunks, max(batch // average, 1))
+    keep_freed_memory()
+    if _in_threads(average):
+        in_two_threads(fill, parts)  # while one thread reads rows, the other one hashes and copies
     else:
         for part in parts:
             fill(part)
     return data
+
+
+def keep_freed_memory() -> None:
+    """Let the process keep some freed memory, so that one batch of rows takes the memory of the last one.
+
+    Once a block was freed, glibc keeps up to twice the length of that block, and does not give it back to the
+    system, which would clear each page that it gives anew. The block is never written, so it costs nothing.
+    """
+    bytes(4 * MIB)
 
 
 def _parts(chunks: Chunks, count: int) -> Iterator[tuple[int, list[tuple[ObjectId, int]]]]:
