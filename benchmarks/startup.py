@@ -13,7 +13,7 @@ from benchmarks.harness import Row, Sides, Target, workload
 
 IMPORT = "import vstate"
 # The packages that `import vstate` may import. click and rich belong to the command.
-DEPENDENCIES = "msgpack, cloudpickle, blake3, pyfastcdc, zstandard, diskcache"
+DEPENDENCIES = "msgpack, cloudpickle, blake3, pyfastcdc, zstandard"
 PROCESSES = 5
 
 _TIMED = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"

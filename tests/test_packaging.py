@@ -16,7 +16,7 @@ from vstate.repo.rules import policies
 from vstate.values.merging import POLICIES
 
 TOP = Path(__file__).parent.parent
-HEAVY = {"click", "rich", "numpy", "pandas", "sqlite3", "diskcache", "vstate.testing"}
+HEAVY = {"click", "rich", "numpy", "pandas", "sqlite3", "vstate.testing"}
 
 
 def test_import_loads_nothing_heavy(run_python) -> None:

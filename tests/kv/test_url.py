@@ -124,7 +124,7 @@ def test_options_are_percent_decoded(tmp_path: Path) -> None:
     with open_store(f"cache:{tmp_path / 'store'}?directory={tmp_path}/a%26b%3F%25%20c&max_bytes=0") as store:
         assert isinstance(store, Cache)
         store.set("o/" + "ab" * 32, b"object")
-    assert (tmp_path / "a&b?% c" / "cache.db").exists()
+    assert (tmp_path / "a&b?% c" / "vstate.db").exists()
     with open_store(f"prefixed:{tmp_path / 'store'}?name=a%3Fb") as part:
         assert isinstance(part, Prefixed)
         assert part.name == "a?b"
@@ -391,7 +391,7 @@ print([name for name in ("vstate.kv.redis", "vstate.kv.postgres", "vstate.kv.s3"
 from vstate.kv import S3, Postgres, ReadOnly, Redis, Tiered
 print([store.__module__ for store in (S3, Postgres, Redis)])
 vstate.kv.Cache(vstate.kv.Memory())
-drivers = ("redis", "psycopg", "psycopg_pool", "obstore", "cryptography", "sqlite3", "diskcache", "pytest")
+drivers = ("redis", "psycopg", "psycopg_pool", "obstore", "cryptography", "sqlite3", "pytest")
 print([name for name in (*drivers, "asyncio") if name in sys.modules])
 print(hasattr(vstate.kv, "Nothing"))
 """

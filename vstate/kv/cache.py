@@ -1,7 +1,7 @@
 """Cache and Tiered: a store with copies of its objects nearby, and never a copy of a ref.
 
-`Copying` is the store in front. Its copies are in places: `Recent` is one in memory, and a `Helper` is one
-that may fail, a `Directory` or any store.
+`Copying` is the store in front. Its copies are in places: `Recent` is one in memory, and a `Helper` is a
+store that may fail.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from vstate.errors import InvalidInput, StoreFull, VStateError
-from vstate.forks import new_lock, renew_in_child
-from vstate.kv.base import KVStore, check_value, is_object
-from vstate.kv.disk.connections import Handle, usable_identity
+from vstate.forks import new_lock
+from vstate.kv.base import OBJECT_PREFIX, KVStore, check_value, is_object
+from vstate.kv.disk import Disk
 from vstate.kv.wrapper import StoreWrapper, check_kvstore
 
 T = TypeVar("T")
@@ -46,7 +46,6 @@ class Recent:
         self._lock = new_lock()
         self._values: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
-        renew_in_child(self, Recent._recount)
 
     def get(self, key: str) -> bytes | None:
         with self._lock:
@@ -62,22 +61,16 @@ class Recent:
         with self._lock:
             for key, value in objects.items():
                 self._evict(key)
-                size = ENTRY_BYTES + len(value)
-                if size <= self._max_bytes:
-                    value = bytes(value)  # a Revised would keep its text in memory too
-                    # No call between the two: an interruption would make the sum wrong for good.
-                    self._values[key] = value
-                    self._bytes += size
-                    while self._bytes > self._max_bytes:
-                        self._evict(next(iter(self._values)))
+                if ENTRY_BYTES + len(value) <= self._max_bytes:
+                    self._values[key] = bytes(value)  # a Revised would keep its text in memory too
+                    self._bytes += ENTRY_BYTES + len(value)
+                while self._bytes > self._max_bytes:
+                    self._evict(next(iter(self._values)))
 
     def delete_many(self, keys: Iterable[str]) -> None:
         with self._lock:
             for key in keys:
                 self._evict(key)
-
-    def values(self) -> Iterable[bytes]:
-        return self._values.values()
 
     def check(self) -> Iterator[str]:
         return iter(())
@@ -88,120 +81,30 @@ class Recent:
             self._bytes = 0
 
     def _evict(self, key: str) -> None:
-        value = self._values.get(key)
+        value = self._values.pop(key, None)
         if value is not None:
-            size = ENTRY_BYTES + len(value)
-            del self._values[key]
-            self._bytes -= size
-
-    def _recount(self) -> None:
-        """In a forked child: another thread may have been between the two."""
-        self._bytes = sum(ENTRY_BYTES + len(value) for value in self._values.values())
-
-
-class Directory:
-    """Copies in a directory, in a diskcache of `size` bytes. Any method may raise.
-
-    One thread at a time uses it. diskcache has a connection to SQLite for each thread, and opens another in a
-    forked child. A fork waits for the thread that is inside, as for those of Disk: it may hold a lock of
-    SQLite that all files share.
-    """
-
-    def __init__(self, path: str, size: int) -> None:
-        self.location = path
-        self._size = size
-        self._handle = Handle(os.path.join(path, "cache.db"))
-        self._is_clean = True  # no exception came out in the middle of a transaction
-
-    def get(self, key: str) -> bytes | None:
-        return self.get_many([key]).get(key)
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        return self._use(lambda cache: {key: value for key in keys if (value := cache.get(key)) is not None})
-
-    def set_many(self, objects: Mapping[str, bytes]) -> None:
-        # Exact bytes, since diskcache pickles values of a subclass.
-        self._change(lambda cache: [cache.set(key, bytes(value)) for key, value in objects.items()])
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        self._change(lambda cache: [cache.delete(key) for key in keys])
-
-    def forget(self, key: str) -> None:
-        """Nothing holds a copy of these copies."""
-
-    def check(self) -> Iterator[str]:
-        return iter(())
-
-    def close(self) -> None:
-        """Close this thread's connection. diskcache opens it again when it is needed."""
-        with self._handle.lock:
-            self._handle.close()
-
-    def _change(self, action: Callable[[Any], object]) -> None:
-        """Carry out all changes in one transaction: otherwise each would be a commit of its own."""
-
-        def change(cache: Any) -> None:
-            with cache.transact():
-                action(cache)
-
-        self._use(change)
-
-    def _use(self, action: Callable[[Any], T]) -> T:
-        with self._handle.lock:
-            if not self._is_clean:
-                # A transaction may still be open, or diskcache may believe that one is.
-                self._handle.close()
-            self._is_clean = False
-            if self._handle.connection is None:
-                usable_identity(self._handle.path)
-                self._handle.connection = _open_diskcache(self.location, self._size)
-                self._handle.identity = usable_identity(self._handle.path)
-            result = action(self._handle.connection)
-            self._is_clean = True
-            return result
-
-
-def _open_diskcache(directory: str, size: int) -> Any:
-    import diskcache  # late: slow to import
-
-    class BytesOnly(diskcache.Disk):  # type: ignore[misc]
-        """Reads no row that diskcache would unpickle: an edited one would run code (CVE-2025-69872)."""
-
-        def fetch(self, mode: Any, filename: Any, value: Any, read: Any) -> Any:
-            if mode not in (diskcache.core.MODE_RAW, diskcache.core.MODE_BINARY):
-                return None
-            found = super().fetch(mode, filename, value, read)
-            return found if isinstance(found, bytes) else None
-
-    # "least-recently-used" would write to the database at each read.
-    return diskcache.Cache(
-        directory,
-        timeout=DIRECTORY_TIMEOUT,
-        disk=BytesOnly,
-        size_limit=size,
-        eviction_policy="least-recently-stored",
-    )
+            self._bytes -= ENTRY_BYTES + len(value)
 
 
 class Helper:
     """A store of copies that raises nothing: while it fails it holds nothing, and takes nothing."""
 
-    def __init__(self, store: KVStore | Directory) -> None:
+    def __init__(self, store: KVStore | None) -> None:
         self._store = store
         self._stale: set[str] = set()  # deleted keys that the store may still hold
         self._rests_until = 0.0
 
     def get(self, key: str) -> bytes | None:
-        return None if key in self._stale else self._attempt(lambda: self._store.get(key), None)
+        return None if key in self._stale else self._attempt(lambda store: store.get(key), None)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         wanted = [key for key in keys if key not in self._stale]
-        return self._attempt(lambda: self._store.get_many(wanted), {})
+        return self._attempt(lambda store: store.get_many(wanted), {})
 
     def set_many(self, objects: Mapping[str, bytes]) -> None:
         # In this order: a key that is written again is not stale.
         if self._delete_stale():
-            self._attempt(lambda: self._store.set_many(objects), None)
+            self._attempt(lambda store: self._copy(store, objects), None)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         # Before the attempt, so that nobody reads them meanwhile, or after an interruption.
@@ -211,44 +114,85 @@ class Helper:
             self._stale.clear()
 
     def check(self) -> Iterator[str]:
+        store = self._opened()
         # Named in the sentence, because the store as a whole may be undamaged.
-        where = f"the hot store at {self._store.location}"
+        where = f"the hot store at {store.location}"
         try:
-            for find in self._store.check():
+            for find in store.check():
                 yield f"{where}: {find}"
         except VStateError as error:
             yield f"{where} could not be checked: {error}"
 
     def close(self) -> None:
         with suppress(Exception):  # the other stores are closed all the same
-            self._store.close()
+            if self._store is not None:
+                self._store.close()
+
+    def _opened(self) -> KVStore:
+        assert self._store is not None
+        return self._store
+
+    def _copy(self, store: KVStore, objects: Mapping[str, bytes]) -> None:
+        store.set_many(objects)
 
     def _delete_stale(self) -> bool:
         """Delete the stale keys; False if the store cannot do so now."""
         keys = list(self._stale)
-        if keys and not self._attempt(lambda: self._deleted(keys), False):
+
+        def delete(store: KVStore) -> bool:
+            store.delete_many(keys)
+            for key in keys:
+                store.forget(key)
+            return True
+
+        if keys and not self._attempt(delete, False):
             return False
         self._stale.difference_update(keys)
         return True
 
-    def _deleted(self, keys: Sequence[str]) -> bool:
-        self._store.delete_many(keys)
-        for key in keys:
-            self._store.forget(key)
-        return True
-
-    def _attempt(self, action: Callable[[], T], otherwise: T) -> T:
+    def _attempt(self, action: Callable[[KVStore], T], otherwise: T) -> T:
         began = time.monotonic()
         if began < self._rests_until:
             return otherwise
         try:
-            return action()
+            return action(self._opened())
         except StoreFull:
             return otherwise  # the store can still be read
         except Exception:  # any failure of a helper is a miss
             ended = time.monotonic()
             self._rests_until = ended + min(LONGEST_REST, REST * (ended - began))
             return otherwise
+
+
+class Directory(Helper):
+    """A Disk for copies alone, in a file of `size` bytes at most. It is opened when it is first needed."""
+
+    def __init__(self, path: str, size: int) -> None:
+        super().__init__(None)
+        self._path = path
+        self._size = size
+        self._lock = new_lock()
+
+    def check(self) -> Iterator[str]:
+        """Nothing: all of it may be lost."""
+        return iter(())
+
+    def _opened(self) -> KVStore:
+        with self._lock:
+            if self._store is None:
+                self._store = Disk(
+                    self._path, size_limit=self._size, durability="process", timeout=DIRECTORY_TIMEOUT
+                )
+            return self._store
+
+    def _copy(self, store: KVStore, objects: Mapping[str, bytes]) -> None:
+        try:
+            store.set_many(objects)
+        except StoreFull:
+            # Ids are hashes, so any first digit is that of a sixteenth of the copies.
+            digit = f"{os.urandom(1)[0] % 16:x}"
+            store.delete_many(list(store.keys(OBJECT_PREFIX + digit)))
+            store.set_many(objects)
 
 
 class Copying(StoreWrapper):
@@ -382,9 +326,10 @@ class Cache(Copying):
     Refs are never copied: a copy would be a stale head as soon as a second process commits.
 
     - `max_bytes` bounds the copies in memory. The least recently used goes first.
-    - `directory` adds a second tier on disk, for a store that is far away, of `directory_bytes` at most.
-      Several processes may share it. If the tier fails or is damaged, its objects count as not cached.
-      Deleting the directory while nobody uses it is fine.
+    - `directory` adds a second tier, a Disk there, for a store that is far away. It has `directory_bytes` at
+      most: when it is full, a sixteenth of its copies goes, whichever. Several processes may share it. If the
+      tier fails or is damaged, its objects count as not cached. Deleting the directory while nobody uses it
+      is fine.
     """
 
     def __init__(
@@ -399,7 +344,7 @@ class Cache(Copying):
         path = None if directory is None else os.path.abspath(os.path.expanduser(directory))
         self._options = max_bytes, path, directory_bytes
         self._memory = Recent(max_bytes)
-        self._tier = None if path is None else Helper(Directory(path, directory_bytes))
+        self._tier = None if path is None else Directory(path, directory_bytes)
         super().__init__(store, [self._memory] if self._tier is None else [self._memory, self._tier])
 
     def __reduce__(self) -> tuple[object, ...]:
