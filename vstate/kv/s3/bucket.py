@@ -1,4 +1,8 @@
-"""Bucket: objects by name in S3, Google Cloud Storage or Azure. It knows nothing of keys and values."""
+"""Bucket: objects by name in S3, Google Cloud Storage or Azure. It knows nothing of keys and values.
+
+obstore's messages hold URLs and whole answers of a server, and may hold secrets. Only codes and numbers leave
+this module.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,16 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeVar
 
-from vstate.backoff import Backoff
-from vstate.errors import InvalidInput
+from vstate.backoff import Timeout
+from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.kv.s3.address import Address
 from vstate.kv.s3.driver import abandon, load_obstore
-from vstate.kv.s3.failures import Failure, failure_of, meaning
 from vstate.kv.s3.names import LONGEST_NAME
+from vstate.kv.servers import Attempts, Failed, Failure
 
 T = TypeVar("T")
 
@@ -24,9 +28,38 @@ AT_ONCE = 32
 
 PAGE = 1000  # names in an answer of S3's listing, which takes no more
 
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 2.0
 _BULK = 1000
+
+_STATUS = re.compile(r"status(?: code)?: (\d{3})\b")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_TRANSPORT = re.compile(r"kind: (Connect|Timeout|Request|Interrupted|Decode|Body)\b")
+_METADATA = re.compile(r"//169\.254\.|//\[fd00:ec2|//metadata\b")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_FULL = re.compile("Quota|StorageFull|InsufficientStorage|storage_?cap", re.IGNORECASE)
+"""Each service has its own code for a full bucket or account."""
+_LATER = ("429", "503")
+"""A quota of requests, not of room."""
+
+_MEANINGS: Final[dict[str, tuple[type[VStateError], str]]] = {
+    "no bucket": (StoreUnavailable, "there is no bucket at {url}: create it, or correct the URL"),
+    "denied": (
+        StoreUnavailable,
+        "{url} does not allow this with these credentials{why}; give others, in the options or in the "
+        "environment, or allow them to read, write, list and delete there",
+    ),
+    "full": (StoreFull, "{url} has no room{why}; delete what is not needed, or raise the quota"),
+    "unsupported": (
+        InvalidInput,
+        "the service of {url} lacks a feature that a store needs{why}; use one with conditional writes, such "
+        "as AWS S3, Google Cloud Storage, Azure, MinIO or SeaweedFS",
+    ),
+    "passing": (
+        StoreUnavailable,
+        "{url} could not be reached, or did not answer in time{why}; see that the URL and the endpoint are "
+        "right and the service runs, and retry",
+    ),
+}
+_OTHER: Final = (StoreUnavailable, "{url} failed{why}; retry later")
 
 Mark = Mapping[str, str]
 """The id of one version of an object: its ETag, or its generation, depending on the service."""
@@ -45,20 +78,6 @@ class Listed(NamedTuple):
 
     name: str
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """The outcome of a conditional write.
-
-    "done"; "refused": the condition did not hold; "failed": not done, and worth another try; or "unknown":
-    the answer was lost, so the write may have been done, or may be done yet.
-    """
-
-    outcome: Literal["done", "refused", "failed", "unknown"]
-    mark: Mark | None = None
-    reason: str = ""
-    lost_at: float | None = None
 
 
 class Bucket:
@@ -98,7 +117,7 @@ class Bucket:
 
         stored = self._repeat(request)
         if stored is not None and not stored.mark:
-            self._raise(Failure("unsupported", "no ETag"))
+            raise self._error("unsupported", "no ETag")
         return stored
 
     def size(self, name: str) -> int | None:
@@ -116,34 +135,34 @@ class Bucket:
         path = self.check_name(name)
         mark = self._repeat(lambda: _mark(self._open().put(path, data)), writing=True)
         if mark is None:
-            self._raise(Failure("missing", no_bucket=True))
+            raise self._error("no bucket")
         return mark
 
-    def write_if(self, name: str, data: bytes, mark: Mark | None) -> Attempt:
-        """Write the object once, if it still has this mark, or with None, if there is none."""
+    def write_if(self, name: str, data: bytes, mark: Mark | None) -> Mark | None:
+        """Write the object once, if it still has this mark, or with None, if there is none. Return its new
+        mark, or None if the condition did not hold. Failed if another attempt may succeed; if it was `sent`,
+        this one may have been carried out, or may be yet.
+        """
         path, began = self.check_name(name), time.monotonic()
         try:
-            answer = self._open().put(path, data, mode="create" if mark is None else dict(mark))
-            return Attempt("done", _mark(answer))
+            return _mark(self._open().put(path, data, mode="create" if mark is None else dict(mark)))
         except BaseException as error:
-            failure = self._failure(error)
-        if failure.kind == "refused" or failure.no_object:
-            return Attempt("refused")
-        if not failure.passing:
-            self._raise(failure, sent=failure.sent)
-        return Attempt(
-            "unknown" if failure.sent else "failed", reason=failure.words, lost_at=failure.lost_at(began)
-        )
+            kind, failure = self._failure(error, began, writing=True)
+        if kind in ("refused", "no object"):
+            return None
+        if failure.passing:
+            raise Failed(failure) from None
+        raise failure.error from None
 
     def write_until_known(self, name: str, data: bytes, mark: Mark) -> bool:
         """Repeat the conditional write until its outcome is known: whether it was done, once or twice."""
-        backoff = self._backoff()
+        attempts = self._attempts()
         while True:
-            attempt = self.write_if(name, data, mark)
-            if attempt.outcome in ("done", "refused"):
-                return attempt.outcome == "done"
-            if not backoff.pause(lost_at=attempt.lost_at):
-                self._raise(Failure("passing", attempt.reason))
+            try:
+                return self.write_if(name, data, mark) is not None
+            except Failed as failed:
+                failure = failed.failure
+            attempts.pause(replace(failure, sent=False))
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove the objects. They may be absent."""
@@ -164,7 +183,7 @@ class Bucket:
 
         If the address is `ordered`, the objects of one directory come in the order of their names.
         """
-        backoff, stream, begun = self._backoff(), None, False
+        attempts, stream = self._attempts(), None
         while True:
             began = time.monotonic()
             try:
@@ -172,47 +191,51 @@ class Bucket:
                     stream = iter(self._open().list(directory, offset=after, chunk_size=PAGE))
                 found = next(stream, None)
             except BaseException as error:
-                failure, stream = self._failure(error), None
-                # Without an order there is no place to go on from.
-                resumable = self.address.ordered or not begun
-                if not (resumable and failure.passing and backoff.pause(lost_at=failure.lost_at(began))):
-                    self._raise(failure)
+                (_, failure), stream = self._failure(error, began), None
+            else:
+                if found is None:
+                    return
+                attempts.got_on()
+                if page := [Listed(meta["path"], meta["size"]) for meta in found]:
+                    after = page[-1].name
+                    yield page
                 continue
-            if found is None:
-                return
-            backoff = self._backoff()
-            if page := [Listed(meta["path"], meta["size"]) for meta in found]:
-                begun, after = True, page[-1].name
-                yield page
+            if after is not None and not self.address.ordered:
+                # Without an order there is no place to go on from.
+                failure = replace(failure, passing=False)
+            attempts.pause(failure)
 
-    def _backoff(self) -> Backoff:
-        # Half of the time, because the last try may take the other half.
-        to_reach = self.address.to_reach
-        return Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=self.timeout / 2, to_reach=to_reach)
+    def _attempts(self) -> Attempts:
+        # Half of the time, because the last attempt may take the other half.
+        return Attempts(Timeout(self.timeout / 2, self.address.to_reach))
 
     def _repeat(self, request: Callable[[], T], *, writing: bool = False) -> T | None:
         """Send the request until it succeeds or cannot succeed. Return None if there is no such object."""
-        backoff, sent = self._backoff(), False
+        attempts = self._attempts()
         while True:
             began = time.monotonic()
             try:
                 answer = request()
             except BaseException as error:
-                failure = self._failure(error)
+                kind, failure = self._failure(error, began, writing=writing)
             else:
                 self._exists = True
                 return answer
-            sent = sent or (writing and failure.sent)
-            if failure.no_object:
+            if kind == "no object":
                 return None
-            if not (failure.passing and backoff.pause(lost_at=failure.lost_at(began))):
-                self._raise(failure, sent=sent)
+            attempts.pause(failure)
 
-    def _failure(self, error: BaseException) -> Failure:
-        return failure_of(error, self._driver.exceptions)
+    # Failures
 
-    def _raise(self, failure: Failure, *, sent: bool = False) -> NoReturn:
-        raise meaning(failure, self.url, sent=sent) from None  # the error of obstore may hold secrets
+    def _failure(self, error: BaseException, began: float, *, writing: bool = False) -> tuple[str, Failure]:
+        """The kind of a failed request, and what it means. Raises an error that is not obstore's."""
+        kind, words, sent = _kind_of(error, self._driver.exceptions)
+        lost_at = {"no connection": began, "connection lost": time.monotonic()}.get(words)
+        return kind, Failure(self._error(kind, words), kind == "passing", sent and writing, lost_at)
+
+    def _error(self, kind: str, words: str = "") -> VStateError:
+        error, text = _MEANINGS.get(kind, _OTHER)
+        return error(text.format(url=self.url, why=f" ({words})" if words else ""))
 
     # Many requests at a time
 
@@ -322,3 +345,42 @@ class Bucket:
 
 def _mark(answer: Mapping[str, Any]) -> Mark:
     return {name: answer[name] for name in ("e_tag", "version") if answer[name] is not None}
+
+
+def _kind_of(error: BaseException, known: Any) -> tuple[str, str, bool]:
+    """The kind of an error of obstore, which is one of `known`; words without secrets; and whether the
+    service may have carried out the request. Any other error is raised.
+    """
+    panic = type(error).__name__ == "PanicException"
+    if not isinstance(error, known.BaseError | FileNotFoundError) and not panic:
+        raise error
+    text = str(error)
+    status, code, transport = (
+        found[1] if (found := pattern.search(text)) else "" for pattern in (_STATUS, _CODE, _TRANSPORT)
+    )
+    words = " ".join(filter(None, (status, code)))
+    if code in _NO_BUCKET or "bucket does not exist" in text:
+        return "no bucket", words, False
+    if isinstance(error, FileNotFoundError):
+        return "no object", words, False
+    if (_FULL.search(code) and status not in _LATER) or status == "507":
+        return "full", words, False
+    if isinstance(error, known.PreconditionError | known.AlreadyExistsError):
+        return "refused", words, False
+    denied = isinstance(error, known.PermissionDeniedError | known.UnauthenticatedError)
+    if denied or status in ("401", "403"):
+        return "denied", words, False
+    if status == "501" or isinstance(error, known.NotSupportedError) or "MissingEtag" in text:
+        return "unsupported", words or "no ETag", True
+    if status:
+        passing = status[0] == "5" or status in ("408", "409", "425", "429")
+        return "passing" if passing else "other", words, status[0] == "5" or status == "408"
+    if transport == "Connect" or "ConnectError(" in text or "BadScheme" in text:
+        if _METADATA.search(text):
+            return "denied", "no credentials found", False
+        return "passing", "no connection", False
+    if transport == "Timeout":
+        return "passing", "no answer", True
+    if transport:
+        return "passing", "connection lost", True
+    return "other", "obstore failed", True

@@ -7,20 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-from vstate.backoff import Backoff
+from vstate.backoff import Timeout
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable, VStateError
 from vstate.forks import new_lock
 from vstate.kv.base import KVStore, check_key, check_value, is_object
-from vstate.kv.s3.bucket import AT_ONCE, PAGE, Attempt, Bucket, Mark, Stored
-from vstate.kv.s3.marks import Marks
+from vstate.kv.s3.bucket import AT_ONCE, PAGE, Bucket, Mark, Stored
 from vstate.kv.s3.names import beginning_of, just_before, key_of, name_of
-from vstate.kv.s3.values import frame, frame_of_swap, is_value, value_of
+from vstate.kv.s3.values import Marks, frame, frame_of_swap, is_value, value_of
+from vstate.kv.servers import Attempts, Failed, Failure
 
 _LOCKS = 64
-_FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 1.0
 _POLL_SECONDS = 1.0
 _ITEMS_BYTES = 16 * 1024 * 1024
 _LIST_FROM = 256  # keys, from which on `present` lists
@@ -195,43 +193,36 @@ class S3(KVStore):
             there, mark = self._look(key, expected)
             if not there:
                 return False
-        backoff, unsure = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=self._bucket.timeout), ""
+        attempts = Attempts(Timeout(self._bucket.timeout, self._bucket.timeout))
+        refused = StoreUnavailable(
+            f"{self.location} refused to write {key!r} for {self._bucket.timeout:g} s, since others were "
+            "writing; nothing was written: retry later"
+        )
         while True:
-            tried = mark
+            tried, failure = mark, Failure(refused, passing=True)
             try:
-                attempt = self._bucket.write_if(name, wanted, mark)
-                if attempt.outcome == "done":
-                    self._marks.note(key, new, attempt.mark)
+                made = self._bucket.write_if(name, wanted, mark)
+                if made is not None:
+                    self._marks.note(key, new, made)
                     return True
-                if attempt.outcome == "unknown":
-                    unsure = attempt.reason
+            except Failed as failed:
+                failure = failed.failure
+                attempts.unsure = attempts.unsure or failure.sent
+            except StorageError as error:
+                raise attempts.verdict(error) from None
+            try:
                 value, stored = self._read(key)
             except StorageError as error:
-                if unsure:
-                    self._raise_unknown(unsure)
-                raise error from None
+                raise attempts.verdict(error) from None
             mark = stored.mark if stored else None
             if stored is not None and stored.data == wanted:
                 return True
-            if unsure and mark != tried:
+            if attempts.unsure and mark != tried:
                 # The write was done and then overwritten, or it lost the race.
-                self._raise_unknown(unsure)
+                raise attempts.verdict(failure.error)
             if value != expected:
                 return False
-            if not backoff.pause():
-                if unsure:
-                    self._raise_unknown(unsure)
-                raise StoreUnavailable(
-                    f"{self.location} would not write {key!r} for {self._bucket.timeout:g} s "
-                    f"({attempt.reason or 'others were writing'}); nothing was written: retry later"
-                )
-
-    def _raise_unknown(self, reason: str) -> NoReturn:
-        raise StoreUnavailable(
-            f"{self.location} failed during a swap ({reason}), which may or may not have happened: read the "
-            "key again before you retry",
-            outcome_unknown=True,
-        ) from None
+            attempts.pause(failure)
 
     def _pending_probe(self) -> Sequence[Callable[[], None]]:
         """The call to make before the first swap, or beside the writes before it. Empty from then on."""
@@ -254,15 +245,17 @@ class S3(KVStore):
         write, found = self._bucket.write_if, []
         try:
             first = write(names[0], b"first", None)
-            if write(names[0], b"again", None).outcome == "done":
+            if write(names[0], b"again", None) is not None:
                 found.append("an object was overwritten by a write that creates only absent objects")
-            if write(names[0], b"wrong", _WRONG).outcome == "done":
+            if write(names[0], b"wrong", _WRONG) is not None:
                 found.append("an object was overwritten on a condition that did not hold")
-            elif first.mark and write(names[0], b"second", first.mark).outcome == "refused":
+            elif first and write(names[0], b"second", first) is None:
                 found.append("an object was not overwritten on a condition that did hold")
-            attempts = self._bucket.together([partial(write, names[1], b"one", None)] * 4)
-            if [attempt.outcome for attempt in attempts].count("done") > 1:
+            made = self._bucket.together([partial(write, names[1], b"one", None)] * 4)
+            if sum(mark is not None for mark in made) > 1:
                 found.append("several of the writers that created one object at a time succeeded")
+        except Failed as failed:
+            raise failed.failure.error from None
         finally:
             self._bucket.remove(names)
         return found
@@ -331,14 +324,14 @@ class S3(KVStore):
             swapped = self.compare_and_swap(key, expected, new)
         finally:
             # Nothing is still being written when this returns, also after a swap that failed.
-            outcomes = [future.exception() or future.result().outcome for future in creating]
+            made = [future.exception() is None and future.result() is not None for future in creating]
         if swapped:
-            late = [row for row, outcome in zip(names, outcomes, strict=True) if outcome != "done"]
+            late = [row for row, was_made in zip(names, made, strict=True) if not was_made]
             calls = [partial(self._write, row, rows[row]) for row in late]
             self._after_swap(True, lambda: self._bucket.together(calls))
         return swapped
 
-    def _create(self, key: str, value: bytes) -> Attempt:
+    def _create(self, key: str, value: bytes) -> Mark | None:
         return self._bucket.write_if(self._name(key), frame(key, value), None)
 
     def _after_swap(self, swapped: bool, action: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""The form in which a bucket stores values.
+"""The form in which a bucket stores values, and the values that a handle saw last.
 
 - An object of 8 bytes or more is stored as `v` and the object: the same bytes, from every writer.
 - Any other value is stored as `s`, 8 random bytes, and the value. By these bytes a writer whose answer was
@@ -11,13 +11,19 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 
+from vstate.forks import new_lock
 from vstate.kv.base import is_object
+from vstate.kv.s3.bucket import Mark
 
 NONCE_BYTES = 8
 
 _VALUE = b"v"
 _MARKED = b"s"
+
+_KEYS = 1024
+_VALUE_BYTES = 4096
 
 
 def frame(key: str, value: bytes) -> bytes:
@@ -45,3 +51,31 @@ def value_of(stored: bytes) -> bytes | None:
     if stored.startswith(_MARKED):
         return stored[1 + NONCE_BYTES :]
     raise ValueError("no value of vstate")
+
+
+class Marks:
+    """The value and mark of each key, as this handle saw them last, so that a swap need not read first.
+
+    It keeps the last 1,024 keys, without large values, and without objects: nobody swaps those.
+    """
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._keys: OrderedDict[str, tuple[bytes | None, Mark]] = OrderedDict()
+
+    def note(self, key: str, value: bytes | None, mark: Mark | None) -> None:
+        """Keep the value of the key, None if a swap deleted it; without a mark, forget the key."""
+        if is_object(key):
+            return
+        with self._lock:
+            self._keys.pop(key, None)
+            if mark and len(value or b"") <= _VALUE_BYTES:
+                self._keys[key] = value, mark
+                if len(self._keys) > _KEYS:
+                    self._keys.popitem(last=False)
+
+    def mark_of(self, key: str, value: bytes | None) -> Mark | None:
+        """The mark of the key, if it had this value when it was last seen."""
+        with self._lock:
+            known = self._keys.get(key)
+        return known[1] if known is not None and known[0] == value else None
