@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.plural import counted
@@ -82,24 +82,11 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
             table, sum(1 for each in table.columns if each.read and not _is_numbered_array(table, each))
         )
         yield from (_column_part(table, *found, prints) for found in _columns(table))
-    elif isinstance(value, dict):
-        yield from _entries(value, prints)
-    elif isinstance(value, list | tuple):
-        yield from _items("items", value)
-    elif isinstance(value, set | frozenset):
-        yield from _members(value, prints)
     elif isinstance(value, Array) and value.layout is not None:
         yield from _elements(value)
-    elif isinstance(value, Instance):
-        yield from [_only_argument(value)] if _is_wrapper(value) else _items("args", value.args)
-        yield from _named("kwargs", value.kwargs)
-        yield from _named("fields", value.fields)
-        yield from _items("items", value.items or [])
-        yield from _entries(value.entries or {}, prints)
-        if value.state is not None:
-            yield Part("state", "", ".state", value.state)
-    elif isinstance(value, Global):
-        yield from _named("fields", value.fields)
+    else:
+        for group in _groups(value):
+            yield from group.parts(prints)
 
 
 def sequence_of(value: object, group: str) -> Sequence[object]:
@@ -127,48 +114,83 @@ def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
         return next((part._replace(value=element) for element in found_elements), None)
     if part.group == "fields" and place == "data" and isinstance(value, Array) and value.raw is not None:
         return part._replace(value=value.part(0, value.count))  # the field has only the first elements
-    if part.group == "members":
-        assert isinstance(value, set | frozenset)
-        return next((part._replace(value=member) for member in value if prints.place(member) == place), None)
-    if part.group == "state":
-        assert isinstance(value, Instance)
-        return None if value.state is None else part._replace(value=value.state)
-    named = value if isinstance(value, dict) else getattr(value, part.group) or {}
-    if isinstance(place, str):
-        return part._replace(value=named[place]) if place in named else None
-    return next(
-        (part._replace(value=item) for key, item in named.items() if prints.place(key) == place), None
-    )
+    found_group = next((group for group in _groups(value) if group.name == part.group), None)
+    return None if found_group is None else found_group.like(part, prints)
 
 
-def _is_wrapper(instance: Instance) -> bool:
-    # As in `details`: `Decimal('1')` has only its argument, which needs no step.
-    return len(instance.args) == 1 and not instance.fields
+class _Group(NamedTuple):
+    """The parts of one kind in a value: a sequence, a dict, a set, or a state.
+
+    `prefix` begins the steps of a sequence. None for the one item that needs no step.
+    """
+
+    name: str
+    inside: Any
+    prefix: str | None = ""
+
+    def parts(self, prints: Fingerprints) -> Iterator[Part]:
+        """All parts."""
+        name, inside = self.name, self.inside
+        if name in SEQUENCES:
+            for index, item in enumerate(inside):
+                yield Part(name, index, "" if self.prefix is None else f"{self.prefix}[{index}]", item)
+        elif name == "state":
+            yield Part(name, "", ".state", inside)
+        else:
+            is_dict = isinstance(inside, dict)
+            steps = _steps(dict.fromkeys(inside) if is_dict else inside)
+            for key, step in zip(inside, steps, strict=True):
+                yield Part(name, prints.place(key), step, inside[key] if is_dict else key)
+
+    def starting(self, rest: str, prints: Fingerprints) -> Iterator[Part]:
+        """The parts whose step `rest` begins with, without a look at all keys where that can be."""
+        name, inside = self.name, self.inside
+        if name == "state" or self.prefix is None:
+            yield from (part for part in self.parts(prints) if rest.startswith(part.step))
+        elif name in SEQUENCES:
+            match = _INDEX.match(rest, len(self.prefix)) if rest.startswith(self.prefix) else None
+            if match is not None and (index := int(match[1])) < len(inside):
+                yield Part(name, index, f"{self.prefix}[{index}]", inside[index])
+        elif isinstance(inside, dict) and (plain := _plain_name(inside, rest)) is not None:
+            key, step = plain
+            yield Part(name, key, step, inside[key])
+        elif rest.startswith("{" if name == "members" else "["):
+            yield from _one_of(rest, self.parts(prints))
+
+    def like(self, part: Part, prints: Fingerprints) -> Part | None:
+        """The part in the place of another value's `part`; not for SEQUENCES."""
+        inside = self.inside
+        if self.name == "state":
+            return part._replace(value=inside)
+        if not isinstance(inside, dict):
+            same = (member for member in inside if prints.place(member) == part.place)
+        elif isinstance(part.place, str):
+            same = (inside[key] for key in (part.place,) if key in inside)
+        else:
+            same = (item for key, item in inside.items() if prints.place(key) == part.place)
+        return next((part._replace(value=value) for value in same), None)
 
 
-def _only_argument(instance: Instance) -> Part:
-    return Part("args", 0, "", instance.args[0])
-
-
-def _items(group: str, items: Sequence[object]) -> Iterator[Part]:
-    prefix = ".args" if group == "args" else ""
-    for index, item in enumerate(items):
-        yield Part(group, index, f"{prefix}[{index}]", item)
-
-
-def _named(group: str, named: Mapping[str, object]) -> Iterator[Part]:
-    for (name, value), step in zip(named.items(), _steps(dict.fromkeys(named)), strict=True):
-        yield Part(group, name, step, value)
-
-
-def _entries(entries: Mapping[object, object], prints: Fingerprints) -> Iterator[Part]:
-    for (key, value), step in zip(entries.items(), _steps(dict.fromkeys(entries)), strict=True):
-        yield Part("entries", prints.place(key), step, value)
-
-
-def _members(members: set[object] | frozenset[object], prints: Fingerprints) -> Iterator[Part]:
-    for member, step in zip(members, _steps(members), strict=True):
-        yield Part("members", prints.place(member), step, member)
+def _groups(value: object) -> Iterator[_Group]:
+    """The groups of the parts of a value, in the order of `details`; none for a table, or an element."""
+    if isinstance(value, dict):
+        yield _Group("entries", value)
+    elif isinstance(value, list | tuple):
+        yield _Group("items", value)
+    elif isinstance(value, set | frozenset):
+        yield _Group("members", value)
+    elif isinstance(value, Instance):
+        # As in `details`: `Decimal('1')` has only its argument, which needs no step.
+        is_wrapper = len(value.args) == 1 and not value.fields
+        yield _Group("args", value.args, None if is_wrapper else ".args")
+        yield _Group("kwargs", value.kwargs)
+        yield _Group("fields", value.fields)
+        yield _Group("items", value.items or ())
+        yield _Group("entries", value.entries or {})
+        if value.state is not None:
+            yield _Group("state", value.state)
+    elif isinstance(value, Global):
+        yield _Group("fields", value.fields)
 
 
 def _columns(table: Table) -> Iterator[tuple[object, str, Column]]:
@@ -301,48 +323,15 @@ def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part
     if table is not None:
         yield from _named_column(table, rest, prints)
         yield from _row(table, rest, prints)
-    elif isinstance(value, dict):
-        yield from _keyed(value, rest, prints)
-    elif isinstance(value, list | tuple):
-        yield from _indexed("items", value, rest)
-    elif isinstance(value, set | frozenset):
-        yield from _one_of(rest, (part for part in _members(value, prints) if rest.startswith(part.step)))
-    elif isinstance(value, Instance):
+    else:
         if isinstance(value, Array):
             yield from _element(value, rest)
             yield from _array_rows(value, rest)
             if value.raw is not None and rest.startswith(".data"):
                 yield Part("fields", "data", ".data", value.part(0, value.count))
                 return
-        if _is_wrapper(value):
-            yield _only_argument(value)
-        else:
-            yield from _indexed("args", value.args, rest)
-        yield from _by_name("kwargs", value.kwargs, rest)
-        yield from _by_name("fields", value.fields, rest)
-        yield from _indexed("items", value.items or [], rest)
-        yield from _keyed(value.entries or {}, rest, prints)
-        if value.state is not None and rest.startswith(".state"):
-            yield Part("state", "", ".state", value.state)
-    elif isinstance(value, Global):
-        yield from _by_name("fields", value.fields, rest)
-
-
-def _indexed(group: str, items: Sequence[object], rest: str) -> Iterator[Part]:
-    prefix = ".args" if group == "args" else ""
-    match = _INDEX.match(rest, len(prefix)) if rest.startswith(prefix) else None
-    if match is not None and int(match[1]) < len(items):
-        index = int(match[1])
-        yield Part(group, index, f"{prefix}[{index}]", items[index])
-
-
-def _by_name(group: str, named: Mapping[str, object], rest: str) -> Iterator[Part]:
-    plain = _plain_name(named, rest)
-    if plain is not None:
-        name, step = plain
-        yield Part(group, name, step, named[name])
-    elif rest.startswith("["):
-        yield from _one_of(rest, _named(group, named))
+        for group in _groups(value):
+            yield from group.starting(rest, prints)
 
 
 def _elements(array: Array) -> Iterator[Part]:
@@ -389,7 +378,8 @@ def _row(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
             yield Part("rows", prints.place(row), f"{_ROWS}{match[0]}", row_value(table, row))
     elif rest.startswith((f"{_ROWS}[", f"{_ROWS}.")):
         _check_size(table, 1)
-        for found in _keyed(_by_label(table, range(table.rows)), rest.removeprefix(_ROWS), prints):
+        rows = _Group("rows", _by_label(table, range(table.rows)))
+        for found in rows.starting(rest.removeprefix(_ROWS), prints):
             assert isinstance(found.value, int)
             yield Part("rows", found.place, f"{_ROWS}{found.step}", row_value(table, found.value))
 
@@ -398,15 +388,6 @@ def _named_column(table: Table, rest: str, prints: Fingerprints) -> Iterator[Par
     """The columns of a table whose steps `rest` begins with; only these are read."""
     columns = ((name, step, column) for name, step, column in _columns(table) if rest.startswith(step))
     yield from _one_of(rest, (_column_part(table, *found, prints) for found in columns))
-
-
-def _keyed(entries: Mapping[object, object], rest: str, prints: Fingerprints) -> Iterator[Part]:
-    plain = _plain_name(entries, rest)
-    if plain is not None:
-        name, step = plain
-        yield Part("entries", name, step, entries[name])
-    elif rest.startswith("["):
-        yield from _one_of(rest, _entries(entries, prints))
 
 
 def _plain_name(named: Mapping[str, object] | Mapping[object, object], rest: str) -> tuple[str, str] | None:
