@@ -23,7 +23,7 @@ SHALLOW = "shallow/"
 """Keys with this prefix name commits whose parents were cut off; a value lists the parents left."""
 
 _SHOWN = 50
-_LINES = 64  # commits of which one comes next
+_GIVEN = 1024  # commits whose trees were read ahead
 
 ROLLED_BACK = "rolled_back"
 """In a commit's info: `to`, the id of the commit that it went back to, None for an empty state, and `within`,
@@ -34,11 +34,11 @@ class _Order(NamedTuple):
     """Commits that are looked at in order, each for one key, or for all keys (None)."""
 
     key: str | None
-    expected: frozenset[ObjectId]
-    """The commits of which one comes next in a walk."""
-    given: frozenset[ObjectId]
-    """The last batch of commits that were read ahead."""
-    batch: int
+    given: frozenset[ObjectId] = frozenset()
+    """Commits whose trees were read ahead."""
+    following: frozenset[ObjectId] = frozenset()
+    """The parents of these: with one of them, the walk goes on."""
+    batch: int = 1
 
 
 def rolled_back(to: Commit | None, within: str = "") -> dict[str, str | None]:
@@ -65,7 +65,7 @@ class History:
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store)
         self.is_tip = self._graph.is_tip
-        self._order = _Order(None, frozenset(), frozenset(), 1)
+        self._order = _Order(None)
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Commits in the order of their ids, from memory if possible; CorruptObject if one is missing."""
@@ -271,26 +271,24 @@ class History:
             tree.read_differences(self._objects.nodes, pairs, NODE_CACHE // 2)
 
     def _upcoming(self, commit: Commit, key: str | None) -> Sequence[Commit]:
-        """This commit and the next ones of a walk, if it goes on with a walk and they were not given before.
+        """This commit, and the next ones if a walk goes on with it; none if they were given before.
 
         From a store that is far away only. Each time four times as many commits.
         """
-        if not self._objects.store.remote:
+        order = self._order if self._order.key == key else _Order(key)
+        if not self._objects.store.remote or commit.oid in order.given:
             return ()
-        order, parents = self._order, frozenset(self.parents(commit))
-        if order.key != key or commit.oid not in order.expected:
-            self._order = _Order(key, parents, frozenset(), 1)
-            return ()
-        expected = parents | (order.expected if len(order.expected) < _LINES else frozenset())
-        if commit.oid in order.given:
-            self._order = order._replace(expected=expected)
-            return ()
-        batch = min(4 * order.batch, BATCH)
+        goes_on = commit.oid in order.following
+        batch = min(4 * order.batch, BATCH) if goes_on else 1
         upcoming: list[Commit] = []
         with suppress(StorageError):
             upcoming.extend(islice(self.ancestors(commit.oid), batch + 1))
         # The last one is compared with a commit that is not among them.
-        self._order = _Order(key, expected, frozenset(each.oid for each in upcoming[:batch]), batch)
+        given = frozenset(each.oid for each in upcoming[:batch])
+        following = frozenset(oid for each in upcoming[:batch] for oid in self.parents(each))
+        if goes_on and len(order.given) < _GIVEN:
+            given, following = given | order.given, following | order.following
+        self._order = _Order(key, given, following, batch)
         return upcoming
 
     # Walking the graph alone
