@@ -10,7 +10,7 @@ from damaged_stores import fill
 from histories import opened
 
 from vstate import KVStore, Memory
-from vstate.repo.exchange import bundle_export, transfer
+from vstate.repo.exchange import bundle_export, difference, transfer
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the limits so low that a push or a fetch takes many batches, and a bundle has many frames."""
     monkeypatch.setattr(bundle_export, "FRAME_BYTES", 5_000)
     monkeypatch.setattr(transfer, "BATCH_OBJECTS", 6)
-    monkeypatch.setattr(transfer, "GROUP", 2)
+    monkeypatch.setattr(difference, "GROUP", 2)
 
 
 @pytest.fixture(params=["memory", "plain", "disk"])

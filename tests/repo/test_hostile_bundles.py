@@ -166,7 +166,7 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
         "a ref of a bad name": (ref("heads/../x"), "is not a branch name"),
         "a short id": (ref("heads/x", b"x"), "32 bytes"),
         "a ref to nothing": (ref("heads/x", bytes(32)), "is missing"),
-        "a ref to a blob": (ref("heads/x", ids[:32]), "is no commit but a"),
+        "a ref to a blob": (ref("heads/x", ids[:32]), "missing, damaged or no commit"),
         "a cut of a commit that it does not hold": (head(shallow=[[bytes(32), []]]), "it ends a history"),
         "a cut with other parents": (head(shallow=[[refs[0][1], [bytes(32)]]]), "it ends a history"),
         "format 0": (head(format=0), "not a whole bundle"),
@@ -203,7 +203,7 @@ def senseless() -> dict[str, tuple[list[tuple[Kind, bytes]], str]]:
         "keys out of order": ([(TREE, encode([0, ["b", "a"], [one, one], []]))], "its keys do not ascend"),
         "another length": (
             [(BLOB, blob), (TREE, encode([0, ["a"], [encode([2, [oid, 10_000], 10_000, "bytes"])], []]))],
-            "has 500 bytes, not 10000",
+            "a blob of 500 bytes; the link to it says 10000",
         ),
         "a chunk of another length": (
             [
@@ -211,10 +211,13 @@ def senseless() -> dict[str, tuple[list[tuple[Kind, bytes]], str]]:
                 (INDEX, index),
                 (TREE, encode([0, ["a"], [encode([2, stream, stream[1], "bytes"])], []])),
             ],
-            f"has 500 bytes, not {2**33}",
+            f"a blob of 500 bytes; the link to it says {2**33}",
         ),
-        "a node in the wrong place": ([(TREE, leaf), (TREE, low)], "does not begin with 'a'"),
-        "an entry of nothing": ([(TREE, encode([0, ["a"], [encode([9, 9])], []]))], "the entry of 'a'"),
+        "a node in the wrong place": ([(TREE, leaf), (TREE, low)], "its keys are outside the range"),
+        "an entry of nothing": (
+            [(TREE, encode([0, ["a"], [encode([9, 9])], []]))],
+            "cannot be decoded",
+        ),
     }
 
 
@@ -250,7 +253,7 @@ def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes
     before = refs_of(store)
     tree = Repository(store).branch("main").root
     assert tree is not None
-    with pytest.raises(InvalidInput, match="is no commit but a tree"):
+    with pytest.raises(InvalidInput, match="missing, damaged or no commit"):
         imported(store, forged([5, [["heads/x", bytes(tree)]], [], [], [0, 0, 0, 0], 0], []))
     assert refs_of(store) == before
 

@@ -14,6 +14,7 @@ from bundle_files import (
     exported,
     forged,
     imported,
+    large,
     outcomes,
     parsed,
     refs_of,
@@ -22,7 +23,7 @@ from bundle_files import (
     values_at,
     whole,
 )
-from sync_stores import Hooked, Once
+from sync_stores import Counted, Hooked, Once
 
 from vstate import Memory, Versioned
 from vstate.errors import InvalidInput
@@ -55,6 +56,23 @@ def test_what_is_there_is_not_written_again(many_frames: tuple[Memory, bytes]) -
     assert not {"set_many", "transact", "set"} & set(faulty.calls)
     target.delete_many(list(target.keys("o/"))[:1])
     assert imported(target, data).written == 1
+    equal(store, target)
+
+
+def test_an_import_costs_what_is_new() -> None:
+    """The values that it wrote are not read again, nor are those that our refs lead to."""
+    store, target = Memory(), Memory()
+    state = chain(store, 3)
+    save(state, "large", block=large(1, 3_000_000))
+    there = Counted(target)
+    imported(there, exported(store))
+    assert there.read < 200_000
+    since = state.head
+    assert since is not None
+    save(state, "little", n=2)
+    there.read = 0
+    imported(there, exported(store, since=[since.id]))
+    assert there.read < 200_000
     equal(store, target)
 
 
@@ -180,7 +198,7 @@ def test_what_is_there_and_damaged_and_in_no_bundle_keeps_one_out() -> None:
     row = target.get(f"o/{head.root}") or b""
     target.set(f"o/{head.root}", row[:-1] + bytes([row[-1] ^ 1]))
     later.rollback("HEAD~2")
-    with pytest.raises(InvalidInput, match=f"tree {head.root}"):
+    with pytest.raises(InvalidInput, match=f"object {head.root}: its content"):
         imported(target, exported(store, since=[head.id]))
     assert refs_of(target) == before
 

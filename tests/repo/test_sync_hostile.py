@@ -109,7 +109,16 @@ def test_a_node_whose_keys_are_not_those_that_are_said_is_refused(wrong: str) ->
         keys[1] = Repository(store).objects.node(root.children()[0]).keys[-1]
     body = encode([root.height, keys, list(root.items), list(root.counts)])
     commit_tree(store, put(store, TREE, body))
-    refused(store, "its keys are outside the range")
+    refused(store, "its keys (are outside the range|do not ascend)")
+
+
+def test_a_leaf_whose_keys_do_not_ascend_is_refused() -> None:
+    """A search in such a leaf would miss keys."""
+    store = Memory()
+    chain(store, 1)
+    atom = encode([0, 1])
+    commit_tree(store, put(store, TREE, encode([0, ["b", "a"], [atom, atom], []])))
+    refused(store, "its keys do not ascend")
 
 
 def test_a_node_in_the_wrong_place_is_refused() -> None:

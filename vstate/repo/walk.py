@@ -127,4 +127,4 @@ def links_of(leaf: bytes, entry: bytes) -> Sequence[Link]:
     try:
         return list(Entry.decode(entry).links)
     except ValueError as error:
-        raise CorruptObject(leaf.hex(), str(error)) from error
+        raise CorruptObject(leaf.hex(), f"an entry in it cannot be decoded: {error}") from error

@@ -8,23 +8,30 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.ids import BLOB, COMMIT, ObjectId
 from vstate.repo.core import FORMAT, Core
-from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome
-from vstate.repo.exchange.difference import TransferProgress
+from vstate.repo.exchange.bundle import FRAME_BYTES, Bundle, BundleRef, BundleReport, File, Outcome
+from vstate.repo.exchange.difference import (
+    Difference,
+    Needed,
+    TransferProgress,
+    new_commits,
+    read_bodies,
+    whole_commits,
+)
 from vstate.repo.exchange.transfer import Remnants
 from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
-from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, check_ref_name
+from vstate.repo.names.refs import HEADS, SWEEP, TAGS, check_ref_name
 from vstate.repo.objects import Objects
 from vstate.repo.sweeps import arrival
-from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Salvage
-from vstate.repo.upkeep.verifier import Verifier, link_key
+from vstate.repo.walk import batches
 
 
 def load(
@@ -121,7 +128,7 @@ class _Import:
         history = History(objects)
         try:
             ends = self._ends_of_histories(objects, history)
-            self._check_connected(history, wanted, ends)
+            self._check_connected(objects, history, wanted, ends)
         except (InvalidInput, CorruptObject):
             if self._repo.refs.sweep() == sweep:
                 if self._distrusts_garbage:
@@ -182,7 +189,7 @@ class _Import:
                 self.written += len(objects)
                 for oid, (kind, body) in objects.items():
                     if kind is BLOB:
-                        self._written.add(link_key(oid, len(body)))
+                        self._written.add(_link(Needed(kind, oid, len(body))))
             self._progress("importing", frame.end, self._bundle.bytes)
         return True
 
@@ -225,54 +232,50 @@ class _Import:
 
     def _check_connected(
         self,
+        objects: Objects,
         history: History,
         wanted: Mapping[str, ObjectId],
         ends: Mapping[ObjectId, tuple[ObjectId, ...]],
     ) -> None:
         """Check that every object that the refs and continued histories will reach is present and intact."""
-        verifier = self._trusting_ours(history)
+        known, difference = self._known(objects)
         history.cut_off(ends)
-        continued = [(oid.hex(), parent) for oid, left in ends.items() for parent in left]
-        verifier.extend([*((REF + name, oid) for name, oid in wanted.items()), *continued])
+        tips = [*wanted.values(), *(parent for left in ends.values() for parent in left)]
+        read = partial(whole_commits, objects)
+        try:
+            ids = new_commits(tips, known, ours=history, theirs=History(objects), read=read)
+            for _, needed in difference.groups(ids or (), history, read):
+                blobs = (item for item in needed if item.kind is BLOB and _link(item) not in self._written)
+                for batch in batches(blobs, FRAME_BYTES):
+                    read_bodies(objects, batch)
+        except CorruptObject as error:
+            raise InvalidInput(
+                f"{self._name} is not imported: its commits need an object that is whole neither there "
+                f"nor in the store: object {error.id}: {error.reason}; export it again without --since, or "
+                "see `vstate fsck`"
+            ) from error
 
-    def _trusting_ours(self, history: History) -> Verifier:
-        """A verifier that goes no further than to the commits of our refs."""
-        ours = {oid: REF + name for name, oid in self._repo.refs.all().items()}
+    def _known(self, objects: Objects) -> tuple[Sequence[ObjectId], Difference]:
+        """The commits of our refs whose trees can be read, and a difference from these."""
+        ours = [*dict.fromkeys(self._repo.refs.all().values())]
 
-        def trusting(*commits: ObjectId) -> Verifier:
-            verifier = self._verifier(history)
-            verifier.trust([(ours[oid], oid) for oid in commits])
-            return verifier
+        def beyond(commits: Sequence[ObjectId]) -> Difference:
+            difference = Difference(objects)
+            difference.leave_out(objects.commits(commits))
+            return difference
 
         def is_whole(oid: ObjectId) -> bool:
             try:
-                trusting(oid)
-            except InvalidInput:
+                beyond([oid])
+            except CorruptObject:
                 return False
             return True
 
         try:
-            return trusting(*ours)
-        except InvalidInput:
-            return trusting(*filter(is_whole, ours))  # some of our refs lead to damage
-
-    def _verifier(self, history: History) -> Verifier:
-        """A verifier that raises InvalidInput for the first damage that keeps values from being read."""
-
-        def found(damage: Damage) -> None:
-            if not damage.readable:
-                raise InvalidInput(
-                    f"{self._name} is not imported: its commits need an object that is whole neither there "
-                    f"nor in the store: {damage}; export it again without --since, or see `vstate fsck`"
-                )
-
-        return Verifier(
-            self._salvage,
-            history.parents,
-            found,
-            whole_blobs=True,
-            known=self._written,
-        )
+            return ours, beyond(ours)
+        except CorruptObject:
+            ours = [*filter(is_whole, ours)]  # some of our refs lead to damage
+            return ours, beyond(ours)
 
     # Refs
 
@@ -313,3 +316,8 @@ class _Import:
             return "ahead" if history.is_ancestor(new, old) else "diverged"
         except CorruptObject:  # in the history of our ref
             return "diverged"
+
+
+def _link(blob: Needed) -> bytes:
+    """A link to a blob, for an IdSet."""
+    return blob.oid + blob.length.to_bytes(8, "big")

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from vstate.errors import CorruptObject
-from vstate.objects.commit import Commit
+from vstate.objects.commit import LATEST, Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Link, ObjectId
 from vstate.objects.stream import is_single
 from vstate.objects.tree import Node
@@ -18,6 +18,9 @@ from vstate.repo.history import History
 from vstate.repo.idset import IdSet
 from vstate.repo.objects import IndexItems, Objects
 from vstate.repo.walk import BATCH, Entries, NewestFirst, links_of
+
+GROUP = 256
+"""How many commits are compared at once."""
 
 KEPT_BYTES = 64 * 1024 * 1024
 """How many bytes of bodies the walk keeps for the writer. The writer has to read further bodies again."""
@@ -36,20 +39,24 @@ class Needed(NamedTuple):
     body: bytes | None = None
 
 
+ReadCommits = Callable[[Sequence[ObjectId]], Sequence[Commit | None]]
+"""Commits by their ids, None for a missing or damaged one."""
+
+
 def new_commits(
     tips: Iterable[ObjectId],
     known: Iterable[ObjectId],
     *,
     ours: History,
     theirs: History,
-    read: Callable[[Sequence[ObjectId]], Sequence[Commit | None]],
+    read: ReadCommits,
     limit: int | None = None,
 ) -> list[ObjectId] | None:
     """The commits that `tips` lead to by the history `ours`, and `known` do not by `theirs`; oldest first.
 
-    `read` returns commits by their ids, None for a missing one; CorruptObject if a tip leads to a missing
-    one. Walks both histories from the newest commit on, and stops when `known` lead to all that is left: so
-    the cost is that of the difference. None if there are more than `limit`.
+    CorruptObject if a tip leads to a commit that is missing. Walks both histories from the newest commit on,
+    and stops when `known` lead to all that is left: so the cost is that of the difference. None if there are
+    more than `limit`.
     """
     queue = NewestFirst()
     reached: set[ObjectId] = set()  # from the tips
@@ -61,7 +68,7 @@ def new_commits(
         for oid, commit in zip(new, read(new) if new else (), strict=True):
             if commit is None:
                 if not known:
-                    raise CorruptObject(str(oid), "it is missing or damaged")
+                    raise CorruptObject(str(oid), "it is missing, damaged or no commit")
                 continue  # the other store has lost it: a tip that needs it brings it
             if oid not in reached:
                 queue.push(commit)
@@ -141,6 +148,18 @@ class Difference:
         for commit in commits:
             yield Needed(COMMIT, commit.oid, len(commit.body), commit.body)
 
+    def groups(
+        self, ids: Sequence[ObjectId], history: History, read: ReadCommits
+    ) -> Iterator[tuple[Sequence[Commit], Iterator[Needed]]]:
+        """The commits of these ids, oldest first, some at a time, with the objects that they need.
+
+        Each group is compared with the trees of the commits before it: each level of all its trees takes one
+        read. CorruptObject if a commit is not dated after its parents, on which the order of walks relies.
+        """
+        for start in range(0, len(ids), GROUP):
+            commits = self._objects.commits(ids[start : start + GROUP])
+            yield commits, self.needs(commits, _roots_before(commits, history, read))
+
     # Trees
 
     def _states(self, commits: Iterable[Commit], beside: Iterable[ObjectId]) -> Iterator[Needed]:
@@ -208,6 +227,8 @@ class Difference:
                     raise CorruptObject(str(oid), f"a node of height {node.height} in place of {height}")
                 if height is not None and not _is_within(node, child):
                     raise CorruptObject(str(oid), "its keys are outside the range that the node above gives")
+                if node.keys != sorted(set(node.keys)):
+                    raise CorruptObject(str(oid), "its keys do not ascend")
                 kept.add(node.height, oid, body)
                 yield child, node
 
@@ -286,6 +307,36 @@ class Difference:
             except CorruptObject:
                 continue
             yield from ((height, items) for _, height, items, _ in batch)
+
+
+def _roots_before(commits: Sequence[Commit], history: History, read: ReadCommits) -> list[ObjectId]:
+    """The trees of the commits before these. CorruptObject as for `groups`."""
+    parents = {commit.oid: history.parents(commit) for commit in commits}
+    others = dict.fromkeys(oid for ids in parents.values() for oid in ids if oid not in parents)
+    before = [commit for commit in read(list(others)) if commit is not None]
+    times = {commit.oid: commit.order for commit in [*before, *commits]}
+    for commit in commits:
+        if commit.order > LATEST:
+            raise CorruptObject(str(commit.oid), f"it is dated {commit.time:%Y}, too far ahead")
+        for oid in parents[commit.oid]:
+            if oid in times and times[oid] >= commit.order:
+                raise CorruptObject(str(commit.oid), f"it is not dated after its parent {oid}")
+    return [commit.root for commit in before if commit.root is not None]
+
+
+def whole_commits(objects: Objects, ids: Sequence[ObjectId]) -> list[Commit | None]:
+    """The commits, read at once if all are there; None for each that is missing, damaged or no commit."""
+    try:
+        return [*objects.commits(ids)] if len(ids) > 1 else [objects.find_commit(oid) for oid in ids]
+    except CorruptObject:
+        return [_whole_commit(objects, oid) for oid in ids]
+
+
+def _whole_commit(objects: Objects, oid: ObjectId) -> Commit | None:
+    try:
+        return objects.find_commit(oid)
+    except CorruptObject:
+        return None
 
 
 def read_bodies(objects: Objects, wanted: Sequence[Needed]) -> list[bytes]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 
 from vstate.errors import CorruptObject
 from vstate.kv.base import OBJECT_PREFIX, KVStore
-from vstate.objects.commit import LATEST, Commit
+from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, Object, ObjectId
 from vstate.repo.core import Core
-from vstate.repo.exchange.difference import Difference, Needed, TransferProgress, new_commits, read_bodies
+from vstate.repo.exchange.difference import (
+    Difference,
+    Needed,
+    TransferProgress,
+    new_commits,
+    read_bodies,
+    whole_commits,
+)
 from vstate.repo.graph import graph_key, is_segment
 from vstate.repo.history import History, shallow_row
 from vstate.repo.idset import IdSet
@@ -27,9 +34,6 @@ from vstate.repo.walk import batches
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_OBJECTS = 1000
 """The largest batch that is looked for, read and written at once; a larger object is a batch of its own."""
-
-GROUP = 256
-"""How many commits are compared at once: each level of their trees takes one read of the other store."""
 
 FEW = 256
 """With so few new commits, refs of the target whose commits are not at hand are not looked at."""
@@ -90,9 +94,7 @@ class Transfer:
         ids = () if tip in self._known else self._new_commits(tip)
         if not ids:
             return copied
-        for start in range(0, len(ids), GROUP):
-            commits = self._source.objects.commits(ids[start : start + GROUP])
-            needed = self._difference.needs(commits, self._beside(commits))
+        for commits, needed in self._difference.groups(ids, self._source.history, self._read):
             # An interruption may write only a part of a batch, so commits are not in one batch with their
             # objects.
             for are_commits, objects in groupby(needed, key=lambda item: item.kind is COMMIT):
@@ -188,25 +190,8 @@ class Transfer:
             elif missing and objects is self._source.objects:
                 with suppress(CorruptObject):  # it reads ahead; the other store may have the commit
                     self._source.history.commits(missing)
-            found |= {commit.oid: commit for commit in _whole_commits(objects, missing)}
+            found |= {commit.oid: commit for commit in whole_commits(objects, missing) if commit is not None}
         return [found.get(oid) for oid in ids]
-
-    def _beside(self, commits: Sequence[Commit]) -> list[ObjectId]:
-        """The trees of the commits before these.
-
-        CorruptObject if a commit is not dated after its parents, on which the order of the walk relies.
-        """
-        parents = {commit.oid: self._source.history.parents(commit) for commit in commits}
-        others = dict.fromkeys(oid for ids in parents.values() for oid in ids if oid not in parents)
-        before = [commit for commit in self._read(list(others)) if commit is not None]
-        times = {commit.oid: commit.order for commit in [*before, *commits]}
-        for commit in commits:
-            if commit.order > LATEST:
-                raise CorruptObject(str(commit.oid), f"it is dated {commit.time:%Y}, too far ahead")
-            for oid in parents[commit.oid]:
-                if oid in times and times[oid] >= commit.order:
-                    raise CorruptObject(str(commit.oid), f"it is not dated after its parent {oid}")
-        return [commit.root for commit in before if commit.root is not None]
 
 
 class Remnants:
@@ -241,14 +226,3 @@ class Remnants:
 def _present(store: KVStore, ids: Sequence[ObjectId]) -> list[ObjectId]:
     there = store.present([OBJECT_PREFIX + oid.hex() for oid in ids]) if ids else ()
     return [oid for oid in ids if OBJECT_PREFIX + oid.hex() in there]
-
-
-def _whole_commits(objects: Objects, ids: Sequence[ObjectId]) -> Iterator[Commit]:
-    try:
-        yield from objects.commits(ids) if len(ids) > 1 else filter(None, map(objects.find_commit, ids))
-    except CorruptObject:
-        for oid in ids:
-            try:
-                yield from filter(None, [objects.find_commit(oid)])
-            except CorruptObject:
-                pass

@@ -56,11 +56,6 @@ class _Link(NamedTuple):
         return int(self.says[0])
 
 
-def link_key(oid: bytes, length: int) -> bytes:
-    """A link to a blob, for an IdSet."""
-    return oid + encode([length, 0])
-
-
 class Verifier:
     """Checks all objects that commits need, each object once.
 
@@ -73,8 +68,8 @@ class Verifier:
     With `read_ends`, which reads the ends of histories again, `gc` may run meanwhile. An object that it
     removes is no damage. Then `skipped` is true: objects below that one may not have been checked.
 
-    With `whole_blobs=False` it checks only whether blobs are present. Links to blobs that are `known`, in the
-    form of `link_key`, need no check. Takes a few batches of memory and some 30 bytes an object.
+    With `whole_blobs=False` it checks only whether blobs are present. Takes a few batches of memory and some
+    30 bytes an object.
     """
 
     def __init__(
@@ -85,7 +80,6 @@ class Verifier:
         *,
         whole_blobs: bool,
         progress: Callable[[int], None] = lambda count: None,
-        known: IdSet | None = None,
         next_commits: Callable[[ObjectId], Sequence[ObjectId]] = lambda oid: (),
         read_ends: Callable[[], None] | None = None,
     ) -> None:
@@ -94,7 +88,6 @@ class Verifier:
         self._found = found
         self._whole_blobs = whole_blobs
         self._progress = progress
-        self._known = IdSet() if known is None else known
         self._next_commits = next_commits
         self._read_ends = read_ends
         self.skipped = False
@@ -112,7 +105,6 @@ class Verifier:
         self._tomorrow = microseconds(datetime.now(UTC) + timedelta(days=1))
         self.ahead = 0
         """How many commits are dated more than a day after now, or come after such a commit."""
-        self._trusting = False
 
     def extend(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
         """Check all objects that these commits need; each comes with the key of the row that leads to it."""
@@ -120,18 +112,6 @@ class Verifier:
         below = {COMMIT: self._commits, TREE: self._nodes, INDEX: self._indexes, BLOB: self._blobs}
         for _ in depth_first(start, below):
             self._progress(len(self.reached))
-
-    def trust(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
-        """Take all objects that these commits need as checked, so that `extend` checks only further ones.
-
-        This reads the commits and their ancestors, and the trees and indexes of the commits themselves.
-        `extend` still checks an object that only an ancestor holds.
-        """
-        self._trusting = True
-        try:
-            self.extend(roots)
-        finally:
-            self._trusting = False
 
     # Reports
 
@@ -234,8 +214,7 @@ class Verifier:
             self.ahead += commit.order > self._tomorrow
             source = COMMIT.name, commit.id
             parents += [_Link(parent, source, commit) for parent in self._parents(commit)]
-            checks_tree = link.commit is None or not self._trusting
-            if checks_tree and commit.root is not None and self._is_new(commit.root):
+            if commit.root is not None and self._is_new(commit.root):
                 self._roots.append(_Link(commit.root, source, commit))
         for link in links:
             if link.commit is not None:
@@ -322,8 +301,7 @@ class Verifier:
     ) -> Iterator[_Link]:
         source = kind.name, str(above.oid)
         for oid, length in links:
-            is_known = height == 0 and link_key(oid, length) in self._known
-            if not is_known and self._is_new(oid, length, height):
+            if self._is_new(oid, length, height):
                 yield _Link(oid, source, above.commit, (length, height))
 
     def _indexes(self, links: list[_Link]) -> list[Batch]:
@@ -347,8 +325,6 @@ class Verifier:
             self._mark_bad_link(link, reason)
 
     def _blobs(self, links: list[_Link]) -> list[Batch]:
-        if self._trusting:
-            return []
         lengths: dict[ObjectId, int | CorruptObject] = {}
         in_two_threads(partial(self._read_lengths, lengths), batches(links, _READ_BYTES))
         for link in links:
