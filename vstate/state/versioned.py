@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from vstate.repo.names.undo import Undo
     from vstate.state.lease import Lease
     from vstate.state.watching import Subscription, Watch
-    from vstate.viewer.notebook import Window
+    from vstate.viewer.exporting import Window
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -438,7 +438,7 @@ class Versioned(State):
         they changed, and without uncommitted changes. The page is sandboxed, and no value is unpickled.
         `height` is in pixels. For a whole history, run `vstate view`.
         """
-        from vstate.viewer.notebook import Window  # late: only a notebook asks
+        from vstate.viewer.exporting import Window  # late: only a notebook asks
 
         if rev is None:
             head = self.head

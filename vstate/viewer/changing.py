@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -36,6 +37,8 @@ _LONGEST: Final = 10_000  # characters of a name or a message
 _MOST_CONFLICTS: Final = 200
 
 Answer = dict[str, Any]
+_Move = Callable[[Repository, "Body", str, Commit], Commit | None]
+"""Moves a branch from a commit to another one, or to none if nothing changes."""
 
 
 class Body:
@@ -86,10 +89,10 @@ class Changing:
         return {
             "/branches": self._fork,
             "/tags": self._tag,
-            "/rollback": self._rollback,
-            "/undo": self._undo,
-            "/redo": self._redo,
-            "/revert": self._revert,
+            "/rollback": partial(self._move, _rolled_back),
+            "/undo": partial(self._move, lambda repo, _, branch, head: repo.undo(branch, seen=head)),
+            "/redo": partial(self._move, lambda repo, _, branch, head: repo.redo(branch, seen=head)),
+            "/revert": partial(self._move, _reverted),
             "/merge": self._merge,
             "/edit": self._edit,
         }
@@ -113,20 +116,18 @@ class Changing:
 
     def try_merge(self, ours: str, theirs: str, policy: str, choices: Mapping[str, str]) -> Answer:
         """What a merge of `theirs` into the branch `ours` would do, as `GET /merge` gives it."""
-        if policy and policy not in NAMES:
-            raise InvalidInput(f"no policy {policy[:50]!r}; these are: {', '.join(NAMES)}")
         repo = InertRepository(Trial(self._repo.store), choices)
-        head, other = repo.branch(ours), repo.resolve(theirs)
+        chosen, head, other = _policy(policy), repo.branch(ours), repo.resolve(theirs)
         bases = repo.history.merge_bases(head.oid, other.oid)
         base = repo.objects.commit(bases[0]) if bases else None
         open_keys: dict[str, str] = {}
         try:
-            result = repo.merge(ours, other, policy=policy or None, name=theirs, seen=head)
+            result = repo.merge(ours, other, policy=chosen, name=theirs, seen=head)
         except MergeConflict as error:
             open_keys = {key: error.conflicts[key].reason for key in error.keys}
             # As if they were decided: what the policies make of the others.
             repo = InertRepository(Trial(self._repo.store), {**choices, **dict.fromkeys(open_keys, OURS)})
-            result = repo.merge(ours, other, policy=policy or None, name=theirs, seen=head)
+            result = repo.merge(ours, other, policy=chosen, name=theirs, seen=head)
         values = Values(repo)
         sides = {"base": base, "ours": head, "theirs": other, "result": result.commit}
         conflicts = []
@@ -201,43 +202,22 @@ class Changing:
         return branch, head
 
     def _fork(self, repo: Repository, body: Body) -> Answer:
-        name = body.text("name")
-        commit = repo.create_branch(name, body.text("at"))
+        commit = repo.create_branch(name := body.text("name"), body.text("at"))
         return {"branch": name, "to": commit.id, "message": commit.subject, "changes": None}
 
     def _tag(self, repo: Repository, body: Body) -> Answer:
-        name = body.text("name")
-        commit = repo.create_tag(name, body.text("at"))
+        commit = repo.create_tag(name := body.text("name"), body.text("at"))
         return {"tag": name, "to": commit.id, "message": commit.subject, "changes": None}
 
-    def _rollback(self, repo: Repository, body: Body) -> Answer:
+    def _move(self, move: _Move, repo: Repository, body: Body) -> Answer:
         branch, head = self._head(repo, body)
-        if repo.resolve(body.text("rev")).root == head.root:
-            return self._moved(repo, body, branch, head, None)
-        commit = repo.rollback(branch, body.text("rev"), message=body.text("message", ""), seen=head)
-        return self._moved(repo, body, branch, head, commit)
-
-    def _undo(self, repo: Repository, body: Body) -> Answer:
-        branch, head = self._head(repo, body)
-        return self._moved(repo, body, branch, head, repo.undo(branch, seen=head))
-
-    def _redo(self, repo: Repository, body: Body) -> Answer:
-        branch, head = self._head(repo, body)
-        return self._moved(repo, body, branch, head, repo.redo(branch, seen=head))
-
-    def _revert(self, repo: Repository, body: Body) -> Answer:
-        branch, head = self._head(repo, body)
-        commit = repo.revert(branch, body.text("rev"), message=body.text("message", ""), seen=head)
-        return self._moved(repo, body, branch, head, commit)
+        return self._moved(repo, body, branch, head, move(repo, body, branch, head))
 
     def _merge(self, repo: Repository, body: Body) -> Answer:
         branch, head = self._head(repo, body)
-        policy = body.text("policy", "")
-        if policy and policy not in NAMES:
-            raise InvalidInput(f"no policy {policy[:50]!r}; these are: {', '.join(NAMES)}")
-        rev = body.text("rev")
+        policy, rev = _policy(body.text("policy", "")), body.text("rev")
         name = body.text("name", rev)
-        result = repo.merge(branch, repo.resolve(rev), policy=policy or None, name=name, seen=head)
+        result = repo.merge(branch, repo.resolve(rev), policy=policy, name=name, seen=head)
         return self._moved(repo, body, branch, head, result.commit) | {"strategy": result.strategy}
 
     def _edit(self, repo: Repository, body: Body) -> Answer:
@@ -270,3 +250,21 @@ class Changing:
         except RefMoved:  # it was made meanwhile
             raise taken from None
         return self._moved(repo, body, branch, base, commit)
+
+
+def _rolled_back(repo: Repository, body: Body, branch: str, head: Commit) -> Commit | None:
+    rev, message = body.text("rev"), body.text("message", "")
+    if repo.resolve(rev).root == head.root:
+        return None
+    return repo.rollback(branch, rev, message=message, seen=head)
+
+
+def _reverted(repo: Repository, body: Body, branch: str, head: Commit) -> Commit | None:
+    return repo.revert(branch, body.text("rev"), message=body.text("message", ""), seen=head)
+
+
+def _policy(name: str) -> str | None:
+    """The policy of this name, None for that of the branch."""
+    if name and name not in NAMES:
+        raise InvalidInput(f"no policy {name[:50]!r}; these are: {', '.join(NAMES)}")
+    return name or None

@@ -1,4 +1,4 @@
-"""Exporting: a part of a history as one file of HTML, to open without a server and to mail to somebody."""
+"""Exporting: a part of a history as one page of HTML, for a file or for the output of a notebook."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from vstate.display.documents import change_document
 from vstate.errors import InvalidInput, NotFound, VStateError
+from vstate.forks import cached_property
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.plural import counted
@@ -26,9 +27,10 @@ from vstate.viewer.page import joined_script, read_static
 from vstate.viewer.reading import Reading
 from vstate.viewer.values import Values
 
-__all__ = ["export_html"]
+__all__ = ["Window", "export_html"]
 
 _MOST_COMMITS: Final = 2000
+_MOST_IN_NOTEBOOK: Final = 200
 _MOST_CHARACTERS: Final = 40_000_000  # of JSON
 _MOST_KEYS: Final = 5000  # of a state
 _PARTS: Final = 100  # of a page
@@ -72,6 +74,32 @@ def export_html(
         f'<script type="application/json" id="vstate-data">{inside}</script>'
         f"{first}{second}</body></html>\n"
     )
+
+
+class Window:
+    """A part of a history, which a notebook shows as a page in a frame.
+
+    The frame is sandboxed: the page reaches neither the notebook nor the network. `html` is the page as text.
+    """
+
+    def __init__(self, repo: Repository, rev: str, *, height: int) -> None:
+        self._repo = repo
+        self._rev = rev
+        self._height = height
+
+    @cached_property
+    def html(self) -> str:
+        """The page, with the history as it was when this was read first."""
+        return export_html(self._repo, self._rev, limit=_MOST_IN_NOTEBOOK)
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe sandbox="allow-scripts" title="vstate {escape(self._rev)}" width="100%" '
+            f'height="{self._height}" style="border: 1px solid #8884" srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<the history up to {self._rev}: shown by a notebook; elsewhere, run vstate view>"
 
 
 def _hash(text: str) -> str:

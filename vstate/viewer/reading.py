@@ -39,6 +39,13 @@ _MOST_INSIDE: Final = 20  # places in one value
 _SEARCH_SECONDS: Final = 5.0
 
 
+_ANSWERS: Final = (
+    "store", "refs", "branches", "commits", "keys", "value", "diff", "history", "blame", "search", "health",
+    "merge",
+)  # fmt: skip
+_CONDITIONS: Final = ("key", "grep", "since", "until", "info", "author")
+
+
 class Reading:
     """The answers to GET. Each method takes the parameters of a request; threads may share it."""
 
@@ -52,44 +59,28 @@ class Reading:
     @property
     def answers(self) -> dict[str, Callable[[Parameters], Answer]]:
         """The method for each path below /api/v1."""
-        return {
-            "/store": self.store,
-            "/refs": self.refs,
-            "/branches": self.branches,
-            "/commits": self.commits,
-            "/keys": self.keys,
-            "/value": self.value,
-            "/diff": self.diff,
-            "/history": self.history,
-            "/blame": self.blame,
-            "/search": self.search,
-            "/health": self.health,
-            "/merge": self.merge,
-        }
+        return {f"/{name}": getattr(self, name) for name in _ANSWERS}
 
     def store(self, _: Parameters) -> Answer:
         """The store: its name, HEAD, and whether the viewer may change it."""
-        head = self._repo.refs.head()
         return {
             "name": self._repo.store.location,
             "write": self._write,
-            "head": {"branch": head.branch, "commit": None if head.commit is None else str(head.commit)},
+            "head": self._head(),
             "branches": len(self._repo.refs.names(HEADS)),
         }
 
     def refs(self, _: Parameters) -> Answer:
         """All branches, tags and remote branches with their commits."""
-        refs, head = self._repo.refs, self._repo.refs.head()
-        found: Answer = {
-            "state": refs_state(self._repo),
-            "head": {"branch": head.branch, "commit": None if head.commit is None else str(head.commit)},
-        }
+        found: Answer = {"state": refs_state(self._repo), "head": self._head()}
         for name, prefix in (("branches", HEADS), ("tags", TAGS), ("remotes", REMOTES)):
-            listed = refs.list(prefix)
-            found[name] = [
-                {"name": ref, "commit": str(oid)} for ref, oid in islice(listed.items(), _MOST_REFS)
-            ]
+            listed = islice(self._repo.refs.list(prefix).items(), _MOST_REFS)
+            found[name] = [{"name": ref, "commit": str(oid)} for ref, oid in listed]
         return found
+
+    def _head(self) -> Answer:
+        head = self._repo.refs.head()
+        return {"branch": head.branch, "commit": None if head.commit is None else str(head.commit)}
 
     def branches(self, given: Parameters) -> Answer:
         """The branches with the newest commits, of those with a text in their names."""
@@ -113,16 +104,8 @@ class Reading:
 
     def commits(self, given: Parameters) -> Answer:
         """A page of the list of commits."""
-        query = Query(
-            rev=given.text("rev"),
-            all=given.flag("all"),
-            key=given.text("key"),
-            grep=given.text("grep"),
-            since=given.text("since"),
-            until=given.text("until"),
-            info=given.text("info"),
-            author=given.text("author"),
-        )
+        texts = {name: given.text(name) for name in _CONDITIONS}
+        query = Query(rev=given.text("rev"), all=given.flag("all"), **texts)
         first, limit = given.page(200)
         opened = [each for each in given.text("open").split(",") if each]
         return self._listings.page(
@@ -183,16 +166,9 @@ class Reading:
 
     def value(self, given: Parameters) -> Answer:
         """A part of a value, with a page of what is inside."""
-        commit = given.commit()
+        commit, key, path = given.commit(), given.required("key"), given.text("path")
         first, limit = given.page()
-        return self.values.page(
-            commit,
-            given.required("key"),
-            given.text("path"),
-            before=given.since(commit),
-            first=first,
-            limit=limit,
-        )
+        return self.values.page(commit, key, path, before=given.since(commit), first=first, limit=limit)
 
     def picture(self, given: Parameters) -> tuple[str, bytes]:
         """The media type and the bytes of a picture."""
@@ -200,18 +176,11 @@ class Reading:
 
     def diff(self, given: Parameters) -> Answer:
         """The changed keys between two commits; with `key`, the changes inside its value."""
-        new = given.commit("new")
-        old = given.known("old")
-        if old is None:
-            old = next(iter(self._repo.history.before(new)), None)
-        base = None
+        new, base = given.commit("new"), None
+        old = given.known("old") or next(iter(self._repo.history.before(new)), None)
         if given.flag("base") and old is not None:
             old = base = self._repo.merge_base(old, new)
-        found = {
-            "old": None if old is None else old.id,
-            "new": new.id,
-            "base": None if base is None else base.id,
-        }
+        found = {"old": old and old.id, "new": new.id, "base": base and base.id}
         if given.has("key"):
             return found | key_changes(self._repo, self.values, old, new, given.text("key"))
         first, limit = given.page(200)
@@ -219,16 +188,9 @@ class Reading:
 
     def history(self, given: Parameters) -> Answer:
         """The commits that changed a key, or a part of its value."""
-        before = given.known("before")
-        return versions(
-            self._repo,
-            self.values,
-            given.commit(),
-            given.required("key"),
-            given.text("path"),
-            before=before,
-            limit=given.page(50)[1],
-        )
+        start, key, path = given.commit(), given.required("key"), given.text("path")
+        before, (_, limit) = given.known("before"), given.page(50)
+        return versions(self._repo, self.values, start, key, path, before=before, limit=limit)
 
     def blame(self, given: Parameters) -> Answer:
         """The parts of a value, each with the commit that last changed it."""
@@ -240,12 +202,10 @@ class Reading:
 
     def merge(self, given: Parameters) -> Answer:
         """What a merge would do: nothing is changed."""
-        choices = dict.fromkeys(given.texts("take_ours"), OURS) | dict.fromkeys(
-            given.texts("take_theirs"), THEIRS
-        )
-        return Changing(self._stored).try_merge(
-            given.required("ours"), given.required("theirs"), given.text("policy"), choices
-        )
+        choices = dict.fromkeys(given.texts("take_ours"), OURS)
+        choices |= dict.fromkeys(given.texts("take_theirs"), THEIRS)
+        ours, theirs = given.required("ours"), given.required("theirs")
+        return Changing(self._stored).try_merge(ours, theirs, given.text("policy"), choices)
 
     def search(self, given: Parameters) -> Answer:
         """The places of a text in keys and values, and the commit that it names as a revision, if it does."""
