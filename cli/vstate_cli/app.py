@@ -16,7 +16,7 @@ import vstate
 from vstate.errors import VStateError
 from vstate.similar import similar
 from vstate_cli.output import safe
-from vstate_cli.session import STORE_HELP, Settings
+from vstate_cli.session import STORE_HELP
 from vstate_cli.store import VARIABLE
 
 DEBUG = "VSTATE_DEBUG"
@@ -196,8 +196,7 @@ def _silence() -> None:
 @click.option("-s", "--store", metavar="PATH|URL", envvar=VARIABLE, show_envvar=True, help=STORE_HELP)
 @click.option("--no-pager", is_flag=True, help="Print long output on a terminal without a pager.")
 @click.version_option(vstate.__version__, prog_name="vstate")
-@click.pass_context
-def cli(context: click.Context, store: str | None, no_pager: bool) -> None:
+def cli(store: str | None, no_pager: bool) -> None:
     """Inspect a vstate store, and move through its history.
 
     A revision (REV) is one of these: a commit id, or its first 4 or more digits; a branch; a tag; a branch
@@ -208,7 +207,6 @@ def cli(context: click.Context, store: str | None, no_pager: bool) -> None:
     The command never runs stored code. It shows values as plain data, and objects as records of class and
     fields.
     """
-    context.obj = Settings(store, paged=not no_pager)
 
 
 def main() -> None:

@@ -11,17 +11,15 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, Literal, NoReturn, TextIO
+from typing import Any, Final, TextIO
 
 from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
 
 from vstate.errors import StorageError
 from vstate_cli.progress import ProgressBar
 
 Part = str | tuple[str, str]
-"""Text, alone or with its style."""
+"""Text, alone or with its style: words of `_CODES`."""
 
 Line = list[Part]
 
@@ -32,6 +30,10 @@ VARIABLE: Final = "VSTATE_PAGER"
 _LESS: Final = "FRX"
 """For less: leave after a short output, show colours, keep the output on the screen."""
 
+_CODES: Final = {
+    "bold": "1", "dim": "2", "reverse": "7",
+    "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36",
+}  # fmt: skip
 _LONGEST: Final = 1_000_000  # characters of a line
 _BLOCK: Final = 64 * 1024  # characters of a text that are written at a time
 _MOST_ESCAPES: Final = 1_000_000  # characters that escapes may add to a text
@@ -132,13 +134,6 @@ class _Pager:
                 pass  # the pager handles Ctrl-C itself, and goes on
 
 
-class _Console(Console):
-    """A console that leaves a reader that is gone to the command: rich itself would exit with 1."""
-
-    def on_broken_pipe(self) -> NoReturn:
-        raise  # rich calls this while it handles the BrokenPipeError
-
-
 class Output:
     """Standard output, or another stream. A terminal has colours, a width and a pager; elsewhere the text is
     plain and uncut.
@@ -150,33 +145,18 @@ class Output:
         self._own_stream = stream
         self.is_terminal = stream is None and sys.stdout.isatty()
         self._pager = _Pager() if paged and self.is_terminal else None
-        coloured: Literal["auto", "standard"] | None = "auto" if self.is_terminal else None
-        if os.environ.get("FORCE_COLOR") and coloured is None and stream is None:
-            coloured = "standard"
-        if os.environ.get("NO_COLOR"):
-            coloured = None
-        self._console = _Console(
-            file=self,  # type: ignore[arg-type]  # a console only writes and flushes
-            force_terminal=coloured is not None or self.is_terminal,
-            color_system=coloured,
-            markup=False,
-            highlight=False,
-            emoji=False,
-        )
+        is_capable = self.is_terminal and os.environ.get("TERM") not in ("dumb", "unknown")
+        is_asked = bool(os.environ.get("FORCE_COLOR")) and stream is None
+        self.is_coloured = (is_capable or is_asked) and not os.environ.get("NO_COLOR")
+        """Whether the text has colours."""
+        self.width = shutil.get_terminal_size().columns if self.is_terminal else None
+        """The columns of the terminal; None elsewhere."""
         self.progress = ProgressBar()
         """Shows the progress of long work, until the next output."""
         self.short_times = self.is_terminal
         """Whether times are short, for people."""
         self.damage: StorageError | None = None
         """The first damage in the output. The command finishes its output, then fails with this error."""
-        self.is_coloured = self._console.color_system is not None
-        """Whether the text has colours."""
-        self.width = self._console.width if self.is_terminal else None
-        """The columns of the terminal; None elsewhere."""
-
-    def write(self, text: str) -> None:
-        """Write text as it is."""
-        self._stream.write(text)
 
     def flush(self) -> None:
         """Send the text written so far on its way."""
@@ -212,10 +192,14 @@ class Output:
 
     def line(self, *parts: Part) -> None:
         """Write one line. A terminal wraps a long one."""
-        if self.is_coloured:
-            self._console.print(Text.assemble(*parts), soft_wrap=True)
-        else:
-            self._stream.write("".join(part if isinstance(part, str) else part[0] for part in parts) + "\n")
+        self._stream.write(
+            "".join(part if isinstance(part, str) else self._styled(*part) for part in parts) + "\n"
+        )
+
+    def _styled(self, text: str, style: str) -> str:
+        if not (self.is_coloured and text and style):
+            return text
+        return f"\x1b[{';'.join(_CODES[word] for word in style.split())}m{text}\x1b[0m"
 
     def lines(self, lines: Iterable[Line], indent: str = "") -> None:
         """Write lines, each behind `indent`."""

@@ -6,7 +6,6 @@ import functools
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -193,14 +192,6 @@ class Session:
         return similar(name, [key for key, _ in islice(entries, _MOST_COMPARED)])
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options before the name of the command."""
-
-    store: str | None
-    paged: bool
-
-
 _REV_AND_KEY = re.compile(
     r"((?:@\{[^}]*\}|[^:@]|@(?!\{))*):(.*)", re.DOTALL
 )  # a time in braces may have colons
@@ -208,19 +199,7 @@ _COUNT = re.compile(r"-[0-9]+")
 
 
 class Command(click.Command):
-    """A command whose own options are followed by `--json` and `--store`.
-
-    As in git, `-2` means `-n 2`, and a word behind `--` is a key where the command takes several of them.
-    """
-
-    def __init__(
-        self, name: str | None, *, params: list[click.Parameter] | None = None, **options: Any
-    ) -> None:
-        shared: list[click.Parameter] = [
-            click.Option(["as_json", "--json"], is_flag=True, help="Print JSON, for programs."),
-            click.Option(["-s", "--store"], metavar="PATH|URL", help=STORE_HELP),
-        ]
-        super().__init__(name, params=[*(params or []), *shared], **options)
+    """As in git, `-2` means `-n 2`, and words behind `--` are keys if the command takes several of them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = {name: param for param in self.params for name in param.opts}
@@ -266,11 +245,11 @@ def command(
         @functools.wraps(function)
         def run(*, as_json: bool, store: str | None, raw: bool = False, **params: Any) -> None:
             context = click.get_current_context()
-            settings: Settings = context.obj
+            shared = context.find_root().params  # the options before the name of the command
             session = Session(
-                store or settings.store,
+                store or shared["store"],
                 json=as_json,
-                paged=paged and settings.paged and not as_json,
+                paged=paged and not (shared["no_pager"] or as_json),
                 is_shown=reads and not raw,
             )
             date = params.pop("date", None)
@@ -281,20 +260,13 @@ def command(
                 if session.out.damage is not None:
                     raise session.out.damage
             except (NotFound, InvalidInput) as error:
-                arguments = (
-                    params[p.name or ""] for p in context.command.params if p.param_type_name == "argument"
-                )
-                words = [
-                    *chain.from_iterable(
-                        [each] if isinstance(each, str) else each or () for each in arguments
-                    )
-                ]
-                is_bare = not words and isinstance(error, NotFound) and error.name == HEAD
-                lines = [*commits.overview(session.repo, session.out, name)] if is_bare else []
+                words = _words(context)
                 if reads and (ordered := session.in_order(name, words)):
                     problem = error.message.partition("; did you mean")[0]
                     raise type(error)(problem, candidates=[ordered]) from None
-                if as_json or not lines:
+                is_bare = not (words or as_json) and isinstance(error, NotFound) and error.name == HEAD
+                lines = [*commits.overview(session.repo, session.out, name)] if is_bare else []
+                if not lines:
                     raise
                 session.out.aside(lines)
             finally:
@@ -303,11 +275,24 @@ def command(
         made = click.command(name, cls=Command, epilog=epilog)(run)
         if reads:
             help = "Show the stored keys and messages, without a reader."
-            made.params.insert(-2, click.Option(["--raw"], is_flag=True, help=help))
+            made.params.append(click.Option(["--raw"], is_flag=True, help=help))
         if dated:
             help = "Times as 05:42:10, or in full, with the date and zone. Default: short on a terminal."
-            choice = click.Choice(["short", "iso"])
-            made.params.insert(-2, click.Option(["--date"], type=choice, help=help))
+            made.params.append(click.Option(["--date"], type=click.Choice(["short", "iso"]), help=help))
+        made.params += [
+            click.Option(["as_json", "--json"], is_flag=True, help="Print JSON, for programs."),
+            click.Option(["-s", "--store"], metavar="PATH|URL", help=STORE_HELP),
+        ]
         return made
 
     return decorate
+
+
+def _words(context: click.Context) -> list[str]:
+    """The arguments of the line, one by one."""
+    words: list[str] = []
+    for param in context.command.params:
+        if isinstance(param, click.Argument):
+            value = context.params[param.name or ""]
+            words += [value] if isinstance(value, str) else value or ()
+    return words
