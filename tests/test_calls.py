@@ -20,13 +20,13 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (126, 30),
-    "memory": (100, 23),
-    "update": (206, 31),
+    "commit": (106, 30),
+    "memory": (86, 23),
+    "update": (190, 31),
     "read": (56, 12),
-    "open": (120, 32),
-    "put": (187, 34),
-    "put_writes": (169, 33),
+    "open": (121, 31),
+    "put": (180, 34),
+    "put_writes": (162, 33),
     "get": (52, 13),
 }
 """The most calls of an operation, and the most files that they are in."""

@@ -34,7 +34,7 @@ from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
-from vstate.objects.ids import BLOB, INDEX, KINDS, TREE, Object, ObjectId
+from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Object, ObjectId
 from vstate.repo import Repository
 
 # The file, read by its specification
@@ -471,7 +471,7 @@ def test_a_link_that_is_too_long_is_damage() -> None:
     entry = encode([2, [bytes(ObjectId.of(INDEX, index)), 2**33 + 500], 2**33 + 500, "bytes"])
     tree = encode([0, ["a"], [entry], []])
     commit = Commit(root=ObjectId.of(TREE, tree), parent_ids=(), time=datetime.now(UTC), message="")
-    bodies = [(BLOB, b"x" * 500), (INDEX, index), (TREE, tree), commit.as_object()]
+    bodies = [(BLOB, b"x" * 500), (INDEX, index), (TREE, tree), Object(COMMIT, commit.body)]
     objects = {ObjectId.of(kind, body): Object(kind, body) for kind, body in bodies}
     repo.store.set_many(repo.objects.stored(objects))
     repo.refs.compare_and_swap("heads/main", expected=None, new=commit.oid, action="made up")

@@ -14,7 +14,7 @@ from vstate.kv import Encrypted, Prefixed, ReadOnly
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
-from vstate.objects.ids import ObjectId
+from vstate.objects.ids import COMMIT, Object, ObjectId
 from vstate.objects.segment import Segment
 from vstate.repo import Repository, graph
 from vstate.repo.clone import clone
@@ -43,7 +43,7 @@ def random_history(store: KVStore, random: Random) -> list[Commit]:
         earliest = max((parent.time for parent in parents), default=BEGAN)
         time = earliest + timedelta(microseconds=random.choice([1, 1, 2, 50]))
         commits.append(Commit(None, tuple(parent.oid for parent in parents), time, f"{number}"))
-    store.set_many(Objects(store).stored({commit.oid: commit.as_object() for commit in commits}))
+    store.set_many(Objects(store).stored({commit.oid: Object(COMMIT, commit.body) for commit in commits}))
     return commits
 
 

@@ -12,7 +12,7 @@ from vstate import Memory, Versioned
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
-from vstate.objects.ids import BLOB, INDEX, TREE, Kind, Object, ObjectId
+from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Kind, Object, ObjectId
 from vstate.objects.stream import read_index
 from vstate.repo import Repository
 from vstate.repo.clone import clone
@@ -29,7 +29,7 @@ def commit_tree(store: Memory, root: ObjectId, **fields: object) -> Commit:
     """A branch `bad` at a commit of this tree."""
     made: dict[str, object] = {"parent_ids": (), "time": Repository(store).branch("main").time, **fields}
     commit = Commit(root=root, message="bad", info={}, events=(), **made)  # type: ignore[arg-type]
-    store.set_many(Repository(store).objects.stored({commit.oid: commit.as_object()}))
+    store.set_many(Repository(store).objects.stored({commit.oid: Object(COMMIT, commit.body)}))
     Repository(store).create_branch("bad", commit.oid)
     return commit
 

@@ -25,7 +25,7 @@ from vstate import (
     view,
 )
 from vstate.objects import tree
-from vstate.objects.ids import TREE, Object, ObjectId
+from vstate.objects.ids import COMMIT, Object
 from vstate.objects.tree import Node
 from vstate.testing import Faulty
 
@@ -539,9 +539,9 @@ def test_fsck_finds_moments_that_are_wrong(moments: Any, time: Time) -> None:
     state.commit()
     leaf = state.repo.objects.node(state.head.root)
     leaf = Node(0, leaf.keys, leaf.items, [], None if moments == "none" else moments)
-    oid = ObjectId.of(TREE, leaf.body)
+    oid, made = leaf.written()
     commit = state.repo.build_commit(oid, [])
-    rows = state.repo.objects.stored({oid: Object(TREE, leaf.body), commit.oid: commit.as_object()})
+    rows = state.repo.objects.stored({oid: made, commit.oid: Object(COMMIT, commit.body)})
     state.store.set_many(rows)
     state.store.set("r/heads/main", commit.id.encode())
     report = Versioned(state.store, branch="other").repo.fsck()
@@ -560,10 +560,10 @@ def test_fsck_compares_moments_with_those_below(time: Time) -> None:
     assert top.expiries is not None
     for wrong in (None, 5):
         moments = [None if at is None else wrong for at in top.expiries]
-        body = Node(top.height, top.keys, top.items, top.counts, moments if wrong else [5, *moments[1:]]).body
-        oid = ObjectId.of(TREE, body)
+        says = moments if wrong else [5, *moments[1:]]
+        oid, made = Node(top.height, top.keys, top.items, top.counts, says).written()
         commit = state.repo.build_commit(oid, [])
-        rows = state.repo.objects.stored({oid: Object(TREE, body), commit.oid: commit.as_object()})
+        rows = state.repo.objects.stored({oid: made, commit.oid: Object(COMMIT, commit.body)})
         state.store.set_many(rows)
         state.store.set("r/heads/main", commit.id.encode())
         assert "expires" in str(Versioned(state.store, branch="other").repo.fsck())

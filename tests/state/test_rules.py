@@ -26,8 +26,8 @@ from vstate.errors import (
 )
 from vstate.patterns import scope
 from vstate.repo import Repository
+from vstate.state import plan
 from vstate.testing import Faulty
-from vstate.values import entry
 
 
 def test_the_same_object_until_the_state_moves() -> None:
@@ -452,8 +452,8 @@ class Counted:
 def test_sealed_values_are_not_pickled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 1,000 dicts that nothing refers to are committed, the next commit pickles none of them."""
     pickled = []
-    real = entry.pickled
-    monkeypatch.setattr(entry, "pickled", lambda value: (pickled.append(1), real(value))[1])
+    real = plan.encode_unchecked
+    monkeypatch.setattr(plan, "encode_unchecked", lambda *given: (pickled.append(1), real(*given))[1])
     state = Versioned()
     for i in range(1000):
         state[f"k{i}"] = {"number": i, "list": [i]}

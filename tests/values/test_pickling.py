@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copyreg
 import pickle
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vstate import Unpicklable, Versioned
 from vstate.errors import CannotLoad
 from vstate.values.entry import encode_value
 from vstate.values.opcodes import load_only_plain
-from vstate.values.pickling import LONG_BYTEARRAY
+from vstate.values.pickling import LONG_BYTEARRAY, pickled, plain_pickle
 
 
 def test_an_open_file_is_refused(tmp_path: Path) -> None:
@@ -145,3 +148,29 @@ class Noted:
 
     def __reduce__(self) -> Any:
         return note, ()
+
+
+class Plain:
+    def __reduce__(self) -> str:
+        raise AssertionError("code of the class runs")
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda part: st.lists(part) | st.tuples(part, part) | st.dictionaries(st.text() | st.integers(), part),
+)
+
+
+@given(PLAIN, st.integers(0, 3))
+def test_plain_data_is_pickled_alike_in_short(value: object, copies: int) -> None:
+    """By the quick way and by the general one: an entry must not depend on the way."""
+    assert plain_pickle([value] * copies) == pickled([value] * copies)[0]
+
+
+@pytest.mark.parametrize(
+    "part", [Path(), pytest, len, Plain(), OrderedDict(), b"x" * 70_000], ids=lambda part: type(part).__name__
+)
+def test_other_values_take_the_general_way(part: object) -> None:
+    """Objects, however deep, before any of their code runs, and data longer than a frame."""
+    assert plain_pickle({"in": [part]}) is None
+    assert plain_pickle(part) is None

@@ -17,14 +17,15 @@ MAX_DEPTH = 100
 _ARRAY_16, _ARRAY_32 = b"\xdc", b"\xdd"
 _LONG_ARRAY = 1000  # items; nested arrays that claim no more can claim no more than a few megabytes
 _MOST_DECLARED = 1_000_000  # items that longer arrays may claim before the data is checked
-_Packer = msgpack.Packer
+Packer = msgpack.Packer
+"""`Packer().pack(value)` is `encode(value)`."""
 _ATOMS = frozenset({type(None), bool, float, bytes})
 
 
 def encode(value: Any) -> bytes:
     """Plain data that has passed `plain`, or an object's own fields, as canonical msgpack."""
     # Not `msgpack.packb`: its detour through Python takes as long again.
-    return _Packer().pack(value)  # type: ignore[no-any-return]
+    return Packer().pack(value)  # type: ignore[no-any-return]
 
 
 def decode(data: bytes) -> Any:

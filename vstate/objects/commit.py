@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vstate.objects.canonical import decode, encode, plain
-from vstate.objects.ids import COMMIT, ID_BYTES, Object, ObjectId
+from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
 
 SIGNER_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -196,10 +196,6 @@ class Commit:
     def short(self) -> str:
         """The first 10 digits of the id."""
         return self.oid.short
-
-    def as_object(self) -> Object:
-        """The commit as an object, which is stored under `oid`."""
-        return Object(COMMIT, self.body)
 
     @classmethod
     def decode(cls, oid: ObjectId, body: bytes) -> Commit:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from vstate.errors import CorruptObject
-from vstate.objects.canonical import decode, encode
+from vstate.objects.canonical import Packer, decode
 from vstate.objects.expiry import EXPIRING, moment_of
 from vstate.objects.ids import ID_BYTES, TREE, NewObjects, Object, ObjectId
 
@@ -75,12 +75,13 @@ class Node:
         """When the first key in or below this node expires; None for never."""
         return None if self.expiries is None else min(at for at in self.expiries if at is not None)
 
-    @property
-    def body(self) -> bytes:
-        """The canonical encoding, once all children are written."""
+    def written(self) -> tuple[ObjectId, Object]:
+        """The id and the object, once all children are written."""
         fields = [self.height, self.keys, self.items, self.counts]
-        # Where nothing expires there are four fields, so older nodes keep their ids.
-        return encode(fields if self.expiries is None else [*fields, self.expiries])
+        if self.expiries is not None:  # where nothing expires there are four fields
+            fields.append(self.expiries)
+        body = Packer().pack(fields)  # without further calls: a commit does this for each level
+        return ObjectId(blake3(body, key=TREE.key).digest()), Object(TREE, body)
 
     def children(self) -> list[ObjectId]:
         """The ids of the nodes below; none for a leaf."""
@@ -469,7 +470,7 @@ def _check_unique(ids: Sequence[bytes]) -> None:
 def _diff_leaves(old_nodes: Sequence[Node], new_nodes: Sequence[Node]) -> list[KeyChange]:
     for node in (*old_nodes, *new_nodes):
         if node.height:
-            oid = ObjectId.of(TREE, node.body)
+            oid, _ = node.written()
             raise CorruptObject(oid.hex(), "it is no leaf, and lies where one belongs")
     if len(old_nodes) == len(new_nodes) == 1 and (keys := old_nodes[0].keys) == new_nodes[0].keys:
         # Most leaves have the same keys as before: the items are compared in C, position by position.
@@ -531,9 +532,8 @@ def _update_along(
     objects: NewObjects = {}
     nodes: list[tuple[ObjectId, Node]] = []
     while True:
-        body = new.body
-        oid = ObjectId.of(TREE, body)
-        objects[oid] = Object(TREE, body)
+        oid, made = new.written()
+        objects[oid] = made
         nodes.append((oid, new))
         if not way:
             return oid, objects, nodes
@@ -706,8 +706,7 @@ def _write(node: Node, objects: NewObjects, nodes: list[tuple[ObjectId, Node]]) 
     for i in node.unwritten:
         node.items[i] = _write(node.items[i], objects, nodes)  # type: ignore[arg-type]
     node.unwritten = ()
-    body = node.body
-    oid = ObjectId.of(TREE, body)
-    objects[oid] = Object(TREE, body)
+    oid, made = node.written()
+    objects[oid] = made
     nodes.append((oid, node))
     return oid

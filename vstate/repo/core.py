@@ -31,7 +31,7 @@ from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
 from vstate.objects.commit import LATEST, ONE_SECOND, Commit, Event, microseconds, moment
-from vstate.objects.ids import NewObjects, ObjectId
+from vstate.objects.ids import COMMIT, NewObjects, Object, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.plural import counted
 from vstate.repo.ahead import EntryPrefetch, ItemsAhead
@@ -334,7 +334,7 @@ class Core(Uncopied):
             root=root,
             parent_ids=tuple(ids),
             time=time,
-            message=plain(message, "message"),
+            message=message if message.isascii() else plain(message, "message"),
             info=plain(dict(info), "info") if info else {},
             events=tuple(events),
             order=order,
@@ -416,7 +416,7 @@ class Core(Uncopied):
         _, commits, objects, nodes, *_ = advance
         made = dict(objects)
         for commit in commits:
-            made[commit.oid] = commit.as_object()
+            made[commit.oid] = Object(COMMIT, commit.body)
         before: dict[ObjectId, bytes] = {}
         parents = commits[0].parent_ids
         if (

@@ -13,6 +13,7 @@ from vstate.errors import (
     StorageError,
     StoreFull,
     StoreUnavailable,
+    Unpicklable,
     VStateError,
 )
 from vstate.objects import tree
@@ -77,7 +78,9 @@ def commit_now(
             raise missing(key)
     while True:
         handle.at.table.handed = set()
-        plan, at = handle.require_picklable(handle.plan(keys=keys)), handle.at
+        plan, at = handle.plan(keys=keys), handle.at
+        if plan.unpicklable:
+            raise Unpicklable(plan.unpicklable)
         before = None if at.head is None else at.head.root
         root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
         if root == before and not at.events:

@@ -232,7 +232,9 @@ class Handle(StateHandle):
         """Take the steps of this position, if it has any."""
         while (at := self.at).rest is not None and at.rest.steps is not None:
             at.table.apply(at.rest.steps)
-            self.swap(at, at.moved(steps=None))
+            after = at.moved(steps=None)
+            if self.at is at:
+                self.at = after  # as in `swap`
 
     def _settled(self) -> Position:
         """Where the handle is, without the lock unless an operation left that open."""
@@ -590,10 +592,13 @@ class Handle(StateHandle):
         """How the slots, or those of the keys, differ from the tree of this root, by default the head's."""
         if self._comparing is not OVER:
             self.require_idle("compared")
+        at = self.at
+        if isinstance(root, Mark):
+            root = None if at.head is None else at.head.root
         token = Lock()
         with token:
             self._comparing = ref(token)
-            plan = make_plan(self.repo, self.at.table, self.tree if isinstance(root, Mark) else root, keys)
+            plan = make_plan(self.repo, at.table, root, keys)
         self._comparing = OVER  # only to save time: the token is over
         return plan
 

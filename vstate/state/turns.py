@@ -193,7 +193,8 @@ class Turns:
         if place not in held:  # a thread that waits comes here again and again
             _holding.set((*held, place))
         with self._guard:
-            if is_live(self._current):
+            other = self._current()
+            if other is not None and other.locked():  # `is_live`, without a call in each commit
                 return False
             self.undo = None
             self._current = place

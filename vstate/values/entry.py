@@ -25,7 +25,7 @@ from vstate.values.definitions import Definition
 from vstate.values.loading import load_any
 from vstate.values.opcodes import EMPTY_SET, FROZENSET, frameless, may_hold
 from vstate.values.pickle_errors import own_error
-from vstate.values.pickling import Check, pickled
+from vstate.values.pickling import Check, pickled, plain_pickle
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
 _WITH_PARTS = (PICKLE, BYTES, TEXT)
@@ -255,8 +255,18 @@ def _atom(value: Any) -> Encoded:
 
 
 def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump | None) -> Encoded:
-    data, buffers, check = pickled(value) if dump is None else (*dump(value), None)
-    return _encode_parts(PICKLE, [data, *buffers], type_name(value), previous, check)
+    if dump is not None:
+        data, buffers = dump(value)
+        check = None
+    elif (short := plain_pickle(value)) is not None:
+        data, buffers, check = short, [], None
+    else:
+        data, buffers, check = pickled(value)
+    name, size = type_name(value), len(data)
+    if size <= INLINE_BYTES and not buffers:
+        entry = encode([PICKLE, [data], size, name])
+        return tuple.__new__(Encoded, (entry, {}, (None,), size, check, _NONE))
+    return _encode_parts(PICKLE, [data, *buffers], name, previous, check)
 
 
 def _encode_parts(

@@ -18,7 +18,7 @@ from vstate.values.allow import Allow
 from vstate.values.code import runs_code
 from vstate.values.fields import is_by_name
 from vstate.values.loading import Buffers, load_any
-from vstate.values.opcodes import join_pieces
+from vstate.values.opcodes import frameless, join_pieces
 
 OUT_OF_BAND_BYTES = 1024
 """A contiguous buffer from this size on leaves the pickle and is stored beside it."""
@@ -193,6 +193,46 @@ def pickled(value: Any) -> tuple[bytes, list[memoryview], Check | None]:
     for kind in pickler.unproven:
         met.setdefault(kind, None)
     return data, buffers, Check(pickler.unproven, data, buffers)
+
+
+class _NotPlain(Exception):
+    """A value is no plain data, or is long."""
+
+
+class _OneFrame:
+    """A file that takes one frame, 64 KB."""
+
+    data = b""
+
+    def write(self, data: bytes) -> None:
+        if self.data:
+            raise _NotPlain
+        self.data = data
+
+
+class _PlainPickler(pickle.Pickler):
+    """Pickles plain data alone. Python asks it for a reducer of anything else."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        raise _NotPlain
+
+
+def plain_pickle(value: Any) -> bytes | None:
+    """The pickle of a short list, tuple or dict of plain data, as `pickled` makes it in five times the time.
+
+    None for any other value.
+    """
+    if type(value) in _CONTAINERS:
+        file = _OneFrame()
+        try:
+            _PlainPickler(file, 5).dump(value)
+            return frameless(file.data)
+        except (_NotPlain, RuntimeError):  # or another thread edits the value: `pickled` tries again
+            pass
+    return None
+
+
+_CONTAINERS: Final = frozenset({dict, list, tuple})
 
 
 def dumps_unproven(value: Any, make: Callable[..., Any] = Pickler) -> tuple[bytes, list[memoryview]]:
