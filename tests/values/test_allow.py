@@ -27,7 +27,7 @@ from value_shapes import SHAPES, make, same
 from vstate import Memory
 from vstate.errors import CannotLoad, InvalidInput
 from vstate.repo.objects import Objects
-from vstate.values import guarded
+from vstate.values import allow as allow_module
 from vstate.values.allow import ALWAYS, Allow
 from vstate.values.entry import Entry, decode_value, encode_value
 from vstate.values.loading import load_any
@@ -182,7 +182,7 @@ PLAIN: list[Any] = [
 @pytest.mark.parametrize("value", PLAIN, ids=lambda value: repr(value)[:40])
 def test_plain_data_needs_no_pattern(value: Any, careful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain data loads with an empty allow-list, equal and shared as it was, by both unpicklers."""
-    monkeypatch.setattr(guarded, "_extensions", lambda: careful)
+    monkeypatch.setattr(allow_module, "_extensions", lambda: careful)
     shared = [value, value]
     shared.append(shared)
     data, buffers = dumps(shared)
@@ -576,7 +576,7 @@ def test_a_package_with_a_gadget() -> None:
 @pytest.mark.parametrize("slow", [False, True])
 def test_malformed_pickles(data: bytes, slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Malformed pickles raise CannotLoad from both unpicklers."""
-    monkeypatch.setattr(guarded, "_extensions", lambda: slow)
+    monkeypatch.setattr(allow_module, "_extensions", lambda: slow)
     with pytest.raises(CannotLoad):
         loads(data, allow=NOTHING)
 

@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 from soak import SOAK
 
 from vstate.values.absent import ABSENT
-from vstate.values.lines import Overlap, merge_lines
-from vstate.values.merging import POLICIES, Unmergeable, append_in_order, same
+from vstate.values.merging import POLICIES, Overlap, Unmergeable, append_in_order, merge_lines, same
 
 try:
     import attrs

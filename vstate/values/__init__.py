@@ -4,7 +4,7 @@ Invariants of this layer:
 
 - Encoding never changes the value. Every object that the entry links to is among the new objects, or among
   those that the caller names as stored.
-- Only `pickling` unpickles, through `guarded` where there is an allow-list. `inert` reads the same bytes,
+- Only `pickling` unpickles, through `allow` where there is an allow-list. `inert` reads the same bytes,
   imports nothing and calls nothing.
 - Nothing here reads a store: the caller passes in a `Reader` of objects.
 """

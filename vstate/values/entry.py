@@ -20,7 +20,7 @@ from vstate.objects.canonical import decode, encode
 from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import BLOB, ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
-from vstate.values.allow import Allow
+from vstate.values.allow import Allow, loads_allowed
 from vstate.values.definitions import Definition
 from vstate.values.loading import load_any
 from vstate.values.opcodes import EMPTY_SET, FROZENSET, frameless, may_hold
@@ -366,8 +366,6 @@ def decode_value(entry: Entry | OneBlobEntry, reader: Reader, *, allow: Allow | 
         if allow is None:
             value, evolved = load_any(data, buffers, names)
         else:
-            from vstate.values.guarded import loads_allowed  # late, as in `pickling.loads`
-
             value, evolved = loads_allowed(data, buffers, allow, names)
         sets = (EMPTY_SET in data or FROZENSET in data) and may_hold(data, EMPTY_SET, FROZENSET)
         # As in `Entry.decode`.

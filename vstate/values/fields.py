@@ -12,19 +12,34 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import FunctionType, MemberDescriptorType
 from typing import Any, Final, TypeVar
 
 from vstate.errors import CannotLoad
 
-__all__ = ["by_class", "field_names", "is_by_name", "make", "reduce_by_name", "set_fields", "slots_of"]
+__all__ = [
+    "FIELDS_SET",
+    "HOLDERS",
+    "by_class",
+    "dicts_of_fields",
+    "field_names",
+    "is_by_name",
+    "make",
+    "reduce_by_name",
+    "set_fields",
+    "slots_of",
+]
 
 _MOST_CLASSES: Final = 10_000
 _GENERATED: Final = ["_dataclass_getstate", "_dataclass_setstate"], ["slots_getstate", "slots_setstate"]
 """The functions of dataclasses and of attrs for the state of classes with slots."""
 _HASH: Final = "_attrs_cached_hash"
+HOLDERS: Final = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
+"""The entries of the state that hold fields of the model: declared, extra and private ones."""
+FIELDS_SET: Final = "__pydantic_fields_set__"
+"""The entry with the names of the fields that were given. It is no field: `==` of pydantic ignores it."""
 Fields = dict[str, Any]
 
 
@@ -119,3 +134,13 @@ def slots_of(kind: type) -> dict[str, Any]:
     """The slots of the class by their names."""
     found = {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
     return {name: member for name, member in found.items() if type(member) is MemberDescriptorType}
+
+
+def dicts_of_fields(state: Mapping[object, object]) -> list[dict[object, object]] | None:
+    """The dicts that hold the fields of a model; None if this is not the state of one."""
+    if FIELDS_SET not in state or not state.keys() <= {*HOLDERS, FIELDS_SET}:
+        return None
+    held = [state[name] for name in HOLDERS if state.get(name) is not None]
+    found = [fields for fields in held if isinstance(fields, dict)]
+    names = {name for fields in found for name in fields if isinstance(name, str)}
+    return found if len(found) == len(held) and len(names) == sum(map(len, found)) else None

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from vstate.errors import CannotLoad
 from vstate.forks import is_mine, new_lock, renew_in_child
 from vstate.values import builders, definitions
-from vstate.values.allow import Allow
+from vstate.values.allow import Allow, loads_allowed
 from vstate.values.code import runs_code
 from vstate.values.fields import is_by_name
 from vstate.values.loading import Buffers, load_any
@@ -277,6 +277,4 @@ def loads(data: bytes | bytearray, buffers: Buffers = (), *, allow: Allow | None
     """
     if allow is None:
         return load_any(data, buffers)[0]
-    from vstate.values.guarded import loads_allowed  # late: a program without an allow-list never needs it
-
     return loads_allowed(data, buffers, allow)[0]

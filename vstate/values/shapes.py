@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from vstate.values.arrays import Array, array_from_buffer, fill_array, scalar
 from vstate.values.budget import Budget, InertError
+from vstate.values.fields import dicts_of_fields
 from vstate.values.instance import Global, Instance
-from vstate.values.models import dicts_of_fields
 
 __all__ = ["build", "call", "make_global", "new", "set_state"]
 
