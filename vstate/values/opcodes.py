@@ -191,29 +191,13 @@ def may_hold(data: bytes | bytearray, *opcodes: int) -> bool:
     for _ in range(_MOST_WALKED):
         if at > last:
             return at > size  # past the end: malformed
-        code = data[at]
-        if code in opcodes:
+        if data[at] in opcodes:
             return True
-        length = _LENGTHS[code]
-        if length > 0:
-            at += length
-        elif length < 0 and at + 1 < size:
-            at += 2 + data[at + 1]
-        else:
-            at = _end_of_opcode(data, at)
+        at = _end_of_opcode(data, at)
     return any(data.find(opcode, at) >= 0 for opcode in opcodes)
 
 
 _MOST_WALKED: Final = 1_000
-
-_LENGTHS: Final = [
-    0
-    if (opcode := OPCODES.get(code)) is None or opcode.prefix > 1 or opcode.lines
-    else (-1 if opcode.prefix else 1 + opcode.fixed)
-    for code in range(256)
-]
-"""The bytes of each opcode with its argument: -1 if one byte says how many follow; 0 if they vary in another
-way, and for an unknown opcode."""
 
 
 def _end_of_opcode(data: bytes | bytearray, at: int) -> int:
