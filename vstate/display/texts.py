@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -74,15 +75,9 @@ def text_hunks(old: str, new: str) -> list[Hunk]:
     """
     before, after = old.split("\n"), new.split("\n")
     aligner = Aligner(_STEPS)
-    changes: list[tuple[int, int, int, int]] = []
-    row = column = 0
-    for a, b in [*aligner.matches(before, after), (len(before), len(after))]:
-        if row < a or column < b:
-            changes.append((row, a, column, b))
-        row, column = a + 1, b + 1
     hunks: list[Hunk] = []
     left = _MOST_LINES
-    for group in _near(changes):
+    for group in _near(aligner.changes(before, after)):
         if left <= 0:
             hunks[-1] = replace(hunks[-1], lines=(*hunks[-1].lines, _left_out("more changes behind these")))
             break
@@ -95,7 +90,7 @@ def text_hunks(old: str, new: str) -> list[Hunk]:
 _Change = tuple[int, int, int, int]
 
 
-def _near(changes: list[_Change]) -> list[list[_Change]]:
+def _near(changes: Iterable[_Change]) -> list[list[_Change]]:
     """The changes in groups whose lines around them touch."""
     groups: list[list[_Change]] = []
     for change in changes:

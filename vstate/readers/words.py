@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from vstate.display.cells import line_text
 from vstate.display.chats import MessageView, chat_view
 from vstate.plural import counted
 from vstate.values.inert import preview
@@ -30,7 +31,7 @@ def messages_in_words(value: object, *, with_role: bool = False) -> str | None:
 def in_brief(value: object) -> str:
     """A value in a line."""
     text = messages_in_words(value)
-    return _cut(preview(value, width=None, max_depth=2, max_items=5)) if text is None else text
+    return line_text(preview(value, width=None, max_depth=2, max_items=5), _LONGEST) if text is None else text
 
 
 def value_in_words(name: str, value: object) -> str:
@@ -43,10 +44,5 @@ def value_in_words(name: str, value: object) -> str:
 
 def _said(message: MessageView) -> str:
     if message.text.strip():
-        return f"“{_cut(message.text.strip())}”"
-    return ", ".join(f"{call.name}({_cut(call.arguments)})" for call in message.calls)
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+        return f"“{line_text(message.text, _LONGEST)}”"
+    return ", ".join(f"{call.name}({line_text(call.arguments, _LONGEST)})" for call in message.calls)

@@ -60,6 +60,16 @@ class Aligner:
                 row, column = a + 1, b + 1
         return sorted(found)
 
+    def changes(
+        self, old: Sequence[Hashable], new: Sequence[Hashable]
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """The ranges that differ, ascending: old[a:b] became new[c:d]. No two of them touch."""
+        row = column = 0
+        for a, b in [*self.matches(old, new), (len(old), len(new))]:
+            if row < a or column < b:
+                yield row, a, column, b
+            row, column = a + 1, b + 1
+
     def pairs(
         self, old: Sequence[Hashable], new: Sequence[Hashable]
     ) -> Iterator[tuple[int | None, int | None]]:

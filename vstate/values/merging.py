@@ -306,7 +306,13 @@ def merge_lines(base: str, ours: str, theirs: str) -> str | Overlap:
     differ, a range of lines counts as one change. That may make an overlap, never a wrong line.
     """
     old = _split(base)
-    mine, other = _changes(old, _split(ours)), _changes(old, _split(theirs))
+    mine, other = (
+        [
+            _Change(start, stop, side[first:last])
+            for start, stop, first, last in Aligner(_MOST_STEPS).changes(old, side)
+        ]
+        for side in (_split(ours), _split(theirs))
+    )
     merged: list[str] = []
     done = i = j = 0
     while i < len(mine) or j < len(other):
@@ -342,17 +348,6 @@ def _applied(base: Sequence[str], start: int, stop: int, changes: Sequence[_Chan
         lines += change.lines
         start = change.stop
     return [*lines, *base[start:stop]]
-
-
-def _changes(base: Sequence[str], other: Sequence[str]) -> list[_Change]:
-    """The changes that turn `base` into `other`; no two of them touch."""
-    changes = []
-    at = to = 0
-    for row, column in [*Aligner(_MOST_STEPS).matches(base, other), (len(base), len(other))]:
-        if at < row or to < column:
-            changes.append(_Change(at, row, list(other[to:column])))
-        at, to = row + 1, column + 1
-    return changes
 
 
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
