@@ -310,6 +310,17 @@ def test_the_exploits_do_work(tmp_path: pathlib.Path) -> None:
     assert marker.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [("date", "07e4021f"), ("datetime", "07e4021f000000000000"), ("time", "013c00000000"), ("date", "07e4")],
+)
+def test_times_that_do_not_exist_are_shown_as_calls(name: str, raw: str) -> None:
+    """The thirty-first of February, and a sixtieth minute, are no times."""
+    data = bytes.fromhex(raw)
+    found = read(b"cdatetime\n" + name.encode() + b"\nC" + bytes([len(data)]) + data + b"\x85R.")
+    assert repr(found) == f"datetime.{name}({data!r})"
+
+
 def test_a_call_is_shown_as_not_made() -> None:
     """Calls and globals stand in angle brackets."""
     found = read(_exploits("echo hi")["REDUCE, protocol 2"])
