@@ -51,6 +51,8 @@ def test_moves(writer: Viewer, state: Versioned) -> None:
     assert undone["from_message"].startswith("Rollback to")
     status, answer = writer.ask("/undo", {"branch": "main", "seen": back["to"]})
     assert (status, "main has moved since the page showed it" in answer["error"]) == (409, True)
+    here = {"branch": "main", "rev": "main", "seen": seen}
+    assert both(writer, "/rollback", here)["to"] is None
     reverted = both(writer, "/revert", {"branch": "main", "rev": "main", "seen": seen})
     assert [change["key"] for change in reverted["changes"]["changes"]] == ["plan"]
     state.refresh()

@@ -221,22 +221,22 @@ def _failed(request: Request, error: Exception) -> Response:
     return _json({"error": str(error)}, status_of(error))
 
 
+_STATUSES: Final = (
+    (Gone, 410),
+    (NotFound, 404),
+    (Conflict, 409),
+    (AlreadyExists, 409),
+    (UntrustedCommit, 403),
+    (InvalidInput, 400),
+    (InertError, 422),
+    (CorruptObject, 422),
+    (CorruptStore, 422),
+    (UnsupportedFormat, 422),
+    (StoreFull, 507),
+    (StorageError, 503),
+)
+
+
 def status_of(error: Exception) -> int:
     """The HTTP status for an error of vstate."""
-    for kind, status in (
-        (Gone, 410),
-        (NotFound, 404),
-        (Conflict, 409),
-        (AlreadyExists, 409),
-        (UntrustedCommit, 403),
-        (InvalidInput, 400),
-        (InertError, 422),
-        (CorruptObject, 422),
-        (CorruptStore, 422),
-        (UnsupportedFormat, 422),
-        (StoreFull, 507),
-        (StorageError, 503),
-    ):
-        if isinstance(error, kind):
-            return status
-    return 400
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 400)

@@ -6,9 +6,8 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from html import escape
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from vstate.display.documents import change_document
@@ -22,7 +21,7 @@ from vstate.repo.repository import Repository
 from vstate.repo.search.selection import select
 from vstate.viewer.comparing import key_changes
 from vstate.viewer.lanes import Lanes
-from vstate.viewer.listing import ref_documents, refs_by_commit, row_document
+from vstate.viewer.listing import refs_by_commit, row_document
 from vstate.viewer.page import joined_script, read_static
 from vstate.viewer.reading import Reading
 from vstate.viewer.values import Values
@@ -127,42 +126,33 @@ class _Data:
 
     def document(self) -> dict[str, Any]:
         names = refs_by_commit(self._repo)
-        head = self._repo.refs.head()
         inside = {commit.oid for commit in self._commits}
         lanes = Lanes()
-        rows, commits = [], {}
+        rows: list[dict[str, Any]] = []
+        commits: dict[str, Any] = {}
         for number, commit in enumerate(self._commits, 1):
             self._progress(number)
             parents = self._repo.history.parents(commit)
             placed = lanes.add(commit.oid, [parent for parent in parents if parent in inside])
-            refs = ref_documents(names.get(commit.oid, ()), head)
-            places = [placed.lane, *(max(edge[:2]) for edge in placed.edges)]
-            row = row_document(self._repo, commit, refs) | {
-                "lane": placed.lane,
-                "edges": placed.edges,
-                "lanes": 1 + max(places),
-                "folded": 0,
-                "span": 0,
-                "idle": 0,
-                "keys": self._changes(commit),
-            }
+            refs = names.get(commit.oid, [])
+            row = row_document(self._repo, commit, refs, placed) | {"keys": self._changes(commit)}
             if not parents or parents[0] not in inside:
                 row["state"] = dict(self._state(commit))
             rows.append(row)
-            commits[commit.id] = document = self._reading.commit(commit.id) | {"refs": refs}
+            commits[commit.id] = document = self._reading.described(commit, refs)
             self._left -= len(json.dumps([row["info"], row["message"], document]))
             if self._left <= 0:
                 break  # the file has no room for older commits
-        for row, below in zip(rows, [*rows[1:], None], strict=True):
+        for row in rows:
             row["parents"] = [parent for parent in row["parents"] if parent in commits]
-            if below is not None:
-                row["idle"] = _seconds(row["time"], below["time"])
+        for row, (above, below) in zip(rows[:-1], pairwise(self._commits), strict=False):
+            row["idle"] = max(round((above.time - below.time).total_seconds()), 0)
         listed = self._refs(commits)
         return {
             "store": {
                 "name": self._repo.store.location.rsplit("/", 1)[-1],
                 "write": False,
-                "head": {"branch": head.branch, "commit": rows[0]["id"]},
+                "head": {"branch": self._repo.refs.head().branch, "commit": rows[0]["id"]},
                 "branches": 0,
             },
             "refs": listed,
@@ -292,7 +282,3 @@ def _end(head: dict[str, Any], last: dict[str, Any]) -> None:
     last["next"] = None
     if "next" in last["view"]:
         last["view"]["next"] = None
-
-
-def _seconds(later: str, earlier: str) -> int:
-    return max(round((datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()), 0)

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -15,7 +16,8 @@ from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.forks import new_lock
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.repo.names.refs import HEADS, REMOTES, TAGS, Head
+from vstate.repo.compare.diff import Diff
+from vstate.repo.names.refs import HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.signing import PublicKey
 from vstate.repo.search.selection import Selection, select
@@ -304,64 +306,50 @@ class Listings:
             yield _Row(commit.oid, placed, commit.time.timestamp(), commit.order, is_linear, alike)
 
     def _documents(self, places: Sequence[tuple[_Row, _Row, Sequence[_Row], int]]) -> list[dict[str, Any]]:
-        refs, head = refs_by_commit(self._repo), self._repo.refs.head()
-        documents = []
+        refs, documents = refs_by_commit(self._repo), []
         for row, last, below, count in places:
             commit = self._repo.history.commits([row.commit])[0]
-            document = row_document(self._repo, commit, ref_documents(refs.get(commit.oid, ()), head))
-            lanes = 1 + max([row.placed.lane, *(max(edge[:2]) for edge in row.placed.edges)])
-            documents.append(
-                document
-                | {
-                    "lane": min(row.placed.lane, MOST_LANES),
-                    "edges": last.placed.edges,
-                    "lanes": min(lanes, MOST_LANES),
-                    "folded": count if count > 1 else 0,
-                    "span": max(round(row.time - last.time), 0),
-                    "idle": max(round(last.time - below[0].time), 0) if below else 0,
-                }
-            )
+            document = row_document(self._repo, commit, refs.get(commit.oid, []), row.placed)
+            document |= {"edges": last.placed.edges, "span": max(round(row.time - last.time), 0)}
+            if count > 1:
+                document["folded"] = count
+            if below:
+                document["idle"] = max(round(last.time - below[0].time), 0)
+            documents.append(document)
         return documents
-
-
-def refs_by_commit(repo: Repository) -> dict[ObjectId, list[str]]:
-    """The full names of the refs on each commit."""
-    found: dict[ObjectId, list[str]] = {}
-    for name, oid in repo.refs.all().items():
-        found.setdefault(oid, []).append(name)
-    return found
 
 
 _KINDS: Final = {HEADS: "branch", TAGS: "tag", REMOTES: "remote"}
 
 
-def ref_documents(names: Sequence[str], head: Head) -> list[dict[str, Any]]:
-    """Refs by their full names as `{name, kind, current}`, HEAD's branch first."""
-    found = []
-    for name in names:
+def refs_by_commit(repo: Repository) -> dict[ObjectId, list[dict[str, Any]]]:
+    """The refs on each commit as `{name, kind, current}`, HEAD's branch first."""
+    found: dict[ObjectId, list[dict[str, Any]]] = {}
+    current = f"{HEADS}{repo.refs.head().branch}"
+    for name, oid in repo.refs.all().items():
         prefix = next((prefix for prefix in _KINDS if name.startswith(prefix)), "")
-        is_current = prefix == HEADS and name == f"{HEADS}{head.branch}"
-        found.append(
-            {
-                "name": name.removeprefix(prefix),
-                "kind": _KINDS.get(prefix, "HEAD"),
-                "current": is_current or not prefix,
-            }
-        )
-    return sorted(found, key=lambda ref: (not ref["current"], ref["kind"], ref["name"]))
+        document = {"name": name.removeprefix(prefix), "kind": _KINDS.get(prefix, "HEAD")}
+        found.setdefault(oid, []).append(document | {"current": name == current or not prefix})
+    for refs in found.values():
+        refs.sort(key=lambda ref: (not ref["current"], ref["kind"], ref["name"]))
+    return found
 
 
-def row_document(repo: Repository, commit: Commit, refs: list[dict[str, Any]]) -> dict[str, Any]:
-    """A commit in one row: its first line, its refs and the keys that it changed."""
-    damage = ""
+def readable_changes(repo: Repository, commit: Commit) -> tuple[Diff, str]:
+    """The changes that a commit made, and the damage that prevents reading them, "" for none."""
     try:
-        diff = repo.changes(commit)
+        return repo.changes(commit), ""
     except CorruptObject as error:
-        diff, damage = repo.make_diff(()), str(error)
+        return repo.make_diff(()), str(error)
+
+
+def row_document(
+    repo: Repository, commit: Commit, refs: list[dict[str, Any]], placed: Placed
+) -> dict[str, Any]:
+    """A commit in a row of its own: its first line, its refs, the keys that it changed, and its lanes."""
+    diff, damage = readable_changes(repo, commit)
     signs = {"added": "+", "modified": "~", "removed": "-"}
-    names = [
-        [signs[diff[key].kind], key[:_LONGEST_NAME]] for key, _ in zip(diff, range(_MOST_NAMES), strict=False)
-    ]
+    info = {name[:_LONGEST_NAME]: _brief(value) for name, value in islice(commit.info.items(), _MOST_INFO)}
     signer = commit.signature.signer if commit.signature is not None else None
     return {
         "id": commit.id,
@@ -369,9 +357,7 @@ def row_document(repo: Repository, commit: Commit, refs: list[dict[str, Any]]) -
         "parents": [*commit.parents],
         "time": commit.time.isoformat(),
         "message": commit.subject,
-        "info": {
-            name[:_LONGEST_NAME]: _brief(value) for name, value in list(commit.info.items())[:_MOST_INFO]
-        },
+        "info": info,
         "refs": refs,
         "author": PublicKey(signer).short if signer is not None and len(signer) == 32 else None,
         "events": len(commit.events),
@@ -379,10 +365,16 @@ def row_document(repo: Repository, commit: Commit, refs: list[dict[str, Any]]) -
             "added": len(diff.added),
             "modified": len(diff.modified),
             "removed": len(diff.removed),
-            "names": names,
+            "names": [[signs[diff[key].kind], key[:_LONGEST_NAME]] for key in islice(diff, _MOST_NAMES)],
         },
         "cut": repo.history.is_shallow(commit),
         "damage": damage,
+        "lane": min(placed.lane, MOST_LANES),
+        "lanes": min(1 + max([placed.lane, *(max(edge[:2]) for edge in placed.edges)]), MOST_LANES),
+        "edges": placed.edges,
+        "folded": 0,
+        "span": 0,
+        "idle": 0,
     }
 
 

@@ -63,30 +63,26 @@ class Marks:
         return None
 
 
+_KINDS: Final[tuple[tuple[Any, str], ...]] = (
+    (type(None), "none"),
+    (bool, "bool"),
+    (int | float | complex, "number"),
+    (str, "text"),
+    (bytes | bytearray | memoryview, "bytes"),
+    (datetime.date | datetime.time | datetime.timedelta | datetime.tzinfo, "time"),
+    (list | tuple, "list"),
+    (dict, "dict"),
+    (set | frozenset, "set"),
+    (Array, "array"),
+    (Global, "class"),
+)
+
+
 def kind_of(value: object) -> str:
     """The kind of a value for a reader: none, number, list, object, …"""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int | float | complex):
-        return "number"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, bytes | bytearray | memoryview):
-        return "bytes"
-    if isinstance(value, datetime.date | datetime.time | datetime.timedelta | datetime.tzinfo):
-        return "time"
-    if isinstance(value, list | tuple):
-        return "list"
-    if isinstance(value, dict):
-        return "dict"
-    if isinstance(value, set | frozenset):
-        return "set"
-    if isinstance(value, Array):
-        return "array"
-    if isinstance(value, Global):
-        return "class"
+    for types, kind in _KINDS:
+        if isinstance(value, types):
+            return kind
     return "table" if is_table(value) else "object"
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from vstate.display import branches
 from vstate.display.documents import change_document, commit_document, event_documents
-from vstate.errors import CorruptObject, InvalidInput, VStateError
+from vstate.errors import InvalidInput, VStateError
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.readers.shown import Shown
@@ -23,7 +23,7 @@ from vstate.viewer.comparing import change_page, key_changes
 from vstate.viewer.health import health
 from vstate.viewer.keys import key_page
 from vstate.viewer.life import blame_document, versions
-from vstate.viewer.listing import Listings, Query, ref_documents, refs_by_commit
+from vstate.viewer.listing import Listings, Query, readable_changes, refs_by_commit
 from vstate.viewer.parameters import Parameters
 from vstate.viewer.values import Values
 
@@ -121,14 +121,13 @@ class Reading:
 
     def commit(self, rev: str) -> Answer:
         """One commit with its events, its signature and the keys that it changed."""
+        commit = self._repo.resolve(rev)
+        return self.described(commit, refs_by_commit(self._repo).get(commit.oid, []))
+
+    def described(self, commit: Commit, refs: list[Answer]) -> Answer:
+        """The answer about a commit with these refs."""
         repo = self._repo
-        commit = repo.resolve(rev)
-        damage = ""
-        try:
-            diff = repo.changes(commit)
-        except CorruptObject as error:
-            diff, damage = repo.make_diff(()), str(error)
-        refs = ref_documents(refs_by_commit(repo).get(commit.oid, ()), repo.refs.head())
+        diff, damage = readable_changes(repo, commit)
         document = commit_document(commit, shallow=repo.history.is_shallow(commit))
         return document | {
             "short": commit.short,
