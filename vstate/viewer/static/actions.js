@@ -1,16 +1,15 @@
 // Changes of the store: each shows what will change first, and is made only on what the page has seen.
-import { named, post, shown, useAnswer } from "./api.js";
+import { named, post, shown, useAnswer, useLoaded } from "./api.js";
 import { Details } from "./diff.js";
 import { Sign } from "./keys.js";
 import { go } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { PARTS } from "./value.js";
-import { Chip, Failure } from "./widgets.js";
+import { Chip, Failure, Tally } from "./widgets.js";
 
 /** The keys that a change would change, and what changes inside the first ones. */
 export function Changes({ page }) {
-  const { added, modified, removed } = page.counts;
-  return html`<p class="facts"><span class="is-added">${added} added</span><span class="is-modified">${modified} modified</span><span class="is-removed">${removed} removed</span></p>
+  return html`<p class="facts"><${Tally} counts=${page.counts} /></p>
     <ul class="plain">${page.changes.map((change) => html`<li><${Sign} change=${change.kind} /> <b>${named(change.key)}</b>
       ${change.inside && html`<${Details} answer=${change.inside} />`}</li>`)}</ul>
     ${page.next === null ? null : html`<p class="is-dim">and more keys</p>`}`;
@@ -25,21 +24,16 @@ function Move({ found }) {
 
 /** What a change would do, and the button that makes it. */
 export function Preview({ path, body, label, onDone }) {
-  const [state, setState] = useState({});
-  const name = JSON.stringify(body);
-  useEffect(() => {
-    let isWanted = true;
-    post(path, { ...body, preview: true }).then((found) => isWanted && setState({ found, of: name }), (error) => isWanted && setState({ error, of: name }));
-    return () => { isWanted = false; };
-  }, [path, name]);
+  const name = JSON.stringify([path, body]);
+  const [state, setState] = useLoaded(name, () => post(path, { ...body, preview: true }));
   const make = async () => {
     try {
       onDone(await post(path, body));
     } catch (error) {
-      setState({ error, of: name });
+      setState({ data: null, error, of: name });
     }
   };
-  const { found, error } = state.of === name ? state : {};
+  const { data: found, error } = state.of === name ? state : {};
   return html`<div class="preview">
     <${Failure} error=${error} />
     ${found?.to === null && html`<p>Nothing would change.</p>`}

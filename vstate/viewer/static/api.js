@@ -71,34 +71,29 @@ export function post(path, body) {
 /** The refs as they were seen last: a text that changes when one of them moves. */
 export const seen = { refs: null };
 
+/** `{data, error, of}` of what `load` promises, loaded anew when the name `of` or something in `changes` differs.
+ * The answer before stays until then. A name of null loads nothing. */
+export function useLoaded(of, load, changes = []) {
+  const [state, setState] = useState({ data: null, error: null, of: null });
+  useEffect(() => {
+    if (!of) return undefined;
+    let isWanted = true;
+    load().then(
+      (data) => isWanted && setState({ data, error: null, of }),
+      (error) => isWanted && setState({ data: null, error, of }),
+    );
+    return () => { isWanted = false; };
+  }, [of, ...changes]);
+  return [state, setState];
+}
+
 /** `{data, error, loading}` of a GET, asked anew when a ref has moved. `data` stays until the next answer is here.
  * A null path asks nothing. */
 export function useAnswer(path, params = {}) {
   const request = path && requestOf(path, params);
-  const [state, setState] = useState({ data: null, error: null, request: null });
-  useEffect(() => {
-    if (!request) return undefined;
-    let isWanted = true;
-    get(path, params).then(
-      (data) => isWanted && setState({ data, error: null, request }),
-      (error) => isWanted && setState({ data: null, error, request }),
-    );
-    return () => { isWanted = false; };
-  }, [request, seen.refs]);
+  const [{ data, error, of }] = useLoaded(request, () => get(path, params), [seen.refs]);
   if (!request) return { data: null, error: null, loading: false };
-  return { data: state.data, error: state.request === request ? state.error : null, loading: state.request !== request };
-}
-
-/** The further pages of an answer, the place of the next one or null, a function that loads it, and its error. */
-export function usePages(answer, load, nextOf = (page) => page.next) {
-  const [state, setState] = useState({});
-  const { pages = [], error } = state.of === answer ? state : {};
-  const next = answer ? nextOf(pages.at(-1) ?? answer) : null;
-  const more = () => load(next).then(
-    (page) => setState({ of: answer, pages: [...pages, page] }),
-    (failed) => setState({ of: answer, pages, error: failed }),
-  );
-  return [pages, next, more, error];
+  return { data, error: of === request ? error : null, loading: of !== request };
 }
 
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
@@ -111,6 +106,27 @@ export function shown(text) {
 /** A key, or a part of one, for people: in quotes where white space would not be seen. */
 export function named(key) {
   return /^$|^\s|\s$|\s\s|[^\S ]/.test(key) ? shown(JSON.stringify(key)) : shown(key);
+}
+
+/** The name of a type without its module. */
+export function typeText(type) {
+  return shown(type.split(".").pop());
+}
+
+/** The JSON in a part of the address, or something else if somebody has changed it to no JSON. */
+export function parsed(text, otherwise) {
+  try {
+    return JSON.parse(text || "null") ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+/** A set with an item more, or without it if it has the item. */
+export function toggled(set, item) {
+  const next = new Set(set);
+  if (!next.delete(item)) next.add(item);
+  return next;
 }
 
 /** The name of a branch for people: session 17 for session%2017. */

@@ -1,7 +1,7 @@
 // Bytes in hexadecimal, and pictures.
-import { get, grouped, requestOf, shown, usePages } from "./api.js";
+import { get, grouped, requestOf, shown } from "./api.js";
 import { html, useState } from "./preact.js";
-import { Chip, Failure } from "./widgets.js";
+import { usePages } from "./widgets.js";
 
 const ROWS = 64;
 
@@ -38,12 +38,12 @@ export function Picture({ rev, name, path }) {
 export function BytesValue({ answer, rev, name, since }) {
   const { view } = answer;
   const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: ROWS });
-  const [pages, next, more, error] = usePages(answer, load, (page) => page.view.next);
+  const left = (next) => `${grouped(view.size - next * 16)} more bytes`;
+  const [pages, button] = usePages(answer, load, left, (page) => page.view.next);
   return html`<div class="bytes-value">
     ${view.picture && html`<${Picture} rev=${rev} name=${name} path=${answer.path} />`}
     ${view.media && !view.picture && html`<p class="note">${view.media}</p>`}
-    <pre class="hex" tabindex="0">${[answer, ...pages].map((page) => hexLines(bytesOf(page.view.data), page.view.first * 16)).join("\n")}</pre>
-    ${next !== null && html`<${Chip} onClick=${more}>${grouped(view.size - next * 16)} more bytes</${Chip}>`}
-    <${Failure} error=${error} />
+    <pre class="hex" tabindex="0">${pages.map((page) => hexLines(bytesOf(page.view.data), page.view.first * 16)).join("\n")}</pre>
+    ${button}
   </div>`;
 }

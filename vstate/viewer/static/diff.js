@@ -1,9 +1,9 @@
 // What differs between two commits: by key, and inside a key by path.
-import { get, grouped, named, shown, sizeText, useAnswer, usePages } from "./api.js";
+import { get, grouped, named, shown, sizeText, typeText, useAnswer } from "./api.js";
 import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
 import { html, useState } from "./preact.js";
-import { Chip, Failure, Twist, useSlow, Waiting } from "./widgets.js";
+import { Failure, Tally, Twist, usePages, useSlow, Waiting } from "./widgets.js";
 
 const MOST_OPEN = 8; // keys whose changes are shown at once
 const PAGE = 200;
@@ -87,7 +87,7 @@ export function KeyDiff({ old, rev, base, name, isBeside }) {
 
 function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
   const [isOpen, setOpen] = useState(isFirst);
-  const sizes = [change.old, change.new].map((side) => (side ? `${shown(side.type.split(".").pop())} ${sizeText(side.size)}` : null));
+  const sizes = [change.old, change.new].map((side) => (side ? `${typeText(side.type)} ${sizeText(side.size)}` : null));
   const note = sizes[0] && sizes[1] && sizes[0] !== sizes[1] ? `${sizes[0]} → ${sizes[1]}` : sizes[1] ?? sizes[0];
   return html`<section class="changed-key">
     <h3><${Twist} isOpen=${isOpen} label=${change.key} onTurn=${setOpen} />
@@ -99,17 +99,15 @@ function ChangedKey({ change, old, rev, base, isBeside, isFirst }) {
 export function DiffView({ old, rev, base, isBeside }) {
   const params = { old, new: rev, base, limit: PAGE };
   const { data, error } = useAnswer("/diff", params);
-  const [pages, next, load, failed] = usePages(data, (first) => get("/diff", { ...params, first }));
+  const [pages, button] = usePages(data, (first) => get("/diff", { ...params, first }), () => "more keys");
   if (error) return html`<${Failure} error=${error} />`;
   if (!data) return html`<${Waiting}>Comparing</${Waiting}>`;
-  const changes = [data, ...pages].flatMap((page) => page.changes);
-  const { added, modified, removed } = data.counts;
+  const changes = pages.flatMap((page) => page.changes);
   return html`<div class="diff">
-    <p class="facts"><span class="is-added">${added} added</span><span class="is-modified">${modified} modified</span><span class="is-removed">${removed} removed</span>
+    <p class="facts"><${Tally} counts=${data.counts} />
       ${data.base && html`<span>against the merge base <a class="mono" href=${hrefOf({ rev: data.base })}>${data.base.slice(0, 10)}</a></span>`}</p>
     ${changes.length ? null : html`<p class="empty">Nothing differs.</p>`}
     ${changes.map((change, at) => html`<${ChangedKey} key=${`${data.new} ${change.key}`} change=${change} old=${data.old ?? old} rev=${data.new} isBeside=${isBeside} isFirst=${at < MOST_OPEN} />`)}
-    ${next !== null && html`<${Chip} onClick=${load}>more keys</${Chip}>`}
-    <${Failure} error=${failed} />
+    ${button}
   </div>`;
 }

@@ -1,6 +1,6 @@
 // The filter of the commits, and the search in keys and values.
 import { ofBranch } from "./branches.js";
-import { counted, get, named, nameOf, shown, useAnswer } from "./api.js";
+import { counted, get, named, nameOf, shown, toggled, useAnswer } from "./api.js";
 import { CONDITIONS } from "./listing.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
@@ -43,11 +43,6 @@ function Found({ data, sought, onChoose }) {
   for (const found of data.places) keys.set(found.key, [...(keys.get(found.key) ?? []), found]);
   const place = (found) => html`<li><a href=${hrefOf(ofPlace(found))} onClick=${onChoose}>
     <span class="mono is-dim">${found.path === null ? "the key" : shown(found.path) || "the value"}</span> <${Excerpt} text=${found.excerpt} wanted=${sought} /></a></li>`;
-  const toggle = (key) => {
-    const next = new Set(open);
-    if (!next.delete(key)) next.add(key);
-    setOpen(next);
-  };
   const { commit, branch } = data;
   const places = counted(data.places.length, "place");
   return html`
@@ -56,7 +51,7 @@ function Found({ data, sought, onChoose }) {
     <p class="is-dim" aria-live="polite">${globalThis.vstateAnswers ? `${places} in what this file holds` : `${places}${data.complete ? "" : " or more"}; ${counted(data.keys, "key")} of this commit searched`}${data.unread ? `, ${counted(data.unread, "value")} not readable` : ""}</p>
     <ul>${[...keys].map(([key, places]) => html`<li key=${key}><span class="found-key">${named(key)}</span>
       <ul>${places.slice(0, open.has(key) ? places.length : SOME).map(place)}</ul>
-      ${places.length > SOME && html`<${Chip} onClick=${() => toggle(key)}>${open.has(key) ? "fewer" : `${places.length - SOME} more in ${named(key)}`}</${Chip}>`}</li>`)}</ul>`;
+      ${places.length > SOME && html`<${Chip} onClick=${() => setOpen(toggled(open, key))}>${open.has(key) ? "fewer" : `${places.length - SOME} more in ${named(key)}`}</${Chip}>`}</li>`)}</ul>`;
 }
 
 /** The field for both: Enter filters the commits, and the places in the keys and values are listed below. */

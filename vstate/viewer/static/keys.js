@@ -1,5 +1,5 @@
 // The keys of a commit as a tree, the changed ones marked.
-import { counted, get, grouped, named, shown, sizeText } from "./api.js";
+import { counted, get, grouped, named, shown, sizeText, toggled, typeText } from "./api.js";
 import { go, readPlace } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Chip, Failure } from "./widgets.js";
@@ -78,16 +78,11 @@ export function KeyTree({ rev, place, steps }) {
     setAt(place.key);
   }, [place.key]);
 
-  const toggle = (folder) => {
-    const next = new Set(open);
-    if (!next.delete(folder)) next.add(folder);
-    setOpen(next);
-  };
   const show = (key, place, options) => go({ key, path: "", page: "", tab: readPlace().tab === "diff" ? "diff" : "", ...place }, options);
   const choose = (item) => {
     setAt(item.id);
     if (item.more !== undefined) more(item.more, item.after);
-    else if (item.folder) toggle(item.folder);
+    else if (item.folder) setOpen(toggled(open, item.folder));
     else show(item.key, { pane: "value" });
   };
   const move = (by) => {
@@ -124,7 +119,7 @@ export function KeyTree({ rev, place, steps }) {
       <${Sign} change=${item.change} />
       ${hasFolders && html`<span class="twist" aria-hidden="true">${item.folder ? (open.has(item.folder) ? "▾" : "▸") : ""}</span>`}
       <span class="key-name">${item.folder ? `${shown(item.name)}/` : named(item.name)}</span>
-      <span class="key-note">${item.folder ? `${grouped(item.keys)}${item.changed ? ` · ${item.changed} changed` : ""}` : `${shown(item.type.split(".").pop())} ${sizeText(item.size)}`}</span>
+      <span class="key-note">${item.folder ? `${grouped(item.keys)}${item.changed ? ` · ${item.changed} changed` : ""}` : `${typeText(item.type)} ${sizeText(item.size)}`}</span>
     </div>`;
   };
   const hasFolders = items.some((item) => item.folder);

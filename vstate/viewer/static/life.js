@@ -1,11 +1,11 @@
 // The life of a key: its versions, a number over time, and who wrote each part.
-import { counted, get, grouped, named, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
+import { counted, get, grouped, named, shown, sizeText, timeText, useAnswer } from "./api.js";
 import { LineChart } from "./chart.js";
 import { Sign } from "./keys.js";
 import { go, hrefOf } from "./place.js";
 import { html, useEffect, useState } from "./preact.js";
 import { Leaf } from "./value.js";
-import { Chip, Failure, Twist, Waiting } from "./widgets.js";
+import { Failure, Twist, usePages, Waiting } from "./widgets.js";
 
 const PAGE = 100;
 
@@ -13,12 +13,12 @@ const PAGE = 100;
 export function Life({ from, rev, name, path }) {
   const params = { rev: from, key: name, path, limit: PAGE };
   const { data, error } = useAnswer("/history", params);
-  const [pages, next, load, failed] = usePages(data, (next) => get("/history", { ...params, ...next }));
-  const commits = [data, ...pages].flatMap((page) => page?.commits ?? []);
+  const [pages, button, next, load] = usePages(data, (next) => get("/history", { ...params, ...next }), () => "earlier versions");
+  const commits = pages.flatMap((page) => page.commits);
   useEffect(() => { if (data && !commits.length && next) load(); }, [data, pages.length]); // three seconds each
   if (error) return html`<${Failure} error=${error} />`;
   if (!data) return html`<${Waiting}>Reading the history</${Waiting}>`;
-  const sum = (name) => [data, ...pages].reduce((count, page) => count + page[name], 0);
+  const sum = (name) => pages.reduce((count, page) => count + page[name], 0);
   const forward = [...commits].reverse();
   return html`<div class="life">
     <${LineChart} numbers=${forward.map((commit) => commit.number)} labels=${forward.map((commit) => `${timeText(commit.time)} ${shown(commit.message)}`)}
@@ -33,8 +33,7 @@ export function Life({ from, rev, name, path }) {
         <td class="life-text mono">${commit.text === null ? html`<span class="is-dim">${shown(commit.type ?? "")} ${sizeText(commit.size)}</span>` : html`<${Leaf} part=${{ text: commit.text, kind: commit.number !== null ? "number" : commit.type === "str" ? "text" : "other" }} />`}</td>
       </tr>`)}
     </tbody></table>
-    ${next && html`<${Chip} onClick=${load}>earlier versions</${Chip}>`}
-    <${Failure} error=${failed} />
+    ${button}
   </div>`;
 }
 

@@ -1,8 +1,8 @@
 // A merge on trial: base, ours and theirs of each conflict, and the result of a policy before it is made.
-import { get, named, requestOf, revisionsOf, shown } from "./api.js";
+import { get, named, parsed, requestOf, revisionsOf, shown, useLoaded } from "./api.js";
 import { Changes, Preview } from "./actions.js";
 import { go } from "./place.js";
-import { html, useEffect, useState } from "./preact.js";
+import { html, useState } from "./preact.js";
 import { Leaf } from "./value.js";
 import { Chip, Failure } from "./widgets.js";
 
@@ -19,11 +19,7 @@ function Conflict({ conflict, choice, onChoose }) {
 
 /** The sides that were chosen for keys, as the address has them. */
 function choicesOf(place) {
-  try {
-    return Object.fromEntries(Object.entries(JSON.parse(place.choices || "{}")).filter(([, side]) => side === "ours" || side === "theirs"));
-  } catch {
-    return {}; // an address that somebody changed
-  }
+  return Object.fromEntries(Object.entries(parsed(place.choices, {})).filter(([, side]) => side === "ours" || side === "theirs"));
 }
 
 export function MergeTry({ place, refs, store, state }) {
@@ -34,20 +30,13 @@ export function MergeTry({ place, refs, store, state }) {
   const policy = place.policy ?? "";
   const choices = choicesOf(place);
   const choose = (next) => go({ choices: Object.keys(next).length ? JSON.stringify(next) : "" });
-  const [answer, setAnswer] = useState({});
   const [again, setAgain] = useState(0);
   const isPair = ours && theirs && ours !== theirs;
   const pair = `${ours}\n${theirs}`;
   const taken = Object.entries(choices).map(([key, side]) => `&take_${side}=${encodeURIComponent(key)}`).join("");
   const request = requestOf("/merge", { ours, theirs, policy }) + taken;
-  useEffect(() => {
-    if (!isPair) return undefined;
-    let isWanted = true;
-    const known = { pair, of: request };
-    get(request).then((data) => isWanted && setAnswer({ ...known, data }), (error) => isWanted && setAnswer({ ...known, error }));
-    return () => { isWanted = false; };
-  }, [request, isPair, state, again]);
-  const { data, error } = isPair && answer.pair === pair ? answer : {};
+  const [answer] = useLoaded(isPair ? request : null, async () => ({ ...await get(request), pair }), [state, again]);
+  const { data, error } = isPair && (answer.data?.pair === pair || answer.of === request) ? answer : {};
   const select = (label, value, names, name) => html`<label>${label} <select value=${value} onChange=${(event) => go({ [name]: event.target.value, choices: "" }, { replace: true })}>
     ${names.includes(value) ? null : html`<option value=${value}>${shown(value)}</option>`}${names.map((each) => html`<option value=${each}>${shown(each)}</option>`)}</select></label>`;
   const strategies = { "up-to-date": "There is nothing to merge.", "fast-forward": "The branch only moves forward: no conflict is possible.", merge: "The merge has no open conflict.", conflict: "Some keys are in conflict: choose a policy, or a side for each." };

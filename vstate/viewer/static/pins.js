@@ -1,5 +1,5 @@
 // Pinned keys, which stay in sight while one steps through the commits.
-import { named, shown, useAnswer } from "./api.js";
+import { named, parsed, shown, useAnswer } from "./api.js";
 import { Sign } from "./keys.js";
 import { go, hrefOf } from "./place.js";
 import { html } from "./preact.js";
@@ -7,11 +7,8 @@ import { html } from "./preact.js";
 const MOST = 8;
 
 function pinsOf(place) {
-  try {
-    return JSON.parse(place.pins ?? "[]").filter((pin) => Array.isArray(pin) && pin.length === 2 && pin.every((each) => typeof each === "string")).slice(0, MOST);
-  } catch {
-    return []; // an address that somebody changed
-  }
+  const pins = parsed(place.pins, []); // of an address that somebody may have changed
+  return (Array.isArray(pins) ? pins : []).filter((pin) => Array.isArray(pin) && pin.length === 2 && pin.every((each) => typeof each === "string")).slice(0, MOST);
 }
 
 const isSame = (key, path) => (pin) => pin[0] === key && pin[1] === (path ?? "");

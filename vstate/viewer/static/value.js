@@ -1,5 +1,5 @@
 // The value of a key: the view that fits it, and the way to its parts.
-import { counted, get, grouped, named, shown, sizeText, timeText, useAnswer, usePages } from "./api.js";
+import { counted, get, grouped, named, shown, sizeText, timeText, typeText, useAnswer } from "./api.js";
 import { ArrayValue } from "./array.js";
 import { BytesValue, Picture } from "./bytes.js";
 import { Chat } from "./chat.js";
@@ -7,7 +7,7 @@ import { Sign } from "./keys.js";
 import { hrefOf } from "./place.js";
 import { html, useState } from "./preact.js";
 import { TableValue } from "./table.js";
-import { Chip, Failure, Twist, useSlow, Waiting } from "./widgets.js";
+import { Failure, Twist, usePages, useSlow, Waiting } from "./widgets.js";
 
 export const PARTS = 100;
 
@@ -49,7 +49,7 @@ function PartRow({ part, rev, name, depth, since }) {
         : html`<span class="twist"></span>`}
       <${Sign} change=${part.change} />
       <a class="part-name" href=${hrefOf({ path: part.path })}>${shown(part.label)}</a>
-      <span class="part-type">${shown(part.type.split(".").pop())}${part.count ? ` ${grouped(part.count)}` : ""}</span>
+      <span class="part-type">${typeText(part.type)}${part.count ? ` ${grouped(part.count)}` : ""}</span>
       ${isOpen ? null : html`<${Leaf} part=${part} />`}
     </div>
     ${isOpen && html`<${Inside} rev=${rev} name=${name} path=${part.path} depth=${depth + 1} since=${since} />`}
@@ -63,26 +63,26 @@ function Inside({ rev, name, path, depth, since }) {
 }
 
 function Parts({ answer, rev, name, depth = 0, since }) {
-  const [pages, next, load, error] = usePages(answer, (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS }));
-  const parts = [answer, ...pages].flatMap((page) => page.parts);
+  const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS });
+  const [pages, button, next] = usePages(answer, load, (first) => `${grouped(answer.count - first)} more`);
+  const parts = pages.flatMap((page) => page.parts);
   if (!parts.length) return html`<p class="leaf-line"><${Leaf} part=${answer} /></p>`;
   return html`<ul class="parts">
     ${parts.map((part) => html`<${PartRow} key=${part.path} part=${part} rev=${rev} name=${name} depth=${depth} since=${since} />`)}
-    ${next !== null && html`<li><${Chip} onClick=${load}>${grouped(answer.count - parts.length)} more</${Chip}></li>`}
-    ${error && html`<li><${Failure} error=${error} /></li>`}
+    ${next !== null && html`<li>${button}</li>`}
   </ul>`;
 }
 
 function TextValue({ answer, rev, name, since }) {
   const load = (first) => get("/value", { rev, key: name, path: answer.path, since, first, limit: PARTS });
-  const [pages, next, more, error] = usePages(answer, load, (page) => page.view.next);
   const { characters, lines, size } = answer.view;
+  const left = (next) => (size ? `${sizeText(size - next)} more` : `${grouped(characters - next)} more characters`);
+  const [pages, button] = usePages(answer, load, left, (page) => page.view.next);
   return html`<div class="text-value">
     ${answer.view.picture && html`<${Picture} rev=${rev} name=${name} path=${answer.path} />`}
     <p class="facts">${size ? null : `${counted(characters, "character")}, ${counted(lines, "line")}`}</p>
-    <pre tabindex="0">${shown([answer, ...pages].map((page) => page.view.text).join(""))}</pre>
-    ${next !== null && html`<${Chip} onClick=${more}>${size ? sizeText(size - next) : grouped(characters - next)} more${size ? "" : " characters"}</${Chip}>`}
-    <${Failure} error=${error} />
+    <pre tabindex="0">${shown(pages.map((page) => page.view.text).join(""))}</pre>
+    ${button}
   </div>`;
 }
 
