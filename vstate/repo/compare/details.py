@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal
@@ -169,16 +169,15 @@ class _Comparison:
             alike = old.type == new.type and old.called == new.called
             return self.instances(path, old, new) if alike else None
         if isinstance(old, Global) and isinstance(new, Global) and old.name == new.name:
-            return self.named(path, old.fields, new.fields)
+            return self.keyed(path, old.fields, new.fields, step_of)
         if isinstance(old, dict) and isinstance(new, dict):
-            return self.entries(path, old, new)
-        if isinstance(old, list) and isinstance(new, list):
-            return self.items(path, old, new)
-        if isinstance(old, tuple) and isinstance(new, tuple):
+            return self.keyed(path, old, new, step_of)
+        if isinstance(old, list | tuple) and type(old) is type(new):
+            assert isinstance(new, list | tuple)
             return self.items(path, old, new)
         if isinstance(old, set | frozenset) and type(old) is type(new):
             assert isinstance(new, set | frozenset)
-            return self.members(path, old, new)
+            return self.keyed(path, old, new, _member_step)
         return None
 
     # --- one generator for each kind of container
@@ -189,61 +188,39 @@ class _Comparison:
             yield path, old.args[0], new.args[0]
         else:
             yield _Path(path, str, ".args"), old.args, new.args
-        yield from self.named(path, old.kwargs, new.kwargs)
-        yield from self.named(path, old.fields, new.fields)
+        yield from self.keyed(path, old.kwargs, new.kwargs, step_of)
+        yield from self.keyed(path, old.fields, new.fields, step_of)
         # As pairs, since several instances may share them.
         yield path, old.items or _NO_ITEMS, new.items or _NO_ITEMS
         yield path, old.entries or _NO_ENTRIES, new.entries or _NO_ENTRIES
         yield _Path(path, str, ".state"), old.state, new.state
 
-    def named(
-        self, path: _Path | None, old: Mapping[str, object], new: Mapping[str, object]
+    def keyed(
+        self,
+        path: _Path | None,
+        old: Collection[Any],
+        new: Collection[Any],
+        show: Callable[[Any], str],
     ) -> Iterator[_Pair | Detail]:
-        self.left -= len(old) + len(new)
-        for name, before in old.items():
-            step = _Path(path, step_of, name)
-            yield (step, before, new[name]) if name in new else _detail(step, "removed", before, None)
-        for name, after in new.items():
-            if name not in old:
-                yield _detail(_Path(path, step_of, name), "added", None, after)
-
-    def entries(
-        self, path: _Path | None, old: Mapping[object, object], new: Mapping[object, object]
-    ) -> Iterator[_Pair | Detail]:
+        """The values of two dicts by key, or the members of two sets."""
         self.left -= len(old) + len(new)
         # By token: an Instance is another object in the other value, and 1 is not True.
         later = dict(self.by_token(new, old))
+        unmatched = len(new) - len(later) + len(old)  # more than none if the work is spent
         for token, key in self.by_token(old, later):
-            before = old[key]
+            unmatched -= 1
+            before = _under(old, key)
             if token not in later:
-                yield _detail(_Path(path, step_of, key), "removed", before, None)
+                yield _detail(_Path(path, show, key), "removed", before, None)
                 continue
-            after = new[later.pop(token)]
+            after = _under(new, later.pop(token))
             if self.left < 0 or not self.same(before, after):
-                yield _Path(path, step_of, key), before, after
-        if self.keys.left < 0:
+                yield _Path(path, show, key), before, after
+        if unmatched:
             yield _detail(path, "modified", old, new, _TOO_LARGE)
             return
         for key in later.values():
-            yield _detail(_Path(path, step_of, key), "added", None, new[key])
-
-    def members(
-        self, path: _Path | None, old: Collection[object], new: Collection[object]
-    ) -> Iterator[_Pair | Detail]:
-        self.left -= len(old) + len(new)
-        later = dict(self.by_token(new, old))
-        for token, member in self.by_token(old, later):
-            if token not in later:
-                yield _detail(_Path(path, _member_step, member), "removed", member, None)
-                continue
-            other = later.pop(token)
-            if self.left < 0 or not self.same(member, other):
-                yield _Path(path, _member_step, member), member, other
-        if self.keys.left < 0:
-            yield _detail(path, "modified", old, new, _TOO_LARGE)
-            return
-        for member in later.values():
-            yield _detail(_Path(path, _member_step, member), "added", None, member)
+            yield _detail(_Path(path, show, key), "added", None, _under(new, key))
 
     def by_token(self, keys: Iterable[object], others: Sized) -> Iterator[tuple[object, object]]:
         """Each key behind its token, until the work is spent."""
@@ -289,6 +266,11 @@ class _Comparison:
 
 def _detail(path: _Path | None, kind: Kind, old: object, new: object, note: str = "") -> Detail:
     return Detail("" if path is None else str(path), kind, old, new, note)
+
+
+def _under(values: Collection[Any], key: object) -> Any:
+    """The value of a key of a dict; a member of a set itself."""
+    return values[key] if isinstance(values, dict) else key
 
 
 def _index(index: int) -> str:
