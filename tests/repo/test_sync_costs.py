@@ -52,6 +52,20 @@ def test_only_what_differs_is_sent() -> None:
     assert there.read < 2 * report.bytes
 
 
+def test_a_push_reads_only_what_differs_of_a_long_value() -> None:
+    """Of the chunks and indexes of 3 MB of which 10 bytes differ, few are read."""
+    store = Memory()
+    block = bytearray(large(1, 3_000_000))
+    save(store, "before", block=bytes(block))
+    target = cloned(store)
+    block[1_500_000:1_500_010] = bytes(10)
+    save(store, "after", block=bytes(block))
+    here = Counted(store)
+    push(here, target)
+    equal(store, target)
+    assert here.read < 30_000
+
+
 def test_a_push_costs_what_is_new() -> None:
     """Ten commits on ten thousand cost about as much as ten on a hundred, in calls and bytes."""
     costs = []

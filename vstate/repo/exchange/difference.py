@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vstate.errors import CorruptObject
 from vstate.objects.commit import LATEST, Commit
-from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Link, ObjectId
+from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single
 from vstate.objects.tree import Node
 from vstate.plural import counted
@@ -92,25 +92,28 @@ def new_commits(
 
 
 class _Child(NamedTuple):
-    """A tree node to read, and the range of its keys: from `first` on, to before `before`."""
+    """A tree node to read, and the range of its keys: from `first` on, to before `before`. Or an index, and
+    the length of the stream below it.
+    """
 
     oid: ObjectId
-    first: str
-    before: str | None
+    first: str = ""
+    before: str | None = None
+    length: int = 0
 
 
 class _Kept:
     """The nodes that the walk has read and that are written after everything below them, by height."""
 
     def __init__(self, kind: Kind) -> None:
-        self._kind = kind
+        self.kind = kind
         self._levels: dict[int, list[Needed]] = defaultdict(list)
         self._bytes = 0
 
     def add(self, height: int, oid: ObjectId, body: bytes) -> None:
         self._bytes += len(body)
         kept = body if self._bytes <= KEPT_BYTES else None
-        self._levels[height].append(Needed(self._kind, oid, len(body), kept))
+        self._levels[height].append(Needed(self.kind, oid, len(body), kept))
 
     def lowest_first(self) -> Iterator[Needed]:
         for height in sorted(self._levels):
@@ -160,153 +163,144 @@ class Difference:
             commits = self._objects.commits(ids[start : start + GROUP])
             yield commits, self.needs(commits, _roots_before(commits, history, read))
 
-    # Trees
-
     def _states(self, commits: Iterable[Commit], beside: Iterable[ObjectId]) -> Iterator[Needed]:
         met = self._met
-        known = [_Child(root, "", None) for root in dict.fromkeys(beside)]
+        known = [_Child(root) for root in dict.fromkeys(beside)]
         for child in known:
             met.add(child.oid)
-        roots = [c.root for c in commits if c.root is not None and met.add(c.root)]
-        if not roots:
-            return
-        nodes = _Kept(TREE)
-        # Only a root that was read tells its height; each level below is one lower.
-        new: dict[int, list[tuple[_Child, Node]]] = defaultdict(list)
-        old: dict[int, list[tuple[_Child, Node]]] = defaultdict(list)
-        for child, node in self._read_nodes([_Child(root, "", None) for root in roots], nodes):
-            new[node.height].append((child, node))
-        for child, node in self._near_nodes(known):
-            old[node.height].append((child, node))
-        waiting: list[_Child] = []
-        waiting_beside: list[_Child] = []
-        streams: list[tuple[str, Link]] = []
-        streams_beside: dict[str, list[ObjectId]] = defaultdict(list)
-        for height in range(max([*new, *old]), -1, -1):
-            below_beside: list[_Child] = []
-            for child, node in chain(old[height], self._near_nodes(waiting_beside, height)):
-                if height:
-                    below_beside += _children(child, node)
-                    continue
-                for key, entry in self._entries.all(node):
-                    for link in links_of(child.oid, entry):
-                        met.add(link.id)
-                        if not is_single(link):
-                            streams_beside[key].append(link.id)
-            for child in below_beside:
-                met.add(child.oid)
-            below: list[_Child] = []
-            for child, node in chain(new[height], self._read_nodes(waiting, nodes, height)):
-                if height:
-                    below += [child for child in _children(child, node) if met.add(child.oid)]
-                    continue
-                for key, entry in self._entries.new_items(node):
-                    for link in links_of(child.oid, entry):
-                        if not met.add(link.id):
-                            continue
-                        if is_single(link):
-                            yield Needed(BLOB, link.id, link.length)
+        roots = [_Child(c.root) for c in commits if c.root is not None and met.add(c.root)]
+        nodes, indexes = _Kept(TREE), _Kept(INDEX)
+        streams: list[tuple[str, _Child]] = []
+        streams_beside: dict[str, list[_Child]] = defaultdict(list)
+        for is_new, child, leaf in self._descend(roots, known, nodes):
+            for key, entry in self._entries.new_items(leaf) if is_new else self._entries.all(leaf):
+                for link in links_of(child.oid, entry):
+                    if not met.add(link.id) and is_new:
+                        continue
+                    if not is_single(link):
+                        stream = _Child(link.id, length=link.length)
+                        if is_new:
+                            streams.append((key, stream))
                         else:
-                            streams.append((key, link))
-            lower_roots = [child for child, _ in new.get(height - 1, ())]
-            waiting, waiting_beside = below, _overlapping(below_beside, [*below, *lower_roots])
-        yield from self._streams(
-            {link.id: link.length for _, link in streams},
-            [oid for key in dict.fromkeys(key for key, _ in streams) for oid in streams_beside[key]],
-        )
+                            streams_beside[key].append(stream)
+                    elif is_new:
+                        yield Needed(BLOB, link.id, link.length)
+        new = {stream.oid: stream for _, stream in streams}
+        old = [stream for key in dict.fromkeys(key for key, _ in streams) for stream in streams_beside[key]]
+        for is_new, _, items in self._descend([*new.values()], old, indexes):
+            for oid, length in items:
+                if met.add(oid) and is_new:
+                    yield Needed(BLOB, oid, length)
+        yield from indexes.lowest_first()
         yield from nodes.lowest_first()
 
-    def _read_nodes(
-        self, children: Sequence[_Child], kept: _Kept, height: int | None = None
-    ) -> Iterator[tuple[_Child, Node]]:
-        for start in range(0, len(children), BATCH):
-            batch = children[start : start + BATCH]
-            nodes = self._objects.each_node([child.oid for child in batch])
-            for child, (oid, node, body) in zip(batch, nodes, strict=True):
-                if height is not None and node.height != height:
-                    raise CorruptObject(str(oid), f"a node of height {node.height} in place of {height}")
-                if height is not None and not _is_within(node, child):
-                    raise CorruptObject(str(oid), "its keys are outside the range that the node above gives")
-                if node.keys != sorted(set(node.keys)):
-                    raise CorruptObject(str(oid), "its keys do not ascend")
-                kept.add(node.height, oid, body)
-                yield child, node
+    # Levels, of trees and of streams
 
-    def _near_nodes(
-        self, children: Sequence[_Child], height: int | None = None
-    ) -> Iterator[tuple[_Child, Node]]:
-        for start in range(0, len(children), BATCH):
-            batch = children[start : start + BATCH]
-            try:
-                nodes = self._near.nodes([child.oid for child in batch])
-            except CorruptObject:
-                continue  # objects below may be missing too
-            for child, node in zip(batch, nodes, strict=True):
-                if height is None or node.height == height:
-                    yield child, node
+    def _descend(
+        self, roots: Sequence[_Child], beside: Sequence[_Child], kept: _Kept
+    ) -> Iterator[tuple[bool, _Child, Any]]:
+        """The leaves, or the lowest indexes, below the roots, and those below known roots where they differ.
 
-    # Streams
-
-    def _streams(self, roots: Mapping[ObjectId, int], beside: Sequence[ObjectId]) -> Iterator[Needed]:
+        Each with whether it is new. Of each height, all known ones come before the new ones.
+        """
         if not roots:
             return
-        met = self._met
-        indexes = _Kept(INDEX)
-        new: dict[int, list[IndexItems]] = defaultdict(list)
-        old: dict[int, list[IndexItems]] = defaultdict(list)
-        for height, items in self._read_indexes(roots, indexes):
-            new[height].append(items)
-        for height, items in self._near_indexes(beside):
-            old[height].append(items)
-        waiting: Mapping[ObjectId, int] = {}
-        waiting_beside: list[ObjectId] = []
-        for height in range(max([*new, *old]), 0, -1):
-            below_beside: list[ObjectId] = []
-            for items in chain(
-                old[height], (items for at, items in self._near_indexes(waiting_beside) if at == height)
-            ):
-                below_beside += [oid for oid, _ in items]
-            for oid in below_beside:
-                met.add(oid)
-            unchanged: set[ObjectId] = set()
-            below: dict[ObjectId, int] = {}
-            for items in chain(
-                new[height], (items for _, items in self._read_indexes(waiting, indexes, height))
-            ):
-                for oid, length in items:
-                    if not met.add(oid):
-                        unchanged.add(oid)
-                    elif height == 1:
-                        yield Needed(BLOB, oid, length)
+        is_tree = kept.kind is TREE
+        lowest = 0 if is_tree else 1
+        new = _by_height(self._read(roots, kept))
+        old = _by_height(self._read_near(beside, kept.kind))
+        waiting: Sequence[_Child] = ()
+        waiting_beside: Sequence[_Child] = ()
+        for height in range(max([*new, *old]), lowest - 1, -1):
+            known: list[_Child] = []
+            for child, _, content in chain(old[height], self._read_near(waiting_beside, kept.kind, height)):
+                if height == lowest:
+                    yield False, child, content
+                else:
+                    known += _children(child, content)
+            for child in known:
+                self._met.add(child.oid)
+            below: list[_Child] = []
+            shared: set[ObjectId] = set()
+            for child, _, content in chain(new[height], self._read(waiting, kept, height)):
+                if height == lowest:
+                    yield True, child, content
+                    continue
+                for each in _children(child, content):
+                    if self._met.add(each.oid):
+                        below.append(each)
                     else:
-                        below[oid] = length
+                        shared.add(each.oid)
             waiting = below
-            waiting_beside = [oid for oid in dict.fromkeys(below_beside) if below and oid not in unchanged]
-        yield from indexes.lowest_first()
+            if is_tree:
+                waiting_beside = _overlapping(known, [*below, *(child for child, *_ in new[height - 1])])
+            else:
+                waiting_beside = [each for each in dict.fromkeys(known) if below and each.oid not in shared]
 
-    def _read_indexes(
-        self, lengths: Mapping[ObjectId, int], kept: _Kept, height: int | None = None
-    ) -> Iterator[tuple[int, IndexItems]]:
-        ids = list(lengths)
-        for start in range(0, len(ids), BATCH):
-            for oid, at, items, body in self._objects.each_index(ids[start : start + BATCH]):
+    def _read(self, children: Sequence[_Child], kept: _Kept, height: int | None = None) -> Iterator[_Found]:
+        """The nodes or indexes with their heights; CorruptObject for one that does not fit its place."""
+        for start in range(0, len(children), BATCH):
+            batch = children[start : start + BATCH]
+            for child, (at, content, body) in zip(
+                batch, _read_all(self._objects, kept.kind, batch), strict=True
+            ):
+                reason = _misfit(child, content, is_root=height is None)
                 if height is not None and at != height:
-                    raise CorruptObject(str(oid), f"an index of height {at} in place of {height}")
-                length = sum(length for _, length in items)
-                if length != lengths[oid]:
-                    raise CorruptObject(
-                        str(oid), f"an index of {counted(length, 'byte')}; the link to it says {lengths[oid]}"
-                    )
-                kept.add(at, oid, body)
-                yield at, items
+                    reason = f"it is at height {at}, in place of {height}"
+                if reason:
+                    raise CorruptObject(str(child.oid), reason)
+                kept.add(at, child.oid, body)
+                yield child, at, content
 
-    def _near_indexes(self, ids: Sequence[ObjectId]) -> Iterator[tuple[int, IndexItems]]:
-        for start in range(0, len(ids), BATCH):
+    def _read_near(
+        self, children: Sequence[_Child], kind: Kind, height: int | None = None
+    ) -> Iterator[_Found]:
+        """The same of known ones, without those that are damaged, and without a check."""
+        for start in range(0, len(children), BATCH):
+            batch = children[start : start + BATCH]
             try:
-                batch = list(self._near.each_index(ids[start : start + BATCH]))
+                if kind is TREE:  # some are in memory
+                    contents = [(node.height, node) for node in self._near.nodes([c.oid for c in batch])]
+                else:
+                    contents = [(at, items) for at, items, _ in _read_all(self._near, kind, batch)]
             except CorruptObject:
-                continue
-            yield from ((height, items) for _, height, items, _ in batch)
+                continue  # objects below may be missing too
+            for child, (at, content) in zip(batch, contents, strict=True):
+                if height is None or at == height:
+                    yield child, at, content
+
+
+_Found = tuple[_Child, int, Any]
+"""A node or an index that was read: its height, and the Node, or the items."""
+
+
+def _by_height(roots: Iterable[_Found]) -> dict[int, list[_Found]]:
+    """The roots by their heights: only a root that was read tells it; each level below is one lower."""
+    levels: dict[int, list[_Found]] = defaultdict(list)
+    for found in roots:
+        levels[found[1]].append(found)
+    return levels
+
+
+def _read_all(objects: Objects, kind: Kind, children: Sequence[_Child]) -> Iterator[tuple[int, Any, bytes]]:
+    """The height, the node or the items, and the body of each."""
+    ids = [child.oid for child in children]
+    if kind is TREE:
+        return ((node.height, node, body) for _, node, body in objects.each_node(ids))
+    return ((height, items, body) for _, height, items, body in objects.each_index(ids))
+
+
+def _misfit(child: _Child, content: Node | IndexItems, *, is_root: bool) -> str:
+    """The reason why a node, or the items of an index, cannot be in this place; "" if it fits."""
+    if not isinstance(content, Node):
+        length = sum(length for _, length in content)
+        fits = length == child.length
+        return "" if fits else f"an index of {counted(length, 'byte')}; the link to it says {child.length}"
+    keys = content.keys
+    begins = is_root or keys[:1] == [child.first]
+    if not begins or (child.before is not None and keys[-1] >= child.before):
+        return "its keys are outside the range that the node above gives"
+    return "" if keys == sorted(set(keys)) else "its keys do not ascend"
 
 
 def _roots_before(commits: Sequence[Commit], history: History, read: ReadCommits) -> list[ObjectId]:
@@ -359,14 +353,13 @@ def read_bodies(objects: Objects, wanted: Sequence[Needed]) -> list[bytes]:
     return bodies
 
 
-def _children(above: _Child, node: Node) -> list[_Child]:
-    ends = [*node.keys[1:], above.before]
-    return [_Child(oid, key, end) for oid, key, end in zip(node.children(), node.keys, ends, strict=True)]
-
-
-def _is_within(node: Node, child: _Child) -> bool:
-    keys = node.keys
-    return bool(keys) and keys[0] == child.first and (child.before is None or keys[-1] < child.before)
+def _children(above: _Child, content: Node | IndexItems) -> list[_Child]:
+    if not isinstance(content, Node):
+        return [_Child(oid, length=length) for oid, length in content]
+    ends = [*content.keys[1:], above.before]
+    return [
+        _Child(oid, key, end) for oid, key, end in zip(content.children(), content.keys, ends, strict=True)
+    ]
 
 
 def _overlapping(known: Sequence[_Child], new: Sequence[_Child]) -> list[_Child]:
@@ -374,7 +367,7 @@ def _overlapping(known: Sequence[_Child], new: Sequence[_Child]) -> list[_Child]
     if not known or not new:
         return []
     ranges: list[tuple[str, str | None]] = []  # disjoint, ascending
-    for _, first, before in sorted(new, key=lambda child: child.first):
+    for _, first, before, _ in sorted(new, key=lambda child: child.first):
         if ranges and (ranges[-1][1] is None or first <= ranges[-1][1]):
             last = ranges[-1][1]
             if last is not None and (before is None or before > last):
