@@ -690,7 +690,7 @@ LISTED: dict[str, str] = {
     "managers/edits": OWN,
     "managers/files": "on Windows alone, which has no fork",
     "managers/subscriptions": "a thread that only closes a watch",
-    "managers/waiting": "of one event loop, and a child has another",
+    "managers/manager": "of one event loop, and a child has another",
     "repo/exchange/transfer": OWN,
     "repo/objects": "compressors of one thread, which hold no lock",
     "repo/upkeep/inspection": OWN,

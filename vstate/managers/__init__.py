@@ -8,83 +8,38 @@
 Records are pydantic models: `pip install '.[agents]'`. `StateManager` needs none.
 """
 
-from importlib import import_module
+# ruff: noqa: F403  # the __all__ of each module says which names come
+
 from typing import TYPE_CHECKING
 
 from vstate.extras import install
+from vstate.managers.backends import *
+from vstate.managers.manager import *
+from vstate.managers.states import *
 
-_MODULES = {
-    "agents": ["AgentCheckpoint", "AgentSnapshot", "AgentStateStore"],
-    "backends": ["FileBackend", "MemoryBackend", "RedisBackend"],
-    "knowledge": [
-        "IndexingProgress",
-        "IndexingStatus",
-        "KnowledgeBaseState",
-        "KnowledgeStateManager",
-        "SourceState",
-        "SyncStatus",
-    ],
-    "manager": ["Manager"],
-    "record": ["Record"],
-    "recovery": ["AgentRecoveryManager"],
-    "speech": [
-        "AudioSession",
-        "AudioSessionStatus",
-        "STTState",
-        "SpeechStateManager",
-        "StreamingMode",
-        "TTSState",
-        "TranscriptionStatus",
-        "VoiceConversationState",
-    ],
-    "states": ["StateConfig", "StateManager"],
-    "task_queue": ["TaskQueueState", "TaskStatus"],
-    "teams": ["AgentCoordinationState", "AgentCoordinationStatus", "OrchestrationStateManager", "TeamState"],
-    "tools": [
-        "RetryState",
-        "ToolCacheEntry",
-        "ToolExecution",
-        "ToolExecutionStatus",
-        "ToolStateManager",
-        "ToolStats",
-        "parameters_hash",
-    ],
-    "workflows": [
-        "StepState",
-        "WorkflowCheckpoint",
-        "WorkflowState",
-        "WorkflowStateManager",
-        "WorkflowStatus",
-    ],
-}
-"""The public names of each module. A name loads its module at the first use: most modules need pydantic."""
-
-_NAMES = {name: module for module, names in _MODULES.items() for name in names}
-
-# ruff: noqa: F403  # the __all__ of each module says which names come
-if TYPE_CHECKING:
+try:
     from vstate.managers.agents import *
-    from vstate.managers.backends import *
     from vstate.managers.knowledge import *
-    from vstate.managers.manager import *
     from vstate.managers.record import *
     from vstate.managers.recovery import *
     from vstate.managers.speech import *
-    from vstate.managers.states import *
     from vstate.managers.task_queue import *
     from vstate.managers.teams import *
     from vstate.managers.tools import *
     from vstate.managers.workflows import *
-else:
-    __all__ = sorted(_NAMES)
+except ModuleNotFoundError as error:
+    if error.name != "pydantic":
+        raise
+
+    def __getattr__(name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise ImportError(f"{name} needs pydantic; type: {install('agents')}")
 
 
-def __getattr__(name: str) -> object:
-    if name in _NAMES:
-        try:
-            return getattr(import_module(f"vstate.managers.{_NAMES[name]}"), name)
-        except ModuleNotFoundError as error:
-            if error.name != "pydantic":
-                raise
-            raise ImportError(f"{name} needs pydantic; type: {install('agents')}") from error
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __all__ = sorted(
+        name
+        for name, value in globals().items()
+        if str(getattr(value, "__module__", "")).startswith(f"{__name__}.")
+    )

@@ -13,7 +13,7 @@ from typing import Any
 
 from vstate.errors import InvalidInput, UncommittedWarning
 from vstate.forks import renew_in_child
-from vstate.managers.waiting import LoopLock
+from vstate.managers.manager import LoopLock
 from vstate.patterns.copies import Frozen
 from vstate.state.closing import call_at_exit
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from vstate import aio
 from vstate.aio.workers import UnderWay
@@ -169,3 +171,26 @@ class Entity(Generic[X]):
     async def read(self, function: Callable[[X], _T]) -> _T:
         """As `Manager.read`."""
         return await self.manager.read(lambda part: function(self.open(part)))
+
+
+class Wait:
+    """Work that is done, or goes on by itself. `await` waits for its end, and raises its error."""
+
+    def __init__(self, until_done: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        # A function, not a coroutine: Python warns of a coroutine that is never awaited.
+        self._until_done = until_done
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._until_done is not None:
+            yield from self._until_done().__await__()
+
+
+class LoopLock:
+    """A lock for the tasks of each event loop in turn. An `asyncio.Lock` works in one loop only."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    def here(self) -> asyncio.Lock:
+        """The lock of the running loop."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())

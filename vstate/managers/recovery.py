@@ -12,7 +12,7 @@ from typing import Any, Final
 from vstate.arguments import check_count, check_flag
 from vstate.errors import InvalidInput, NotFound
 from vstate.managers.agents import AgentCheckpoint, AgentStateStore, Recovery, recoveries_of
-from vstate.managers.waiting import LoopLock, Wait
+from vstate.managers.manager import LoopLock, Wait
 from vstate.state.namespace import Namespace
 
 __all__ = ["AgentRecoveryManager"]

@@ -27,9 +27,8 @@ from vstate.managers.backends import (
 )
 from vstate.managers.edits import Edit, PendingEdits, require_dict
 from vstate.managers.files import Format
-from vstate.managers.manager import Manager
+from vstate.managers.manager import Manager, Wait
 from vstate.managers.subscriptions import Subscriber, Subscriptions
-from vstate.managers.waiting import Wait
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.patterns.copies import Frozen

@@ -12,7 +12,7 @@ from typing import Any
 from vstate import aio
 from vstate.errors import VStateError
 from vstate.forks import renew_in_child
-from vstate.managers.waiting import LoopLock, Wait
+from vstate.managers.manager import LoopLock, Wait
 from vstate.repo.compare.diff import Change
 from vstate.state.watching import Watch
 
