@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from dataclasses import dataclass, field
 from typing import Any
 
+from vstate.aio.workers import shielded
 from vstate.errors import InvalidInput, UncommittedWarning
 from vstate.forks import renew_in_child
 from vstate.managers.manager import LoopLock
@@ -88,13 +89,13 @@ class PendingEdits:
         self._next_commit = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[bool]] = set()  # an event loop holds its tasks weakly
+        self._task: asyncio.Task[None] | None = None  # an event loop holds its tasks weakly
         call_at_exit(self)
         renew_in_child(self, PendingEdits._renew)
 
     def _renew(self) -> None:
         # The parent commits its edits. The child sees those that no commit was under way with.
-        self._under_way, self._timer, self._tasks = {}, None, set()
+        self._under_way, self._timer, self._task = {}, None, None
         self._tells_losses = False
 
     def __bool__(self) -> bool:
@@ -147,27 +148,15 @@ class PendingEdits:
     async def flush(self, commit: Commit) -> bool:
         """Commit the pending edits. Returns False without any. If it fails, all edits stay pending.
 
-        If the caller is cancelled, the commit goes on in its own task: its outcome decides which edits stay
-        pending.
+        A caller that is cancelled first waits for the outcome, which decides which edits stay pending.
         """
-        task = self._begin_flush(commit)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_warn)
-            raise
+        return await shielded(self._flush(commit))
 
     def stop(self) -> None:
         """Stop the timer."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-
-    def _begin_flush(self, commit: Commit) -> asyncio.Task[bool]:
-        task = asyncio.get_running_loop().create_task(self._flush(commit))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
 
     async def _flush(self, commit: Commit) -> bool:
         async with self._committing.here():
@@ -190,11 +179,6 @@ class PendingEdits:
                     self._set_timer(commit)
             return True
 
-    def _ended(self, task: asyncio.Task[bool]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # mark the exception as retrieved, so asyncio does not warn
-
     def _set_timer(self, commit: Commit) -> None:
         loop = asyncio.get_running_loop()
         if self._timer is None or self._timer_loop is not loop:
@@ -203,11 +187,10 @@ class PendingEdits:
 
     def _on_time(self, commit: Commit) -> None:
         self._timer = None
-        self._begin_flush(commit).add_done_callback(_warn)
+        self._task = asyncio.get_running_loop().create_task(self._flush_or_log(commit))
 
-
-def _warn(task: asyncio.Task[bool]) -> None:
-    """Log a failure that no caller waits for."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        _log.warning("not committed yet, and still pending: %s; the next commit tries again", error)
+    async def _flush_or_log(self, commit: Commit) -> None:
+        try:
+            await self._flush(commit)
+        except Exception as error:  # no caller waits for it
+            _log.warning("not committed yet, and still pending: %s; the next commit tries again", error)

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from operator import attrgetter
 from threading import Thread
 from typing import Any
 
@@ -13,7 +14,6 @@ from vstate import aio
 from vstate.errors import VStateError
 from vstate.forks import renew_in_child
 from vstate.managers.manager import LoopLock, Wait
-from vstate.repo.compare.diff import Change
 from vstate.state.watching import Watch
 
 Subscriber = Callable[[str, Any, Any], Awaitable[object] | object]
@@ -102,70 +102,49 @@ class _Subscription:
 
     def runs(self) -> bool:
         """Whether it runs in this event loop, or is over."""
-        if self._over:
-            return True
         task = self._task
-        return task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop()
+        is_here = task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop()
+        return self._over or is_here
 
     async def begin(self, state: aio.Versioned, part: str) -> None:
         if self._watch is None:
-            prefix = f"{part}/"
-
-            def watch(handle: Any) -> Watch:
-                # read() is at the newest commit, between updates: the watch sees all later commits.
-                opened: Watch = handle.watch(prefix + self.pattern)
-                return opened
-
-            self._watch = await state.read(watch)
+            pattern = f"{part}/{self.pattern}"
+            # read() is at the newest commit, between updates: the watch sees all later commits.
+            self._watch = await state.read(lambda handle: handle.watch(pattern))
         if self._over:
             self._close()
-            return
-        # In a new loop, the watch goes on from its last commit.
-        self._task = asyncio.create_task(self._run(self._watch, len(part) + 1))
+        else:  # in a new loop, the watch goes on from its last commit
+            self._task = asyncio.create_task(self._run(self._watch, len(part) + 1))
 
     def end(self) -> None:
         """Begin no more calls. Any thread may call this: the garbage collector may drop a manager in any."""
         self._over = True
         task = self._task
-        if task is None or task.done():
-            self._close()
-            return
         try:
-            task.get_loop().call_soon_threadsafe(self._stop, task)
+            if task is not None and not task.done():
+                task.get_loop().call_soon_threadsafe(self._stop, task)
+                return
         except RuntimeError:  # the loop is closed
-            self._close()
+            pass
+        self._close()
 
     def _stop(self, task: asyncio.Task[None]) -> None:
         if not self._calling:
             task.cancel()
 
-    def _is_over(self) -> bool:
-        return self._over
-
     async def ended(self) -> None:
-        task = self._task
-        if task is not None and task is not asyncio.current_task():
-            await asyncio.wait([task])
+        if self._task is not None and self._task is not asyncio.current_task():
+            await asyncio.wait([self._task])
 
     async def _run(self, watch: Watch, prefix: int) -> None:
         try:
             async for key, change, commit in watch:
-                old, new = await asyncio.to_thread(_old_and_new, change)
-                if self._is_over():
-                    return
-                self._calling = True
-                try:
-                    returned = self.function(key[prefix:], old, new)
-                    if inspect.isawaitable(returned):
-                        await returned
-                except Exception:  # a function of the program may raise anything
-                    # No caller waits for this error, and the function may manage the next change.
-                    _log.exception(
-                        "a subscriber failed at %s %r in %s", change.kind, key[prefix:], commit.short
+                old, new = await asyncio.to_thread(attrgetter("old", "new"), change)
+                if not self._over:
+                    await self._call(
+                        key[prefix:], old, new, f"{change.kind} {key[prefix:]!r} in {commit.short}"
                     )
-                finally:
-                    self._calling = False
-                if self._is_over():
+                if self._over:
                     return
         except VStateError:
             _log.exception("a subscription to %r ended", self.pattern)
@@ -173,11 +152,18 @@ class _Subscription:
             if self._over:
                 self._close()
 
+    async def _call(self, key: str, old: Any, new: Any, change: str) -> None:
+        self._calling = True
+        try:
+            returned = self.function(key, old, new)
+            if inspect.isawaitable(returned):
+                await returned
+        except Exception:  # no caller waits for this error, and the function may manage the next change
+            _log.exception("a subscriber failed at %s", change)
+        finally:
+            self._calling = False
+
     def _close(self) -> None:
         """Close the watch in a thread: close() waits for a read of the store."""
         if self._watch is not None:
             Thread(target=self._watch.close, name="vstate close", daemon=True).start()
-
-
-def _old_and_new(change: Change) -> tuple[Any, Any]:
-    return change.old, change.new
