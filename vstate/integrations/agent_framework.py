@@ -42,17 +42,12 @@ _APART: Final = ("messages", "pending_request_info_events")
 class VstateCheckpointStorage(AsyncOpened):
     """Checkpoints of workflows: `WorkflowBuilder(..., checkpoint_storage=VstateCheckpointStorage("./runs"))`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `async with` block.
     - The checkpoints of a workflow are the keys `checkpoints/ID/…` of the branch
       `agent_framework/workflows/NAME`. Each change of them is one commit. Each part of the state has a key,
       so a long part that did not change takes no room in the next checkpoint.
     - The framework's own rules decide which classes a checkpoint may load: its own, and those of
       `allowed_checkpoint_types` and `register_checkpoint_type`. A checkpoint that could not be loaded is
       refused when it is saved. So is one whose previous checkpoint this storage had, and was deleted since.
-
-    Tasks, threads and processes may share the store. A cancelled call has ended before the cancellation comes
-    out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
     def __init__(self, store: StoreLike = None, *, allowed_checkpoint_types: Iterable[str] = ()) -> None:
@@ -206,14 +201,11 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
     - A session is the branch `agent_framework/history/SOURCE/SESSION`, and the messages of a run are one
       commit. `vstate log` and `diff` show them.
     - The flags are those of `HistoryProvider`. With `skip_excluded`, messages that compaction has excluded
-      are not given to the agent. `store` is as for `VstateCheckpointStorage`.
+      are not given to the agent.
     - A run that is stored twice, or again with all messages before it, adds each message once, by the
       framework's own comparison.
     - A run that began before its session was deleted raises NotFound when it is stored, and the framework
       reads the session before the next run. With `load_messages=False` it begins the session anew.
-
-    Tasks, threads and processes may share a session. A cancelled call has ended before the cancellation comes
-    out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
     def __init__(

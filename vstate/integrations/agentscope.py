@@ -25,16 +25,12 @@ _MODULES: Final = "modules"
 class VstateSession(AsyncOpened, SessionBase):
     """Sessions of AgentScope: `await VstateSession("./sessions").save_session_state("s1", agent=agent)`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `async with` block.
     - A session is the branch `agentscope/sessions/SESSION`, or `agentscope/users/USER/SESSION`. Each save is
       one commit with a key for each module, `modules/NAME`. A save that changes nothing makes no commit.
     - A state is what JSON can hold, as in AgentScope's own sessions, and comes back equal.
 
-    Tasks, threads and processes may share a session. Of two saves of one module the later one wins; modules
-    that a save does not name stay. A save beside a deletion raises NotFound: load the session first. A
-    cancelled call has ended before the cancellation comes out. Raises StoreUnavailable and the other errors
-    of `vstate`.
+    Of two saves of one module the later one wins; modules that a save does not name stay. A save beside a
+    deletion raises NotFound: load the session first.
     """
 
     def __init__(self, store: StoreLike = None) -> None:

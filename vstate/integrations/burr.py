@@ -129,8 +129,6 @@ class _Steps:
 class VstatePersister(Opened, _Steps, BaseStatePersister):
     """A persister of Burr's states: `ApplicationBuilder().with_state_persister(VstatePersister("./apps"))`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `cleanup()`, or at the end of the `with` block.
     - An application is the branch `burr/PARTITION/APP`, and each step is one commit. A field that did not
       change takes no room in the next step. Each item of a list of dicts or texts is stored once.
     - The steps of an application have growing sequence ids. A run that another run overtook raises
@@ -140,8 +138,7 @@ class VstatePersister(Opened, _Steps, BaseStatePersister):
       them: give `{"allowlist": ["yourapp"]}` if the state has models of pydantic. Bytes, tuples, sets and
       dates, which Burr would store as their `str()`, come back equal; other such objects are refused.
 
-    Threads and processes may share the applications. Raises InvalidInput for a field that Burr's serializers
-    do not turn into plain data, StoreUnavailable, and the other errors of `vstate`.
+    Raises InvalidInput for a field that Burr's serializers do not turn into plain data.
     """
 
     def cleanup(self) -> None:

@@ -54,8 +54,6 @@ _FORMS: Final[Mapping[str, Mapping[str, Any]]] = {
 class VstateFlowPersistence(Opened, FlowPersistence):
     """The states of flows: `@persist(VstateFlowPersistence("./flows"))`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `with` block.
     - A flow is the branch `crewai/flows/ID`, and the state after a method is one commit. A field that did not
       change takes no room in the next commit. Each item of a list of dicts or texts is stored once.
     - A state comes back equal, with bytes, tuples, sets, dates and numbers of any kind. A model in a dict
@@ -63,9 +61,8 @@ class VstateFlowPersistence(Opened, FlowPersistence):
       its path; so is a value of a model that its field would load as another one.
     - A branch that was copied is a flow of its own: its state comes back with the new id.
 
-    Threads and processes may share it. Of two saves of one flow the later one wins. A save beside a deletion
-    raises NotFound: load the state first. Raises InvalidInput for a state that would not come back,
-    StoreUnavailable, and the other errors of `vstate`.
+    Of two saves of one flow the later one wins. A save beside a deletion raises NotFound: load the state
+    first. Raises InvalidInput for a state that would not come back.
     """
 
     persistence_type: str = "VstateFlowPersistence"
@@ -156,7 +153,6 @@ class VstateFlowPersistence(Opened, FlowPersistence):
 class VstateProvider(Opened, JsonProvider):
     """Checkpoints of crews, flows and agents: `CheckpointConfig(provider=VstateProvider("./runs"))`.
 
-    - `store` is as for `VstateFlowPersistence`.
     - The `location` of a `CheckpointConfig` is a name here: the checkpoints are the commits of the branch
       `crewai/checkpoints/LOCATION/BRANCH`, where BRANCH is CrewAI's own, such as `main`. A fork begins at the
       commit of its parent.
@@ -165,8 +161,6 @@ class VstateProvider(Opened, JsonProvider):
     - CrewAI restores from files only, so `file` gives a checkpoint as one.
 
     It is a JsonProvider, because a `CheckpointConfig` takes no provider that is not one of CrewAI's own.
-    Tasks, threads and processes may share it. A cancelled call has ended before the cancellation comes out.
-    Raises StoreUnavailable and the other errors of `vstate`.
     """
 
     path: str | None = None

@@ -55,8 +55,6 @@ class _Events:
 class VstateSessionService(AsyncOpened, BaseSessionService):
     """ADK's session service on a store: `Runner(session_service=VstateSessionService("./sessions"), ...)`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `async with` block.
     - A session is the branch `adk/sessions/APP/USER/SESSION`, with its events and its state, and each event
       is one commit. The states of users and apps are branches too. An event that changes them lands in one
       transaction with them. On a store without transactions, such as S3, they are written first. A call that
@@ -66,9 +64,6 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     - State and events are stored as JSON, as in ADK's own services, and reading them loads no class. Bytes
       are base64, as in events. An object without such a form becomes its text, with a warning in the log.
     - With `forget`, `delete_session` removes the data at once. Otherwise the reflog keeps them for 30 days.
-
-    Tasks, threads and processes may share the sessions. A cancelled call has ended before the cancellation
-    comes out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
     def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:

@@ -40,17 +40,12 @@ _STORE_TYPE: Final = "vstate"
 class VstateChatStore(Opened, BaseChatStore):
     """Chats: `ChatMemoryBuffer.from_defaults(chat_store=VstateChatStore("./chats"), chat_store_key="ann")`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `with` block.
     - The chat of a key is the branch `llama_index/chats/KEY`. Each change of it is one commit, which
       `vstate log` and `diff` show.
     - A message comes back as a new object, by LlamaIndex's own conversion to JSON. A message that could not
       be loaded again raises InvalidInput, and nothing changes.
     - In a pickle, a `to_dict` or the context of a workflow, it is the path of its store, and opens the store
       again. Without a path it raises TypeError there.
-
-    Tasks, threads and processes may share a chat. A change that is cancelled has ended before the
-    cancellation comes out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
     path: str | None = None
@@ -187,15 +182,11 @@ def _message(record: Any) -> ChatMessage:
 class VstateStateStorage(Opened):
     """The state of one run of a workflow: `StateStoreFacade(VstateStateStorage("run 1", "./runs"), MyState)`.
 
-    - `store` is as for `VstateChatStore`. The state is the key `state` of the branch `llama_index/runs/RUN`,
-      and each save is one commit.
+    - The state is the key `state` of the branch `llama_index/runs/RUN`, and each save is one commit.
     - A change by `set`, `set_state`, `clear` or `edit_state` lands only on the state that it has read. If
       another process saved meanwhile, the change raises RefMoved, and nothing is lost: make it again.
     - The text comes from the workflow's serializer, and the store never loads it.
     - A save beside a deletion of the state raises NotFound: load the state first.
-
-    A cancelled call has ended before the cancellation comes out. Raises StoreUnavailable and the other errors
-    of `vstate`.
     """
 
     def __init__(self, run_id: str, store: StoreLike = None) -> None:

@@ -10,10 +10,10 @@ import re
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from functools import partial
+from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeVar
 
 from vstate.aio.workers import awaited, in_thread, shielded
@@ -150,7 +150,6 @@ class VstateSession(Opened):
         self._lock = new_lock()
         self._last: Future[None] | None = None
         self._is_closed = False
-        self._tried = "", 0  # the name of a branch that was generated last, and its number
         renew_in_child(self, VstateSession._renew)
 
     def _renew(self) -> None:
@@ -234,10 +233,10 @@ class VstateSession(Opened):
         if branch_name is not None and not branch_name.strip():
             raise InvalidInput("Branch name cannot be empty")
 
-        base = f"branch_from_turn_{turn_number}_{int(time.time())}"
+        name = branch_name or f"branch_from_turn_{turn_number}_{int(time.time())}_{token_hex(4)}"
         current = self._branch
 
-        def fork(journal: Journal[_History], name: str) -> None:
+        def fork(journal: Journal[_History]) -> None:
             def plan(history: _History) -> Iterable[Any]:
                 _require_present(history)
                 if turn_number < 1 or history.first_at(turn_number) is None:
@@ -250,18 +249,14 @@ class VstateSession(Opened):
             journal.fork(ref, plan, message=f"branch from turn {turn_number}", labels=first_labels(ref, None))
 
         def begin() -> str:
-            for name in self._generated(base) if branch_name is None else [branch_name]:
-                try:
-                    self._change(current, partial(fork, name=name))
-                except RefMoved:
-                    if branch_name is not None:
-                        raise InvalidInput(
-                            f"Branch {name!r} has already been used in this session: choose another name"
-                        ) from None
-                else:
-                    self._branch = name
-                    break
-            return self._branch
+            try:
+                self._change(current, fork)
+            except RefMoved:
+                raise InvalidInput(
+                    f"Branch {name!r} has already been used in this session: choose another name"
+                ) from None
+            self._branch = name
+            return name
 
         return await self._in_order(begin)
 
@@ -420,14 +415,6 @@ class VstateSession(Opened):
     def _branches(self) -> list[str]:
         """The names of the branches of the session, those that are gone too."""
         return [parts[-1] for parts in branches_below(self.repo, "openai", self.session_id).values()]
-
-    def _generated(self, base: str) -> Iterator[str]:
-        """The name, then the name with numbers, without those that this object has tried before."""
-        while True:
-            before, number = self._tried
-            number = number + 1 if before == base else 1
-            self._tried = base, number
-            yield base if number == 1 else f"{base}_{number}"
 
     def _journal(self, branch: str) -> Journal[_History]:
         self._require_open()

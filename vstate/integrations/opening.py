@@ -283,7 +283,15 @@ def summary(*lines: str) -> str:
 
 
 class _Adapter:
-    """An adapter of either kind. A pickle or a deep copy opens the store again, by its path."""
+    """The promises of all adapters.
+
+    - `store` is a KVStore, a path, a URL, or None for memory. `close()`, or the end of a `with` block, closes
+      a store that was opened here.
+    - Tasks, threads and processes may share the data. A cancelled call has ended before the cancellation
+      comes out.
+    - Each call may raise StoreUnavailable and the other errors of `vstate`.
+    - A pickle or a deep copy opens the store again, by its path.
+    """
 
     _opening: Opening
     _given: tuple[tuple[Any, ...], dict[str, Any]]

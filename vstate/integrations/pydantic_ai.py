@@ -41,8 +41,6 @@ _ENTRIES: Final = TypeAdapter(
 class VstateConversationStore(AsyncOpened, ConversationStore):
     """Pydantic AI's conversations on a store: `VstateConversationStore("./chats")`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `async with` block.
     - A conversation is the branch `pydantic_ai/CONVERSATION`, with the keys `record` and `messages/ENTRY`.
       A save is one commit, with its messages and the record: both land, or neither.
     - A fork shares the objects of its messages, and keeps them when the other conversation is deleted.
@@ -52,9 +50,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
       the reflog keeps them for 30 days. A conversation that is created again under the same id, at the
       moment of its deletion, may go too. A save beside a deletion gets ConversationConflict.
 
-    Tasks, threads and processes may share the conversations. A writer that was overtaken gets
-    ConversationConflict. A cancelled call has ended before the cancellation comes out. Raises InvalidInput
-    for a message that is no JSON, StoreUnavailable, and the other errors of `vstate`.
+    A writer that was overtaken gets ConversationConflict. Raises InvalidInput for a message that is no JSON.
     """
 
     def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:

@@ -58,15 +58,13 @@ _DIGITS: Final = 10
 class VstateSessionRepository(Opened, SessionRepository):
     """Sessions of Strands: `RepositorySessionManager("ann", VstateSessionRepository("./chats"))`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `with` block.
     - A session is the branch `strands/sessions/ID`. Each call that changes it is one commit. So a message
       that was stored survives a crash, and a copy of a session is a branch of it.
     - Session, agents and messages are plain data, each under a key of its own, and come back equal.
 
-    Threads and processes may share a session. If two of them append the same message number, one gets
+    If two threads or processes append the same message number, one gets
     SessionException, and no message is lost. Raises SessionException for a session, agent or message that is
-    absent or exists already, StoreUnavailable and the other errors of `vstate`.
+    absent or exists already.
     """
 
     def __init__(self, store: StoreLike = None) -> None:
@@ -253,8 +251,6 @@ class VstateSessionRepository(Opened, SessionRepository):
 class VstateStorage(AsyncOpened, Storage[str, str]):
     """Bytes by key, for `Agent(storage=…)`, snapshots and offloaded context: `VstateStorage("./agent")`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `async with` block.
     - Each write or deletion is one commit of the branch. So give each agent or user a `branch` of its own.
     - Bytes that are a JSON object or list are stored as that, if it gives the same bytes again. So
       `vstate diff` shows the messages in a snapshot.

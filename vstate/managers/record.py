@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
@@ -10,9 +11,8 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from vstate.errors import InvalidInput, quoted
-from vstate.patterns.copies import checked_copy, deep_copy
+from vstate.patterns.copies import checked_copy
 from vstate.patterns.schema import reasons
-from vstate.state.tracking import IMMUTABLE
 
 __all__ = ["Record"]
 
@@ -31,32 +31,21 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        # BaseModel's own method asks more of each field. Most fields are immutable and need no copy.
-        copy = self.model_copy()
+        # BaseModel's own method copies a record that refers to itself twice.
+        own = self.model_copy()
         memo = {} if memo is None else memo
-        memo[id(self)] = copy
-        namespaces = [
-            fields for fields in (copy.__dict__, copy.__pydantic_extra__, copy.__pydantic_private__) if fields
-        ]
-        copied = [
-            {
-                name: deep_copy(value, memo)
-                for name, value in fields.items()
-                if type(value) not in IMMUTABLE and not isinstance(value, Enum)
-            }
-            for fields in namespaces
-        ]
-        # Replace the values last: `memo` knows the originals by id, so each must live until all are copied.
-        for fields, own in zip(namespaces, copied, strict=True):
-            fields.update(own)
-        return copy
+        memo[id(self)] = own
+        for fields in (own.__dict__, own.__pydantic_extra__, own.__pydantic_private__):
+            if fields:
+                fields.update(copy.deepcopy(dict(fields), memo))
+        return own
 
 
 def record_copy(kind: type[R], record: Any) -> R:
     """Copy a record, since its owner may change it at any time. Raises TypeError, Unpicklable."""
     if isinstance(record, kind):
-        copy: R = checked_copy(record, type(record).__name__)
-        return copy
+        own: R = checked_copy(record, type(record).__name__)
+        return own
     hint = f": make a record by {kind.__name__}(**value)" if isinstance(record, Mapping) else ""
     raise TypeError(f"expected a {kind.__name__}, not a {type(record).__name__}{hint}")
 
@@ -65,8 +54,8 @@ def dict_copy(value: Any, name: str) -> dict[Any, Any]:
     """Copy a mapping. Raises TypeError for anything else, even pairs or an empty list, and Unpicklable."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is a dict, not a {type(value).__name__}")
-    copy: dict[Any, Any] = checked_copy(dict(value), name)
-    return copy
+    own: dict[Any, Any] = checked_copy(dict(value), name)
+    return own
 
 
 def make_record(kind: type[R], **fields: Any) -> R:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from vstate.arguments import called, check_amount, check_count
@@ -100,7 +101,7 @@ class Conversation(Sequence[Message]):
             summary = called("summarise", summarise, self[: len(self) - len(shown)])
             if max_tokens is None:
                 return [summary], shown
-            fitting = _fitting(shown, max_tokens - count(summary), count)
+            fitting = _fitting(shown[::-1], max_tokens - count(summary), count)
             if len(fitting) == len(shown):
                 return [summary], shown
             if not fitting:
@@ -116,25 +117,21 @@ class Conversation(Sequence[Message]):
     ) -> list[Message]:
         if max_tokens is None:
             return self.last(len(self) if last is None else last)
-        newest: list[Message] = []
-        room = max_tokens
-        for message in reversed(self):
-            room -= count(message)
-            if room < 0 or len(newest) == last:
-                break
-            newest.append(message)
+        newest = _fitting(islice(reversed(self), last), max_tokens, count)
         if not newest and len(self) and last != 0:
             size = count(self[-1])
             raise InvalidInput(
                 f"the newest message alone has {size} tokens, and max_tokens is {max_tokens}: raise it"
             )
-        return newest[::-1]
+        return newest
 
 
-def _fitting(messages: list[Message], room: int, count: Callable[[Message], int]) -> list[Message]:
-    """The newest messages that fit into `room`."""
-    for index in range(len(messages) - 1, -1, -1):
-        room -= count(messages[index])
+def _fitting(newest_first: Iterable[Message], room: int, count: Callable[[Message], int]) -> list[Message]:
+    """The newest messages that fit into `room`, oldest first."""
+    found: list[Message] = []
+    for message in newest_first:
+        room -= count(message)
         if room < 0:
-            return messages[index + 1 :]
-    return messages
+            break
+        found.append(message)
+    return found[::-1]

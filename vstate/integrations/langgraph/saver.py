@@ -85,8 +85,6 @@ class _Thread(Thread):
 class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     """A checkpointer of LangGraph. `builder.compile(checkpointer=VstateSaver("./threads"))`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `with` block.
     - A thread is the branch `prefix` with the thread's id after it, quoted as `quote_ref` does. A step is one
       commit, which `put` has synced when it returns. `copy_thread` is one ref.
     - Each message of a list that grows is stored once, and each step stores the messages that it adds.
@@ -97,9 +95,6 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     - `delete_thread` leaves the bytes to `gc`, or with `forget` removes them itself.
     - A deleted or pruned checkpoint stays so, beside runs that began before: a write that stands on it raises
       NotFound, and so ends its run. LangGraph's own savers bring the whole thread back.
-
-    Threads, tasks and processes may share a thread. The async methods may be cancelled: a write has happened
-    or not when the cancellation comes out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
     def __init__(

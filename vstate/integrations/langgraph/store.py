@@ -71,8 +71,6 @@ class _Texts(NamedTuple):
 class VstateStore(Opened, BaseStore):
     """A `BaseStore` of LangGraph: each item is a key of one branch. `compile(store=VstateStore("./memory"))`.
 
-    - `store` is a KVStore, a path, a URL, or None for memory. A store that was opened here is closed by
-      `close()`, or at the end of the `with` block.
     - `branch` holds the items. `vstate log BRANCH`, `diff` and `blame` show the changes of an agent's memory.
     - The changes of a `batch` are one commit: all of them land, or none. Its reads come first, as in the
       stores of LangGraph. Two writers of one item never mix: the later batch wins.
@@ -82,9 +80,6 @@ class VstateStore(Opened, BaseStore):
       An expired item is absent at once. The next change removes it from the branch, and so does `sweep_ttl`.
     - With an `index`, `search(query=...)` compares the query with the vectors of the items, by their cosine.
       The vectors are stored beside the items as 32-bit numbers. Only items with vectors are found.
-
-    Threads, tasks and processes may share the branch. The async methods run in threads. A cancelled call has
-    ended before the cancellation comes out. Raises StoreUnavailable and the other errors of `vstate`.
     """
 
     supports_ttl = True
