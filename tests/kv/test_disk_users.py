@@ -23,7 +23,7 @@ from vstate.errors import NotFound, StoreUnavailable
 from vstate.kv import KVStore, open_store
 from vstate.kv.files import replace_file
 from vstate.managers import FileBackend
-from vstate.sessions.session_files import SessionFiles
+from vstate.sessions.json_session import SessionFiles
 
 T = TypeVar("T")
 

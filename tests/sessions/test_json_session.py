@@ -17,7 +17,7 @@ import pytest
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.sessions import JSONSession, SessionBase, StateModule
-from vstate.sessions.session_files import _locked
+from vstate.sessions.json_session import _locked
 
 NAMES = ["a", "b_c", "a_b", "c", "..", ".", "../escaped", "/etc/x", "a/b", "é", "É", " ", "A b", "A", "B_C"]
 NAMES += ["%", "%2F", "%5F", "%5f", "x" * 300, "X" * 300]

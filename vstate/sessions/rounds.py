@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from vstate.arguments import check_text
-from vstate.errors import InvalidInput, InvalidRecord
+from vstate.errors import InvalidRecord
 from vstate.patterns.paths import join_path, split_path
 from vstate.state.base import ReadableState
 
@@ -37,20 +37,6 @@ def ids_of(session_key: str) -> tuple[str, str]:
     if len(parts) != 3:
         raise InvalidRecord(session_key, "the key of a session has the ids of a user and a session")
     return parts[1], parts[2]
-
-
-def check_round(round_id: object) -> int | None:
-    """As `check_number`; None stands for the highest round, or the next one."""
-    return None if round_id is None else check_number(round_id)
-
-
-def check_number(round_id: object) -> int:
-    """The number. Raises TypeError or InvalidInput if no round can have it."""
-    if isinstance(round_id, bool) or not isinstance(round_id, int):
-        raise TypeError(f"a round is an int, not {type(round_id).__name__}")
-    if not 0 <= round_id <= MOST_ROUNDS:
-        raise InvalidInput(f"a round is a number from 0 to {MOST_ROUNDS}, not {round_id}")
-    return round_id
 
 
 def path_of(user_id: str, session_id: str | None) -> str:

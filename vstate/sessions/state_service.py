@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from vstate import aio
 from vstate.aio.workers import UnderWay, shielded
-from vstate.arguments import check_seconds, check_text
+from vstate.arguments import check_count, check_seconds, check_text
 from vstate.errors import InvalidInput, InvalidRecord, KeyNotFound, NotFound
 from vstate.forks import renew_in_child
 from vstate.kv.base import KVStore
@@ -28,8 +28,6 @@ from vstate.sessions.rounds import (
     MOST_ROUNDS,
     ROUNDS,
     SESSIONS,
-    check_number,
-    check_round,
     highest_round,
     ids_of,
     number_of,
@@ -182,7 +180,8 @@ class StateService:
         """
         if not isinstance(state, dict):
             raise TypeError(f"a state is a dict, not {type(state).__name__}")
-        path, requested = path_of(user_id, session_id), check_round(round_id)
+        path = path_of(user_id, session_id)
+        _check_round(round_id)
         frozen = Frozen(state, "state", "state")
         number = 0
         swept = Swept()
@@ -204,7 +203,7 @@ class StateService:
                     del mapping[key]
                 mapping[session_key(path)] = datetime.now(UTC)
             highest = highest_round(mapping, path)
-            number = requested if requested is not None else 1 if highest is None else highest + 1
+            number = round_id if round_id is not None else 1 if highest is None else highest + 1
             if number > MOST_ROUNDS:
                 raise InvalidInput(f"a round is a number up to {MOST_ROUNDS}, not {number}")
             # Thawed for each attempt: the mapping alone refers to it, so no later commit looks for edits of
@@ -226,17 +225,20 @@ class StateService:
         self, user_id: str, session_id: str | None = None, round_id: int | None = None
     ) -> dict[str, Any] | None:
         """The state of a round, by default the highest; None if there is none."""
-        path, requested = path_of(user_id, session_id), check_round(round_id)
+        path = path_of(user_id, session_id)
+        _check_round(round_id)
         life = _NO_LIFE
 
         def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool]:
             nonlocal life
-            found, life = _load(mapping, path, requested), _life(mapping, path)
+            found, life = _load(mapping, path, round_id), _life(mapping, path)
             return found, found is not None and self._is_due(mapping, path)
 
         def renew(mapping: Versioned) -> None:
             nonlocal life
-            self._renew(mapping, path)
+            if self._is_due(mapping, path):
+                with suppress(KeyNotFound):  # it has expired just now
+                    mapping.expire(session_key(path), self._ttl)
             life = _life(mapping, path)
 
         async with self._call() as state:
@@ -260,11 +262,13 @@ class StateService:
 
     async def diff_rounds(self, user_id: str, a: int, b: int, session_id: str | None = None) -> list[Detail]:
         """The changes from round `a` to `b`; `print(*changes, sep="\\n")` shows them. Raises NotFound."""
-        path, numbers = path_of(user_id, session_id), (check_number(a), check_number(b))
+        path = path_of(user_id, session_id)
+        for number in (a, b):
+            check_count("a round", number, 0)
 
         def read(mapping: ReadableState) -> list[Detail]:
             states = []
-            for number in numbers:
+            for number in (a, b):
                 state = _load(mapping, path, number)
                 if state is None:
                     raise NotFound(
@@ -297,15 +301,15 @@ class StateService:
         History keeps them until it is squashed. The next save follows the rounds that are left. A session
         without rounds is gone.
         """
-        requested = check_round(round_id)
         path = path_of(user_id, session_id)
-        everything = requested is None and session_id is None
+        _check_round(round_id)
+        everything = round_id is None and session_id is None
         deleted = 0
 
         def delete(mapping: Versioned) -> None:
             nonlocal deleted
-            if requested is not None:
-                key = round_key(path, requested)
+            if round_id is not None:
+                key = round_key(path, round_id)
                 deleted = int(session_key(path) in mapping and key in mapping)
                 if deleted:
                     del mapping[key]
@@ -319,7 +323,8 @@ class StateService:
                 mapping.pop(key, None)
             deleted = len(states)
 
-        await self._update(delete, "delete", user_id, None if everything else session_id or DEFAULT)
+        async with self._call() as state:
+            await _commit(state, delete, "delete", user_id, None if everything else session_id or DEFAULT)
         within = join_path(user_id) + "/" if everything else path
         for known in [
             each for each in self._known if each == path or (everything and each.startswith(within))
@@ -368,12 +373,6 @@ class StateService:
         async with self._call() as state:
             return await state.read(function)
 
-    async def _update(
-        self, function: Callable[[Versioned], None], verb: str, user_id: str, session_id: str | None
-    ) -> None:
-        async with self._call() as state:
-            await _commit(state, function, verb, user_id, session_id)
-
     def _is_due(self, mapping: Versioned, path: str) -> bool:
         """Whether so little of the ttl is left that a renewal is worth a commit."""
         if self._ttl is None:
@@ -383,11 +382,6 @@ class StateService:
         except KeyNotFound:  # it has expired since it was read
             return False
         return ends is None or (ends - moment(expiry.now())).total_seconds() < _RENEWED * self._ttl
-
-    def _renew(self, mapping: Versioned, path: str) -> None:
-        if self._is_due(mapping, path):
-            with suppress(KeyNotFound):  # it has expired just now
-                mapping.expire(session_key(path), self._ttl)
 
 
 class InMemoryStateService(StateService):
@@ -417,11 +411,15 @@ async def _commit(
     await state.apply(function, message=message, attempts=_ATTEMPTS, **info)
 
 
-def _load(mapping: ReadableState, path: str, requested: int | None) -> dict[str, Any] | None:
+def _check_round(round_id: int | None) -> None:
+    check_count("round_id", round_id, 0, none="None for the newest")
+
+
+def _load(mapping: ReadableState, path: str, round_id: int | None) -> dict[str, Any] | None:
     """A copy of the state of a round, by default the highest; None if there is none."""
     if session_key(path) not in mapping:
         return None
-    number = highest_round(mapping, path) if requested is None else requested
+    number = highest_round(mapping, path) if round_id is None else round_id
     found = None if number is None else mapping.get(round_key(path, number))
     if found is None or number is None:
         return None
