@@ -268,27 +268,9 @@ def test_awaited(agent_store: AgentStore) -> None:
 
 
 def test_it_can_be_looked_at() -> None:
-    """As a line, a table, and a diagram."""
+    """As a line and a table."""
     assert repr(JOB) == "<Lifecycle from 'pending', 4 states, 4 transitions>"
     assert str(DOOR) == "Lifecycle from 'open'\n  open  close  -> shut\n  shut  open   -> open"
-    assert JOB.to_mermaid().splitlines() == [
-        "stateDiagram-v2",
-        "    [*] --> pending",
-        "    pending --> running: start",
-        "    running --> done: finish",
-        "    running --> failed: fail",
-        "    failed --> pending: retry",
-        "    done --> [*]",
-    ]
-    odd = Lifecycle({("not yet", "go"): "s0", ("s0", "on"): "and so on"}, initial="not yet")
-    assert odd.to_mermaid().splitlines()[1:] == [
-        '    state "not yet" as s1',
-        '    state "and so on" as s3',
-        "    [*] --> s1",
-        "    s1 --> s0: go",
-        "    s0 --> s3: on",
-        "    s3 --> [*]",
-    ]
 
 
 def test_wrong_arguments_of_fire_raise() -> None:

@@ -65,13 +65,16 @@ class AgentRecoveryManager:
         self.agent_store = agent_store
         self.auto_recover = auto_recover
         self.max_recovery_attempts = max_recovery_attempts
-        self._agents: dict[str, Recoverable] = {}
+        self._agents: dict[str, Any] = {}
         self._locks: dict[str, LoopLock] = {}
 
     def register(self, agent: Any, agent_id: str | None = None) -> Wait:
         """Register an agent, replacing any with its id. To await the result is optional."""
-        known = Recoverable(agent, agent_id)
-        self._agents[known.id] = known
+        id = agent_id if agent_id is not None else getattr(agent, "id", getattr(agent, "agent_id", None))
+        if not isinstance(id, str):
+            raise InvalidInput("an agent needs an `id` of type str: give it one, or pass agent_id=")
+        _restorer(agent)
+        self._agents[id] = agent
         return Wait()
 
     async def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> AgentCheckpoint | None:
@@ -91,7 +94,7 @@ class AgentRecoveryManager:
             if not await self._count(agent_id, checkpoint):
                 _log.warning("agent %s was recovered %d times already", agent_id, self.max_recovery_attempts)
                 return None
-            await agent.restore(checkpoint)
+            await _awaited(_restorer(agent)(checkpoint.model_copy(deep=True).state))
             return checkpoint
 
     @asynccontextmanager
@@ -118,7 +121,9 @@ class AgentRecoveryManager:
             try:
                 guard.checkpoint = await self.recover(agent_id) if self.auto_recover else None
                 if guard.checkpoint is not None:
-                    await self._find_agent(agent_id).resume()
+                    resume = getattr(self._find_agent(agent_id), "resume", None)
+                    if callable(resume):
+                        await _awaited(resume())
                 guard.attempts = await self.attempts(agent_id)
             except Exception as failure:  # of the store or of the agent, which may raise anything
                 error.add_note(
@@ -145,11 +150,10 @@ class AgentRecoveryManager:
         if await self.attempts(agent_id):
             await self.agent_store.change(reset, f"agent {agent_id} does well")
 
-    def _find_agent(self, agent_id: str) -> Recoverable:
-        agent = self._agents.get(agent_id)
-        if agent is None:
+    def _find_agent(self, agent_id: str) -> Any:
+        if agent_id not in self._agents:
             raise NotFound(f"no agent {agent_id!r} is registered: register() it", name=agent_id)
-        return agent
+        return self._agents[agent_id]
 
     async def _find_checkpoint(self, agent_id: str, from_checkpoint: str) -> AgentCheckpoint | None:
         if from_checkpoint == LATEST:
@@ -179,36 +183,16 @@ class AgentRecoveryManager:
         )
 
 
-class Recoverable:
-    """An agent with an id and a method to restore it. Raises InvalidInput if it lacks one of them."""
-
-    def __init__(self, agent: Any, agent_id: str | None = None) -> None:
-        id = agent_id if agent_id is not None else getattr(agent, "id", getattr(agent, "agent_id", None))
-        if not isinstance(id, str):
-            raise InvalidInput("an agent needs an `id` of type str: give it one, or pass agent_id=")
-        self.id = id
-        self._agent = agent
-        self._restorer()
-
-    async def restore(self, checkpoint: AgentCheckpoint) -> None:
-        """Restore the agent from a copy of the state."""
-        await _awaited(self._restorer()(checkpoint.model_copy(deep=True).state))
-
-    async def resume(self) -> None:
-        """Resume the agent if it has `resume`."""
-        resume = getattr(self._agent, "resume", None)
-        if callable(resume):
-            await _awaited(resume())
-
-    def _restorer(self) -> Callable[[Any], Any]:
-        for name in ("restore_from_checkpoint", "load_state_dict"):
-            method = getattr(self._agent, name, None)
-            if callable(method):
-                return method  # type: ignore[no-any-return]
-        raise InvalidInput(
-            f"a {type(self._agent).__name__} cannot be recovered: it needs a method "
-            "restore_from_checkpoint(state), or load_state_dict(state)"
-        )
+def _restorer(agent: Any) -> Callable[[Any], Any]:
+    """The method that restores an agent. Raises InvalidInput if it has none."""
+    for name in ("restore_from_checkpoint", "load_state_dict"):
+        method = getattr(agent, name, None)
+        if callable(method):
+            return method  # type: ignore[no-any-return]
+    raise InvalidInput(
+        f"a {type(agent).__name__} cannot be recovered: it needs a method restore_from_checkpoint(state), or "
+        "load_state_dict(state)"
+    )
 
 
 async def _awaited(returned: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Coroutine, Hashable, Mapping
 from enum import Enum
-from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from vstate import aio
@@ -181,25 +180,6 @@ class Lifecycle(Generic[S]):
         return after
 
     # Display
-
-    def to_mermaid(self) -> str:
-        """The table as a Mermaid state diagram."""
-        names = set(map(_name, self._states))
-        free = (f"s{i}" for i in count() if f"s{i}" not in names)
-        ids = {plain: next(free) for plain in self._states}
-        lines = ["stateDiagram-v2"]
-        for plain, id in ids.items():
-            name = _name(self._states[plain])
-            if name.isidentifier() and name.isascii():
-                ids[plain] = name
-            else:
-                lines.append(f'    state "{name.replace(chr(34), chr(39))}" as {id}')
-        lines.append(f"    [*] --> {ids[_plain(self._initial)]}")
-        for plain, events in self._next.items():
-            for event, after in events.items():
-                lines.append(f"    {ids[plain]} --> {ids[_plain(after)]}: {_name(event)}")
-        lines += [f"    {ids[_plain(state)]} --> [*]" for state in self.final]
-        return "\n".join(lines)
 
     def __str__(self) -> str:
         rows = [

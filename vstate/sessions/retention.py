@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from itertools import islice, takewhile
-from typing import NamedTuple
 
 from vstate import aio
 from vstate.aio.workers import UnderWay, in_thread
@@ -32,24 +31,15 @@ _LONGEST_PAUSE = 5.0  # seconds
 _LOOK = 0.02  # seconds between two looks for the end of the service
 
 
-class Swept(NamedTuple):
-    """The work of one `sweep`: the removed rounds, and the keys to purge, if all their rounds are gone."""
-
-    rounds: int = 0
-    is_purge_due: bool = False
-
-    def __bool__(self) -> bool:
-        return self.rounds > 0 or self.is_purge_due
-
-
-def sweep(mapping: Versioned, removed: int) -> Swept:
+def sweep(mapping: Versioned, removed: int) -> tuple[int, bool]:
     """Remove rounds of expired sessions, inside an update that has `removed` some rounds already.
 
-    Costs nothing if no session has expired.
+    Returns the number of removed rounds, and whether all rounds of expired sessions are gone, so the keys of
+    these sessions can be purged. Costs nothing if no session has expired.
     """
     head = mapping.head
     if head is None:
-        return Swept(removed)
+        return removed, False
     found = tree.expired(mapping.repo.objects.node, head.root, expiry.now(), f"{SESSIONS}/")
     room = _ROUNDS_AT_ONCE
     for key in islice(found, _SESSIONS_AT_ONCE):
@@ -62,8 +52,8 @@ def sweep(mapping: Versioned, removed: int) -> Swept:
         removed += min(room, len(gone))
         room -= len(gone)
         if room < 0:
-            return Swept(removed)
-    return Swept(removed, is_purge_due=next(found, None) is None)
+            return removed, False
+    return removed, next(found, None) is None
 
 
 class Retention:
@@ -95,12 +85,14 @@ class Retention:
         """Called when the service stops: a gc that is due begins now."""
         self._is_ending = True
 
-    async def follow(self, state: aio.Versioned, swept: Swept, under_way: UnderWay) -> None:
+    async def follow(
+        self, state: aio.Versioned, removed: int, is_purge_due: bool, under_way: UnderWay
+    ) -> None:
         """Go on after a save that swept. A failure is logged: the save itself is done."""
         try:
-            if swept.is_purge_due:
+            if is_purge_due:
                 await state.purge()
-            is_due = await state.read(lambda mapping: _is_gc_due(mapping, swept.rounds))
+            is_due = await state.read(lambda mapping: _is_gc_due(mapping, removed))
             if is_due and (self._gc is None or self._gc.done()):
                 self._gc = asyncio.get_running_loop().create_task(self._collect(state, under_way))
         except VStateError as error:

@@ -22,7 +22,7 @@ from vstate.objects.commit import microseconds, moment
 from vstate.patterns.copies import Frozen, deep_copy
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.compare.details import Detail, details
-from vstate.sessions.retention import Retention, Swept, sweep
+from vstate.sessions.retention import Retention, sweep
 from vstate.sessions.rounds import (
     DEFAULT,
     MOST_ROUNDS,
@@ -184,7 +184,7 @@ class StateService:
         _check_round(round_id)
         frozen = Frozen(state, "state", "state")
         number = 0
-        swept = Swept()
+        swept = 0, False
         life = _NO_LIFE
 
         def save(mapping: Versioned) -> None:
@@ -217,8 +217,8 @@ class StateService:
         async with self._call() as used:
             await _commit(used, save, "save", user_id, session_id or DEFAULT)
             self._note(path, life)
-            if self._retention is not None and swept:
-                await self._retention.follow(used, swept, self._under_way)
+            if self._retention is not None and any(swept):
+                await self._retention.follow(used, *swept, self._under_way)
         return number
 
     async def export_state(

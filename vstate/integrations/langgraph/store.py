@@ -9,7 +9,7 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from itertools import islice
 from operator import ge, gt, le, lt, mul
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from langgraph.store.base import (
     BaseStore,
@@ -58,14 +58,8 @@ _Found = tuple[float | None, str, Any]
 """An item: its score if there is a query, its key, and its record."""
 
 
-class _Texts(NamedTuple):
-    """What a batch needs from the model: the texts of its items by place in the batch, and its queries."""
-
-    fields: dict[int, list[tuple[str, str]]]
-    queries: list[str]
-
-    def documents(self) -> list[str]:
-        return [text for fields in self.fields.values() for _, text in fields]
+_Texts = dict[int, list[tuple[str, str]]]
+"""The texts of the items of a batch that need vectors, with their fields, by the place in the batch."""
 
 
 class VstateStore(Opened, BaseStore):
@@ -108,21 +102,23 @@ class VstateStore(Opened, BaseStore):
         Raises InvalidNamespaceError for a bad label, and then does nothing.
         """
         ops = self._checked(ops)
-        texts = self._texts(ops)
+        texts, queries = self._texts(ops)
         if self.embeddings is None:
-            return self._run(ops, texts, [], [])
-        documents = self.embeddings.embed_documents(texts.documents()) if texts.fields else []
-        return self._run(ops, texts, documents, [self.embeddings.embed_query(text) for text in texts.queries])
+            return self._run(ops, {}, [], {})
+        documents = self.embeddings.embed_documents(_documents(texts)) if texts else []
+        return self._run(
+            ops, texts, documents, {query: self.embeddings.embed_query(query) for query in queries}
+        )
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """As `batch`."""
         ops = self._checked(ops)
-        texts = self._texts(ops)
+        texts, queries = self._texts(ops)
         if self.embeddings is None:
-            return await in_thread(lambda: self._run(ops, texts, [], []))
-        documents = await self.embeddings.aembed_documents(texts.documents()) if texts.fields else []
-        queries = [await self.embeddings.aembed_query(text) for text in texts.queries]
-        return await in_thread(lambda: self._run(ops, texts, documents, queries))
+            return await in_thread(lambda: self._run(ops, {}, [], {}))
+        documents = await self.embeddings.aembed_documents(_documents(texts)) if texts else []
+        asked = {query: await self.embeddings.aembed_query(query) for query in queries}
+        return await in_thread(lambda: self._run(ops, texts, documents, asked))
 
     def sweep_ttl(self) -> int:
         """Commit the removal of all expired items, and return their number."""
@@ -159,15 +155,15 @@ class VstateStore(Opened, BaseStore):
         ops: list[Op],
         texts: _Texts,
         documents: Sequence[Sequence[float]],
-        queries: Sequence[Sequence[float]],
+        queries: Mapping[str, Sequence[float]],
     ) -> list[Result]:
         """Carry out the operations with the vectors of their texts; again, if another writer was faster."""
         vectors = iter(documents)
         fields = {
             place: {path: _normal(next(vectors)).tobytes() for path, _ in found}
-            for place, found in texts.fields.items()
+            for place, found in texts.items()
         }
-        asked = dict(zip(texts.queries, map(_normal, queries), strict=True))
+        asked = {query: _normal(vector) for query, vector in queries.items()}
         # As in LangGraph's own stores: every operation asks for it, and only the settings can mean it.
         refreshing = bool(self.ttl_config and self.ttl_config.get("refresh_on_read"))
         backoff = Backoff(0.001, 0.1)
@@ -180,28 +176,25 @@ class VstateStore(Opened, BaseStore):
             if not work.set and not work.deleted:
                 return results
             try:
-                self._commit(work, head)
+                self.repo.commit(
+                    self.branch,
+                    set=work.set,
+                    delete=work.deleted.keys() | (work.expired - work.set.keys()),
+                    expire=work.expire,
+                    expect=head,
+                    message=work.message(),
+                )
             except RefMoved:
                 backoff.pause()
             else:
                 return results
 
-    def _commit(self, work: _Batch, head: Commit | None) -> None:
-        self.repo.commit(
-            self.branch,
-            set=work.set,
-            delete=work.deleted.keys() | (work.expired - work.set.keys()),
-            expire=work.expire,
-            expect=head,
-            message=work.message(),
-        )
-
-    def _texts(self, ops: Sequence[Op]) -> _Texts:
-        """The texts of these operations that need vectors."""
-        fields: dict[int, list[tuple[str, str]]] = {}
+    def _texts(self, ops: Sequence[Op]) -> tuple[_Texts, Iterable[str]]:
+        """The texts of these operations that need vectors, and their queries."""
+        fields: _Texts = {}
         queries: dict[str, None] = {}
         if self.index_config is None:
-            return _Texts(fields, [])
+            return fields, queries
         usual = self.index_config.get("fields") or ["$"]
         for place, op in enumerate(ops):
             if isinstance(op, SearchOp) and op.query:
@@ -214,7 +207,7 @@ class VstateStore(Opened, BaseStore):
                 ]
                 if found:
                     fields[place] = found
-        return _Texts(fields, list(queries))
+        return fields, queries
 
 
 class _Batch:
@@ -367,6 +360,10 @@ class _Batch:
             if len(self.decoded) >= _MOST_DECODED:
                 self.decoded.clear()
             self.decoded[data] = record
+
+
+def _documents(texts: _Texts) -> list[str]:
+    return [text for fields in texts.values() for _, text in fields]
 
 
 def _check_arguments(op: Op) -> None:
