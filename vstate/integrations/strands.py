@@ -104,7 +104,7 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Store a new agent of a session; SessionException if the session has one with its id."""
         id = session_agent.agent_id
         key = _agent_key(id)
-        self._create(session_id, key, lambda: _plain(session_agent, key), f"agent {id}")
+        self._put(session_id, key, lambda: _plain(session_agent, key), f"agent {id}")
 
     def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
         """The agent, None if the session or the agent is absent."""
@@ -114,7 +114,8 @@ class VstateSessionRepository(Opened, SessionRepository):
     def update_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         """Replace an agent, which keeps its `created_at`; SessionException if it is absent."""
         id = session_agent.agent_id
-        self._update(session_id, _agent_key(id), session_agent, f"agent {id} updated")
+        key = _agent_key(id)
+        self._put(session_id, key, lambda: _plain(session_agent, key), f"agent {id} updated", replaces=True)
 
     # Messages
 
@@ -124,13 +125,8 @@ class VstateSessionRepository(Opened, SessionRepository):
         """Append a message; SessionException if its agent is absent, or has a message of this number."""
         number, role = session_message.message_id, session_message.message["role"]
         key = _message_key(agent_id, number)
-        self._create(
-            session_id,
-            key,
-            lambda: _plain(session_message, key),
-            f"{role}: message {number} of {agent_id}",
-            needs=_agent_key(agent_id),
-        )
+        message = f"{role}: message {number} of {agent_id}"
+        self._put(session_id, key, lambda: _plain(session_message, key), message, needs=_agent_key(agent_id))
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
@@ -148,7 +144,8 @@ class VstateSessionRepository(Opened, SessionRepository):
         """
         number = session_message.message_id
         key = _message_key(agent_id, number)
-        self._update(session_id, key, session_message, f"message {number} of {agent_id} updated")
+        message = f"message {number} of {agent_id} updated"
+        self._put(session_id, key, lambda: _plain(session_message, key), message, replaces=True)
 
     def list_messages(
         self, session_id: str, agent_id: str, limit: int | None = None, offset: int = 0, **kwargs: Any
@@ -168,12 +165,8 @@ class VstateSessionRepository(Opened, SessionRepository):
     def create_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Store the state of a new multi-agent; SessionException if the session has one with its id."""
         key = join_path(_MULTI_AGENTS, multi_agent.id)
-        self._create(
-            session_id,
-            key,
-            lambda: exact(multi_agent.serialize_state(), key),
-            f"multi-agent {multi_agent.id}",
-        )
+        message = f"multi-agent {multi_agent.id}"
+        self._put(session_id, key, lambda: exact(multi_agent.serialize_state(), key), message)
 
     def read_multi_agent(self, session_id: str, multi_agent_id: str, **kwargs: Any) -> dict[str, Any] | None:
         """The state of a multi-agent, None if it is absent."""
@@ -183,14 +176,8 @@ class VstateSessionRepository(Opened, SessionRepository):
     def update_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Replace the state of a multi-agent; SessionException if it is absent."""
         key = join_path(_MULTI_AGENTS, multi_agent.id)
-
-        def replaced(stored: Snapshot) -> dict[str, Any]:
-            if key not in stored:
-                raise SessionException(f"Multi-agent {multi_agent.id} in session {session_id} does not exist")
-            state: dict[str, Any] = exact(multi_agent.serialize_state(), key)
-            return state
-
-        self._commit(session_id, key, replaced, f"multi-agent {multi_agent.id} updated")
+        message = f"multi-agent {multi_agent.id} updated"
+        self._put(session_id, key, lambda: exact(multi_agent.serialize_state(), key), message, replaces=True)
 
     # Keys
 
@@ -202,45 +189,33 @@ class VstateSessionRepository(Opened, SessionRepository):
         state = self._state(session_id)
         return None if state is None else state.get(key)
 
-    def _create(
+    def _put(
         self,
         session_id: str,
         key: str,
         make: Callable[[], Mapping[str, Any]],
         message: str,
         *,
+        replaces: bool = False,
         needs: str | None = None,
     ) -> None:
-        """Store what `make` returns under a new key of a session, in which the key `needs` has to be."""
+        """Set a new key of a session to what `make` returns, or replace one that is there.
 
-        def new(stored: Snapshot) -> Mapping[str, Any]:
-            if needs is not None and needs not in stored:
-                raise SessionException(f"{needs} in session {session_id} does not exist")
-            if key in stored:
-                raise SessionException(f"{key} in session {session_id} exists already")
-            return make()
-
-        self._commit(session_id, key, new, message)
-
-    def _update(self, session_id: str, key: str, new: SessionAgent | SessionMessage, message: str) -> None:
-        def replaced(stored: Snapshot) -> dict[str, Any]:
-            old = stored.get(key)
-            if old is None:
-                raise SessionException(f"{key} in session {session_id} does not exist")
-            new.created_at = old["created_at"]
-            return _plain(new, key)
-
-        self._commit(session_id, key, replaced, message)
-
-    def _commit(
-        self, session_id: str, key: str, value: Callable[[Snapshot], Mapping[str, Any]], message: str
-    ) -> None:
-        """Set a key to a value that depends on the session, as it is when the commit lands."""
+        The session must have the key `needs`. An agent or a message that is replaced keeps its `created_at`.
+        """
 
         def changes(head: Commit | None) -> Changes:
             if head is None:
                 raise _absent(session_id)
-            return {key: value(Snapshot(self.repo, head))}, ()
+            stored = Snapshot(self.repo, head)
+            if needs is not None and needs not in stored:
+                raise SessionException(f"{needs} in session {session_id} does not exist")
+            if (key in stored) != replaces:
+                how = "does not exist" if replaces else "exists already"
+                raise SessionException(f"{key} in session {session_id} {how}")
+            value = make()
+            keeps = replaces and not key.startswith(f"{_MULTI_AGENTS}/")
+            return {key: {**value, "created_at": stored[key]["created_at"]} if keeps else value}, ()
 
         try:
             self._opening.commit(self.branch(session_id), changes, message=summary(message))
@@ -256,8 +231,7 @@ class VstateStorage(AsyncOpened, Storage[str, str]):
       `vstate diff` shows the messages in a snapshot.
     - A `search_strategy` is told of each write, and answers `search`; without one, words are compared.
 
-    Tasks, threads and processes may share the storage; of two writes of one key the later one wins. A
-    cancelled call has ended before the cancellation comes out. Raises StorageError.
+    Of two writes of one key the later one wins. The errors of `vstate` come as StorageError.
     """
 
     _namespaced: object = None
