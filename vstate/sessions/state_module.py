@@ -66,11 +66,6 @@ class _NoState(TypeError):
     """The data to load is not the state of a module."""
 
 
-class _Converters(NamedTuple):
-    to_json: ToJson | None
-    from_json: FromJson | None
-
-
 class StateModule:
     """An object with a state: its registered attributes, and the states of attributes that are StateModules.
 
@@ -81,7 +76,7 @@ class StateModule:
     """
 
     _module_dict: dict[str, Module]
-    _attribute_dict: dict[str, _Converters]
+    _attribute_dict: dict[str, tuple[ToJson | None, FromJson | None]]
 
     def __init__(self) -> None:
         object.__setattr__(self, "_module_dict", {})
@@ -125,7 +120,7 @@ class StateModule:
             return
         if custom_to_json is None:
             _copied_plain(attr_name, value)
-        self._attribute_dict[attr_name] = _Converters(custom_to_json, custom_from_json)
+        self._attribute_dict[attr_name] = custom_to_json, custom_from_json
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the state, modules first.
@@ -245,24 +240,17 @@ class _State:
                 state = called("state_dict", module.state_dict)
                 return copied(self._name(), state)  # type: ignore[no-any-return]
         found: dict[str, Any] = {}
-        for name in module._module_dict:
+        for name in _attributes(module):
             value = getattr(module, name)
-            found[name] = None if value is None else self._inner(name, value).saved(copied)
-        for name, converters in self._attributes():
-            value = getattr(module, name)
-            if converters.to_json is not None:
+            if name in module._module_dict:
+                found[name] = None if value is None else self._inner(name, value).saved(copied)
+                continue
+            to_json, _ = module._attribute_dict[name]
+            if to_json is not None:
                 with _noting(f"while {self._name(name)} was converted"):
-                    value = called("custom_to_json", converters.to_json, value)
+                    value = called("custom_to_json", to_json, value)
             found[name] = copied(self._name(name), value)
         return found
-
-    def _attributes(self) -> Iterator[tuple[str, _Converters]]:
-        """The registered attributes that are no modules now."""
-        module = self._module
-        assert isinstance(module, StateModule)
-        for name, converters in module._attribute_dict.items():
-            if name not in module._module_dict:
-                yield name, converters
 
     def steps(self, state: Any, *, strict: bool) -> Iterator[Step]:
         """The steps that load a state. All errors of the state are raised here, before any step is taken."""
@@ -274,22 +262,24 @@ class _State:
             return
         if not isinstance(state, Mapping):
             raise _NoState(f"the state of {self._name()} is a dict, not {type(state).__name__}")
-        for name, inner in module._module_dict.items():
+        for name in _attributes(module):
+            path = self._name(name)
             if name not in state:
-                self._require_left_out(name, strict)
-            elif state[name] is None:
-                yield _setting(module, name, None)
-            else:
-                yield from self._inner(name, inner).steps(state[name], strict=strict)
-                yield _setting(module, name, inner)
-        for name, converters in self._attributes():
-            if name not in state:
-                self._require_left_out(name, strict)
+                if strict:
+                    raise NotFound(
+                        f"the state has no {path!r}; strict=False leaves missing attributes as they are",
+                        name=path,
+                    )
                 continue
-            value = copy.deepcopy(state[name])
-            if converters.from_json is not None:
-                with _noting(f"while {self._name(name)} was converted"):
-                    value = called("custom_from_json", converters.from_json, value)
+            value: Any = None
+            if name not in module._module_dict:
+                value, (_, from_json) = copy.deepcopy(state[name]), module._attribute_dict[name]
+                if from_json is not None:
+                    with _noting(f"while {path} was converted"):
+                        value = called("custom_from_json", from_json, value)
+            elif state[name] is not None:
+                value = module._module_dict[name]
+                yield from self._inner(name, value).steps(state[name], strict=strict)
             yield _setting(module, name, value)
 
     def _own_step(self, state: Any, strict: bool) -> Step:
@@ -303,12 +293,10 @@ class _State:
 
         return Step(take, lambda: _load_own(module, before, False))
 
-    def _require_left_out(self, name: str, strict: bool) -> None:
-        if strict:
-            path = self._name(name)
-            raise NotFound(
-                f"the state has no {path!r}; strict=False leaves missing attributes as they are", name=path
-            )
+
+def _attributes(module: StateModule) -> list[str]:
+    """The names of the modules in a module, then of the other registered attributes."""
+    return [*module._module_dict, *(n for n in module._attribute_dict if n not in module._module_dict)]
 
 
 def _setting(module: StateModule, name: str, value: Any) -> Step:
