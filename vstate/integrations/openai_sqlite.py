@@ -6,14 +6,13 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
-from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.errors import CorruptObject, InvalidInput
 from vstate.integrations.openai_agents import VstateSession
+from vstate.integrations.opening import sqlite_tables
 from vstate.repo.repository import Repository
 
 _MAIN: Final = "main"
@@ -41,31 +40,25 @@ def take_sqlite(
     continues; one with other items stays as it is. The usage of turns is not moved. The file is opened for
     reading only.
     """
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise NotFound(f"no file {path}", name=str(path))
     found = written = sessions = 0
     left_out: list[tuple[str, str]] = []
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-            for (id,) in connection.execute("SELECT session_id FROM agent_sessions ORDER BY 1"):
-                sessions += 1
+    with sqlite_tables(file, "the SDK's SQLite sessions") as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        for (id,) in connection.execute("SELECT session_id FROM agent_sessions ORDER BY 1"):
+            sessions += 1
+            try:
+                session = VstateSession(id, repo.store)
+            except (InvalidInput, TypeError) as error:  # an id that is too long for a name
+                left_out.append((str(id), str(error)))
+                continue
+            for branch, rows in _branches(connection, id, has_branches="message_structure" in tables):
+                records = list(_records(id, rows, left_out))
+                found += len(records)
                 try:
-                    session = VstateSession(id, repo.store)
-                except (InvalidInput, TypeError) as error:  # an id that is too long for a name
-                    left_out.append((str(id), str(error)))
-                    continue
-                for branch, rows in _branches(connection, id, has_branches="message_structure" in tables):
-                    records = list(_records(id, rows, left_out))
-                    found += len(records)
-                    try:
-                        written += _append(session, branch, records)
-                    except InvalidInput as error:
-                        left_out.append((f"{id} {branch}", str(error)))
-                    progress(found)
-    except sqlite3.Error as error:
-        raise InvalidInput(f"{path} is no file of the SDK's SQLite sessions: {error}") from None
+                    written += _append(session, branch, records)
+                except InvalidInput as error:
+                    left_out.append((f"{id} {branch}", str(error)))
+                progress(found)
     return SessionsReport(sessions, found, written, tuple(left_out))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from vstate.aio.workers import in_thread
 from vstate.arguments import storable
-from vstate.errors import NotFound, RefMoved
+from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.forks import new_lock
 from vstate.integrations.branches import IDS, BranchName
 from vstate.kv.base import KVStore
@@ -261,6 +263,22 @@ class Opening:
             if branch in self._known:
                 self._note(self._known, branch, self._known[branch]._replace(head=None))
             return last
+
+
+@contextmanager
+def sqlite_tables(file: str | PathLike[str], title: str) -> Iterator[sqlite3.Connection]:
+    """A file of another program, opened for reading only. `title` names such files in errors.
+
+    Raises NotFound without the file, and InvalidInput if SQLite cannot read it as the block wants.
+    """
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise NotFound(f"no file {path}", name=str(path))
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise InvalidInput(f"{path} is no file of {title}: {error}") from None
 
 
 def first_labels(branch: str, head: Commit | None) -> Mapping[str, Any] | None:

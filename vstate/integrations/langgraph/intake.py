@@ -6,18 +6,16 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgpack
 
-from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.errors import CorruptObject, InvalidInput
 from vstate.extras import install
 from vstate.integrations.branches import branch_below
-from vstate.integrations.opening import begins, summary
+from vstate.integrations.opening import begins, sqlite_tables, summary
 from vstate.patterns.journal import Journal
 from vstate.readers.table import marks
 from vstate.readers.threads import Pair, Record, Thread, writes_record
@@ -59,16 +57,6 @@ class _Row(NamedTuple):
     message: str
 
 
-class _Source(Protocol):
-    """The tables of a saver of LangGraph."""
-
-    def thread_ids(self) -> Iterable[str]:
-        """The threads with checkpoints."""
-
-    def checkpoints(self, thread_id: str) -> Iterable[tuple[str, Callable[[], _Row]]]:
-        """The ids of a thread's checkpoints, each behind its parent, with a function that makes the row."""
-
-
 def take_sqlite(
     repo: Repository,
     file: str | os.PathLike[str],
@@ -82,14 +70,8 @@ def take_sqlite(
     intake that is called again continues. Each thread is read back and compared. No value is loaded: the
     bytes of LangGraph's serializer are moved as they are. The file is opened for reading only.
     """
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise NotFound(f"no file {path}", name=str(path))
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            return _take(repo, _Sqlite(connection), prefix, progress)
-    except sqlite3.Error as error:
-        raise InvalidInput(f"{path} is no file of LangGraph's SQLite savers: {error}") from None
+    with sqlite_tables(file, "LangGraph's SQLite savers") as connection:
+        return _take(repo, _Sqlite(connection), prefix, progress)
 
 
 def take_postgres(
@@ -123,7 +105,7 @@ def take_postgres(
     ) from None
 
 
-def _take(repo: Repository, source: _Source, prefix: str, progress: Progress) -> ThreadsReport:
+def _take(repo: Repository, source: _Sqlite | _Postgres, prefix: str, progress: Progress) -> ThreadsReport:
     found = written = threads = 0
     left_out: list[tuple[str, str]] = []
     for thread_id in source.thread_ids():
@@ -199,7 +181,11 @@ def _read_back(repo: Repository, branch: str, rows: Iterable[tuple[_Row, bool]])
 
 
 class _Sqlite:
-    """The tables of the SQLite savers. A checkpoint holds the values of its channels."""
+    """The tables of the SQLite savers. A checkpoint holds the values of its channels.
+
+    `checkpoints` gives the ids of a thread's checkpoints, each behind its parent, with a function that makes
+    the row.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._execute = connection.execute
