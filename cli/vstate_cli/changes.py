@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.cells import cell_len
 
+from vstate.display import documents
 from vstate.display.cells import cell_text
 from vstate.display.chats import ChatView
 from vstate.display.texts import bytes_changes, text_hunks
@@ -129,6 +130,17 @@ def _details(diff: Diff, key: str, out: Output, limit: int, path: str) -> list[D
     except StorageError as error:
         out.damage = out.damage or error
         return error
+
+
+def diff_documents(
+    diff: Diff, out: Output, keys: Iterable[str], *, is_inside: bool, path: str = ""
+) -> Iterator[Document]:
+    """Each of these changed keys; if `is_inside`, with the changes inside it."""
+    for key in keys:
+        document = documents.change_document(diff[key])
+        if is_inside and "error" not in document:
+            document |= detail_documents(diff, key, out, path)
+        yield document
 
 
 def detail_documents(diff: Diff, key: str, out: Output, path: str = "") -> Document:

@@ -46,10 +46,7 @@ _LONGEST_TEXT = 1_000_000
 )
 @click.argument("words", nargs=-1, required=True, metavar="[REV] KEY [PATH]", type=PLACE)
 @click.option(
-    "--rev",
-    default="HEAD",
-    type=REV,
-    help="The revision, if it is not the first word. Default: HEAD.",
+    "--rev", default="HEAD", type=REV, help="The revision, if it is not the first word. Default: HEAD."
 )
 @click.option("--seconds", type=click.FloatRange(min=0), metavar="N", help="Give up after N seconds.")
 def blame(session: Session, words: tuple[str, ...], rev: str, seconds: float | None) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import click
 
-from vstate.display import documents
 from vstate.errors import InvalidInput
 from vstate.objects import tree
 from vstate.objects.commit import Commit
@@ -17,7 +15,7 @@ from vstate.repo.repository import Repository
 from vstate.repo.search.selection import RANGE
 from vstate.repo.sweeps import retry_after_sweep
 from vstate_cli import changes
-from vstate_cli.output import Document
+from vstate_cli.commits import id_of
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import KEY, REV_OR_KEY
 
@@ -63,7 +61,7 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
     """
     revisions, wanted = _sort(session, args)
     wanted += named
-    old, new, found = _compare(session, *revisions)
+    old, new, found = retry_after_sweep(session.repo, partial(_compare, session.repo, *revisions))
     path = ""
     if len(wanted) == 2 and not _has(session, wanted[1], old, new):
         path = wanted.pop()
@@ -73,8 +71,9 @@ def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: 
     keys = [key for key in dict.fromkeys(wanted) if key in found] if wanted else [*found]
     out = session.out
     if session.json:
-        before = {"old": None if old is None else old.id, "new": new.id}
-        out.json_array(_documents(session, found, keys, stat, path), before=before, name="changes")
+        before = {"old": id_of(old), "new": new.id}
+        shown = changes.diff_documents(found, out, keys, is_inside=not stat, path=path)
+        out.json_array(shown, before=before, name="changes")
         return
     limit = _MOST_DETAILS if len(wanted) != 1 else _MOST_DETAILS_OF_ONE_KEY
     limit, width = (0, changes.name_width(keys)) if stat else (limit, 0)
@@ -113,12 +112,9 @@ def _is_key(session: Session, name: str, revisions: list[str]) -> bool:
 
 
 def _compare(
-    session: Session, a: str | None = None, b: str | None = None
+    repo: Repository, a: str | None = None, b: str | None = None
 ) -> tuple[Commit | None, Commit, Diff]:
-    return retry_after_sweep(session.repo, partial(_sides_and_changes, session.repo, a, b))
-
-
-def _sides_and_changes(repo: Repository, a: str | None, b: str | None) -> tuple[Commit | None, Commit, Diff]:
+    """The commits of both sides, and the changes between them."""
     match = None if a is None or b is not None else RANGE.fullmatch(a)
     if match is not None:
         a, b = _sides(match[0])
@@ -148,11 +144,3 @@ def _check_key(session: Session, key: str, old: Commit | None, new: Commit, path
         raise InvalidInput(f"no key {key!r} in {where}", candidates=session.similar_keys(new, key))
     if path:
         part_at(session.repo.inspect(key, data), path)
-
-
-def _documents(session: Session, found: Diff, keys: list[str], stat: bool, path: str) -> Iterator[Document]:
-    for key in keys:
-        document = documents.change_document(found[key])
-        if not stat and "error" not in document:
-            document |= changes.detail_documents(found, key, session.out, path)
-        yield document

@@ -80,10 +80,7 @@ def watch(session: Session, pattern: str, branch: str | None, since: str | None,
     help="Write the history into a page that needs no server.",
 )
 @click.option(
-    "--rev",
-    default="HEAD",
-    type=REV,
-    help="With --export: the history up to REV, or that of A..B.",
+    "--rev", default="HEAD", type=REV, help="With --export: the history up to REV, or that of A..B."
 )
 def view(
     session: Session,

@@ -176,11 +176,7 @@ def _document(
     }
     if view.patch or view.stat:
         shown = [key for key in diff if not keys or key in keys]
-        document["diff"] = [
-            documents.change_document(diff[key])
-            | (changes.detail_documents(diff, key, session.out) if view.patch else {})
-            for key in shown
-        ]
+        document["diff"] = [*changes.diff_documents(diff, session.out, shown, is_inside=view.patch)]
     return document
 
 

@@ -120,9 +120,7 @@ def _gc_lines(report: GcReport) -> Iterator[Line]:
     "are the full counts.",
 )
 @click.option(
-    "--repair",
-    is_flag=True,
-    help="Repair the store. Without it, nothing is written: the steps are listed.",
+    "--repair", is_flag=True, help="Repair the store. Without it, nothing is written: the steps are listed."
 )
 @click.option("--quick", is_flag=True, help="Check only that values are present; do not read them.")
 def fsck(session: Session, repair: bool, quick: bool) -> None:
