@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, TextIO
@@ -16,7 +17,6 @@ from typing import Any, Final, TextIO
 from rich.cells import cell_len
 
 from vstate.errors import StorageError
-from vstate_cli.progress import ProgressBar
 
 Part = str | tuple[str, str]
 """Text, alone or with its style: words of `_CODES`."""
@@ -34,6 +34,8 @@ _CODES: Final = {
     "bold": "1", "dim": "2", "reverse": "7",
     "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36",
 }  # fmt: skip
+_FIRST_SHOWN_AFTER: Final = 0.5  # seconds of work before a bar is shown
+_SHOWN_EVERY: Final = 0.1  # seconds
 _LONGEST: Final = 1_000_000  # characters of a line
 _BLOCK: Final = 64 * 1024  # characters of a text that are written at a time
 _MOST_ESCAPES: Final = 1_000_000  # characters that escapes may add to a text
@@ -132,6 +134,56 @@ class _Pager:
                 return
             except KeyboardInterrupt:
                 pass  # the pager handles Ctrl-C itself, and goes on
+
+
+class ProgressBar:
+    """Shows the progress of work, once it takes long, and only on a terminal."""
+
+    def __init__(self) -> None:
+        self._began = self._shown = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __call__(self, step: str, count: int, total: int | None = None) -> None:
+        """Show the count of a step, and its share of a known total. Cheap enough for every item."""
+        now = time.monotonic()
+        if now - self._began < _FIRST_SHOWN_AFTER or now - self._shown < _SHOWN_EVERY:
+            return
+        self._shown = now
+        if self._bar is None and sys.stderr.isatty():
+            self._bar = _make_bar()
+            self._task = self._bar.add_task("", total=None)
+            self._bar.start()
+        if self._bar is not None:
+            # `update` ignores a total of None, and keeps the one before.
+            self._bar.tasks[0].total = total
+            self._bar.update(self._task, description=f"{step}: {count:,}", completed=count)
+
+    def stop(self) -> None:
+        """Take the bar away. The next call may show a new one."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+            self._began = time.monotonic()
+
+
+def _make_bar() -> Any:
+    # Imported late: few runs take long enough to show a bar.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.text import Text
+
+    class Percent(TextColumn):
+        def render(self, task: Any) -> Text:
+            return Text("" if task.total is None else f"{task.percentage:3.0f} %")
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        Percent(""),
+        console=Console(stderr=True),
+        transient=True,
+    )
 
 
 class Output:

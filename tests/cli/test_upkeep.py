@@ -10,7 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 from stores import change_row, resolve, rows
-from vstate_cli import output, progress
+from vstate_cli import output
 from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
@@ -276,7 +276,7 @@ def test_a_bundle_is_not_for_a_terminal(vstate, monkeypatch):
     def on_a_terminal(out, *, paged):
         out.is_terminal = True
         out._pager = out.damage = None
-        out.progress = progress.ProgressBar()
+        out.progress = output.ProgressBar()
 
     monkeypatch.setattr(output.Output, "__init__", on_a_terminal)
     result = vstate.run("export", "main", "-o", "-")
@@ -342,8 +342,8 @@ class Terminal(io.StringIO):
 
 def test_a_bar_on_a_terminal(monkeypatch):
     """A long run shows its step and progress on standard error, and no percentage without a total."""
-    monkeypatch.setattr(progress, "_FIRST_SHOWN_AFTER", 0)
-    monkeypatch.setattr(progress, "_SHOWN_EVERY", 0)
+    monkeypatch.setattr(output, "_FIRST_SHOWN_AFTER", 0)
+    monkeypatch.setattr(output, "_SHOWN_EVERY", 0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
@@ -365,10 +365,10 @@ def test_a_bar_on_a_terminal(monkeypatch):
 @pytest.mark.parametrize(("file", "after"), [(io.StringIO, 60), (io.StringIO, 0), (Terminal, 60)])
 def test_no_bar_elsewhere(monkeypatch, file, after):
     """There is no bar without a terminal, and none for a short run."""
-    monkeypatch.setattr(progress, "_FIRST_SHOWN_AFTER", after)
-    monkeypatch.setattr(progress, "_SHOWN_EVERY", 0)
+    monkeypatch.setattr(output, "_FIRST_SHOWN_AFTER", after)
+    monkeypatch.setattr(output, "_SHOWN_EVERY", 0)
     monkeypatch.setattr(sys, "stderr", written := file())
-    bar = progress.ProgressBar()
+    bar = output.ProgressBar()
     bar("checking", 5, 10)
     bar.stop()
     assert written.getvalue() == ""
