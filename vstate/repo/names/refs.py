@@ -266,10 +266,13 @@ class Lifetimes:
 
 def _rows(store: KVStore, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
     """The rows of the refs, of their lifetimes, and others, read at once."""
-    keys = [REF + ref for ref in refs]
+    keys, lifetimes = [*others], []
+    for ref in refs:
+        keys.append(REF + ref)
+        if ref.startswith(HEADS):
+            lifetimes.append(LIFETIME + ref)
     # After the refs: if the store reads one row after another, a lifetime is at least as new as its ref.
-    keys += [LIFETIME + ref for ref in refs if ref.startswith(HEADS)]
-    return store.get_many([*others, *keys])
+    return store.get_many(keys + lifetimes)
 
 
 def rows_of_head(store: KVStore, branch: str | None, *others: str) -> Mapping[str, bytes]:
