@@ -22,7 +22,7 @@ ROOT = Path(vstate.__file__).parent
 LIMITS = {
     "commit": (106, 30),
     "memory": (86, 23),
-    "update": (190, 31),
+    "update": (185, 31),
     "read": (56, 12),
     "open": (121, 31),
     "put": (180, 34),

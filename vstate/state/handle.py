@@ -190,8 +190,10 @@ class Handle(StateHandle):
 
     def settle(self) -> Position:
         """Go where the handle turns out to be; the lock is held. Each step is one repeatable assignment."""
-        at = self.at
-        return at if at.rest is None else self._settle(at.rest)
+        rest = self.at.rest
+        if rest is None or (rest.pending is None and rest.is_usable):
+            return self.at
+        return self._settle(rest)
 
     def _settle(self, rest: Unsettled) -> Position:
         if rest.steps is not None:
@@ -568,7 +570,8 @@ class Handle(StateHandle):
 
     def _note(self, key: str) -> None:
         rest = self.at.rest
-        if rest is not None and (notes := rest.notes) is not None and notes.open:
+        notes = rest.open[0].notes if rest is not None and rest.open else None
+        if notes is not None and notes.open:
             notes.keys.add(key)
 
     def note_prefix(self, prefix: str) -> None:
