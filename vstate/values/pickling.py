@@ -113,13 +113,9 @@ class Check(NamedTuple):
                 raise
             load_any(self.data, [bytearray(buffer) for buffer in self.buffers])  # some classes write to them
         for kind in self.kinds:
-            reduced = issubclass(kind, BaseException | FunctionType | type) or is_by_name(kind)
-            if runs_code(kind):
-                met[kind] = None if reduced else _CODED
-            elif issubclass(kind, Enum):
-                met[kind] = _MEMBER
-            else:
-                met[kind] = _REDUCED if reduced else _PLAIN
+            if not runs_code(kind):
+                reduced = issubclass(kind, BaseException) or is_by_name(kind)
+                met[kind] = _MEMBER if issubclass(kind, Enum) else _REDUCED if reduced else _PLAIN
 
     @property
     def is_steady(self) -> bool:
@@ -146,9 +142,9 @@ class Pickler(definitions.Pickler):
         clearing = met.get(kind)
         if clearing is _PLAIN:
             return NotImplemented
-        if clearing is _CODED or (clearing is _MEMBER and not _is_member(obj)):
-            self.unproven.add(kind)
-        if clearing is _CODED or clearing is _MEMBER:
+        if clearing is _MEMBER:
+            if not _is_member(obj):
+                self.unproven.add(kind)
             return NotImplemented
         if issubclass(kind, type):
             reduced = definitions.reduce_class(obj)
@@ -172,11 +168,10 @@ _REDUCED: Final = "reduced"
 """As plain, but a reducer of ours takes the objects apart."""
 _MEMBER: Final = "member"
 """As plain, if the class, an enum, finds the object by its value."""
-_CODED: Final = "coded"
-"""The class runs code of its own, so that each pickle with an object of the class is loaded."""
 
 met: Final[dict[type, str | None]] = {}
-"""The classes whose objects this process pickled. None: each pickle with an object is loaded, as at first."""
+"""The classes whose objects this process pickled. None: each pickle with an object is loaded, as at first; it
+stays so for a class that runs code of its own."""
 _STEADY: Final[set[type]] = set()
 """Classes with code of their own of which two pickles of one object were alike."""
 

@@ -289,10 +289,19 @@ def _column(values: object, rows: int, number: int, width: int) -> Column | None
     return unread
 
 
+_PERIODS: Final[dict[str, Callable[[int], str]]] = {
+    "D": lambda number: (datetime.date(1970, 1, 1) + datetime.timedelta(number)).isoformat(),
+    "M": lambda number: f"{1970 + number // 12}-{number % 12 + 1:02}",
+    "Q-DEC": lambda number: f"{1970 + number // 4}Q{number % 4 + 1}",
+    "Y-DEC": lambda number: str(1970 + number),
+    "A-DEC": lambda number: str(1970 + number),
+}
+
+
 def _periods(column: Column) -> Read | None:
     """The cells of a column of periods, stored as their numbers since 1970; None for other frequencies."""
     numbers, frequency = column.read, column.dtype.removeprefix("period[").rstrip("]")
-    show = {"D": _day, "M": _month, "Q-DEC": _quarter, "Y-DEC": _year, "A-DEC": _year}.get(frequency)
+    show = _PERIODS.get(frequency)
     if numbers is None or show is None:
         return None
 
@@ -301,22 +310,6 @@ def _periods(column: Column) -> Read | None:
         return [show(n) if isinstance(n, int) and abs(n) < _MOST_PERIODS else None for n in cells]
 
     return read
-
-
-def _day(number: int) -> str:
-    return (datetime.date(1970, 1, 1) + datetime.timedelta(number)).isoformat()
-
-
-def _month(number: int) -> str:
-    return f"{1970 + number // 12}-{number % 12 + 1:02}"
-
-
-def _quarter(number: int) -> str:
-    return f"{1970 + number // 4}Q{number % 4 + 1}"
-
-
-def _year(number: int) -> str:
-    return str(1970 + number)
 
 
 def _in_utc(read: Read) -> Read:
