@@ -7,12 +7,14 @@ columns in these. Nothing is copied before it is asked for.
 from __future__ import annotations
 
 import datetime
+import struct
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final
 
 from vstate.values.arrays import Array, Layout
-from vstate.values.arrow import MOST_CHUNKS, chunk_count, read_arrow
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Global, Instance
 
@@ -26,6 +28,19 @@ _ARROW: Final = frozenset({"pyarrow.lib._reconstruct_table", "pyarrow.lib._recon
 # polars stores its frames in a binary form of its own, which nothing here reads.
 _UNREAD: Final = frozenset({"polars.dataframe.frame.DataFrame", "polars.series.series.Series"})
 _TABLES: Final = _FRAMES | _SERIES | _ARROW | _UNREAD
+
+_MOST_CHUNKS: Final = 100_000  # of all columns of a table: a forged one may have the same chunks in each
+_MOST_BUFFERS: Final = 3  # of an array that is read
+_LAYOUTS: Final = {
+    **{f"int{bits}": Layout(f"int{bits}", f"i{bits // 8}", bits // 8, "<") for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": Layout(f"uint{bits}", f"u{bits // 8}", bits // 8, "<") for bits in (8, 16, 32, 64)},
+    "halffloat": Layout("float16", "f2", 2, "<"),
+    "float": Layout("float32", "f4", 4, "<"),
+    "double": Layout("float64", "f8", 8, "<"),
+    "date32[day]": Layout("date", "i4", 4, "<", unit="MD"),
+    "date64[ms]": Layout("date", "i8", 8, "<", unit="Mms"),
+}
+_TEXTS: Final = {"string": "i", "large_string": "q", "binary": "i", "large_binary": "q"}
 
 Read = Callable[[int, int], list[object]]
 
@@ -119,7 +134,7 @@ def _frame(frame: Instance) -> Table | None:
     names, labels = _labels(axes[0]), _labels(axes[1])
     if not names or not labels or names[0].rows > _MOST_COLUMNS:
         return None
-    if sum(chunk_count(values) for values, _ in blocks) > MOST_CHUNKS:
+    if sum(_chunk_count(values) for values, _ in blocks) > _MOST_CHUNKS:
         return None
     width, height = names[0].rows, labels[0].rows
     found: dict[int, Column] = {}
@@ -237,7 +252,7 @@ def _rows(values: object) -> int | None:
     for name in ("_data", "_left", "_ndarray", "_pa_array"):
         part = values.fields.get(name)
         if part is not None:
-            arrow = read_arrow(part)
+            arrow = _arrow(part)
             return arrow.rows if arrow is not None else _rows(part)
     return None
 
@@ -280,12 +295,12 @@ def _column(values: object, rows: int, number: int, width: int) -> Column | None
             return column
     if "_data" in values.fields and "_mask" in values.fields:
         return _masked(values, rows, kind) or unread
-    arrow = read_arrow(values.fields.get("_pa_array"))
+    arrow = _arrow(values.fields.get("_pa_array"))
     if arrow is not None and arrow.rows == rows:
         named = values.fields.get("_dtype")
         is_text = isinstance(named, Instance) and named.type.endswith("StringDtype")
-        read = arrow.cells if arrow.is_readable else None
-        return Column(None, "str" if is_text else f"{arrow.dtype}[pyarrow]", rows, read, values)
+        arrow.dtype, arrow.source = "str" if is_text else f"{arrow.dtype}[pyarrow]", values
+        return arrow
     return unread
 
 
@@ -392,23 +407,153 @@ def _dtype_name(dtype: Instance, otherwise: str) -> str:
 
 
 # --- pyarrow
+#
+# A pickled array is a type, a length, an offset and the buffers of the Arrow columnar format: a bitmap of the
+# cells that are present, then the cells; for texts the offsets of their ends, then the bytes of all.
 
 
 def _arrow_table(value: Instance) -> Table | None:
     match value.args:
         case (list(parts), Instance(args=(list(fields), *_))) if len(parts) == len(fields) <= _MOST_COLUMNS:
-            if sum(map(chunk_count, parts)) > MOST_CHUNKS:
+            if sum(map(_chunk_count, parts)) > _MOST_CHUNKS:
                 return None
-            columns = []
-            for part, field in zip(parts, fields, strict=True):
-                name = field.args[0] if isinstance(field, Instance) and field.args else None
-                arrow = read_arrow(part)
-                if arrow is None:
-                    return None
-                read = arrow.cells if arrow.is_readable else None
-                columns.append(Column(name, arrow.dtype, arrow.rows, read, part))
+            columns = [column for part in parts if (column := _arrow(part)) is not None]
             rows = columns[0].rows if columns else 0
+            if len(columns) < len(parts) or any(column.rows != rows for column in columns):
+                return None
+            for column, field in zip(columns, fields, strict=True):
+                column.name = field.args[0] if isinstance(field, Instance) and field.args else None
             kind = "RecordBatch" if value.type.endswith("batch") else "Table"
-            if all(column.rows == rows for column in columns):
-                return Table(kind, rows, columns, [], {})
+            return Table(kind, rows, columns, [], {})
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """One stored array. `present` is None when no cell is missing."""
+
+    dtype: str
+    rows: int
+    offset: int
+    present: memoryview | None
+    layout: Layout | None
+    ends: str
+    """The format of the offsets of texts and bytes; "" for numbers."""
+    buffers: tuple[memoryview, ...]
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.layout or self.ends or self.dtype == "bool")
+
+    def cells(self, start: int, stop: int) -> list[object]:
+        start, stop = start + self.offset, stop + self.offset
+        found: list[object]
+        data = self.buffers[0]
+        if self.dtype == "bool":
+            found = [bool(data[at >> 3] >> (at & 7) & 1) for at in range(start, stop)]
+        elif self.ends:
+            size = struct.calcsize(self.ends)
+            ends = struct.unpack_from(f"<{stop - start + 1}{self.ends}", data, start * size)
+            texts = self.buffers[1]
+            if any(first > last or first < 0 for first, last in pairwise(ends)):
+                return [None] * (stop - start)  # forged: such texts could be one long text, many times
+            pieces = [bytes(texts[first:last]) for first, last in pairwise(ends)]
+            is_text = "string" in self.dtype
+            found = [piece.decode("utf-8", "replace") for piece in pieces] if is_text else [*pieces]
+        else:
+            assert self.layout is not None
+            found = self.layout.decode(data[start * self.layout.itemsize :], stop - start) or []
+        present = self.present
+        if present is None:
+            return found
+        return [cell if present[at >> 3] >> (at & 7) & 1 else None for at, cell in enumerate(found, start)]
+
+
+def _chunk_count(value: object) -> int:
+    """The number of chunks in a pickled array, also in one that pandas holds; 1 for other values."""
+    inner = value.fields.get("_pa_array", value) if isinstance(value, Instance) else value
+    match inner:
+        case Instance(type="pyarrow.lib.chunked_array", args=(list(parts), _)):
+            return len(parts)
+    return 1
+
+
+def _arrow(value: object) -> Column | None:
+    """The cells of a pickled pyarrow array or chunked array; None for other values and malformed arrays."""
+    match value:
+        case Instance(type="pyarrow.lib._restore_array"):
+            parts: list[object] = [value]
+            kind = None
+        case Instance(type="pyarrow.lib.chunked_array", args=(list(parts), kind)):
+            if len(parts) > _MOST_CHUNKS:
+                return None
+        case _:
+            return None
+    chunks = [chunk for part in parts if (chunk := _chunk(part)) is not None]
+    if len(chunks) < len(parts) or len({chunk.dtype for chunk in chunks}) > 1:
+        return None
+    dtype = chunks[0].dtype if chunks else _type(kind)[0]
+    ends = [*accumulate(chunk.rows for chunk in chunks)]
+
+    def read(start: int, stop: int) -> list[object]:
+        found: list[object] = []
+        number = bisect_right(ends, start)
+        while start < stop and number < len(chunks):
+            chunk, end = chunks[number], ends[number]
+            first = end - chunk.rows
+            found += chunk.cells(start - first, min(stop, end) - first)
+            start, number = end, number + 1
+        return found
+
+    readable = all(chunk.is_readable for chunk in chunks)
+    return Column(None, dtype, ends[-1] if ends else 0, read if readable else None, value)
+
+
+def _chunk(part: object) -> _Chunk | None:
+    match part:
+        case Instance(
+            type="pyarrow.lib._restore_array",
+            args=((kind, int(rows), int(), int(offset), list(buffers), *_),),
+        ) if rows >= 0 <= offset and buffers:
+            dtype, layout = _type(kind)
+            views = [_buffer(buffer) for buffer in buffers[:_MOST_BUFFERS]]
+            ends = _TEXTS.get(dtype, "")
+            known = [view for view in views[1:] if view is not None]
+            chunk = _Chunk(dtype, rows, offset, views[0], layout, ends, tuple(known))
+            if not chunk.is_readable:
+                return chunk
+            return chunk if len(known) == (2 if ends else 1) and _is_whole(chunk) else None
+    return None
+
+
+def _is_whole(chunk: _Chunk) -> bool:
+    """Whether the buffers of a readable chunk are as long as its rows need."""
+    rows = chunk.rows + chunk.offset
+    if chunk.present is not None and len(chunk.present) * 8 < rows:
+        return False
+    data = chunk.buffers[0]
+    if chunk.ends:
+        return len(data) >= (rows + 1) * struct.calcsize(chunk.ends)
+    return len(data) * 8 >= rows if chunk.layout is None else len(data) >= rows * chunk.layout.itemsize
+
+
+def _buffer(buffer: object) -> memoryview | None:
+    match buffer:
+        case Instance(type="pyarrow.lib.py_buffer", args=(bytes() | bytearray() | memoryview() as data,)):
+            view = memoryview(data)
+            return view.cast("B") if view.contiguous and view.nbytes else memoryview(b"")
+    return None
+
+
+def _type(kind: object) -> tuple[str, Layout | None]:
+    """The name of an Arrow type, and the layout of its cells if they are numbers or times."""
+    match kind:
+        case Instance(type="pyarrow.lib.type_for_alias", args=(str(name),)):
+            layout = _LAYOUTS.get(name)
+            return (name if layout is None else layout.name), layout
+        case Instance(type="pyarrow.lib.timestamp", args=(str(unit), str() | None as zone)):
+            name = f"timestamp[{unit}]" if zone is None else f"timestamp[{unit}, {zone}]"
+            return name, Layout(name, "i8", 8, "<", unit=f"M{unit}")
+        case Instance(type=name):
+            return name.removeprefix("pyarrow.lib.").rstrip("_"), None
+    return "unknown", None
