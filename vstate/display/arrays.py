@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from vstate.display.cells import cell_text
-from vstate.values.inert import Array
+from vstate.values.arrays import Array, index_of
 
 __all__ = ["ArrayShape", "ArrayView", "array_shape", "array_view"]
 
@@ -46,12 +46,8 @@ class ArrayView:
 
     def index(self, place: int) -> tuple[int, ...]:
         """The index of the element at a place in memory; without its last step if `columns` are known."""
-        found = []
-        for size in self.shape if self.order == "F" else self.shape[::-1]:
-            place, step = divmod(place, size or 1)
-            found.append(step)
-        found = found if self.order == "F" else found[::-1]
-        return tuple(found[:-1] if self.columns else found)
+        found = index_of(place, self.shape, is_fortran=self.order == "F")
+        return found[:-1] if self.columns else found
 
 
 def array_view(array: Array) -> ArrayView | None:

@@ -12,7 +12,7 @@ from typing import Final
 from vstate.values.budget import Budget
 from vstate.values.instance import Instance
 
-__all__ = ["Array", "Layout", "array_from_buffer", "fill_array", "scalar"]
+__all__ = ["Array", "Layout", "array_from_buffer", "fill_array", "index_of", "scalar"]
 
 _SHOWN: Final = 100
 _WIDEST_ITEM: Final = 1000  # bytes
@@ -108,12 +108,7 @@ class Array(Instance):
 
     def index(self, at: int) -> tuple[int, ...]:
         """The index of the element at this place in memory."""
-        sizes = self.shape if self._is_fortran else self.shape[::-1]
-        steps = []
-        for size in sizes:
-            at, step = divmod(at, size or 1)
-            steps.append(step)
-        return tuple(steps if self._is_fortran else steps[::-1])
+        return index_of(at, self.shape, is_fortran=self._is_fortran)
 
     def place(self, index: tuple[int, ...]) -> int:
         """The place in memory of the element at this index, which must be in the shape."""
@@ -126,6 +121,15 @@ class Array(Instance):
     def _is_fortran(self) -> bool:
         # Objects are pickled row by row, for any order in memory.
         return self.fields.get("order") == "F" and self.raw is not None
+
+
+def index_of(at: int, shape: tuple[int, ...], *, is_fortran: bool) -> tuple[int, ...]:
+    """The index of the element at a place in the memory of an array of this shape."""
+    steps = []
+    for size in shape if is_fortran else shape[::-1]:
+        at, step = divmod(at, size or 1)
+        steps.append(step)
+    return tuple(steps if is_fortran else steps[::-1])
 
 
 @dataclass(frozen=True)
