@@ -105,6 +105,8 @@ def test_keys(viewer: Viewer) -> None:
 def test_values(viewer: Viewer) -> None:
     """A value is described by the view that fits, and part by part with the changed parts marked."""
     plan = viewer.get("/value?rev=main&key=plan")
+    nexts = [viewer.get(f"/value?rev=main&key=plan&limit={plan['count'] - left}")["next"] for left in (0, 1)]
+    assert nexts == [None, plan["count"] - 1]
     assert [(part["label"], part["change"]) for part in plan["parts"]] == [
         *(("goal", None), ("steps", "modified"), ("pair", None))
     ]

@@ -101,32 +101,18 @@ class Values:
         names = {"rev": commit.id, "key": key, "path": path, "version": _version(data)}
         found = names | entry_document(entry)
         try:
-            if not path and entry.size > _RANGED_BYTES and entry.codec in (BYTES, TEXT):
-                return found | self._range(entry, data, commit, key, before, first, limit)
-            value = self.part(commit, key, path)
             marks = self._marks(commit, key, data, before)
-            described = self._described(value, path, marks, first, limit)
+            if not path and entry.size > _RANGED_BYTES and entry.codec in (BYTES, TEXT):
+                described = self._range(entry, marks, first, limit)
+            else:
+                described = _described(self.part(commit, key, path), path, marks, first, limit)
             described["view"]["note"] = described["view"].get("note") or marks.note
             return found | described
         except (InertError, InvalidInput) as error:
-            return found | {
-                "error": str(error),
-                "kind": "unreadable",
-                "view": None,
-                "parts": [],
-                "next": None,
-            }
+            found["error"], found["kind"] = str(error), "unreadable"
+            return found | {"view": None, "parts": [], "next": None}
 
-    def _range(
-        self,
-        entry: Entry,
-        data: bytes,
-        commit: Commit,
-        key: str,
-        before: Commit | None,
-        first: int,
-        limit: int,
-    ) -> dict[str, Any]:
+    def _range(self, entry: Entry, marks: Marks, first: int, limit: int) -> dict[str, Any]:
         """A page of a long text or of many bytes; no more is read. `first` counts bytes of a text."""
         (part,) = entry.parts
         assert isinstance(part, Link)
@@ -138,23 +124,11 @@ class Values:
         if is_text:  # not through the middle of a character
             stop -= len(raw) - len(_CUT_CHARACTER.sub(b"", raw)) if stop < entry.size else 0
             raw = raw[: stop - start].lstrip(_CONTINUATION)
-        value: str | bytes = str(raw, "utf-8", "replace") if is_text else raw
-        shown = _view(value, view_of(value), "", Marks([]), 0, limit)
-        assert shown is not None
-        view = shown | {
-            "first": first,
-            "next": stop // unit if stop < entry.size else None,
-            "size": entry.size,
-        }
-        view |= {"characters": None, "lines": None} if is_text else {"picture": False}
-        marks = self._marks(commit, key, data, before)
-        view["note"] = marks.note
-        return part_document(value, "", marks=marks) | {
-            "first": first,
-            "next": None,
-            "parts": [],
-            "view": view,
-        }
+        found = _described(str(raw, "utf-8", "replace") if is_text else raw, "", marks, 0, limit)
+        following = stop // unit if stop < entry.size else None
+        found["view"] |= {"first": first, "next": following, "size": entry.size}
+        found["view"] |= {"characters": None, "lines": None} if is_text else {"picture": False}
+        return found | {"first": first}
 
     def _marks(self, commit: Commit, key: str, data: bytes, before: Commit | None) -> Marks:
         old = None if before is None else tree.lookup(self._repo.objects.node, before.root, key)
@@ -170,26 +144,6 @@ class Values:
             return Marks(details(self.read(key, old), self.read(key, data), limit=_MARKED))
         except (InertError, InvalidInput):
             return Marks([], whole="modified")
-
-    def _described(self, value: object, path: str, marks: Marks, first: int, limit: int) -> dict[str, Any]:
-        view = view_of(value)
-        found = part_document(value, path, marks=marks) | {"first": first, "next": None, "parts": []}
-        if isinstance(view, ChatView):
-            found |= {"kind": "chat"}
-        elif isinstance(view, TableView):
-            found |= {"kind": "table"}
-        shown = _view(value, view, path, marks, first, limit)
-        if shown is not None:
-            return found | {"view": shown}
-        if isinstance(value, Array):
-            found |= {"view": _array(value, first, limit)}
-            return found
-        more = first + limit < found["count"]
-        return found | {
-            "view": {"kind": "tree", "note": getattr(view, "note", "")},
-            "parts": [*part_documents(value, path, first, limit, marks)],
-            "next": first + limit if more else None,
-        }
 
     def picture(self, commit: Commit, key: str, path: str) -> tuple[str, bytes]:
         """The media type and the bytes of a picture, perhaps stored in base64. NotFound for other values."""
@@ -214,45 +168,60 @@ def _version(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _view(
-    value: object, view: object, path: str, marks: Marks, first: int, limit: int
-) -> dict[str, Any] | None:
-    """The view with its page of items; None for a tree, and for an array that cannot be read."""
+def _described(value: object, path: str, marks: Marks, first: int, limit: int) -> dict[str, Any]:
+    """A part with its view: a page of what the view shows, or the parts inside."""
+    view = _view(value, path, marks, first, limit)
+    found = part_document(value, path, marks=marks)
+    found |= {"first": first, "next": None, "parts": [], "view": view}
+    if view["kind"] in ("chat", "table"):
+        found["kind"] = view["kind"]
+    elif view["kind"] == "tree":
+        found["parts"] = [*part_documents(value, path, first, limit, marks)]
+        found["next"] = _following(first, limit, found["count"])
+    return found
+
+
+def _following(first: int, limit: int, count: int) -> int | None:
+    """The first item of the next page; None behind the last one."""
+    return first + limit if first + limit < count else None
+
+
+def _view(value: object, path: str, marks: Marks, first: int, limit: int) -> dict[str, Any]:
+    """The view with its page of items; a tree has none."""
+    view = view_of(value)
     if isinstance(value, str):
-        start, stop = first, first + limit * _CHARACTERS
+        characters = limit * _CHARACTERS
         return {
             "kind": "text",
             "characters": len(value),
             "lines": value.count("\n") + (not value.endswith("\n") and bool(value)),
-            "text": value[start:stop],
-            "first": start,
-            "next": stop if stop < len(value) else None,
+            "text": value[first : first + characters],
+            "first": first,
+            "next": _following(first, characters, len(value)),
             "picture": _text_picture(value),
         }
     if isinstance(value, bytes | bytearray | memoryview):
         raw = memoryview(value).cast("B") if memoryview(value).contiguous else memoryview(bytes(value))
-        start, stop = first * _ROW_BYTES, (first + limit) * _ROW_BYTES
         media = media_of(bytes(raw[:12]))
+        page = raw[first * _ROW_BYTES : (first + limit) * _ROW_BYTES]
         return {
             "kind": "bytes",
             "size": raw.nbytes,
             "media": view.media if isinstance(view, BytesView) else media,
             "picture": media in _PICTURES and raw.nbytes <= _LARGEST_PICTURE,
-            "data": base64.b64encode(raw[start:stop]).decode(),
+            "data": base64.b64encode(page).decode(),
             "first": first,
-            "next": first + limit if stop < raw.nbytes else None,
+            "next": _following(first, limit, -(-raw.nbytes // _ROW_BYTES)),
         }
     if isinstance(view, TableView):
         return _table(value, view, path, marks, first, limit)
-    if isinstance(view, ArrayView):
-        assert isinstance(value, Array)
-        return _array(value, first, limit) | {
-            name: part for name, part in document(view).items() if name not in ("first", "last", "last_at")
-        }
+    if isinstance(value, Array):
+        fields = document(view) if isinstance(view, ArrayView) else {}
+        others = {name: part for name, part in fields.items() if name not in ("first", "last", "last_at")}
+        return _array(value, first, limit) | others
     if isinstance(view, ChatView):
-        assert isinstance(value, list | tuple)
         return _chat(value, path, marks, first, limit)
-    return None
+    return {"kind": "tree", "note": getattr(view, "note", "")}
 
 
 def _table(value: object, view: TableView, path: str, marks: Marks, first: int, limit: int) -> dict[str, Any]:
@@ -275,11 +244,10 @@ def _table(value: object, view: TableView, path: str, marks: Marks, first: int, 
         if table is not None and step and marks.at(_inside(path, step))
     ]
     fields = {name: part for name, part in document(view).items() if name not in ("first", "last")}
-    more = first + limit < view.rows
     return fields | {
         "first": first,
         "cells": cells,
-        "next": first + limit if more else None,
+        "next": _following(first, limit, view.rows),
         "changed": changed,
         "changed_columns": changed_columns,
         # Of the whole table, once: with its first page.
@@ -313,7 +281,9 @@ def _inside(path: str, steps: str) -> str:
 
 def _array(array: Array, first: int, limit: int) -> dict[str, Any]:
     shape = array_shape(array)
-    stop = min(first + limit, array.count)
+    histogram, stop = None, min(first + limit, array.count)
+    if shape is not None:
+        histogram = {name: getattr(shape, name) for name in ("low", "high", "counts", "sampled")}
     return {
         "kind": "array",
         "type": array.type,
@@ -321,10 +291,8 @@ def _array(array: Array, first: int, limit: int) -> dict[str, Any]:
         "count": array.count,
         "first": first,
         "elements": [cell_text(element) for element in array.elements(first, stop)],
-        "next": stop if stop < array.count else None,
-        "histogram": None
-        if shape is None
-        else {"low": shape.low, "high": shape.high, "counts": shape.counts, "sampled": shape.sampled},
+        "next": _following(first, limit, array.count),
+        "histogram": histogram,
         "line": None if shape is None else shape.line,
     }
 
@@ -337,12 +305,11 @@ def _chat(value: Any, path: str, marks: Marks, first: int, limit: int) -> dict[s
         for call in message["calls"]:
             is_later = call["result_at"] is not None and not message["new"]
             call["new"] = is_later and marks.of(f"{path}[{call['result_at']}]") is not None
-    more = first + limit < len(value)
     return {
         "kind": "chat",
         "count": len(value),
         "first": first,
-        "next": first + limit if more else None,
+        "next": _following(first, limit, len(value)),
         "messages": messages,
     }
 
