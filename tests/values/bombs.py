@@ -241,6 +241,17 @@ READ: dict[str, Callable[[], bytes | Bomb]] = {
     "a giant int as a key": lambda: (
         b"}(\x8b" + le(MILLION, 4) + b"\x7f" * MILLION + b"\x94N" + b"h\0N" * 800_000 + b"u."
     ),
+    "a key of many giant ints": lambda: (
+        b"\x8b" + le(MILLION, 4) + b"\x7f" * MILLION + b"\x94}(" + b"h\0" * 200_000 + b"tNs."
+    ),
+    "a key of many long texts": lambda: (
+        text(b"k" * MILLION)
+        + b"\x940"
+        + text(b"k" * MILLION)
+        + b"\x940}"
+        + b"".join(b"(" + b"h%c" % n + b"h%c" % n + b"h\0" * 200_000 + b"tNs" for n in (0, 1))
+        + b"."
+    ),
     "digits": lambda: (b"L" + b"9" * 4200 + b"L\n0") * 15_000 + b"N.",
     "escapes": lambda: b"S'" + b"\\x41" * (4 * MILLION) + b"'\n.",
     "a scattered memo": lambda: b"N" + b"".join(b"r" + le(7 * n + 5, 4) for n in range(MILLION)) + b".",
@@ -574,7 +585,8 @@ STORED: dict[str, Callable[[], list[tuple[bytes, NewObjects]]]] = {
 
 QUICK = (
     """
-lists; marks; nested records; a key of shared tuples; colliding members; one key along a path, often; names
+lists; marks; nested records; a key of shared tuples; a key of many giant ints
+colliding members; one key along a path, often; names
 a name of a megabyte; calls of calls; paths of one tuple; keywords of many; lists inside of each other
 billion laughs of tuples; a text of newlines; bytes in many places; an array that says to be long
 Arrow texts that are one text, often; frames that differ everywhere; frames with labels of one hash

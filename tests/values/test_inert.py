@@ -321,6 +321,12 @@ def test_times_that_do_not_exist_are_shown_as_calls(name: str, raw: str) -> None
     assert repr(found) == f"datetime.{name}({data!r})"
 
 
+def test_unknown_escapes_of_an_old_text_stay() -> None:
+    """No warning comes of them, which a program may have made an error."""
+    assert read(b"S'a\\q\\x41'\n.") == "a\\qA"
+    assert read(b"S'\\777'\n.") == b"\xff"
+
+
 def test_a_call_is_shown_as_not_made() -> None:
     """Calls and globals stand in angle brackets."""
     found = read(_exploits("echo hi")["REDUCE, protocol 2"])
@@ -363,6 +369,7 @@ _MALFORMED = {
     "float": b"Fx\n.",
     "long": b"L12x\n.",
     "many digits": b"I" + b"9" * 5000 + b"\n.",
+    "many digits of a memo": b"g" + b"9" * 5000 + b"\n.",
     "extension 0": b"\x82\0.",
     "global of numbers": b"K\x01K\x02\x93.",
     "negative memo index": b"Np-1\n.",

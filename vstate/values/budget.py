@@ -15,7 +15,7 @@ __all__ = ["Budget", "InertError", "Limits"]
 # Hashing and comparing tuples recurses in C, where no recursion limit protects the stack.
 _DEEPEST_KEY: Final = 100
 _SHORT: Final = 64  # characters; shorter texts cost nothing extra, and nobody can choose their hashes
-_BATCH: Final = 256  # keys between two looks at the clock
+_BATCH: Final = 64  # keys between two looks at the clock
 _ENTRY_BYTES: Final = 100  # of a dict, with the slack for growth
 _MEMBER_BYTES: Final = 64  # of a set, with its slack
 _UNHASHABLE: Final = (list, dict, set, bytearray, memoryview)
@@ -113,7 +113,7 @@ class Budget:
             raise InertError("its keys take more time than allowed: they have the same hashes, or are long")
 
     def parts_of_key(self, key: object) -> Iterator[object]:
-        """The key and all parts of it, a shared part each time; pays for each part inside."""
+        """The key and its parts, a shared part each time. Pays for them: nothing can interrupt a hash."""
         waiting = [(key, 0)]
         while waiting:
             part, depth = waiting.pop()
@@ -121,9 +121,16 @@ class Budget:
             if isinstance(part, tuple | frozenset):
                 if depth >= _DEEPEST_KEY:
                     raise InertError(f"a key is nested more than {_DEEPEST_KEY} deep")
-                self.nodes -= len(part)
-                if self.nodes < 0:
-                    raise InertError("it has more parts than allowed")
+                self._take_nodes(len(part))
                 waiting.extend([(inner, depth + 1) for inner in part])
+            elif isinstance(part, int):
+                self._take_nodes(part.bit_length() >> 9)
+            elif isinstance(part, str | bytes):
+                self._take_nodes(len(part) >> 6)
             elif isinstance(part, _UNHASHABLE):
                 raise InertError(f"a {type(part).__name__} cannot be a key or a member of a set")
+
+    def _take_nodes(self, count: int) -> None:
+        self.nodes -= count
+        if self.nodes < 0:
+            raise InertError("it has more parts than allowed")

@@ -11,6 +11,7 @@ import codecs
 import io
 import pickle
 import struct
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar, Final
@@ -51,9 +52,9 @@ _MOST_DIGITS: Final = 4300  # Python's own limit; parsing takes quadratic time
 codecs.lookup("raw-unicode-escape")  # the first lookup imports a module, and no read may do that
 
 _INHERITED: Final = (
-    b"N\x88\x89JKM\x8a\x8bGSTUVBC\x8e"  # None, bools, numbers, texts and bytes
+    b"N\x88\x89JKM\x8a\x8bGTUVBC\x8e"  # None, bools, numbers, texts and bytes
     b"]}\x8f)lt\x85\x87"  # empty containers, lists and tuples
-    b"(1ghjpqr\x94\x97\x80"  # marks, the memo, buffers, the protocol
+    b"(1hjqr\x94\x97\x80"  # marks, the memo, buffers, the protocol
     b"c\x93\x82\x83\x84ioPQ"  # names and calls, by methods that are replaced
 )
 """The opcodes that Python's unpickler handles."""
@@ -218,6 +219,17 @@ class Machine(_Unpickler):  # type: ignore[misc]
 
     def load_float(self) -> None:
         self._number(_Unpickler.load_float)
+
+    def load_get(self) -> None:
+        self._number(_Unpickler.load_get)
+
+    def load_put(self) -> None:
+        self._number(_Unpickler.load_put)
+
+    def load_string(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an escape that Python does not know
+            super().load_string()
 
     def length(self, size: int) -> int:
         """A length, itself of `size` bytes, checked against the rest of the data."""
