@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from vstate.values.arrays import Array
 
-__all__ = ["Difference", "differences", "runs"]
+__all__ = ["Found", "differences", "runs"]
 
 _BLOCK: Final = 2**16  # bytes of an array compared at a time
 _SHORT_ITEM: Final = 16  # bytes of an element, up to which many are compared at once
@@ -19,18 +19,21 @@ _MOST_RUNS_OF_BLOCK: Final = 50
 _RUN: Final = re.compile(rb"[^\0]+")
 
 
-class Difference(NamedTuple):
-    """A place in which two arrays differ: `[3]`, `[2][5]`, a range `[10:20]`, or "" for the whole array."""
+class Found(NamedTuple):
+    """A difference inside an array or a table. A "pair" has to be compared further.
 
-    place: str
-    old: object
-    """The element, or an array of one dimension of the elements in the range; None if they are added."""
-    new: object
-    note: str
-    kind: Literal["added", "removed", "modified"] = "modified"
+    `steps` lead to it: the indices of an element, a slice of rows or elements, the name of a column, the
+    label of a row; none for the whole.
+    """
+
+    steps: tuple[object, ...]
+    kind: Literal["added", "removed", "modified", "pair"]
+    old: object = None
+    new: object = None
+    note: str = ""
 
 
-def differences(old: Array, new: Array) -> list[Difference] | None:
+def differences(old: Array, new: Array) -> list[Found] | None:
     """The places in which the arrays differ; few of them, or one range around all.
 
     Arrays may have different numbers of rows: then rows at the end were added or removed. None for arrays of
@@ -51,13 +54,13 @@ def differences(old: Array, new: Array) -> list[Difference] | None:
     if first is None or second is None:
         return None
     found = _inside(first, second)
-    place = f"[{both}:{max(height, later)}]"
+    steps = (slice(both, max(height, later)),)
     if later > height:
-        return [*found, Difference(place, None, new.part(both * row, later * row), "", "added")]
-    return [*found, Difference(place, old.part(both * row, height * row), None, "", "removed")]
+        return [*found, Found(steps, "added", None, new.part(both * row, later * row))]
+    return [*found, Found(steps, "removed", old.part(both * row, height * row))]
 
 
-def _inside(old: Array, new: Array) -> list[Difference]:
+def _inside(old: Array, new: Array) -> list[Found]:
     """The places in which two arrays of one form differ."""
     assert old.raw is not None
     assert new.raw is not None
@@ -79,25 +82,27 @@ def _inside(old: Array, new: Array) -> list[Difference]:
         return [_element(old, new, place) for place in places]
     note = f"{count} of {total} elements differ"
     if dimensions == 1:
-        start = first[0][0]
-        return [Difference(f"[{start}:{end}]", old.part(start, end), new.part(start, end), note)]
-    return [Difference("", old, new, note)]
+        return [_range(old, new, first[0][0], end, note)]
+    return [Found((), "modified", old, new, note)]
 
 
-def _run(old: Array, new: Array, start: int, stop: int) -> Difference:
+def _run(old: Array, new: Array, start: int, stop: int) -> Found:
     if stop - start == 1:
         return _element(old, new, start)
-    note = f"{stop - start} of {old.count} elements differ"
-    return Difference(f"[{start}:{stop}]", old.part(start, stop), new.part(start, stop), note)
+    return _range(old, new, start, stop, f"{stop - start} of {old.count} elements differ")
 
 
-def _element(old: Array, new: Array, place: int) -> Difference:
+def _range(old: Array, new: Array, start: int, stop: int, note: str) -> Found:
+    return Found((slice(start, stop),), "modified", old.part(start, stop), new.part(start, stop), note)
+
+
+def _element(old: Array, new: Array, place: int) -> Found:
     before, after = old.elements(place, place + 1), new.elements(place, place + 1)
-    at = "".join(f"[{step}]" for step in old.index(place))
-    note = f"1 of {old.count} elements differ"
     if before and after:
-        return Difference(at, before[0], after[0], "")
-    return Difference(at, old.part(place, place + 1), new.part(place, place + 1), note)
+        return Found((*old.index(place),), "modified", before[0], after[0])
+    note = f"1 of {old.count} elements differ"
+    parts = old.part(place, place + 1), new.part(place, place + 1)
+    return Found((*old.index(place),), "modified", *parts, note)
 
 
 def runs(old: memoryview, new: memoryview, itemsize: int) -> Iterator[tuple[int, int, int]]:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from vstate.arguments import check_limit
-from vstate.repo.compare.arrays import differences
+from vstate.repo.compare.arrays import Found, differences
 from vstate.repo.compare.matching import Matching, same_atom, size_of
 from vstate.repo.compare.tables import TableComparison
 from vstate.values.alignment import common_ends
@@ -246,22 +246,22 @@ class _Comparison:
         found = differences(old, new)
         if found is None:
             yield from self.instances(path, old, new)
-            return
-        for place, before, after, note, kind in found:
-            yield _detail(_Path(path, str, place) if place else path, kind, before, after, note)
+        else:
+            yield from self.found(path, found)
 
     def tables(self, path: _Path | None, old: Table, new: Table) -> Iterator[_Pair | Detail]:
         comparison = TableComparison(old, new, self.matching)
-        for found in comparison.run():
-            place = path
-            for step in found.steps:
-                place = _Path(place, step_of, step)
-            if found.kind == "pair":
-                yield place, found.old, found.new
-            else:
-                yield _detail(place, found.kind, found.old, found.new, found.note)
+        yield from self.found(path, comparison.run())
         if comparison.is_spent:
             yield _detail(path, "modified", old.type, new.type, _TOO_LARGE)
+
+    def found(self, path: _Path | None, differences: Iterable[Found]) -> Iterator[_Pair | Detail]:
+        """The differences inside an array or a table at this path."""
+        for steps, kind, old, new, note in differences:
+            place = path
+            for step in steps:
+                place = _Path(place, step_of, step)
+            yield (place, old, new) if kind == "pair" else _detail(place, kind, old, new, note)
 
 
 def _detail(path: _Path | None, kind: Kind, old: object, new: object, note: str = "") -> Detail:
@@ -282,7 +282,9 @@ def _member_step(member: object) -> str:
 
 
 def step_of(key: object) -> str:
-    """The step of a path that leads to this key of a dict, column, or label of a row."""
+    """The step of a path that leads to this key of a dict, column, label of a row, or slice of rows."""
+    if isinstance(key, slice):
+        return f"[{key.start}:{key.stop}]"
     if not isinstance(key, str):
         return f"[{_brief(key, _STEP_NODES)}]"
     if _IDENTIFIER.fullmatch(key) and len(key) <= _SHOWN:

@@ -10,13 +10,13 @@ from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
 from vstate.plural import counted
-from vstate.repo.compare.arrays import runs
+from vstate.repo.compare.arrays import Found, runs
 from vstate.repo.compare.matching import Matching, same_atom
 from vstate.values.alignment import Aligner
 from vstate.values.instance import Instance
 from vstate.values.tables import Column, Table
 
-__all__ = ["Found", "TableComparison", "column_value", "row_value"]
+__all__ = ["TableComparison", "column_value", "row_value"]
 
 _MOST_CELLS: Final = 10  # of a column, that are named one by one
 _MOST_ROWS: Final = 10  # added or removed
@@ -27,21 +27,7 @@ _ALIGN_STEPS: Final = 1_000_000
 _MISSING: Final = "became missing"
 _RETYPED: Final = "changed their type"
 
-Step = object
-"""The name of a column, the label of a row, or the name of a part of the table."""
-
-
 _Pairs = list[tuple[Column | None, Column | None]]
-
-
-class Found(NamedTuple):
-    """A difference at `steps` inside the table. A "pair" has to be compared further."""
-
-    steps: tuple[Step, ...]
-    kind: Literal["added", "removed", "modified", "pair"]
-    old: object = None
-    new: object = None
-    note: str = ""
 
 
 class _Rows(NamedTuple):
