@@ -14,7 +14,6 @@ import kvgit
 from kvgit.kv.disk import Disk as KvgitDisk
 
 from vstate import Disk, Memory, Versioned
-from vstate.kv.packing import pack
 
 
 @dataclass(frozen=True)
@@ -72,25 +71,12 @@ def size_of(directory: Path) -> int:
 class MeteredDisk(Disk):
     """A Disk that remembers its last transaction, so the floor can write as many bytes."""
 
-    last: tuple[str, ...] = ()
-    """The keys that it wrote."""
+    written: tuple[int, ...] = ()
+    """The sizes of the values of the last transaction."""
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        self.last = tuple(key for key, value in writes.items() if value is not None)
+        self.written = tuple(len(value) for value in writes.values() if value is not None)
         return super().transact(writes, expected)
-
-    @property
-    def written(self) -> tuple[int, ...]:
-        """The sizes of the values of the last transaction in the file."""
-        return self.sizes(self.last)
-
-    def sizes(self, keys: tuple[str, ...]) -> tuple[int, ...]:
-        """The sizes of these values in the file: a Disk keeps later versions of a value as deltas."""
-        connection = sqlite3.connect(Path(self.location) / "vstate.db")
-        length = "SELECT length(value) FROM kv WHERE key = ?"
-        sizes = tuple(connection.execute(length, (pack(key),)).fetchone()[0] for key in keys)
-        connection.close()
-        return sizes
 
 
 class Floor:

@@ -20,14 +20,14 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (106, 30),
+    "commit": (103, 29),
     "memory": (86, 23),
-    "update": (185, 31),
+    "update": (143, 30),
     "read": (56, 12),
-    "open": (121, 31),
-    "put": (180, 34),
-    "put_writes": (162, 33),
-    "get": (52, 13),
+    "open": (119, 31),
+    "put": (146, 30),
+    "put_writes": (128, 30),
+    "get": (49, 12),
 }
 """The most calls of an operation, and the most files that they are in."""
 

@@ -681,7 +681,7 @@ LISTED: dict[str, str] = {
     "aio/workers": RENEWED,
     "aio/writing": TOKEN,
     "kv/disk/connections": "the connections that one thread closes for its own fork",
-    "kv/disk/deltas": "compressors of one thread, which hold no lock",
+    "kv/disk/packs": "compressors of one thread, which hold no lock",
     "kv/disk/store": "a thread that only copies the log; where it is not alive, another one is made",
     "kv/disk/writes": OWN,
     "kv/redis/transactions": OWN,

@@ -12,7 +12,6 @@ import pytest
 from vstate import Versioned
 from vstate.errors import InvalidInput
 from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, Prefixed, Tiered
-from vstate.kv.base import Revised
 from vstate.testing import Faulty
 
 KEY = "o/" + "ab" * 32
@@ -54,7 +53,7 @@ class Special(bytes):
 
 @pytest.mark.parametrize(
     "value",
-    [b"value", Special(b"value"), bytearray(b"value"), memoryview(b"value"), Revised(b"value", OTHER)],
+    [b"value", Special(b"value"), bytearray(b"value"), memoryview(b"value")],
     ids=lambda value: type(value).__name__,
 )
 def test_every_kind_of_bytes_reaches_every_tier(value: Any, tier: Path) -> None:

@@ -18,7 +18,6 @@ from raising import raised_at
 
 from vstate import Disk, StoreFull, StoreUnavailable
 from vstate.kv.disk.database import FILE_NAME
-from vstate.kv.disk.deltas import Packer
 
 THREADS = 12
 
@@ -161,9 +160,9 @@ def test_an_interruption_before_the_commit_undoes_nobody_else(
     with Disk(tmp_path / "store") as store:
         apply, applied = store._apply, list[Any]()
 
-        def apply_and_stop(connection: sqlite3.Connection, packer: Packer, write: Any) -> bool:
+        def apply_and_stop(connection: sqlite3.Connection, write: Any) -> bool:
             applied.append(write)
-            done = apply(connection, packer, write)
+            done = apply(connection, write)
             if len(applied) == THREADS:
                 raise _Stopped
             return done

@@ -66,7 +66,7 @@ def swap_with_another_store(store: Path) -> None:
 CHANGES: dict[str, Callable[[Path], object]] = {
     "the copy is put back": lambda store: shutil.copy(store.parent / "copy" / "vstate.db", store),
     "the copy is moved back": lambda store: os.replace(store.parent / "copy/vstate.db", store / "vstate.db"),
-    "the file is cut": lambda store: os.truncate(store / "vstate.db", size(store) // 2 // 4096 * 4096),
+    "the file is cut": lambda store: os.truncate(store / "vstate.db", size(store) // 8 // 4096 * 4096),
     "the file is gone": lambda store: (store / "vstate.db").unlink(),
     "the file is empty": lambda store: os.truncate(store / "vstate.db", 0),
     "another store": swap_with_another_store,

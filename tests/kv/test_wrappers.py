@@ -32,12 +32,13 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
     "transactional": lambda store: store.transactional,
     "remote": lambda store: store.remote,
     "ordered": lambda store: store.ordered,
-    "keeps_deltas": lambda store: store.keeps_deltas,
+    "keeps_packs": lambda store: store.keeps_packs,
     "listening": lambda store: store.listening(REF).__enter__(),
     "forget": lambda store: store.forget(KEY),
     "uncached": lambda store: type(store.uncached()).__name__,
     "check": lambda store: list(store.check()),
     "size": lambda store: store.size(),
+    "pack": lambda store: store.pack(lambda key, value: value, [KEY]),
     "release": lambda store: store.release(),
     "location": lambda store: store.location.partition(" (")[0],
     "close": lambda store: store.close(),
@@ -45,7 +46,7 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
 """A call for each thing that a KVStore can do."""
 
 WRITES = {"set", "set_many", "delete", "delete_many", "compare_and_swap", "transact", "exclusively"}
-WRITES |= {"release"}
+WRITES |= {"release", "pack"}
 
 WRAPPERS: dict[str, Callable[[KVStore], KVStore]] = {
     "Cache": Cache,
@@ -59,13 +60,13 @@ WRAPPERS: dict[str, Callable[[KVStore], KVStore]] = {
 OWN = {
     # A failure of the store behind would not reach it.
     "Faulty": {"uncached"},
-    # Encrypted names have no order.
-    "Encrypted": {"ordered", "keeps_deltas"},
-    # A version names the one before by its key, and here keys have a prefix.
-    "Prefixed": {"keeps_deltas"},
+    # Encrypted names have no order, and ciphertexts nothing in common.
+    "Encrypted": {"ordered", "keeps_packs", "pack"},
+    # The store does not know these keys as those of objects.
+    "Prefixed": {"keeps_packs", "pack"},
 }
 
-BESIDE = {"forget", "transactional", "remote", "ordered", "keeps_deltas"}
+BESIDE = {"forget", "transactional", "remote", "ordered", "keeps_packs"}
 """The keys and calls that a call may also use."""
 
 
@@ -89,7 +90,7 @@ class Behind(Memory):
         return True
 
     @property
-    def keeps_deltas(self) -> bool:
+    def keeps_packs(self) -> bool:
         return True
 
     @property
@@ -121,7 +122,7 @@ class Noting:
 
 
 def noted(method: str) -> Any:
-    if method in ("transactional", "remote", "ordered", "keeps_deltas", "location"):
+    if method in ("transactional", "remote", "ordered", "keeps_packs", "location"):
         return property(lambda self: (self.notes.note(method, ()), getattr(self.notes.store, method))[1])
     return lambda self, *arguments, **options: getattr(self.notes.store, method)(
         *self.notes.note(method, arguments), **options

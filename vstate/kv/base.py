@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from types import TracebackType
@@ -49,7 +49,7 @@ def is_object(key: object) -> bool:
 
 def check_value(value: object) -> bytes:
     """Return `value` as bytes that nobody else can change; TypeError unless it is bytes-like."""
-    if type(value) is bytes or type(value) is Revised:
+    if type(value) is bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
@@ -63,18 +63,9 @@ def batches(things: Iterable[T], count: int) -> Iterator[list[T]]:
         yield batch
 
 
-class Revised(bytes):
-    """A value that resembles the one under the key `before`, an earlier version of it.
-
-    A store whose `keeps_deltas` is true keeps the difference. For any other store it is a value like others.
-    """
-
-    before: str
-
-    def __new__(cls, value: bytes, before: str) -> Self:
-        made = super().__new__(cls, value)
-        made.before = before
-        return made
+Plain = Callable[[str, bytes], bytes | None]
+"""The form of an object's value that compresses best beside others, by its key and the value. None leaves the
+value as it is."""
 
 
 class KVStore(AbstractContextManager["KVStore"], ABC):
@@ -105,8 +96,8 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return False
 
     @property
-    def keeps_deltas(self) -> bool:
-        """Whether a `Revised` value under the key of an object takes the room of its difference only."""
+    def keeps_packs(self) -> bool:
+        """Whether `pack` makes the values of objects take less room."""
         return False
 
     @abstractmethod
@@ -249,6 +240,13 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     def size(self) -> int | None:
         """The bytes that the store's own files take. None for a store without, as in this default."""
         return None
+
+    def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
+        """Compress the values of objects together, of `keys` or of all: they are seldom read.
+
+        Reads give the form that `plain` returned from now on. No object comes or goes by this. A store that
+        keeps each value by itself does nothing, as this default does, and says so in `keeps_packs`.
+        """
 
     def release(self) -> None:
         """Give the room of deleted rows back to the system, beside other users of the store, for some seconds

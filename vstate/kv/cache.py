@@ -62,7 +62,7 @@ class Recent:
             for key, value in objects.items():
                 self._evict(key)
                 if ENTRY_BYTES + len(value) <= self._max_bytes:
-                    self._values[key] = bytes(value)  # a Revised would keep its text in memory too
+                    self._values[key] = value
                     self._bytes += ENTRY_BYTES + len(value)
                 while self._bytes > self._max_bytes:
                     self._evict(next(iter(self._values)))

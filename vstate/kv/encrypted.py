@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Final, NoReturn
 
@@ -38,7 +38,7 @@ from blake3 import blake3
 
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput, UnsupportedFormat
 from vstate.extras import install
-from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
+from vstate.kv.base import OBJECT_PREFIX, KVStore, Plain, check_key, check_value
 from vstate.kv.keyfile import Path, read_secret, write_secret
 from vstate.kv.wrapper import StoreWrapper
 
@@ -143,7 +143,11 @@ class Encrypted(StoreWrapper):
         return {plain[name] for name in self._store.present(plain)} if self._is_marked() else set()
 
     ordered = False
-    keeps_deltas = False  # ciphertexts of two versions have nothing in common
+
+    keeps_packs = False
+
+    def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
+        """Does nothing: ciphertexts have nothing in common."""
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """As promised by KVStore. Lists all the names that have the same first part, up to a "/";

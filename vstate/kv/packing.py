@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, Revised, check_key, check_value
+from vstate.kv.base import OBJECT_PREFIX, check_key, check_value
 
 OBJECT_MARK = b"\xff"
 """The first byte of an object's packed key. No UTF-8 text holds this byte."""
@@ -47,14 +47,13 @@ def unpack(stored: bytes) -> str:
 
 def pack_writes(
     writes: Mapping[str, bytes | None], *, longest: int, store: str
-) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[tuple[bytes, Revised]]]:
-    """The rows to set, the stored keys to delete, and the rows to set that have an earlier version.
+) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+    """The rows to set, and the stored keys to delete.
 
     Raises InvalidInput for a value of more than `longest` bytes, which `store` does not take.
     """
     sets: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []
-    revised: list[tuple[bytes, Revised]] = []
     for key, packed, value in zip(writes, pack_all(writes), writes.values(), strict=True):
         if type(value) is bytes and len(value) <= longest:  # mostly so
             sets.append((packed, value))
@@ -65,11 +64,8 @@ def pack_writes(
             if len(value) > longest:
                 size, most = f"{len(value):,} bytes", f"{longest:,} at most"
                 raise InvalidInput(f"the value of {key!r} has {size}; {store} takes {most}: split it")
-            if type(value) is Revised:
-                revised.append((packed, value))
-            else:
-                sets.append((packed, value))
-    return sets, deletes, revised
+            sets.append((packed, value))
+    return sets, deletes
 
 
 def ranges(prefix: str) -> Iterator[tuple[bytes, bytes]]:

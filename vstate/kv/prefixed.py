@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore, check_key
+from vstate.kv.base import KVStore, Plain, check_key
 from vstate.kv.wrapper import StoreWrapper
 
 LONGEST_NAME: Final = 200
@@ -57,8 +57,6 @@ class Prefixed(StoreWrapper):
         self._name = check_name(name)
         self._prefix = f"{name}/"
         self._owns = owns
-
-    keeps_deltas = False  # a version names the one before by its key, and here keys have a prefix
 
     @property
     def name(self) -> str:
@@ -115,6 +113,11 @@ class Prefixed(StoreWrapper):
 
     def forget(self, key: str) -> None:
         self._store.forget(self._outer(key))
+
+    keeps_packs = False
+
+    def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
+        """Does nothing: the store does not know these keys as those of objects."""
 
     def check(self) -> Iterator[str]:
         """As the store does it, for all of it: damage in its files may belong to any part."""

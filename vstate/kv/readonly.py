@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from vstate import errors
+from vstate.kv.base import Plain
 from vstate.kv.wrapper import StoreWrapper
 
 
@@ -39,6 +40,9 @@ class ReadOnly(StoreWrapper):
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """Raises ReadOnly without calling the plan, which is for writing."""
+        self._refuse()
+
+    def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         self._refuse()
 
     def release(self) -> None:

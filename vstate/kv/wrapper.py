@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Self
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore
+from vstate.kv.base import KVStore, Plain
 
 
 class StoreWrapper(KVStore):
@@ -70,8 +70,8 @@ class StoreWrapper(KVStore):
         return self._store.ordered
 
     @property
-    def keeps_deltas(self) -> bool:
-        return self._store.keeps_deltas
+    def keeps_packs(self) -> bool:
+        return self._store.keeps_packs
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""
@@ -93,6 +93,9 @@ class StoreWrapper(KVStore):
 
     def size(self) -> int | None:
         return self._store.size()
+
+    def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
+        self._store.pack(plain, keys)
 
     def release(self) -> None:
         self._store.release()

@@ -31,7 +31,7 @@ from vstate.values.opcodes import load_only_plain
 SEGMENT_BYTES = 8 * 1024
 """A segment takes records up to this size, and then is one object. A longer record has a segment alone.
 
-Longer segments make reading quicker, and each append to a store without deltas longer.
+Longer segments make reading quicker, and each append longer.
 """
 
 _DIGITS = 12  # of the number of a segment's first record
@@ -70,8 +70,8 @@ _Change = tuple[tuple[_Segment, ...], list[Any]]
 class Journal(Generic[I]):
     """Records of plain data in order, on a branch, without a working tree.
 
-    - `append` makes one small commit, which writes the last segment anew: as a difference on stores that
-      keep deltas, and at most 8 KB on others. `refresh` reads only the segments that changed.
+    - `append` makes one small commit, which writes the last segment anew, 8 KB at most. `refresh` reads only
+      the segments that changed.
     - Every commit holds the whole journal, so each verb of the branch works: rollback, merge, gc, push, diff.
     - A function makes the records out of the index. If another writer was faster, it is called again with
       the new index. So records that another writer removed stay removed.

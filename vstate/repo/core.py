@@ -41,7 +41,7 @@ from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, SWEEP, TAGS, Head, Move, Refs, check_ref_name, rows_of_head
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
-from vstate.repo.predecessors import Predecessors
+from vstate.repo.packer import Packer
 from vstate.repo.reflog_prefetch import ReflogPrefetch
 from vstate.repo.rules.labels import Atom, Label, Labels
 from vstate.repo.rules.leases import Leases
@@ -140,7 +140,7 @@ class Core(Uncopied):
         self.policies = Policies(store, self.security.find_policy)
         self._labels = Labels(store)
         self.leases = Leases(store)
-        self._predecessors = Predecessors()
+        self._packer = Packer(store, self.objects)
         self._is_stamped = self._has_format(stamp)
 
     @classmethod
@@ -404,30 +404,21 @@ class Core(Uncopied):
             done = True
         if not done and guard is not None:
             guard.check()
-        for advance in advances if done else ():
-            self.objects.remember(advance.nodes, advance.commits)
-            self._predecessors.note(advance.nodes)
+        if done:
+            for advance in advances:
+                self.objects.remember(advance.nodes, advance.commits)
+            self._packer.note(objects, {each.branch: each.commits[-1] for each in advances})
         return done
 
     def _objects_in(self, advance: Advance) -> dict[str, bytes]:
         """The rows of new objects and commits, and of a segment of the graph that ends there."""
         if not self._is_stamped:
             self.stamp()
-        _, commits, objects, nodes, *_ = advance
+        _, commits, objects, *_ = advance
         made = dict(objects)
         for commit in commits:
             made[commit.oid] = Object(COMMIT, commit.body)
-        before: dict[ObjectId, bytes] = {}
-        parents = commits[0].parent_ids
-        if (
-            self.store.keeps_deltas
-            and self._predecessors.are_near(nodes)
-            and parents
-            and self.objects.is_in_memory(parents[0])
-        ):
-            root = self.objects.commit(parents[0]).root
-            before = self._predecessors.of(self.objects.node, root, nodes)
-        rows = self.objects.stored(made, before)
+        rows = self.objects.stored(made)
         for commit in commits:
             if self.history.is_tip(commit.oid):
                 self.objects.remember((), commits[:-1])  # those below a merge, for its segment

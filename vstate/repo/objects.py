@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import zstandard
@@ -14,7 +13,7 @@ from blake3 import blake3
 from zstandard import ZstdError, frame_content_size
 
 from vstate.errors import CorruptObject, InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, KVStore, Revised
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
@@ -73,8 +72,6 @@ _DROPPED_AT_ONCE = 16  # a sixteenth of them
 
 MOST_KEPT = 64
 """Nodes that are read in a larger batch for one look do not stay in memory."""
-
-_NONE: Mapping[ObjectId, bytes] = MappingProxyType({})
 
 _LETTERS: dict[Kind, tuple[bytes, bytes]] = {
     kind: (kind.code.encode(), kind.code.upper().encode()) for kind in KINDS
@@ -382,13 +379,19 @@ class Objects(_Bodies):
             raise CorruptObject(oid.hex(), "its content does not match its id")
         return body
 
+    def plain(self, key: str, stored: bytes) -> bytes | None:
+        """The form of an object without compression; None if it is damaged."""
+        kind = kind_of(stored)
+        try:
+            oid = bytes.fromhex(key.removeprefix(OBJECT_PREFIX))
+            return None if kind is None else _LETTERS[kind][0] + self._verified(kind, oid, stored)
+        except (CorruptObject, ValueError):
+            return None
+
     # Writing
 
-    def stored(self, objects: NewObjects, before: Mapping[ObjectId, bytes] = _NONE) -> dict[str, bytes]:
-        """The rows to write for new objects, by key. Ids do not depend on compression.
-
-        `before` are the ids of earlier versions; the store itself compresses objects that have one.
-        """
+    def stored(self, objects: NewObjects) -> dict[str, bytes]:
+        """The rows to write for new objects, by key. Ids do not depend on compression."""
         rows: dict[str, bytes] = {}
         compress, compress_blob = _zstd.compress_node, _zstd.compress_blob
         misses = self._misses
@@ -398,9 +401,6 @@ class Objects(_Bodies):
                 raise _too_large(kind, body)
             raw, packed = _LETTERS[kind]
             if size >= COMPRESS_FROM_BYTES:
-                if before and oid in before:
-                    rows[key] = Revised(raw + body, OBJECT_PREFIX + before[oid].hex())
-                    continue
                 counts, length = misses[kind], size.bit_length()
                 missed = counts[length]
                 if missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0:

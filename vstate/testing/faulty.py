@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from vstate.errors import StoreUnavailable
 from vstate.forks import new_lock
-from vstate.kv.base import KVStore
+from vstate.kv.base import KVStore, Plain
 
 T = TypeVar("T")
 
@@ -100,8 +100,8 @@ class Faulty(KVStore):
         return self.store.ordered
 
     @property
-    def keeps_deltas(self) -> bool:
-        return self.store.keeps_deltas
+    def keeps_packs(self) -> bool:
+        return self.store.keeps_packs
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         if not self.atomic:
@@ -119,6 +119,9 @@ class Faulty(KVStore):
 
     def size(self) -> int | None:
         return self.store.size()
+
+    def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
+        self._call("pack", lambda: self.store.pack(plain, keys))
 
     def release(self) -> None:
         self._call("release", self.store.release)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore, Revised
+from vstate.kv.base import KVStore
 
 OBJECT = "o/" + "0123456789abcdef" * 4
 ODD_KEYS = [
@@ -235,7 +235,6 @@ class KVStoreTests:
 
         kinds: list[Any] = [
             Special(b"a value"),
-            Revised(b"a value", OBJECT),
             bytearray(b"a value"),
             memoryview(b"a value"),
             memoryview(b"a- -v-a-l-u-e")[::2],
@@ -253,6 +252,35 @@ class KVStoreTests:
                 write(key, kind)
                 assert store.get(key) == store.get_many([key])[key] == bytes(kind)
                 assert isinstance(store.get(key), bytes)
+
+    # pack
+
+    def test_packed_objects_are_as_before(self, store: KVStore) -> None:
+        """They are read, listed, written again and deleted as ever; none comes or goes by packing."""
+        values = {f"o/{number:064x}": b"b" + str(number).encode() * 50 for number in range(40)}
+        odd, absent = "o/" + "e" * 64, "o/" + "f" * 64
+        rows = {**values, odd: b"as it was", "key": b"value"}
+        store.set_many(rows)
+
+        def plain(key: str, value: bytes) -> bytes | None:
+            return None if key == odd else value
+
+        for keys in ([*rows, absent], [], None):
+            store.pack(plain, keys)
+            assert {key: store.get(key) for key in (*rows, absent)} == {**rows, absent: None}
+        first, second, third, *_ = rows
+        store.set(first, rows[first])
+        store.delete(second)
+        store.pack(plain)
+        store.release()
+        del rows[second]
+        assert store.get_many([*rows, second]) == dict(store.items()) == rows
+        assert store.present([*rows, second]) == set(store.keys()) == set(rows)
+        store.set(second, b"back")
+        assert store.get(second) == b"back"
+        assert store.compare_and_swap(third, b"another value", None) is False
+        assert store.compare_and_swap(third, rows[third], None) is True
+        assert store.get(third) is None
 
     # compare_and_swap
 

@@ -2,7 +2,7 @@
 
 `store` reads and writes rows; `writes` lets the transactions of threads go together; `database` makes, opens
 and syncs the file, and translates its errors; `log` tells a log of another file; `connections` closes all
-connections while the process forks; `deltas` packs values that have an earlier version.
+connections while the process forks; `packs` keeps values that are seldom read.
 sqlite3 is imported when a store is made.
 """
 

@@ -25,8 +25,6 @@ from vstate.forks import new_lock
 if TYPE_CHECKING:
     import sqlite3
 
-    from vstate.kv.disk.deltas import Known
-
 PATIENCE = 10.0
 """Seconds that a fork waits for the threads that are inside SQLite."""
 
@@ -47,7 +45,6 @@ class Handle:
         "identity",
         "is_closed_for_fork",
         "is_stoppable",
-        "known",
         "lock",
         "log",
         "path",
@@ -66,8 +63,6 @@ class Handle:
         """The device and inode of the file that is open."""
         self.unlocked: tuple[object, ...] | None = None
         """The files at the opening, if they are read without locks: see `Database.open`."""
-        self.known: Known | None = None
-        """Packed rows: see `deltas.py`. A user takes them, and gives them back unless it fails."""
         self.log: FileIO | None = None
         self.salt: bytes | None = None
         """The log, and its salt at the last commit of the connection: see `Database.commit`."""
@@ -76,7 +71,7 @@ class Handle:
             _handles[id(self)] = self
 
     def close(self) -> None:
-        self.known = self.salt = None
+        self.salt = None
         log, self.log = self.log, None
         if log is not None:
             log.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -20,9 +21,8 @@ from vstate.errors import (
     UnsupportedFormat,
     VStateError,
 )
-from vstate.kv.disk import log
+from vstate.kv.disk import log, packs
 from vstate.kv.disk.connections import Handle, usable_identity
-from vstate.kv.disk.deltas import LISTED
 from vstate.kv.files import NO_ROOM, has_room, make_directory, make_file, may_write, sync_directory
 
 Durability = Literal["power", "process"]
@@ -31,7 +31,7 @@ FILE_NAME = "vstate.db"
 
 _INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
-FORMAT = 4
+FORMAT = 5
 RELEASED_PAGES = 256
 """Pages that move in one transaction, for which others wait some 10 ms."""
 RELEASE_SECONDS = 30.0
@@ -42,35 +42,12 @@ LOG_BYTES = 4 * 1024 * 1024
 
 # A rowid table, not WITHOUT ROWID: six rows of 200 B to 4 KB per commit, 18,000 rows, take 54 MB and 184 us
 # a commit against 71 MB and 369 us (3% of rows of 64 KB: 87 MB and 229 us against 104 MB and 498 us).
-# The rowid has a name: a VACUUM may number the rows of a table without one anew, and deltas name rows.
-_TABLE = (
-    "CREATE TABLE kv (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, value BLOB NOT NULL, base INTEGER)"
-)
+_TABLE = "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value NOT NULL)"
 
-_UNLISTED = "CAST(old.key || hex(randomblob(8)) AS BLOB)"
-_IN_USE = "EXISTS (SELECT 1 FROM kv WHERE base = old.rowid AND base > 0)"
-_RELEASE = f"""
-    DELETE FROM kv WHERE rowid = old.base AND NOT {LISTED}
-        AND NOT EXISTS (SELECT 1 FROM kv WHERE base = old.base AND base > 0);
-"""
-
-# `deltas.py` describes the column. If a row is deleted or replaced while others are based on it, its value
-# stays under a longer key, until no row is based on it. A row that is deleted stays where it was.
 _CREATE = (
     *log.CREATE,
     _TABLE,
-    "CREATE INDEX kv_base ON kv (base) WHERE base > 0",
-    f"""CREATE TRIGGER kv_deleted AFTER DELETE ON kv WHEN old.base IS NOT NULL BEGIN
-        INSERT INTO kv (rowid, key, value, base)
-            SELECT old.rowid, {_UNLISTED}, old.value, old.base WHERE {_IN_USE};
-        {_RELEASE}
-    END""",
-    f"""CREATE TRIGGER kv_replaced AFTER UPDATE OF value ON kv WHEN old.base IS NOT NULL BEGIN
-        INSERT INTO kv (key, value, base) SELECT {_UNLISTED}, old.value, old.base WHERE {_IN_USE};
-        UPDATE kv SET base = last_insert_rowid() WHERE base = old.rowid AND base > 0;
-        UPDATE kv SET base = NULL WHERE rowid = old.rowid;
-        {_RELEASE}
-    END""",
+    packs.CREATE,
     f"PRAGMA application_id={APPLICATION_ID}",
     f"PRAGMA user_version={FORMAT}",
 )
@@ -331,13 +308,16 @@ class Database:
         # Both are set, because a build of SQLite may have other defaults.
         connection.execute(f"PRAGMA synchronous={'FULL' if self.durability == 'power' else 'NORMAL'}")
         connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
-        connection.execute(
-            "PRAGMA recursive_triggers=ON"
-        )  # a base that is deleted may be the last row on its own base
-        self.limit_pages(connection)
+        self._limit_pages(connection)
 
-    def limit_pages(self, connection: sqlite3.Connection, *, spare: int = 0) -> None:
-        """Let the file have `size_limit` bytes, and so many pages more."""
+    @contextmanager
+    def spare_pages(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Let the file have SPARE_PAGES more than `size_limit`, in the block."""
+        self._limit_pages(connection, SPARE_PAGES)
+        yield
+        self._limit_pages(connection)
+
+    def _limit_pages(self, connection: sqlite3.Connection, spare: int = 0) -> None:
         if self.size_limit is not None:
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             connection.execute(f"PRAGMA max_page_count={max(1, self.size_limit // page_bytes) + spare}")

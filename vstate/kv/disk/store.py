@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreFull, StoreUnavailable, VStateError
 from vstate.forks import renew_in_child
-from vstate.kv.base import TransactionalStore, batches
-from vstate.kv.disk import deltas
+from vstate.kv.base import Plain, TransactionalStore, batches, is_object
+from vstate.kv.disk import packs
 from vstate.kv.disk.connections import Handle
 from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
 from vstate.kv.packing import OBJECT_MARK, pack_all, pack_writes, ranges, unpack
@@ -38,29 +39,26 @@ Four processes with 60 commits each take 0.7 s on two busy cores, with an fsync 
 pauses that is 0.7 s too, but one process waits until another is done. An order kept by a file lock: 3.5 s.
 """
 
-_GET = "SELECT value, base FROM kv WHERE key = ?"
-# The WHERE leaves the page of an unchanged value clean, so that a second write costs no I/O.
+_GET = "SELECT value FROM kv WHERE key = ?"
+# The WHERE leaves the page of an unchanged value clean, so that a second write costs no I/O. An object
+# that is written again stays packed: the value under its key is always the same.
 _SET = (
-    "INSERT INTO kv (key, value) VALUES (?, ?) "
-    "ON CONFLICT (key) DO UPDATE SET value = excluded.value, base = NULL "
-    "WHERE value IS NOT excluded.value OR base IS NOT NULL"
+    "INSERT INTO kv (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value "
+    "WHERE value IS NOT excluded.value AND (typeof(value) = 'blob' OR key < x'FF')"
 )
 _DELETE = "DELETE FROM kv WHERE key = ?"
-_RANGE = f"WHERE key >= ? AND key <= ? AND {deltas.LISTED} ORDER BY key LIMIT ?"
+_RANGE = "WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
 _KEYS = f"SELECT key FROM kv {_RANGE}"
-_ITEMS = f"SELECT key, value, base FROM kv {_RANGE}"
+_ITEMS = f"SELECT key, value FROM kv {_RANGE}"
+# In the order of the file: objects that were written one after the other have most in common.
+_LOOSE = (
+    "SELECT rowid, key, length(value) FROM kv NOT INDEXED "
+    f"WHERE rowid > ? AND key > x'FF' AND {packs.LOOSE} ORDER BY rowid LIMIT ?"
+)
 
 
 def _split(writes: Mapping[str, bytes | None]) -> Rows:
-    """The rows to set, the keys to delete, and the objects to pack as deltas."""
-    sets, deletes, revised = pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
-    packed = []
-    for key, value in revised:
-        if key.startswith(OBJECT_MARK) and len(value) <= deltas.LONGEST_VALUE:
-            packed.append((key, value))
-        else:
-            sets.append((key, bytes(value)))
-    return sets, deletes, packed
+    return pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
 
 
 class Disk(TransactionalStore):
@@ -82,7 +80,7 @@ class Disk(TransactionalStore):
 
     remote = False
     ordered = True
-    keeps_deltas = True
+    keeps_packs = True
 
     def __init__(
         self,
@@ -109,6 +107,8 @@ class Disk(TransactionalStore):
         self._timeout = timeout
         self._database = database.Database(name, size_limit=size_limit, durability=durability, create=create)
         self._waiting = Waiting()
+        self._packs: dict[int, list[bytes]] = {}
+        """The values of packs that were read, by the id of the pack."""
         file = self._database.file
         self._reader = Handle(file)
         self._writer = Handle(file, writing=True)
@@ -133,41 +133,33 @@ class Disk(TransactionalStore):
                 with reader.lock:
                     connection = reader.connection
                     if connection is not None and reader.unlocked is None:
-                        for rowid, value, base in connection.execute(deltas.BY_KEY, (packed,)):
-                            if base is None and type(value) is bytes:
+                        for (value,) in connection.execute(_GET, (packed,)):
+                            if type(value) is bytes:
                                 return value
-                            if base == 0:
-                                return deltas.unpack_value(value)
-                            known, reader.known = reader.known, None
-                            unpacker = deltas.Unpacker(connection, known)
-                            value = unpacker.value(rowid)
-                            if unpacker.is_current():
-                                reader.known = unpacker.known
-                                return value
-            except (sqlite3.Error, deltas.Damaged):
+            except sqlite3.Error:
                 pass
-        rows = self._query(_GET, (packed,), immutable=packed.startswith(OBJECT_MARK))
-        return next((value for _, value in self._opened([(packed, *row) for row in rows])), None)
+        for (value,) in self._query(_GET, (packed,), immutable=packed.startswith(OBJECT_MARK)):
+            return self._value(packed, value)
+        return None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        found = {}
+        found: dict[str, bytes] = {}
+        places: list[tuple[int, bytes, str]] = []
         for some in batches(keys, KEYS_PER_QUERY):
             names = dict(zip(pack_all(some), some, strict=True))
             marks = ",".join(["(?)"] * len(names))
             # A fifth quicker than `key IN (…)`, for which SQLite makes a table with an index.
-            sql = f"SELECT key, value, base FROM (VALUES {marks}) CROSS JOIN kv ON key = column1"
-            later = []
-            for row in self._query(sql, list(names)):
-                packed, value, base = row
-                if base is not None:
-                    later.append(row)
-                    continue
-                # Most rows are right, and need no call.
-                found[names.get(packed) or self._unpacked(packed)] = (
-                    value if type(value) is bytes else self._value(value)
-                )
-            for packed, value in self._opened(later):
-                found[names.get(packed) or self._unpacked(packed)] = value
+            sql = f"SELECT key, value FROM (VALUES {marks}) CROSS JOIN kv ON key = column1"
+            for packed, value in self._query(sql, list(names)):
+                key = names.get(packed) or self._unpacked(packed)
+                if type(value) is int:
+                    places.append((value, packed, key))
+                elif (whole := self._value(packed, value)) is not None:
+                    found[key] = whole
+        # One pack after the other: each is unpacked once.
+        for place, packed, key in sorted(places):
+            if (value := self._value(packed, place)) is not None:
+                found[key] = value
         return found
 
     def __contains__(self, key: str) -> bool:
@@ -186,17 +178,22 @@ class Disk(TransactionalStore):
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         for some in self._pages(_ITEMS, list(ranges(prefix)), ITEMS_PER_PAGE):
-            for packed, value in self._opened(some):
-                yield self._unpacked(packed), value
+            for packed, stored in some:
+                if (value := self._value(packed, stored)) is not None:
+                    yield self._unpacked(packed), value
 
     def size(self) -> int:
         """The bytes that the store takes on the disk, its log included."""
         return self._database.size()
 
     def release(self) -> None:
-        """As promised by KVStore, from the end of the file, a mebibyte in each transaction."""
+        """As promised by KVStore, from the end of the file, a mebibyte in each transaction. The values of
+        deleted objects go from the packs before.
+        """
         self._query("SELECT 1", ())  # is it open, and still there?
         try:
+            with suppress(StoreFull):
+                self._prune()
             with self._long_work(writing=True) as (_, connection):
                 self._database.release(connection)
         except sqlite3.Error as error:
@@ -240,7 +237,7 @@ class Disk(TransactionalStore):
                 yield rows
                 if len(rows) < count:
                     break
-                first = self._value(rows[-1][0]) + b"\0"
+                first = rows[-1][0] + b"\0"
 
     def _query_each(self, columns: str, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
         for some in map(pack_all, batches(keys, KEYS_PER_QUERY)):
@@ -267,34 +264,37 @@ class Disk(TransactionalStore):
                 if reader.unlocked is None or not self._database.is_outdated(reader):
                     backoff = self._pause(error, backoff, reader)
 
-    def _opened(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[bytes, bytes]]:
-        """The stored keys and the values of rows with a key, a value and a base."""
-        packed = [key for key, _, base in rows if base is not None]
-        values = self._unpacked_values(packed) if packed else {}
-        for key, value, base in rows:
-            if base is None:
-                yield key, self._value(value)
-            elif key in values:  # otherwise it was deleted in between
-                yield key, values[key]
-
-    def _unpacked_values(self, keys: list[bytes]) -> dict[bytes, bytes]:
-        """The values of rows that were packed a moment ago."""
-        rows = self._query(deltas.CHAINS.format(",".join("?" * len(keys))), keys, immutable=True)
-        values = deltas.unpack_rows([(row[0], row[1], row[2]) for row in rows])
-        wanted = set(keys)
-        return {key: self._value(values[rowid]) for rowid, _, _, key in rows if key in wanted}
-
     def _unpacked(self, stored: bytes) -> str:
         try:
             return unpack(stored)
         except (UnicodeDecodeError, AttributeError, TypeError) as error:
             raise CorruptStore(self.location, f"{stored!r} is no key") from error
 
-    def _value(self, stored: object) -> bytes:
-        # SQLite keeps the type of each value beside it, so a damaged page can also give a number.
+    def _value(self, key: bytes, stored: object) -> bytes | None:
+        """The value of a row, empty if it is in a damaged pack; None if the row was deleted meanwhile."""
         if type(stored) is bytes:
             return stored
-        raise CorruptStore(self.location, f"{database.FILE_NAME}: a row holds no bytes")
+        # SQLite keeps the type of each value beside it, so a damaged page can also give a number or a text.
+        if type(stored) is not int or not key.startswith(OBJECT_MARK):
+            raise CorruptStore(self.location, f"{database.FILE_NAME}: a row holds no bytes")
+        pack, number = divmod(stored, packs.MOST_PACKED)
+        if (values := self._packs.get(pack)) is None:
+            found = self._query(packs.READ, (pack,), immutable=True)
+            if not found:  # perhaps it was just replaced by another one
+                again = self._query(_GET, (key,))
+                return b"" if again == [(stored,)] else self._value(key, *again[0]) if again else None
+            values = self._keep_pack(pack, found[0])
+        return values[number] if number < len(values) else b""
+
+    def _keep_pack(self, pack: int, row: tuple[int, bytes]) -> list[bytes]:
+        """The values of a pack, which stay in memory; none if it is damaged."""
+        try:
+            values = packs.values_in(*row)
+        except ValueError:
+            return []
+        kept = dict(list(self._packs.items())[1 - packs.MOST_KEPT :])
+        self._packs = {**kept, pack: values}
+        return values
 
     # Writing
 
@@ -350,14 +350,12 @@ class Disk(TransactionalStore):
             if connection.in_transaction:
                 connection.rollback()  # an interruption kept the last call from undoing it
             connection.execute("BEGIN IMMEDIATE")
-            known, self._writer.known = self._writer.known, None
-            packer = deltas.Packer(connection, known)
             some = [first]
             # The writes that come while others are applied go with them too.
             while some:
                 for write in some:
                     group[write] = False
-                    group[write] = self._apply(connection, packer, write)
+                    group[write] = self._apply(connection, write)
                 is_full = not first.shared or sum(write.size for write in group) > MOST_ROWS
                 some = [] if is_full else [write for write in self._waiting.all() if write not in group]
             if any(group.values()):
@@ -367,7 +365,6 @@ class Disk(TransactionalStore):
                     write.committing = agreed
                 committing = True
                 self._database.commit(self._writer, connection)
-                self._writer.known = packer.known
             else:
                 connection.execute("ROLLBACK")
             for write, agreed in group.items():
@@ -402,25 +399,21 @@ class Disk(TransactionalStore):
         if first.done is None:
             self._transaction(first)
 
-    def _apply(self, connection: sqlite3.Connection, packer: deltas.Packer, write: Write) -> bool:
+    def _apply(self, connection: sqlite3.Connection, write: Write) -> bool:
         """Write the rows, inside the transaction, if every expectation holds."""
         for key, value in write.expected:
-            if not packer.holds(key, value):
+            rows = connection.execute(_GET, (key,)).fetchall()
+            if (self._value(key, *rows[0]) if rows else None) != value:
                 return False
-        sets, deletes, revised = write.plan()
+        sets, deletes = write.plan()
         if self._writer.connection is not connection:
             raise StoreUnavailable(
                 f"{self.location}: the process forked inside a transaction; nothing was written: retry later"
             )
         if deletes:
-            packer.forget()
-            self._database.limit_pages(connection, spare=database.SPARE_PAGES)
-            connection.executemany(_DELETE, zip(deletes))
-            self._database.limit_pages(connection)
-        for key, value in revised:
-            packer.write(key, value)
+            with self._database.spare_pages(connection):
+                connection.executemany(_DELETE, zip(deletes))
         if sets:
-            packer.forget_if_known(sets)
             connection.executemany(_SET, sets)
         return True
 
@@ -451,6 +444,83 @@ class Disk(TransactionalStore):
                 f"{self.location} was locked by other writers for {self._timeout:g} s; retry later"
             ) from error
         return backoff
+
+    # Packs
+
+    def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
+        """As promised by KVStore, for short values of objects: some hundred KB in each transaction."""
+        rows = self._loose() if keys is None else self._loose_of(keys)
+        for some in _in_steps(rows):
+            if len(some) >= packs.FEWEST_PACKED:
+                self._write(Write(partial(self._pack, plain, some)))
+
+    def _loose_of(self, keys: Sequence[str]) -> Iterator[tuple[bytes, int]]:
+        """The stored keys of these objects that could be packed, and the lengths of their values."""
+        objects = [key for key in keys if is_object(key)]
+        lengths = dict(self._query_each(f"key, CASE WHEN {packs.LOOSE} THEN length(value) END", objects))
+        for key in pack_all(objects):
+            if lengths.get(key) is not None:
+                yield key, lengths[key]
+
+    def _loose(self) -> Iterator[tuple[bytes, int]]:
+        """As `_loose_of`, of all objects."""
+        last = 0
+        while rows := self._query(_LOOSE, (last, KEYS_PER_PAGE)):
+            yield from ((key, length) for _, key, length in rows)
+            last = rows[-1][0]
+
+    def _pack(self, plain: Plain, keys: Sequence[bytes]) -> Rows:
+        """Pack these rows, inside the transaction, as far as they are still there, and not packed.
+
+        The values of a pack begin with the same byte, so they are of one kind: who reads one, reads others.
+        """
+        connection = self._writer.connection
+        assert connection is not None
+        groups: dict[bytes, dict[bytes, bytes]] = {}
+        sizes: dict[bytes, int] = {}
+        for key in keys:
+            for (value,) in connection.execute(_GET, (key,)).fetchall():
+                form = plain(self._unpacked(key), value) if type(value) is bytes else None
+                if form is None or len(form) > packs.LONGEST_PACKED:
+                    continue
+                kind = form[:1]
+                values = groups.setdefault(kind, {})
+                values[key] = form
+                sizes[kind] = sizes.get(kind, 0) + len(form)
+                if sizes[kind] >= packs.PACK_BYTES or len(values) == packs.MOST_PACKED:
+                    packs.write(connection, groups.pop(kind))
+                    del sizes[kind]
+        for values in groups.values():
+            if len(values) >= packs.FEWEST_PACKED:
+                packs.write(connection, values)
+        return [], []
+
+    def _prune(self) -> None:
+        """Write the packs anew that hold values of deleted objects, without these values."""
+        with self._long_work(writing=False) as (_, connection):
+            partly = [pack for (pack,) in connection.execute(packs.PARTLY_USED)]
+            rows = connection.execute(packs.PLACES.format(",".join(map(str, partly)))).fetchall()
+        places: dict[int, list[bytes]] = {pack: [] for pack in partly}
+        for key, place in rows:
+            places[place // packs.MOST_PACKED].append(key)
+        for pack, keys in places.items():
+            self._write(Write(partial(self._rewrite, pack, keys)))
+
+    def _rewrite(self, pack: int, keys: Sequence[bytes]) -> Rows:
+        """Replace a pack by one with the values of these rows, as far as they are still there."""
+        connection = self._writer.connection
+        assert connection is not None
+        values = {}
+        for key in keys:
+            for (stored,) in connection.execute(_GET, (key,)).fetchall():
+                if type(stored) is int and stored // packs.MOST_PACKED == pack:
+                    value = self._value(key, stored)
+                    if not value:  # the pack is damaged: it stays for fsck
+                        return [], []
+                    values[key] = value
+        with self._database.spare_pages(connection):
+            packs.rewrite(connection, pack, values)
+        return [], []
 
     # Long work
 
@@ -540,6 +610,19 @@ class Disk(TransactionalStore):
     def __reduce__(self) -> tuple[object, ...]:
         file = self._database
         return _reopen, (file.directory, file.size_limit, file.durability, self._timeout)
+
+
+def _in_steps(rows: Iterable[tuple[bytes, int]]) -> Iterator[list[bytes]]:
+    """The keys of these rows, in the order given, for one transaction each."""
+    keys: list[bytes] = []
+    size = 0
+    for key, length in rows:
+        keys.append(key)
+        size += length
+        if size >= packs.PACK_BYTES or len(keys) == packs.MOST_PACKED:
+            yield keys
+            keys, size = [], 0
+    yield keys
 
 
 def _was_stopped(error: sqlite3.Error) -> bool:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock, get_ident, main_thread
 
-from vstate.kv.base import Revised
-
 MOST_ROWS = 1000
 """A transaction with more rows than this goes alone: its fsync is little beside its writing."""
 
@@ -24,8 +22,8 @@ _LONGEST_CHUNK = 256 * 1024
 
 _LOOK_AGAIN_SECONDS = 1.0
 
-Rows = tuple[list[tuple[bytes, bytes]], list[bytes], list[tuple[bytes, Revised]]]
-"""The rows that a transaction sets, the stored keys that it deletes, and the rows to pack as deltas."""
+Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
+"""The rows that a transaction sets, and the stored keys that it deletes."""
 
 
 class Write:
@@ -52,8 +50,8 @@ class Write:
         self.size = MOST_ROWS + 1
         self.is_long = False
         if rows is not None:
-            sets, deletes, revised = rows
-            self.size = len(sets) + len(deletes) + len(revised)
+            sets, deletes = rows
+            self.size = len(sets) + len(deletes)
             if len(sets) > LONG_BYTES // _LONGEST_CHUNK:
                 self.is_long = sum(len(value) for _, value in sets) > LONG_BYTES
         self.shared = self.size <= MOST_ROWS and not self.is_long and get_ident() != main_thread().ident

@@ -53,9 +53,9 @@ class Change:
 
     @classmethod
     def of(cls, writes: Writes, expected: Writes) -> Change:
-        sets, deletes, revised = pack_writes(writes, longest=MAX_VALUE_BYTES, store="PostgreSQL")
+        sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="PostgreSQL")
         packed = {pack(key): None if value is None else check_value(value) for key, value in expected.items()}
-        return cls([*sets, *revised], deletes, packed)
+        return cls(sets, deletes, packed)
 
     @property
     def witnesses(self) -> list[bytes]:

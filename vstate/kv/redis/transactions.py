@@ -68,8 +68,8 @@ class Change:
                 absent.append(pack(key))
             else:
                 equal.append((pack(key), check_value(value)))
-        sets, deletes, revised = pack_writes(writes, longest=MAX_VALUE_BYTES, store="Redis")
-        return cls([*sets, *revised], deletes, absent, equal, lock)
+        sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="Redis")
+        return cls(sets, deletes, absent, equal, lock)
 
     def needs_token(self) -> bool:
         """Whether a repeated or late write would do harm. To set an object is harmless at any time."""

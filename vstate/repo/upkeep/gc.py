@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 
 from blake3 import blake3
 
-from vstate.errors import CorruptObject, InvalidInput
+from vstate.errors import CorruptObject, InvalidInput, StoreFull
 from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
 from vstate.objects.commit import LAST_ORDER, Commit, dated, microseconds
 from vstate.objects.ids import COMMIT, ObjectId
@@ -35,6 +36,7 @@ from vstate.repo.names.refs import (
     ReflogEntry,
 )
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
+from vstate.repo.packer import pack_objects
 from vstate.repo.sweeps import arrivals, retry_after_sweep
 from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.upkeep.reach import Reach
@@ -135,6 +137,7 @@ def collect(
 
     collector, shallow = retry_after_sweep(repo, attempt)
     if not dry_run:
+        collector.pack()
         repo.store.release()
     return GcReport(
         live=len(collector.reach),
@@ -458,6 +461,14 @@ class Collector:
         }
         self._store.set_many(back)
         self._store.delete_many([TRASH + key.removeprefix(OBJECT_PREFIX) for key in back])
+
+    def pack(self) -> None:
+        """Have the store pack all objects but the newest commits and the nodes of their trees."""
+        if not self._store.keeps_packs:
+            return
+        with suppress(StoreFull, CorruptObject):  # also where a ref moved meanwhile: the next gc packs then
+            commits = self._repo.objects.commits(list(dict.fromkeys(self._refs.values())))
+            pack_objects(self._store, self._repo.objects, commits)
 
     def _mark_sweep(self) -> None:
         self._store.set(SWEEP, new_mark())

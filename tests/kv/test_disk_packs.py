@@ -1,0 +1,379 @@
+"""A Disk keeps values of objects in packs, and reads each value as long as it is there."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Disk, StoreFull, StoreUnavailable
+from vstate.kv.disk import packs
+from vstate.kv.packing import pack as packed_key
+
+VALUES = {
+    f"o/{i * 0x9E3779B97F4A7C15 % 2**256:064x}": b"b%d " % i + b"a value like the others" * 20
+    for i in range(400)
+}
+KEYS = list(VALUES)
+
+
+def plain(key: str, value: bytes) -> bytes:
+    return value
+
+
+def connected(store: Disk) -> sqlite3.Connection:
+    return sqlite3.connect(Path(store.location) / "vstate.db", isolation_level=None)
+
+
+def contents(store: Disk) -> dict[int, list[bytes]]:
+    """The values of each pack."""
+    with connected(store) as connection:
+        rows = connection.execute("SELECT id, count, body FROM packs").fetchall()
+    return {number: packs.values_in(count, body) for number, count, body in rows}
+
+
+def places(store: Disk) -> dict[bytes, tuple[int, int]]:
+    """The pack and the number of each packed row."""
+    with connected(store) as connection:
+        rows = connection.execute("SELECT key, value FROM kv WHERE typeof(value) = 'integer'").fetchall()
+    return {key: divmod(place, packs.MOST_PACKED) for key, place in rows}
+
+
+def is_tidy(store: Disk) -> bool:
+    """Whether each value in a pack has one place, and each place a value."""
+    there = [(number, i) for number, values in contents(store).items() for i in range(len(values))]
+    return sorted(places(store).values()) == sorted(there)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Disk]:
+    with Disk(tmp_path / "store") as store:
+        yield store
+
+
+@pytest.fixture
+def filled(store: Disk) -> Disk:
+    store.set_many(VALUES)
+    store.pack(plain)
+    return store
+
+
+def test_packed_values_take_a_fraction_of_their_room(filled: Disk, tmp_path: Path) -> None:
+    """They are read alone, together, listed and after a restart."""
+    for other in (filled, Disk(tmp_path / "store")):
+        assert [other.get(key) for key in KEYS] == list(VALUES.values())
+        assert other.get_many(KEYS) == dict(other.items("o/")) == VALUES
+    with connected(filled) as connection:
+        (size,) = connection.execute("SELECT sum(length(body)) FROM packs").fetchone()
+    assert size < sum(map(len, VALUES.values())) / 10
+    assert len(places(filled)) == len(VALUES)
+    assert is_tidy(filled)
+
+
+def test_the_file_gets_shorter(tmp_path: Path) -> None:
+    """The pages of the rows that were packed go back to the system."""
+    with Disk(tmp_path / "store") as store:
+        store.set_many({key: value * 10 for key, value in VALUES.items()})
+        store.release()
+        before = store.size()
+        store.pack(plain)
+        store.release()
+        assert store.size() < before / 5
+
+
+def test_a_pack_is_cut_by_the_bytes_of_its_values(store: Disk) -> None:
+    """The plain form may be many times as long as the stored one: there are more packs then."""
+    store.set_many({key: b"b%d" % i for i, key in enumerate(KEYS)})
+    store.pack(lambda key, value: value * 3000)
+    assert [store.get(key) for key in KEYS] == [b"b%d" % i * 3000 for i in range(len(KEYS))]
+    assert len(contents(store)) > 1
+    assert all(
+        sum(map(len, each)) <= packs.PACK_BYTES + packs.LONGEST_PACKED for each in contents(store).values()
+    )
+
+
+def test_a_pack_has_values_of_one_kind(store: Disk) -> None:
+    """They begin with the same byte: a reader of all commits unpacks no nodes."""
+    store.set_many({key: (b"t%d" if i % 3 else b"c%d") % i for i, key in enumerate(KEYS)})
+    store.pack(plain)
+    found = sorted(sorted({value[:1] for value in values}) for values in contents(store).values())
+    assert found == [[b"c"], [b"t"]]
+
+
+def test_long_values_and_few_values_stay_alone(store: Disk) -> None:
+    """A long row, a row with a long plain form, and a handful of rows gain nothing by a pack."""
+    long = dict.fromkeys(KEYS[:20], bytes(packs.LONGEST_PACKED + 1))
+    growing = dict.fromkeys(KEYS[20:40], b"x")
+    few = dict.fromkeys(KEYS[40 : 39 + packs.FEWEST_PACKED], b"y")
+    store.set_many(long | growing | few)
+    store.pack(lambda key, value: value * (2 * packs.LONGEST_PACKED if value == b"x" else 1))
+    store.pack(plain, list(few))
+    assert places(store) == {}
+    store.set_many(dict.fromkeys(KEYS[40 : 40 + packs.FEWEST_PACKED], b"y"))
+    store.pack(plain, KEYS[40 : 40 + packs.FEWEST_PACKED])
+    assert len(places(store)) == packs.FEWEST_PACKED
+
+
+def test_only_objects_are_packed(store: Disk) -> None:
+    """Refs and other rows change, and stay as they are."""
+    rows = {f"r/heads/{i}": b"x" * 100 for i in range(50)}
+    store.set_many(rows)
+    store.pack(plain)
+    store.pack(plain, list(rows))
+    assert places(store) == {}
+
+
+def test_an_object_that_is_written_again_stays_packed(filled: Disk) -> None:
+    """By a set, and in a transaction with others."""
+    before = places(filled)
+    filled.set(KEYS[3], VALUES[KEYS[3]])
+    assert filled.transact({KEYS[4]: VALUES[KEYS[4]], "r/heads/main": b"1"}, {"r/heads/main": None})
+    assert places(filled) == before
+
+
+def test_deleted_values_go_from_their_packs(filled: Disk) -> None:
+    """`release` writes a pack anew without them, and removes an empty one."""
+    filled.delete_many(KEYS[:300])
+    kept = set(list(VALUES.values())[300:])
+    assert len(contents(filled)[1]) == 400
+    filled.release()
+    assert {value for values in contents(filled).values() for value in values} == kept
+    assert filled.get_many(KEYS) == {key: VALUES[key] for key in KEYS[300:]}
+    assert is_tidy(filled)
+    filled.delete_many(KEYS)
+    filled.release()
+    assert contents(filled) == {}
+
+
+def test_an_object_that_comes_back_has_a_row_of_its_own(filled: Disk) -> None:
+    """Its old value goes from the pack, and the new row stays."""
+    filled.delete(KEYS[0])
+    filled.set(KEYS[0], b"another form")
+    filled.release()
+    assert filled.get(KEYS[0]) == b"another form"
+    assert VALUES[KEYS[0]] not in [value for values in contents(filled).values() for value in values]
+
+
+def test_a_pack_may_be_replaced_between_two_reads(
+    filled: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that has the place finds the pack gone: it reads the row again."""
+    with Disk(tmp_path / "store") as reader:
+        query, replaced = reader._query, list[bool]()
+
+        def meanwhile(sql: str, *arguments: Any, **options: Any) -> Any:
+            if sql == packs.READ and not replaced:
+                replaced.append(True)
+                filled.delete_many([KEYS[0], KEYS[1]])
+                filled.release()
+            return query(sql, *arguments, **options)
+
+        monkeypatch.setattr(reader, "_query", meanwhile)
+        assert reader.get(KEYS[5]) == VALUES[KEYS[5]]
+        reader._packs, replaced = {}, []
+        filled.set_many({key: VALUES[key] for key in KEYS[:2]})
+        rest = {key: VALUES[key] for key in KEYS[2:]}
+        assert {key: value for key, value in reader.get_many(KEYS).items() if key in rest} == rest
+
+
+def test_a_row_that_is_packed_again_meanwhile_stays_there(
+    filled: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process brings objects back and packs them, just before their old pack is written anew."""
+    filled.delete(KEYS[0])
+    with Disk(tmp_path / "store") as other:
+        write, some = filled._write, KEYS[1:20]
+
+        def later(each: Any) -> bool:
+            monkeypatch.undo()
+            other.delete_many(some)
+            other.set_many({key: VALUES[key] for key in some})
+            other.pack(plain, some)
+            return write(each)
+
+        monkeypatch.setattr(filled, "_write", later)
+        filled.release()
+        assert filled.get_many(KEYS) == {key: VALUES[key] for key in KEYS[1:]}
+        assert is_tidy(filled)
+
+
+def test_a_reader_takes_no_new_pack_for_an_old_one(filled: Disk, tmp_path: Path) -> None:
+    """The number of a pack that is gone is not used again."""
+    with Disk(tmp_path / "store") as reader:
+        assert reader.get(KEYS[0]) == VALUES[KEYS[0]]
+        filled.delete_many(KEYS)
+        filled.release()
+        others = {key: value[::-1] for key, value in VALUES.items()}
+        filled.set_many(others)
+        filled.pack(plain)
+        assert reader.get_many(KEYS) == others
+
+
+def test_packers_at_once(store: Disk, tmp_path: Path) -> None:
+    """Some pack, some delete, some release and some write the same: each value is there, or was deleted."""
+    store.set_many(VALUES)
+    with ThreadPoolExecutor(6) as threads:
+        handles = [Disk(tmp_path / "store") for _ in range(6)]
+        rest = {key: VALUES[key] for key in KEYS[100:]}
+
+        def work(number: int) -> None:
+            each, mine = handles[number], random.Random(number)
+            for round in range(8):
+                if number < 3:
+                    each.pack(plain, mine.sample(KEYS, 200) if round % 2 else None)
+                elif number == 3:
+                    each.delete_many(KEYS[round * 12 : round * 12 + 13])
+                    each.release()
+                else:
+                    each.set_many({key: VALUES[key] for key in mine.sample(KEYS[100:], 50)})
+                found = each.get_many(mine.sample(KEYS, 100))
+                assert all(VALUES[key] == value for key, value in found.items())
+
+        for future in [threads.submit(work, number) for number in range(6)]:
+            future.result()
+    store.delete_many(KEYS[:100])
+    store.release()
+    assert dict(store.items()) == rest
+    assert is_tidy(store)
+    for each in handles:
+        each.close()
+
+
+def test_a_full_file_packs_nothing_and_loses_nothing(tmp_path: Path) -> None:
+    """`pack` raises StoreFull; deletions and `release` work all the same."""
+    with Disk(tmp_path / "store", size_limit=300_000) as store:
+        noise = random.Random(5)
+        rows = {key: b"b" + noise.randbytes(500) for key in KEYS}
+        store.set_many(rows)
+        with pytest.raises(StoreFull):
+            store.set("filler", bytes(300_000))
+        for i in range(100):
+            try:
+                store.set(f"filler/{i}", bytes(3000))
+            except StoreFull:
+                break
+        with pytest.raises(StoreFull):
+            store.pack(plain)
+        assert store.get_many(KEYS) == rows
+        assert places(store) == {}
+    with Disk(tmp_path / "store") as store:
+        store.pack(plain)
+    with Disk(tmp_path / "store", size_limit=store.size()) as store:
+        store.delete_many(KEYS[::2])
+        store.release()
+        assert store.get_many(KEYS) == {key: rows[key] for key in KEYS[1::2]}
+        assert is_tidy(store)
+
+
+def test_a_pack_that_cannot_be_read_back_is_not_written(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows stay, and the error says what to look after."""
+    store.set_many(VALUES)
+    monkeypatch.setattr(packs, "values_in", lambda count, body: [b"wrong"] * count)
+    with pytest.raises(StoreUnavailable, match="memory"):
+        store.pack(plain)
+    monkeypatch.undo()
+    assert places(store) == {}
+    assert store.get_many(KEYS) == VALUES
+
+
+DAMAGES: Mapping[str, Callable[[sqlite3.Connection], object]] = {
+    "no zstd": lambda c: c.execute("UPDATE packs SET body = x'112233' WHERE id = 1"),
+    "no bytes": lambda c: c.execute("UPDATE packs SET body = 'text' WHERE id = 1"),
+    "a cut end": lambda c: c.execute("UPDATE packs SET body = substr(body, 1, 200) WHERE id = 1"),
+    "another count": lambda c: c.execute("UPDATE packs SET count = 100000 WHERE id = 1"),
+    "no count": lambda c: c.execute("UPDATE packs SET count = 'many' WHERE id = 1"),
+    "missing": lambda c: c.execute("DELETE FROM packs WHERE id = 1"),
+    "no such place": lambda c: c.execute(
+        "UPDATE kv SET value = value + 400 WHERE typeof(value) = 'integer' AND value < 2 * 4096"
+    ),
+    "no place": lambda c: c.execute(
+        "UPDATE kv SET value = -value WHERE typeof(value) = 'integer' AND value < 2 * 4096"
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_a_pack_damages_its_values_alone(store: Disk, damage: str) -> None:
+    """Each of them is empty, which no object is. They can be deleted, and written again then."""
+    store.set_many(VALUES)
+    store.pack(plain, KEYS[:200])
+    store.pack(plain, KEYS[200:])
+    with connected(store) as connection:
+        DAMAGES[damage](connection)
+    expected = {key: b"" if key in KEYS[:200] else VALUES[key] for key in KEYS}
+    assert store.get_many(KEYS) == dict(store.items()) == expected
+    assert {key: store.get(key) for key in KEYS} == expected
+    store.delete(KEYS[0])
+    store.release()  # which cannot write a damaged pack anew
+    assert store.compare_and_swap(KEYS[1], b"", None)
+    store.set_many({key: VALUES[key] for key in KEYS[:2]})
+    store.release()
+    assert store.get_many(KEYS) == {**expected, **{key: VALUES[key] for key in KEYS[:2]}}
+
+
+def test_a_small_pack_cannot_fill_the_memory() -> None:
+    """A pack that claims to be longer than any is refused before it is unpacked."""
+    body = packs._zstd.compress(bytes(100_000_000))
+    with pytest.raises(ValueError, match="too long"):
+        packs.values_in(1, body)
+
+
+def test_few_packs_stay_in_memory(store: Disk) -> None:
+    """A reader of all keeps the last ones only."""
+    store.set_many(VALUES)
+    for first in range(0, 400, 20):
+        store.pack(plain, KEYS[first : first + 20])
+    assert len(contents(store)) == 20
+    assert store.get_many(KEYS) == VALUES
+    assert len(store._packs) == packs.MOST_KEPT
+
+
+PACKER = """
+import sys
+from vstate import Disk
+with Disk(sys.argv[1]) as store:
+    print("ready", flush=True)
+    while True:
+        keys = sorted(store.keys("o/"))
+        for first in range(0, len(keys), 40):
+            store.pack(lambda key, value: value, keys[first:first + 40])
+        for key in keys[::7]:
+            value = store.get(key)
+            store.delete(key)
+            store.set(key, value)
+        store.release()
+"""
+
+
+@pytest.mark.slow
+def test_kills_between_the_steps(store: Disk) -> None:
+    """Whatever step of packing and pruning a kill ends, each value is there, and no place leads nowhere."""
+    store.set_many(VALUES)
+    clock = random.Random(7)
+    for _ in range(12):
+        process = subprocess.Popen([sys.executable, "-c", PACKER, store.location], stdout=subprocess.PIPE)
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            time.sleep(clock.uniform(0, 0.25))
+            process.send_signal(signal.SIGKILL)
+        found = dict(store.items())
+        # At most the one that the process had just deleted is absent.
+        assert len(found) >= len(VALUES) - 1
+        assert all(VALUES[key] == value for key, value in found.items())
+        assert list(store.check()) == []
+        store.set_many(VALUES)
+    store.pack(plain)
+    store.release()
+    assert dict(store.items()) == VALUES
+    assert is_tidy(store)
+    assert packed_key(KEYS[0]) in places(store)
