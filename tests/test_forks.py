@@ -691,7 +691,6 @@ LISTED: dict[str, str] = {
     "managers/files": "on Windows alone, which has no fork",
     "managers/subscriptions": "a thread that only closes a watch",
     "managers/manager": "of one event loop, and a child has another",
-    "repo/exchange/transfer": OWN,
     "repo/objects": "compressors of one thread, which hold no lock",
     "repo/upkeep/inspection": OWN,
     "sessions/state_service": RENEWED,
