@@ -132,31 +132,6 @@ def test_it_can_be_changed_and_taken_away(store: KVStore, time: Time) -> None:
     assert other.commit() is None
 
 
-def test_setting_drops_it_and_an_edit_keeps_it(store: KVStore, time: Time) -> None:
-    """A new value never expires unasked; one that was edited in place is the same value still."""
-    state = Versioned(store)
-    for key in ("set", "edited", "both", "same"):
-        state[key] = [1]
-        state.expire(key, 10)
-    state.commit()
-    state["set"] = [2]
-    state["edited"].append(2)
-    state["both"] = [5]
-    state["both"].append(6)
-    state["same"] = [1]
-    assert state.expires("set") is None
-    assert state.expires("edited") == time.after(10)
-    state.commit()
-    time.pass_(10)
-    for handle in (state, Versioned(store)):
-        assert dict(handle) == {"set": [2], "both": [5, 6], "same": [1]}
-    assert state.commit() is None
-    state["edited"] = [1]  # the same value as committed, and still a change
-    assert state.status().added == ["edited"]
-    assert state.commit() is not None
-    assert Versioned(store)["edited"] == [1]
-
-
 def test_an_edit_of_what_has_expired_is_no_change(store: KVStore, time: Time) -> None:
     """A value that the program still holds is not in the state any more."""
     state = Versioned(store)
@@ -606,38 +581,6 @@ def test_states_without_expiring_keys_have_the_ids_they_always_had(time: Time) -
     assert state.head.root == plain.head.root
 
 
-def test_taken_away_at_the_last_moment(store: KVStore, time: Time) -> None:
-    """A deletion before the end of the time counts, though its commit comes later."""
-    state = Versioned(store)
-    state["k"], state["unread"] = [1], [2]
-    state.expire("k", 10)
-    state.expire("unread", 10)
-    state.commit()
-    state = Versioned(store)
-    assert state["k"] == [1]
-    state.expire("k", None)
-    state.expire("unread", None)
-    time.pass_(20)
-    assert dict(state) == {"k": [1], "unread": [2]}
-    assert len(state) == 2
-    state.commit()
-    assert dict(Versioned(store)) == {"k": [1], "unread": [2]}
-
-
-def test_another_time_for_a_value_that_nobody_holds(store: KVStore, time: Time) -> None:
-    """A key that was asked for without reading its value counts for later edits."""
-    state = Versioned(store)
-    state["k"] = [1]
-    state.expire("k", 10)
-    state.commit()
-    state.expire("k", 30)
-    state.commit()
-    time.pass_(5)
-    state["k"].append(2)
-    state.commit()
-    assert state.expires("k") == time.after(25)
-
-
 @pytest.mark.parametrize("value", [1, [1]])
 @pytest.mark.parametrize("undo", ["discard", "discard the key", "transaction", "update"])
 def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, value: Any, undo: str) -> None:
@@ -663,62 +606,3 @@ def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, val
             set_and_fail(state)
     assert state.expires("k") == time.after(10)
     is_gone_after(state, time, 10)
-
-
-def test_what_was_set_alike_before_a_failed_transaction_stays_set(store: KVStore, time: Time) -> None:
-    """The transaction undoes its own work, and not the earlier set of the key."""
-    state = Versioned(store)
-    state["k"] = [1]
-    state.expire("k", 10)
-    state.commit()
-    state["k"] = [1]
-    with pytest.raises(RuntimeError), state.transaction():
-        state["k"].append(2)
-        raise RuntimeError
-    time.pass_(11)
-    assert state["k"] == [1]
-    state.commit()
-    assert Versioned(store).expires("k") is None
-
-
-def test_a_key_that_is_deleted_and_set_is_a_new_one(time: Time) -> None:
-    """The expiry of a deleted key does not come back with a key of the same name and value."""
-    state = Versioned()
-    state["k"] = 1
-    state.expire("k", 4)
-    state.commit()
-    del state["k"]
-    state["k"] = 1
-    state.commit()
-    assert state.expires("k") is None
-    state.expire("k", 4)
-    state.commit()
-    state.expire("k", None)
-    state["k"] = 2
-    state.commit()
-    assert state.expires("k") is None
-
-
-def test_a_failed_transaction_leaves_the_times_as_they_were(time: Time) -> None:
-    """Undone, a key expires when it would have expired without the transaction."""
-    state = Versioned()
-    state["set"], state["alone"], state["both"] = [1], [1], [1]
-    state.commit()
-    state.expire("set", 2)
-    state["set"] = []  # for ever
-    state.expire("alone", 5)
-    state["both"] = [2]
-    state.expire("both", 5)
-    before = {key: state.expires(key) for key in state}
-    with pytest.raises(ZeroDivisionError), state.transaction():
-        for key in list(state):
-            state[key] = 0
-            state.expire(key, None)
-        raise ZeroDivisionError
-    assert {key: state.expires(key) for key in state} == before
-    time.pass_(3)
-    assert dict(state) == {"set": [], "alone": [1], "both": [2]}
-    time.pass_(3)
-    assert dict(state) == {"set": []}
-    state.commit()
-    assert state.expires("set") is None
