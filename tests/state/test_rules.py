@@ -21,7 +21,6 @@ from vstate.errors import (
     KeyNotFound,
     NotVersioned,
     ReadOnly,
-    UncommittedChanges,
     Unpicklable,
 )
 from vstate.patterns import scope
@@ -53,19 +52,6 @@ def test_the_same_object_until_the_state_moves() -> None:
     assert fresh["k"] is not held
 
 
-def test_an_edit_after_a_later_commit() -> None:
-    """An edit through a reference taken before two commits is committed."""
-    state = Versioned()
-    state["k"] = old = {"list": []}
-    state.commit()
-    for i in range(3):
-        state["other"] = i
-        state.commit()
-    old["list"].append(1)
-    assert state.commit() is not None
-    assert state.checkout("HEAD")["k"] == {"list": [1]}
-
-
 def test_an_edit_through_an_inner_reference() -> None:
     """It is committed, even if no reference to the outer value is left."""
     state = Versioned()
@@ -89,40 +75,6 @@ def test_one_object_under_two_keys() -> None:
     assert state.status().modified == ["a", "b"]
     state.commit()
     assert dict(state.checkout("HEAD")) == {"a": [[1]], "b": [[1]]}
-
-
-def test_no_change_no_commit() -> None:
-    """Nothing, a read, an equal value set again, and a change taken back all make no commit."""
-    state = Versioned()
-    assert state.commit("nothing") is None
-    state["k"] = [1, {"a": 2}]
-    state.commit()
-    assert state.commit() is None
-    list(state.values())
-    assert state.commit() is None
-    state["k"] = [1, {"a": 2}]
-    assert state.commit() is None
-    state["k"].append(3)
-    state["k"].pop()
-    assert state.commit() is None
-    state["new"] = 1
-    del state["new"]
-    assert state.commit() is None
-    assert len(list(state.log())) == 1
-
-
-def test_none_is_a_value() -> None:
-    """None is a value: stored, listed, diffed, and distinct from absent."""
-    state = Versioned()
-    state["k"] = None
-    assert state.commit() is not None
-    assert "k" in state
-    assert state["k"] is None
-    assert len(state) == 1
-    assert state.commit() is None
-    state["k"] = 0
-    assert state.status()["k"].old is None
-    assert state.status()["k"].kind == "modified"
 
 
 @pytest.mark.parametrize("key", [1, None, b"k", ("a",), 1.5])
@@ -353,21 +305,6 @@ def test_detached_head() -> None:
     assert Versioned(store)["k"] == [0, 1]
 
 
-def test_switch_does_not_lose_changes() -> None:
-    """switch refuses to lose changes, and takes them along to a new branch."""
-    state = Versioned()
-    state["k"] = 1
-    state.commit()
-    state.create_branch("b")
-    state["k"] = 2
-    with pytest.raises(UncommittedChanges):
-        state.switch("b")
-    state.switch("c", create=True)
-    assert state["k"] == 2
-    state.commit()
-    assert {name: dict(state.checkout(name)) for name in "bc"} == {"b": {"k": 1}, "c": {"k": 2}}
-
-
 def test_switch_create_refuses_a_branch_that_is_there() -> None:
     """switch(create=True) raises AlreadyExists for an existing branch, also before the first commit."""
     store = Memory()
@@ -559,41 +496,6 @@ def test_live() -> None:
                 getattr(live, name)("x")
         assert hasattr(live, name) is (name not in {"branch", "head", "repo", "store"})
     assert live.keys("n/").__contains__("n/k")
-
-
-def test_transaction() -> None:
-    """It commits once at its end, nested ones join it, and an exception discards the changes inside."""
-    state = Versioned()
-    state["staged"] = [1]
-    with state.transaction("t", who="me"):
-        state["a"] = 1
-        with state.transaction("inner"):
-            state["b"] = 2
-    assert [c.message for c in state.log()] == ["t"]
-    assert present(state.head).info == {"who": "me"}
-    state["staged"].append(2)
-    with pytest.raises(ZeroDivisionError):
-        with state.transaction():
-            state["staged"].append(3)
-            state["b"] = 3
-            del state["a"]
-            state["lock"] = threading.Lock()
-            raise ZeroDivisionError
-    assert dict(state) == {"staged": [1, 2], "a": 1, "b": 2}
-    assert state.status().modified == ["staged"]
-
-
-def test_reset_keeps_the_old_head_in_the_reflog() -> None:
-    """reset moves the branch itself, and the reflog knows where it was."""
-    state = Versioned()
-    for i in range(3):
-        state["k"] = i
-        state.commit()
-    old = state.head
-    state.reset("HEAD~2")
-    assert state["k"] == 0
-    assert [c.id for c in state.log()] == [state.head.id if state.head else ""]
-    assert next(state.repo.refs.reflog("heads/main")).old == present(old).oid
 
 
 def test_info_is_plain_data() -> None:
