@@ -165,11 +165,21 @@ def test_rollback_past_a_value_that_is_never_the_same() -> None:
     assert state.refresh() == commit
 
 
-def test_a_commit_waits_for_the_transaction_of_another_thread() -> None:
-    """A commit beside a transaction publishes none of its half, and a failing one is undone whole."""
+WAITS: dict[str, tuple[Callable[[Versioned], object], int]] = {
+    "commit": (lambda state: state.commit("unrelated"), 100),
+    "undo": (lambda state: state.undo(), 0),
+}
+"""A call beside a transaction that fails, and the balance after it."""
+
+
+@pytest.mark.parametrize("call", WAITS)
+def test_a_call_waits_for_the_transaction_of_another_thread(call: str) -> None:
+    """A call beside a transaction publishes none of its half, and a failing one is undone whole."""
+    act, balance = WAITS[call]
     state = Versioned()
-    state["balance"] = 100
-    state.commit("start")
+    for each in (0, 100):
+        state["balance"] = each
+        state.commit(f"{each}")
     inside, go, failed = threading.Event(), threading.Event(), []
 
     def transfer() -> None:
@@ -183,17 +193,17 @@ def test_a_commit_waits_for_the_transaction_of_another_thread() -> None:
             failed.append(error)
 
     first = threading.Thread(target=transfer)
-    second = threading.Thread(target=lambda: state.commit("unrelated"))
+    second = threading.Thread(target=act, args=[state])
     first.start()
     assert inside.wait(60)
     second.start()
-    assert [commit.message for commit in Versioned(state.store).log()] == ["start"]
+    second.join(0.05)
+    assert [commit.message for commit in Versioned(state.store).log()] == ["100", "0"]
     go.set()
     first.join(60)
     second.join(60)
     assert failed
-    assert state["balance"] == 100
-    assert state.checkout("HEAD")["balance"] == 100
+    assert state["balance"] == state.checkout("HEAD")["balance"] == balance
 
 
 def test_a_str_enum_is_the_key_that_it_says() -> None:
@@ -345,16 +355,17 @@ def test_what_keeps_the_outer_transaction_keeps_the_inner_one() -> None:
     state = Versioned()
     with pytest.raises(ZeroDivisionError), state.transaction():
         state["a"] = 1
-        with state.transaction():
+        with state.transaction("inner"):
             state["b"] = [1]
+        state["lock"] = threading.Lock()
         raise ZeroDivisionError
     assert not state.has_uncommitted
-    with state.transaction("both"):
+    with state.transaction("both", who="me"):
         state["a"] = 1
         with state.transaction():
             state["b"] = [1]
     assert dict(Versioned(state.store)) == {"a": 1, "b": [1]}
-    assert [commit.message for commit in state.log()] == ["both"]
+    assert [(commit.message, commit.info) for commit in state.log()] == [("both", {"who": "me"})]
 
 
 def test_a_call_from_inside_an_operation_is_refused() -> None:
