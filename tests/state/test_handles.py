@@ -15,7 +15,6 @@ import pytest
 from vstate import Disk, Live, Memory, Versioned
 from vstate.errors import MergeConflict, RefMoved
 from vstate.kv.wrapper import StoreWrapper
-from vstate.testing import Faulty
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -215,32 +214,6 @@ def test_moving_a_branch_does_not_undo_what_another_committed(operation: str) ->
     assert Versioned(a.store)["b"] == [1, "theirs"]
 
 
-def test_an_edit_during_a_merge_is_not_lost() -> None:
-    """An edit that another thread makes while a commit merges is still there, or a conflict, afterwards."""
-    a, b = two()
-    value = b["a"]
-
-    class Meanwhile(Faulty):
-        once = True
-
-        def transact(self, writes, expected):
-            if self.once:
-                self.once = False
-                a["a"] = ["theirs"]
-                a.commit()
-                value.append("edit of another thread")
-            return super().transact(writes, expected)
-
-    c = Versioned(Meanwhile(b.store))
-    value = c["a"]
-    c["b"].append(2)
-    try:
-        c.commit()
-    except MergeConflict:
-        pass
-    assert c["a"] == [1, "edit of another thread"]
-
-
 THREADS = 8
 ROUNDS = 25
 
@@ -403,23 +376,6 @@ def test_processes_on_one_branch_lose_no_write(tmp_path: Path) -> None:
     with Versioned(tmp_path / "s") as state:
         assert dict(state) == {f"list/{i}": list(range(15)) for i in range(3)}
         assert sum(len(c.parent_ids) < 2 for c in state.log()) == 45
-
-
-@pytest.mark.slow
-def test_two_processes_on_one_key(tmp_path: Path, run_python: Any) -> None:
-    """A process that changed the same key as another gets MergeConflict and keeps its change."""
-    with Versioned(tmp_path / "s") as state:
-        state["k"] = [1]
-        state.commit()
-        state["k"].append("mine")
-        run_python(
-            "import sys; from vstate import Versioned\ns = Versioned(sys.argv[1]); s['k'].append('theirs'); "
-            "s.commit()",
-            tmp_path / "s",
-        )
-        with pytest.raises(MergeConflict, match="'k'"):
-            state.commit()
-        assert state["k"] == [1, "mine"]
 
 
 def test_a_state_equals_a_mapping_of_its_items():

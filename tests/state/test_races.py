@@ -61,14 +61,6 @@ def intact(store: KVStore) -> bool:
 # A branch whose history was taken back
 
 
-def squash(state: Versioned) -> None:
-    """Put the branch on a commit with the same keys, without parents."""
-    head, repo = present(state.head), state.repo
-    alone = repo.build_commit(head.root, (), message="squash")
-    assert repo.publish("main", [alone], {}, [], expected=head.oid, action="squash", needs=[head.oid])
-    state.refresh()
-
-
 def begin_again(state: Versioned) -> None:
     """Delete the branch, and make another of its name."""
     state.switch("aside", create=True)
@@ -86,7 +78,6 @@ def cut_off(state: Versioned) -> None:
 
 
 REWRITES = {
-    "squash": squash,
     "reset": lambda state: state.reset("HEAD~2"),
     "undo": lambda state: state.undo(),
     "another branch of the name": begin_again,
@@ -336,18 +327,6 @@ def test_what_only_a_detached_head_was_on_survives_a_cut() -> None:
     assert Versioned(store).checkout(commit.id)["only"] == 1
 
 
-def test_a_failed_gc_has_cut_nothing() -> None:
-    """gc that stops at damage leaves history unchanged."""
-    store = Memory()
-    state = history(5, store)
-    head = present(state.head)
-    assert head.root is not None
-    store.set(f"o/{head.root}", b"tdamaged")
-    with pytest.raises(Exception, match="does not match"):
-        Repository(store).gc(branch="main", keep_last=1)
-    assert not list(store.keys("shallow/"))
-
-
 def test_an_interrupted_publish_leaves_no_commit_without_its_tree() -> None:
     """The same on a store whose `set_many` may write any part of its items."""
     inner = Memory()
@@ -536,13 +515,6 @@ def test_a_merge_without_the_history_in_between_is_refused() -> None:
 # update
 
 
-def test_a_commit_inside_an_update_is_refused() -> None:
-    state = history(1)
-    with pytest.raises(InvalidInput, match="commits by itself"):
-        state.apply(lambda now: now.commit())
-    assert state.apply(lambda now: now.__setitem__("a", 1)) is not None
-
-
 def test_an_update_may_wait_for_its_own_threads() -> None:
     """Workers that it starts read and write the state while it runs."""
     state = history(1)
@@ -561,20 +533,6 @@ def test_an_update_may_wait_for_its_own_threads() -> None:
 
     asyncio.run(main())
     assert Versioned(state.store)["async"] == 1
-
-
-def test_a_conflict_of_another_state_is_not_retried() -> None:
-    """A Conflict of the function itself reaches the caller unchanged."""
-    state = history(1)
-    runs = []
-
-    def function(now: Versioned) -> None:
-        runs.append(1)
-        raise Conflict("elsewhere")
-
-    with pytest.raises(Conflict, match="elsewhere"):
-        state.apply(function)
-    assert len(runs) == 1
 
 
 @pytest.mark.parametrize("after", [True, False])
