@@ -197,19 +197,6 @@ def test_only_nodes_with_expired_keys_are_read(every: int) -> None:
     assert len(nodes.during(lambda: list(tree.expired(nodes, plain, 10**18)))) == 1
 
 
-@pytest.mark.parametrize("number", [0, 777, 19_999])
-@pytest.mark.slow
-def test_the_first_key_that_is_to_expire_is_known_at_the_root(number: int) -> None:
-    """Also if the key existed before, so that only its own entry changes; and the loss of its expiry too."""
-    plain = dict.fromkeys((f"key/{number:05}" for number in range(20_000)), b"\x92\x00\x01")
-    root, nodes = build(plain)
-    timed = {f"key/{number:05}": with_expiry(b"\x92\x00\x01", Expiry(100))}
-    expiring = nodes.update(root, dict(timed))
-    assert expiring == build({**plain, **timed})[0]
-    assert list(tree.expired(nodes, expiring, 100)) == list(timed)
-    assert nodes.update(expiring, {key: plain[key] for key in timed}) == root
-
-
 def differences(old: Values, new: Values) -> list[tuple[str, bytes | None, bytes | None]]:
     return [
         (key, old.get(key), new.get(key))
@@ -220,21 +207,6 @@ def differences(old: Values, new: Values) -> list[tuple[str, bytes | None, bytes
 
 def many(count: int) -> Values:
     return {f"key/{i:07}": b"%d" % i for i in range(count)}
-
-
-@given(st.dictionaries(st.text(max_size=6), values, max_size=80), st.randoms(use_true_random=False))
-@pytest.mark.slow
-def test_the_root_depends_on_the_contents_only(items: Values, random) -> None:
-    """The root does not depend on the order of edits, nor on earlier deletions."""
-    expected, nodes = build(items)
-    root = None
-    order = [*items, *(f"gone{i}" for i in range(20))]
-    random.shuffle(order)
-    for key in order:
-        root = nodes.update(root, {key: items.get(key, b"x")})
-    root = nodes.update(root, {f"gone{i}": None for i in range(20) if f"gone{i}" not in items})
-    assert root == expected
-    assert dict(tree.scan(nodes.many, root)) == items
 
 
 @pytest.mark.slow
