@@ -87,6 +87,7 @@ def test_conditions(viewer: Viewer, query: str, found: list[str]) -> None:
 def test_keys(viewer: Viewer) -> None:
     """Keys are listed by folder, with the changed and removed ones marked; pages follow one another."""
     top = viewer.get("/keys?rev=other")
+    assert viewer.get(f"/keys?rev=other&limit={len(top['items'])}")["next"] is None
     names = [(item["name"], item["change"]) for item in top["items"]]
     assert names == [
         *(("bytes", "removed"), ("chat", None), ("notes", "modified"), ("picture", None), ("plan", None)),

@@ -35,52 +35,50 @@ def key_page(
     Keys that differ from the commit `before` are marked, also removed ones. With `changed`, only these are
     listed.
     """
-    old, note = None if before is None else before.root, ""
-    try:
-        some = [*islice(tree.diff(repo.objects.nodes_once, old, commit.root), _MOST_CHANGES)]
-    except CorruptObject as error:
-        some, note = [], f"Changes are not marked: {error}"
-    if len(some) == _MOST_CHANGES:
-        note = f"Of all changes, the first {_MOST_CHANGES:,} are marked."
-    diff = repo.make_diff(some)
+    diff, note = _changes(repo, commit, before)
     names = [key for key in diff if key.startswith(prefix)]
     gone = [key for key in names if diff[key].kind == "removed"]
+
+    def following(at: str) -> str | None:
+        """The first key from `at` on, of the commit or removed from it."""
+        if changed:
+            return _from(names, max(at, prefix))
+        stored = next(tree.scan(repo.objects.nodes, commit.root, prefix, start=at), None)
+        found = (stored and stored[0], _from(gone, max(at, prefix)))
+        return min((key for key in found if key is not None), default=None)
+
     items: list[dict[str, Any]] = []
     at = after
-    while len(items) < limit:
-        name = _next(repo, commit, names, gone, prefix, at, changed)
-        if name is None:
-            break
+    while len(items) < limit and (name := following(at)) is not None:
         rest = name[len(prefix) :]
         folder, slash, _ = rest.partition(_SEPARATOR)
         if slash:
-            whole = prefix + folder + _SEPARATOR
-            items.append(_folder(repo, commit, names, whole, folder))
+            items.append(_folder(repo, commit, names, prefix + folder + _SEPARATOR, folder))
             at = prefix + folder + _BEHIND
         else:
             items.append(_key(repo, commit, diff, name, rest))
             at = name + "\0"
-    more = len(items) >= limit and _next(repo, commit, names, gone, prefix, at, changed) is not None
     return {
         "rev": commit.id,
         "prefix": prefix,
         "items": items,
-        "next": at if more else None,
+        "next": at if len(items) >= limit and following(at) is not None else None,
         "changed": {"added": len(diff.added), "modified": len(diff.modified), "removed": len(diff.removed)},
         "keys": tree.count(repo.objects.node, commit.root),
         "note": note,
     }
 
 
-def _next(
-    repo: Repository, commit: Commit, names: list[str], gone: list[str], prefix: str, at: str, changed: bool
-) -> str | None:
-    """The first key from `at` on, of the commit or removed from it."""
-    if changed:
-        return _from(names, max(at, prefix))
-    stored = next(tree.scan(repo.objects.nodes, commit.root, prefix, start=at), None)
-    found = [key for key in (stored and stored[0], _from(gone, max(at, prefix))) if key is not None]
-    return min(found, default=None)
+def _changes(repo: Repository, commit: Commit, before: Commit | None) -> tuple[Diff, str]:
+    """The changed keys to mark, and a note if some are not among them."""
+    old = None if before is None else before.root
+    try:
+        found = [*islice(tree.diff(repo.objects.nodes_once, old, commit.root), _MOST_CHANGES)]
+    except CorruptObject as error:
+        return repo.make_diff(()), f"Changes are not marked: {error}"
+    is_cut = len(found) == _MOST_CHANGES
+    note = f"Of all changes, the first {_MOST_CHANGES:,} are marked." if is_cut else ""
+    return repo.make_diff(found), note
 
 
 def _from(names: list[str], at: str) -> str | None:
@@ -103,13 +101,9 @@ def _folder(repo: Repository, commit: Commit, names: list[str], whole: str, labe
 def _key(repo: Repository, commit: Commit, diff: Diff, key: str, label: str) -> dict[str, Any]:
     change = diff.get(key)
     data = tree.lookup(repo.objects.node, commit.root, key)
-    if data is not None:
-        entry = repo.parse_entry(key, data)
-    else:
-        assert change is not None
-        found = change.old_entry
-        assert found is not None
-        entry = found
+    # A key is of the commit, or a removed one.
+    entry = repo.parse_entry(key, data) if data is not None else change.old_entry if change else None
+    assert entry is not None
     return {
         "name": label,
         "key": key,
