@@ -211,4 +211,4 @@ def test_a_repository_on_a_server(server_url, tmp_path):
     for command in (["rollback", "HEAD~1"], ["fsck"], ["gc"]):
         result = run("-s", url, *command)
         assert (result.exit_code, result.stderr) == (0, "")
-    assert os.path.exists(tmp_path / "cache" / "cache.db")
+    assert os.path.exists(tmp_path / "cache" / "vstate.db")
