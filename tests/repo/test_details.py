@@ -126,6 +126,19 @@ def test_arrays_are_compared_by_element() -> None:
     assert [found.path for found in changes] == ["dtype", "shape[0]", "data[3]"]
 
 
+def test_rows_at_the_end_of_an_array_are_added_or_removed() -> None:
+    """A longer array has more rows, and the rows before them are compared by element."""
+    longer = np.arange(20).reshape(5, 4)
+    shorter = longer[:3].copy()
+    shorter[1, 2] = -1
+    old, new = (read(pickle.dumps(array, 5)) for array in (longer, shorter))
+    changed, rest = details({"a": old}, {"a": new})
+    assert (changed.path, changed.kind, changed.old, changed.new) == ("a[1][2]", "modified", 6, -1)
+    assert (rest.path, rest.kind, rest.new) == ("a[3:5]", "removed", None)
+    _, rest = details({"a": new}, {"a": old})
+    assert (rest.path, rest.kind, rest.old) == ("a[3:5]", "added", None)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["u1", "<i2", ">f4", "f8", "c16", "S3", "V17", "S100"]),
