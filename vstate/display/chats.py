@@ -12,9 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vstate.display.cells import cut_text, line_text
+from vstate.plural import counted
 from vstate.values.inert import Instance, preview
 
-__all__ = ["CallView", "ChatView", "MessageView", "chat_view", "message_text"]
+__all__ = [
+    "CallView",
+    "ChatView",
+    "MessageView",
+    "chat_view",
+    "in_brief",
+    "message_text",
+    "messages_in_words",
+    "value_in_words",
+]
 
 _MOST_MESSAGES: Final = 1000
 _AROUND: Final = 1000  # messages before and after a page in which calls and results find each other
@@ -23,6 +33,7 @@ _MOST_TEXT: Final = 4_000_000  # characters of all messages
 _FEWEST: Final = 20  # of each text behind these
 _MOST_BLOCKS: Final = 50  # of one message
 _LONGEST_NAME: Final = 60
+_LONGEST_WORDS: Final = 60  # characters of a text or a value in a line
 _ROLES: Final = {"human": "user", "ai": "assistant"}
 _PAIRED: Final = frozenset({"user", "human", "assistant", "ai", "system"})
 _ARGUMENTS: Final = ("arguments", "input", "action", "queries", "code")
@@ -286,3 +297,46 @@ def _brief(value: object, cut: TextBudget) -> str:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+# Values in a line, for the subjects of commits
+
+
+def messages_in_words(value: object, *, with_role: bool = False) -> str | None:
+    """A message, or a list of them: `2 messages · “I found it…”`, or None for another value.
+
+    A single one is `user: “Buy tea”`, if the role is wanted.
+    """
+    items = value if isinstance(value, list | tuple) else [value]
+    chat = chat_view(items, most=_LONGEST_WORDS * 2, total=_LONGEST_WORDS * 200)
+    if chat is None:
+        return None
+    said = next((text for message in reversed(chat.messages) if (text := _said(message))), "")
+    if with_role and len(chat.messages) == 1:  # the result of a call is in the call
+        return f"{chat.messages[0].name or chat.messages[0].role}: {said}"
+    count = counted(len(items), "message")
+    return f"{count} · {said}" if said else count
+
+
+def in_brief(value: object) -> str:
+    """A value in a line."""
+    text = messages_in_words(value)
+    return (
+        line_text(preview(value, width=None, max_depth=2, max_items=5), _LONGEST_WORDS)
+        if text is None
+        else text
+    )
+
+
+def value_in_words(name: str, value: object) -> str:
+    """A value beside its name: `budget=7`."""
+    text = messages_in_words(value)
+    if text is None:
+        return f"{name}={in_brief(value)}"
+    return text if name == "messages" else f"{name}: {text}"
+
+
+def _said(message: MessageView) -> str:
+    if message.text.strip():
+        return f"“{line_text(message.text, _LONGEST_WORDS)}”"
+    return ", ".join(f"{call.name}({line_text(call.arguments, _LONGEST_WORDS)})" for call in message.calls)

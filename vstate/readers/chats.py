@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
+from vstate.display.chats import messages_in_words
 from vstate.readers.stored import Kept, Stored
-from vstate.readers.words import messages_in_words
 
 MESSAGES: Final = "messages"
 _ITEMS: Final = "items/"

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from vstate.display.chats import messages_in_words, value_in_words
 from vstate.errors import InvalidInput
 from vstate.readers.stored import Stored
 from vstate.readers.threads import CHECKPOINT, Record, Saved, Thread, Write
-from vstate.readers.words import messages_in_words, value_in_words
 from vstate.values.growth import Grown, Heap
 from vstate.values.inert import Instance, plain
 from vstate.values.inspection import INSPECT_BYTES

@@ -8,12 +8,11 @@ from itertools import chain, islice
 import click
 
 from vstate.display import documents
-from vstate.display.chats import chat_view
+from vstate.display.chats import chat_view, in_brief
 from vstate.errors import KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.plural import counted
-from vstate.readers.words import in_brief
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.paths import part_at
 from vstate.values.entry import Entry
