@@ -24,6 +24,7 @@ from vstate.errors import VStateError
 from vstate.values import recipes
 from vstate.values.inert import Global, InertError, Instance, Limits, Machine, plain, preview, read
 from vstate.values.pickling import dumps
+from vstate.values.tables import table_of
 
 PROTOCOLS = range(6)
 
@@ -337,6 +338,25 @@ def test_a_call_is_shown_as_not_made() -> None:
     bare = read(b"cos\nsystem\n.")
     assert isinstance(bare, Global)
     assert repr(bare) == "<os.system>"
+
+
+def test_cells_of_several_chunks_come_in_order() -> None:
+    """A column of pyarrow is read across the ends of its chunks, and from the middle of one."""
+
+    def chunk(*bits: bool) -> Instance:
+        data = bytes([sum(bit << at for at, bit in enumerate(bits))])
+        cells = Instance("pyarrow.lib.py_buffer", args=(data,))
+        kind = Instance("pyarrow.lib.type_for_alias", args=("bool",))
+        return Instance("pyarrow.lib._restore_array", args=((kind, len(bits), 0, 0, [None, cells]),))
+
+    parts = [chunk(True, False, False), chunk(True), chunk(False, True, True, False)]
+    column = Instance("pyarrow.lib.chunked_array", args=(parts, None))
+    schema = Instance("pyarrow.lib.schema", args=([Instance("pyarrow.lib.field", args=("a",))],))
+    table = table_of(Instance("pyarrow.lib._reconstruct_table", args=([column], schema)))
+    assert table is not None
+    cells = [True, False, False, True, False, True, True, False]
+    assert [table.columns[0].cells(at, 8) for at in range(9)] == [cells[at:] for at in range(9)]
+    assert table.columns[0].cells(2, 5) == cells[2:5]
 
 
 # --- malformed and costly input
