@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import pickle
 from collections import OrderedDict
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from vstate import Unpicklable, Versioned
 from vstate.errors import CannotLoad
 from vstate.values.entry import encode_value
 from vstate.values.opcodes import load_only_plain
-from vstate.values.pickling import LONG_BYTEARRAY, pickled, plain_pickle
+from vstate.values.pickling import LONG_BYTEARRAY, dumps, pickled, plain_pickle
 
 
 def test_an_open_file_is_refused(tmp_path: Path) -> None:
@@ -141,6 +142,20 @@ NOTED: list[str] = []
 
 def note() -> None:
     NOTED.append("called")
+
+
+class Colour(Enum):
+    """A class whose members are found by their values."""
+
+    RED = 1
+
+
+def test_a_member_that_its_class_does_not_find_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after other members were stored, which proved the class."""
+    dumps(Colour.RED)
+    monkeypatch.setattr(Colour.RED, "_value_", 5)
+    with pytest.raises(CannotLoad, match="5 is not a valid Colour"):
+        dumps(Colour.RED)
 
 
 class Noted:
