@@ -204,7 +204,22 @@ class KnowledgeStateManager(Manager):
         def summarise(part: Namespace) -> KnowledgeBaseState | None:
             progress = _progress(part).get(knowledge_base_id)
             sources = list(_sources(part).values(knowledge_base_id))
-            return _summary(knowledge_base_id, progress, sources)
+            parts: list[IndexingProgress | SourceState] = [
+                *([] if progress is None else [progress]),
+                *sources,
+            ]
+            if not parts:
+                return None
+            known = progress or IndexingProgress(knowledge_base_id=knowledge_base_id)
+            documents = sum(source.documents_synced + source.documents_pending for source in sources)
+            return KnowledgeBaseState(
+                knowledge_base_id=knowledge_base_id,
+                status=known.status,
+                total_documents=known.total_documents or documents,
+                total_embeddings=sum(each.total_embeddings for each in parts),
+                last_updated=max((each.updated_at for each in parts if each.updated_at), default=None),
+                storage_size_mb=sum(each.storage_size_mb for each in parts),
+            )
 
         return await self.read(summarise)
 
@@ -225,21 +240,3 @@ def _age(older_than: float | timedelta) -> timedelta:
     if age < timedelta():
         raise InvalidInput(f"older_than is a number of seconds from 0 on, or a timedelta, not {older_than!r}")
     return age
-
-
-def _summary(
-    id: str, progress: IndexingProgress | None, sources: list[SourceState]
-) -> KnowledgeBaseState | None:
-    parts: list[IndexingProgress | SourceState] = [*([] if progress is None else [progress]), *sources]
-    if not parts:
-        return None
-
-    documents = progress.total_documents if progress is not None else 0
-    return KnowledgeBaseState(
-        knowledge_base_id=id,
-        status=progress.status if progress is not None else IndexingStatus.IDLE,
-        total_documents=documents or sum(s.documents_synced + s.documents_pending for s in sources),
-        total_embeddings=sum(part.total_embeddings for part in parts),
-        last_updated=max((part.updated_at for part in parts if part.updated_at is not None), default=None),
-        storage_size_mb=sum(part.storage_size_mb for part in parts),
-    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
@@ -344,7 +343,9 @@ def roll_back(
         raise InvalidInput("a rollback takes a revision or a number of steps: leave one of them out")
     prefix = part.prefix if key is None else part.prefix + key
     if rev is None:
-        changes = list(islice(_changes(state, prefix, whole=key is not None), steps))
+        changed = _changed(state.repo, prefix, whole=key is not None)
+        found = () if state.head is None else state.repo.history.going_back(state.head, prefix, changed)
+        changes = [before for _, before in islice(found, steps)]
         if len(changes) < steps:
             subject = "the state" if key is None else repr(key)
             raise InvalidInput(
@@ -370,17 +371,13 @@ def roll_back(
     return rolled_back(before, prefix)
 
 
-def _changes(state: Versioned, prefix: str, *, whole: bool) -> Iterator[Commit | None]:
-    """The commits before each change of keys with this prefix or, if `whole`, of this key; newest first."""
-    if state.head is not None:
-        repo = state.repo
-        changed = partial(_differ, repo, prefix=prefix, whole=whole)
-        yield from (before for _, before in repo.history.going_back(state.head, prefix, changed))
+def _changed(repo: Repository, prefix: str, *, whole: bool) -> Callable[[Commit | None, Commit], bool]:
+    """Whether keys with this prefix or, if `whole`, this key differ between two commits."""
 
+    def changed(before: Commit | None, after: Commit) -> bool:
+        old, node = None if before is None else before.root, repo.objects.node
+        if whole:
+            return tree.lookup(node, old, prefix) != tree.lookup(node, after.root, prefix)
+        return any(each.key.startswith(prefix) for each in tree.diff(repo.objects.nodes, old, after.root))
 
-def _differ(repo: Repository, before: Commit | None, after: Commit, prefix: str, *, whole: bool) -> bool:
-    old = before.root if before is not None else None
-    if whole:
-        node = repo.objects.node
-        return tree.lookup(node, old, prefix) != tree.lookup(node, after.root, prefix)
-    return any(change.key.startswith(prefix) for change in tree.diff(repo.objects.nodes, old, after.root))
+    return changed

@@ -175,7 +175,11 @@ class Lifecycle(Generic[S]):
         if field is not None:
             # In place: the program may hold the value. A transaction of a Live does not undo such an edit.
             holder = state[name] if isinstance(state.root, Versioned) else copy.copy(state[name])
-            value = _with_field(holder, field, value)
+            if isinstance(holder, Mapping):
+                cast(Any, holder)[field] = value
+            else:
+                setattr(holder, field, value)
+            value = holder
         state[name] = value
         return after
 
@@ -233,15 +237,6 @@ def _named(field: str | None) -> str:
     if field is None:
         raise InvalidInput("a record moves by a field: name the field with field=")
     return field
-
-
-def _with_field(holder: Any, field: str, value: Any) -> Any:
-    """The holder with this field."""
-    if isinstance(holder, Mapping):
-        cast(Any, holder)[field] = value
-    else:
-        setattr(holder, field, value)
-    return holder
 
 
 def _key_of(key: Id) -> str:
