@@ -13,8 +13,6 @@ from vstate.state.tracking import IMMUTABLE
 from vstate.values.pickle_errors import culprit, own_error
 from vstate.values.pickling import dumps, loads
 
-_TEXT = frozenset({str})
-
 
 def deep_copy(value: Any, memo: dict[int, Any] | None = None) -> Any:
     """Copy a value; the copy shares nothing mutable with the original.
@@ -51,16 +49,10 @@ def plain_copy(data: Any) -> Any:
     if kind in IMMUTABLE:
         return data
     if kind is dict:
-        own = data.copy()  # another thread may add to the data meanwhile
-        if not _TEXT.issuperset(map(type, own)):
-            return {plain_copy(key): plain_copy(item) for key, item in own.items()}
-        if not _are_immutable(own.values()):
-            for key, item in own.items():
-                if type(item) not in IMMUTABLE:
-                    own[key] = plain_copy(item)
-        return own
+        # Copied first: another thread may add to the data meanwhile.
+        return {plain_copy(key): plain_copy(item) for key, item in data.copy().items()}
     if kind in (list, tuple, set, frozenset):
-        return kind([item if type(item) in IMMUTABLE else plain_copy(item) for item in data])
+        return kind(map(plain_copy, data))
     if isinstance(data, Enum):
         return plain_copy(data.value)
     return copy.deepcopy(data)

@@ -105,9 +105,6 @@ class Records(Generic[M]):
             key if callable(key) else attrgetter(*([key] if isinstance(key, str) else key))
         )
         self._indexes = {name: _Index(name, place) for name, place in index.items()} if index else {}
-        # The places of the record that was read last. Its owner may change it before `put`, which needs the
-        # old ones.
-        self._last_read: tuple[str, Any, _Places] | None = None
         self._stale_hints: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:
@@ -126,7 +123,7 @@ class Records(Generic[M]):
             stored = self._state[key]
         except KeyNotFound:
             raise KeyNotFound(key, kind=self._name) from None
-        return self._read_one(key, stored)
+        return self._schema.decode(key, stored)
 
     @overload
     def get(self, id: Id) -> M | None: ...
@@ -138,7 +135,7 @@ class Records(Generic[M]):
         """The record with this id, or `default`. An invalid record raises InvalidRecord."""
         key = path_of(id)
         stored = self._state.get(key, _ABSENT)
-        return default if stored is _ABSENT else self._read_one(key, stored)
+        return default if stored is _ABSENT else self._schema.decode(key, stored)
 
     def __contains__(self, id: Id) -> bool:
         return path_of(id) in self._state
@@ -296,8 +293,6 @@ class Records(Generic[M]):
 
     def _places_before(self, key: str, stored: Any) -> _Places:
         """The places of a stored record; none if it is invalid."""
-        if self._last_read is not None and self._last_read[0] == key and self._last_read[1] is stored:
-            return self._last_read[2]
         try:
             return self._places(self._schema.decode(key, stored))
         except InvalidRecord:
@@ -337,9 +332,9 @@ class Records(Generic[M]):
         stored = self._state.get(key, _ABSENT)
         if stored is _ABSENT:
             return None
-        record = self._read_one(key, stored)
-        place = self._places_before(key, stored)[name]
-        return record if place is not None and self._indexes[name].hint(place, key) == hint else None
+        record, index = self._schema.decode(key, stored), self._indexes[name]
+        place = index.place(record)
+        return record if place is not None and index.hint(place, key) == hint else None
 
     def _keys(self, within: Sequence[str]) -> Iterator[str]:
         return (key for key in self._state.keys(_prefix(within)) if not key.startswith(INDEXES))
@@ -349,13 +344,6 @@ class Records(Generic[M]):
             stored = self._state.get(key, _ABSENT)
             if stored is not _ABSENT:  # deleted meanwhile
                 yield key, stored
-
-    def _read_one(self, key: str, stored: Any) -> M:
-        """Decode a record, and note its places for a `put` that may follow."""
-        record = self._schema.decode(key, stored)
-        if self._indexes:
-            self._last_read = key, stored, self._places(record)
-        return record
 
     def _key_of(self, record: M) -> str:
         return path_of(self._id_of(record))
