@@ -21,7 +21,7 @@ from vstate.errors import InvalidInput, RefMoved, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
-from vstate.integrations.opening import Opened, Opening, StoreLike, begins, first_labels, summary
+from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
 from vstate.patterns.fields import path_to
 from vstate.patterns.journal import Journal
 from vstate.values.pickling import loads
@@ -146,7 +146,7 @@ class VstateSession(Opened):
         self._opening = Opening(store, "openai_agents")
         branch_of("openai", session_id)  # refuses an id that makes no name
         self._branch = _MAIN
-        self._journals: dict[str, Journal[_History]] = {}
+        self._journals = self._opening.journals(_History, "items")
         self._lock = new_lock()
         self._last: Future[None] | None = None
         self._is_closed = False
@@ -418,17 +418,7 @@ class VstateSession(Opened):
 
     def _journal(self, branch: str) -> Journal[_History]:
         self._require_open()
-        with self._lock:
-            if branch not in self._journals:
-                self._journals[branch] = Journal(
-                    self.repo,
-                    self._ref(branch),
-                    _History,
-                    name="items",
-                    labels=begins,
-                    marks=self._opening.marks,
-                )
-            return self._journals[branch]
+        return self._journals[self._ref(branch)]
 
     def _history(self, branch: str | None) -> _History:
         """The history of a branch, by default the current one."""
