@@ -267,20 +267,20 @@ def test_a_stream_of_any_name_is_folded(name: Any) -> None:
 
 
 class Gone(Scope):
-    """A read-only state whose keys are deleted once they are listed."""
+    """A read-only state whose first event is deleted once it is listed."""
 
     def __getitem__(self, key: str) -> Any:
-        raise KeyNotFound(key)
+        if "/000000000000-" in key:
+            raise KeyNotFound(key)
+        return super().__getitem__(key)
 
 
 def test_an_event_that_is_gone_when_it_is_read() -> None:
     """An event that is deleted between the listing and its reading does not count, and no result is kept."""
     state = Versioned()
     stream: EventStream[int] = EventStream(scope(state, "part"), "log")
-    stream.extend([1, 2, 3])
-    stream.append(4)
-    gone: EventStream[int] = EventStream(Gone(state, "part"), "log")
-    assert gone.fold(operator.add, 0, every=2) == 0
+    stream.extend([1, 2, 3, 4])
+    assert EventStream[int](Gone(state, "part"), "log").fold(operator.add, 0, every=2) == 9
     assert stream.fold(operator.add, 0, every=2) == 10
 
 
