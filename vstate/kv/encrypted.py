@@ -30,17 +30,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
 from blake3 import blake3
 
+from vstate.arguments import check_installed
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput, UnsupportedFormat
-from vstate.extras import install
 from vstate.kv.base import OBJECT_PREFIX, KVStore, Plain, check_key, check_value
 from vstate.kv.keyfile import Path, read_secret, write_secret
-from vstate.kv.wrapper import StoreWrapper
+from vstate.kv.wrapper import Rows, Translated
 
 MARK: Final = "encryption"
 """The one plain row. It marks an encrypted store, with the version and a check value of the key."""
@@ -95,7 +94,7 @@ def fingerprint(key: bytes) -> str:
     return _subkey(_checked(key), "check").hex()[:16]
 
 
-class Encrypted(StoreWrapper):
+class Encrypted(Translated):
     """`store`, in which names and values are encrypted and authenticated with `key`: 32 bytes, or the path of
     a file that holds them.
 
@@ -118,30 +117,6 @@ class Encrypted(StoreWrapper):
         self._marked = False
         self._is_marked()
 
-    def get(self, key: str) -> bytes | None:
-        name = self._cipher.name(key)
-        row = self._store.get(name) if self._is_marked() else None
-        return None if row is None else self._opened(key, name, row)
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        plain = {self._cipher.name(key): key for key in keys}
-        rows = self._store.get_many(list(plain)) if self._is_marked() else {}
-        found = {}
-        for name, row in rows.items():
-            value = self._opened(plain[name], name, row)
-            if value is not None:
-                found[plain[name]] = value
-        return found
-
-    def __contains__(self, key: str) -> bool:
-        """Whether there is a row of that name. Its value is not read."""
-        name = self._cipher.name(key)
-        return self._is_marked() and name in self._store
-
-    def present(self, keys: Iterable[str]) -> Set[str]:
-        plain = {self._cipher.name(key): key for key in keys}
-        return {plain[name] for name in self._store.present(plain)} if self._is_marked() else set()
-
     ordered = False
 
     keeps_packs = False
@@ -153,53 +128,7 @@ class Encrypted(StoreWrapper):
         """As promised by KVStore. Lists all the names that have the same first part, up to a "/";
         CorruptStore, after all the others, if one was not written with this key.
         """
-        names = self._listed(prefix, lambda place: ((name, b"") for name in self._store.keys(place)))
-        return (key for key, _, _ in names)
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        for key, name, row in self._listed(prefix, self._store.items):
-            value = self._opened(key, name, row)
-            if value is not None:
-                yield key, value
-
-    def set(self, key: str, value: bytes) -> None:
-        name, row = self._sealed(key, value)
-        self._mark()
-        self._store.set(name, row)
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        rows = dict(self._sealed(key, value) for key, value in items.items())
-        if rows:
-            self._mark()
-            self._store.set_many(rows)
-
-    def delete(self, key: str) -> None:
-        name = self._cipher.name(key)
-        if self._is_marked():
-            self._store.delete(name)
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        names = [self._cipher.name(key) for key in keys]
-        if self._is_marked():
-            self._store.delete_many(names)
-
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        name = self._cipher.name(key)
-        old, row = self._row(key, expected), self._row(key, new)
-        if new is not None:
-            self._mark()
-        elif not self._is_marked():
-            return expected is None
-        return self._store.compare_and_swap(name, old, row)
-
-    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As the store does it."""
-        rows, old = self._rows(writes), self._rows(expected)
-        if any(row is not None for row in rows.values()):
-            self._mark()
-        elif not self._is_marked():
-            return all(value is None for value in expected.values())
-        return self._store.transact(rows, old)
+        return super().keys(prefix)
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""
@@ -213,12 +142,6 @@ class Encrypted(StoreWrapper):
 
         return self._store.exclusively(encrypted)
 
-    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        return self._store.listening(self._cipher.name(key))
-
-    def forget(self, key: str) -> None:
-        self._store.forget(self._cipher.name(key))
-
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "an Encrypted store is not pickled, since its key would be in the pickle: open it again where it "
@@ -227,16 +150,15 @@ class Encrypted(StoreWrapper):
 
     # Rows
 
-    def _sealed(self, key: str, value: bytes) -> tuple[str, bytes]:
-        return self._cipher.name(key), self._cipher.seal(key, check_value(value))
+    def _name(self, key: str) -> str:
+        name = self._cipher.name(key)
+        self._is_marked()  # with another key, names that are there would look absent
+        return name
 
-    def _row(self, key: str, value: bytes | None) -> bytes | None:
-        return None if value is None else self._cipher.seal(key, check_value(value))
+    def _row(self, key: str, value: bytes) -> bytes:
+        return self._cipher.seal(key, check_value(value))
 
-    def _rows(self, values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-        return {self._cipher.name(key): self._row(key, value) for key, value in values.items()}
-
-    def _opened(self, key: str, name: str, row: bytes) -> bytes | None:
+    def _value(self, key: str, name: str, row: bytes) -> bytes | None:
         """The value of a row. If the row does not open, it is read again; None if it is gone by then."""
         value = self._cipher.open(key, row)
         if value is None:
@@ -252,12 +174,9 @@ class Encrypted(StoreWrapper):
             raise CorruptStore(self.location, f"the value of {key!r}: {reason}")
         return value
 
-    def _listed(
-        self, prefix: str, rows: Callable[[str], Iterator[tuple[str, bytes]]]
-    ) -> Iterator[tuple[str, str, bytes]]:
-        """The plain names with this prefix, the names that they have in the store, and the rows.
-
-        CorruptStore at the end if another key wrote a name there: that one may have had the prefix.
+    def _listed(self, prefix: str, rows: Rows) -> Iterator[tuple[str, str, bytes]]:
+        """As promised. CorruptStore at the end if another key wrote a name there: that one may have had the
+        prefix.
         """
         bad = ""
         places = self._cipher.places(prefix)
@@ -265,11 +184,9 @@ class Encrypted(StoreWrapper):
             return
         for place in places:
             for name, row in rows(place):
-                if name == MARK:
-                    continue
                 key = self._cipher.plain_name(name)
                 if key is None:
-                    bad = bad or name
+                    bad = bad or (name if name != MARK else "")
                 elif key.startswith(prefix):
                     yield key, name, row
         if bad:
@@ -312,7 +229,7 @@ class Encrypted(StoreWrapper):
                 f"{check[:16]!r}; the one given has {self._cipher.fingerprint!r}"
             )
 
-    def _mark(self) -> None:
+    def _before_write(self) -> None:
         """Make sure that the store is marked, by this process or by another one with the same key."""
         while not self._is_marked():
             self._store.compare_and_swap(MARK, None, self._cipher.mark)
@@ -322,14 +239,11 @@ class _Cipher:
     """Encrypts and decrypts names and values. Threads may share it: each call has a context of its own."""
 
     def __init__(self, key: bytes) -> None:
-        try:
-            from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
-            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV, AESSIV
-        except ImportError as error:
-            raise InvalidInput(
-                f"an Encrypted store needs the package cryptography: {install('crypto')}"
-            ) from error
+        check_installed("cryptography", "an Encrypted store", "crypto")
+        from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV, AESSIV
+
         try:
             self._values = AESGCMSIV(_subkey(key, "values"))
         except UnsupportedAlgorithm as error:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore, Plain, check_key
-from vstate.kv.wrapper import StoreWrapper
+from vstate.kv.wrapper import Rows, Translated
 
 LONGEST_NAME: Final = 200
 """Bytes of UTF-8. Some stores take keys of 1,024 bytes at most, and the name of a branch needs room too."""
@@ -34,7 +33,7 @@ RESERVED: Final = frozenset(
 """The first segments of a repository's keys: there may be one in the store itself, beside its tenants."""
 
 
-class Prefixed(StoreWrapper):
+class Prefixed(Translated):
     """The part of `store` that is called `name`: a key here is the store's key `name/key`.
 
     Parts of different names never see each other. No call on one part changes, deletes or lists keys of
@@ -54,65 +53,25 @@ class Prefixed(StoreWrapper):
 
     def __init__(self, store: KVStore, name: str, *, owns: bool = False) -> None:
         super().__init__(store)
-        self._name = check_name(name)
+        self._part = check_name(name)
         self._prefix = f"{name}/"
         self._owns = owns
 
     @property
     def name(self) -> str:
         """The name of the part."""
-        return self._name
-
-    def get(self, key: str) -> bytes | None:
-        return self._store.get(self._outer(key))
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        found = self._store.get_many([self._outer(key) for key in keys])
-        return {self._inner(key): value for key, value in found.items()}
-
-    def set(self, key: str, value: bytes) -> None:
-        self._store.set(self._outer(key), value)
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        self._store.set_many({self._outer(key): value for key, value in items.items()})
-
-    def delete(self, key: str) -> None:
-        self._store.delete(self._outer(key))
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        self._store.delete_many([self._outer(key) for key in keys])
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        return map(self._inner, self._store.keys(self._outer(prefix)))
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        return ((self._inner(key), value) for key, value in self._store.items(self._outer(prefix)))
-
-    def __contains__(self, key: str) -> bool:
-        return self._outer(key) in self._store
-
-    def present(self, keys: Iterable[str]) -> Set[str]:
-        return {self._inner(key) for key in self._store.present([self._outer(key) for key in keys])}
-
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        return self._store.compare_and_swap(self._outer(key), expected, new)
+        return self._part
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As the store does it, if it has transactions; otherwise step by step, as promised by KVStore."""
         if not self._store.transactional:
             # The store cannot tell which of the writes are objects, and objects must come first.
             return KVStore.transact(self, writes, expected)
-        return self._store.transact(self._renamed(writes), self._renamed(expected))
+        return super().transact(writes, expected)
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it; writers of the other parts wait too."""
-        return self._store.exclusively(lambda: self._renamed(plan()))
-
-    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        return self._store.listening(self._outer(key))
-
-    def forget(self, key: str) -> None:
-        self._store.forget(self._outer(key))
+        return super().exclusively(plan)
 
     keeps_packs = False
 
@@ -128,23 +87,21 @@ class Prefixed(StoreWrapper):
         return f"{self._store.location} ({self._prefix})"
 
     def __repr__(self) -> str:
-        return f"Prefixed({self._store!r}, {self._name!r})"
+        return f"Prefixed({self._store!r}, {self._part!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), owns=self._owns), (self._store, self._name)
+        return partial(type(self), owns=self._owns), (self._store, self._part)
 
     def close(self) -> None:
         if self._owns:
             self._store.close()
 
-    def _outer(self, key: str) -> str:
+    def _name(self, key: str) -> str:
         return self._prefix + check_key(key)
 
-    def _inner(self, key: str) -> str:
-        return key[len(self._prefix) :]
-
-    def _renamed(self, values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-        return {self._outer(key): value for key, value in values.items()}
+    def _listed(self, prefix: str, rows: Rows) -> Iterator[tuple[str, str, bytes]]:
+        for name, row in rows(self._name(prefix)):
+            yield name[len(self._prefix) :], name, row
 
 
 def check_name(name: object) -> str:

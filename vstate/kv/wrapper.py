@@ -1,13 +1,17 @@
-"""StoreWrapper: a store in front of another one, to which it passes every call that it does not override."""
+"""StoreWrapper: a store in front of another one, to which it passes every call that it does not override.
+
+`Translated` is one with other names for its keys.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Self
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore, Plain
+from vstate.kv.base import KVStore, Plain, check_value
 
 
 class StoreWrapper(KVStore):
@@ -117,6 +121,105 @@ class StoreWrapper(KVStore):
         other = object.__new__(type(self))
         vars(other).update(vars(self), _store=store)
         return other
+
+
+Rows = Callable[[str], Iterator[tuple[str, bytes]]]
+"""The names in the store that begin with a text, each with its row."""
+
+
+class Translated(StoreWrapper):
+    """A store in front of one where keys have other names, and values perhaps another form, the row."""
+
+    @abstractmethod
+    def _name(self, key: str) -> str:
+        """The name in the store; InvalidInput unless it is a key."""
+
+    @abstractmethod
+    def _listed(self, prefix: str, rows: Rows) -> Iterator[tuple[str, str, bytes]]:
+        """The keys with this prefix, each with its name and what `rows` gives for it."""
+
+    def _row(self, key: str, value: bytes) -> bytes:
+        return check_value(value)
+
+    def _value(self, key: str, name: str, row: bytes) -> bytes | None:
+        return row
+
+    def _before_write(self) -> None:
+        """Called before anything but a deletion is written."""
+
+    def get(self, key: str) -> bytes | None:
+        name = self._name(key)
+        row = self._store.get(name)
+        return None if row is None else self._value(key, name, row)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        asked = {self._name(key): key for key in keys}
+        rows = self._store.get_many(list(asked))
+        values = {asked[name]: self._value(asked[name], name, row) for name, row in rows.items()}
+        return {key: value for key, value in values.items() if value is not None}
+
+    def __contains__(self, key: str) -> bool:
+        return self._name(key) in self._store
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        asked = {self._name(key): key for key in keys}
+        return {asked[name] for name in self._store.present(asked)}
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        listed = self._listed(prefix, lambda place: ((name, b"") for name in self._store.keys(place)))
+        return (key for key, _, _ in listed)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        for key, name, row in self._listed(prefix, self._store.items):
+            value = self._value(key, name, row)
+            if value is not None:
+                yield key, value
+
+    def set(self, key: str, value: bytes) -> None:
+        name, row = self._name(key), self._row(key, value)
+        self._before_write()
+        self._store.set(name, row)
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        rows = {self._name(key): self._row(key, value) for key, value in items.items()}
+        if rows:
+            self._before_write()
+            self._store.set_many(rows)
+
+    def delete(self, key: str) -> None:
+        self._store.delete(self._name(key))
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        self._store.delete_many([self._name(key) for key in keys])
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        ((name, old),) = self._rows({key: expected}).items()
+        ((_, row),) = self._rows({key: new}).items()
+        if row is not None:
+            self._before_write()
+        return self._store.compare_and_swap(name, old, row)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As the store does it."""
+        rows, old = self._rows(writes), self._rows(expected)
+        if any(row is not None for row in rows.values()):
+            self._before_write()
+        return self._store.transact(rows, old)
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """As the store does it."""
+        return self._store.exclusively(lambda: self._rows(plan()))
+
+    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
+        return self._store.listening(self._name(key))
+
+    def forget(self, key: str) -> None:
+        self._store.forget(self._name(key))
+
+    def _rows(self, values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+        return {
+            self._name(key): None if value is None else self._row(key, value) for key, value in values.items()
+        }
 
 
 def check_kvstore(store: object, front: type[KVStore]) -> KVStore:
