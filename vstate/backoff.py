@@ -32,7 +32,7 @@ class Backoff:
     A server that cannot be reached gets `to_reach` seconds of them.
     """
 
-    __slots__ = ("_end", "_growth", "_longest", "_lost_at", "_next", "_start", "_to_reach")
+    __slots__ = ("_end", "_growth", "_longest", "_lost_at", "_next", "_to_reach")
 
     def __init__(
         self,
@@ -46,24 +46,11 @@ class Backoff:
         self._next = first
         self._longest = longest
         self._growth = growth
-        self._start = time.monotonic()
-        self._end = self._start + seconds
+        self._end = time.monotonic() + seconds
         self._to_reach = to_reach
         self._lost_at: float | None = None
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the pauses began."""
-        return time.monotonic() - self._start
-
-    def next(self, *, longest: float | None = None) -> float:
-        """The next pause in seconds. Later ones do not exceed `longest`, if it is given."""
-        # One random byte is enough, and does without `import random`.
-        pause = self._next * (0.5 + os.urandom(1)[0] / 256)
-        self._next = min(self._next * self._growth, self._longest if longest is None else longest)
-        return pause
-
-    def pause(self, *, longest: float | None = None, lost_at: float | None = None) -> bool:
+    def pause(self, *, lost_at: float | None = None) -> bool:
         """Sleep before the next attempt. Return False at once if the time is over.
 
         `lost_at` is the time since when the server cannot be reached, if the last attempt failed by that.
@@ -76,5 +63,8 @@ class Backoff:
             left = min(left, self._lost_at + self._to_reach - now)
         if left <= 0:
             return False
-        time.sleep(min(self.next(longest=longest), left))
+        # One random byte is enough, and does without `import random`.
+        pause = self._next * (0.5 + os.urandom(1)[0] / 256)
+        self._next = min(self._next * self._growth, self._longest)
+        time.sleep(min(pause, left))
         return True

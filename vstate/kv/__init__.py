@@ -20,8 +20,8 @@ from vstate.kv.disk import Disk
 from vstate.kv.encrypted import Encrypted
 from vstate.kv.memory import Memory
 from vstate.kv.prefixed import Prefixed
-from vstate.kv.readonly import ReadOnly
 from vstate.kv.url import open_store
+from vstate.kv.wrapper import ReadOnly
 
 if TYPE_CHECKING:
     from vstate.kv.postgres import Postgres

@@ -38,7 +38,7 @@ from blake3 import blake3
 from vstate.arguments import check_installed
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput, UnsupportedFormat
 from vstate.kv.base import OBJECT_PREFIX, KVStore, Plain, check_key, check_value
-from vstate.kv.keyfile import Path, read_secret, write_secret
+from vstate.kv.files import AnyPath, read_secret, write_secret
 from vstate.kv.wrapper import Rows, Translated
 
 MARK: Final = "encryption"
@@ -61,12 +61,12 @@ def generate_key() -> bytes:
     return os.urandom(KEY_BYTES)
 
 
-def save_key(path: Path, key: bytes) -> None:
+def save_key(path: AnyPath, key: bytes) -> None:
     """Write a key into a new file that only its owner may read; AlreadyExists if there is a file."""
     write_secret(path, f"{_FILE_BEGIN}{_checked(key).hex()}\n".encode())
 
 
-def load_key(path: Path) -> bytes:
+def load_key(path: AnyPath) -> bytes:
     """The key in a file that `save_key` wrote.
 
     NotFound if there is no file. InvalidInput if it holds no key, or if others than its owner may read it.
@@ -111,7 +111,7 @@ class Encrypted(Translated):
     rows: `Encrypted(Cache(store, directory=...), key)`.
     """
 
-    def __init__(self, store: KVStore, key: bytes | Path) -> None:
+    def __init__(self, store: KVStore, key: bytes | AnyPath) -> None:
         super().__init__(store)
         self._cipher = _Cipher(load_key(key) if isinstance(key, str | os.PathLike) else _checked(key))
         self._marked = False

@@ -16,8 +16,8 @@ from vstate.kv.disk import Disk
 from vstate.kv.encrypted import MARK, Encrypted
 from vstate.kv.memory import Memory
 from vstate.kv.prefixed import Prefixed
-from vstate.kv.readonly import ReadOnly
 from vstate.kv.servers import BAD_ESCAPE
+from vstate.kv.wrapper import ReadOnly
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

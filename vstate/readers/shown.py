@@ -9,7 +9,7 @@ from typing import Any, Final
 from vstate.errors import CorruptObject, InvalidInput, StorageError
 from vstate.forks import new_lock
 from vstate.kv.base import OBJECT_PREFIX, KVStore
-from vstate.kv.readonly import ReadOnly
+from vstate.kv.wrapper import ReadOnly
 from vstate.objects import tree
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from vstate.errors import StoreUnavailable
 from vstate.forks import new_lock
 from vstate.kv.base import KVStore, Plain
+from vstate.kv.wrapper import StoreWrapper
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ _WRITES = frozenset(
 )
 
 
-class Faulty(KVStore):
+class Faulty(StoreWrapper):
     """`store`, whose call number `fail_at` (from 1; None for never) raises `error("...")`.
 
     The call raises before it does anything, or, with `after=True`, once it is done: the answer of a server is
@@ -40,6 +40,7 @@ class Faulty(KVStore):
         atomic: bool = True,
         away: int = 0,
     ) -> None:
+        super().__init__(store)
         self.store = store
         self.fail_at = fail_at
         self.error = error
@@ -84,41 +85,20 @@ class Faulty(KVStore):
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         if not self.atomic:
-            return super().transact(writes, expected)
+            return KVStore.transact(self, writes, expected)
         return self._call("transact", lambda: self.store.transact(writes, expected))
 
     @property
     def transactional(self) -> bool:
         return self.atomic and self.store.transactional
 
-    @property
-    def remote(self) -> bool:
-        return self.store.remote
-
-    @property
-    def ordered(self) -> bool:
-        return self.store.ordered
-
-    @property
-    def keeps_packs(self) -> bool:
-        return self.store.keeps_packs
-
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         if not self.atomic:
-            return super().exclusively(plan)
+            return KVStore.exclusively(self, plan)
         return self._call("exclusively", lambda: self.store.exclusively(plan))
-
-    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        return self.store.listening(key)
-
-    def forget(self, key: str) -> None:
-        self.store.forget(key)
 
     def check(self) -> Iterator[str]:
         return self._call("check", self.store.check)
-
-    def size(self) -> int | None:
-        return self.store.size()
 
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         self._call("pack", lambda: self.store.pack(plain, keys))
@@ -126,15 +106,8 @@ class Faulty(KVStore):
     def release(self) -> None:
         self._call("release", self.store.release)
 
-    @property
-    def location(self) -> str:
-        return self.store.location
-
     def __repr__(self) -> str:
         return f"Faulty({self.store!r}, fail_at={self.fail_at})"
-
-    def close(self) -> None:
-        self.store.close()
 
     def _call(self, name: str, action: Callable[[], T]) -> T:
         with self._lock:

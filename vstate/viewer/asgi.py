@@ -35,7 +35,7 @@ from vstate.errors import (
     VStateError,
 )
 from vstate.kv.base import KVStore
-from vstate.kv.readonly import ReadOnly as ReadOnlyStore
+from vstate.kv.wrapper import ReadOnly as ReadOnlyStore
 from vstate.repo.repository import Repository
 from vstate.values.inert import InertError
 from vstate.viewer.changing import Body, Changing

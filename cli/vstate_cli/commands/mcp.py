@@ -13,7 +13,7 @@ import click
 import vstate
 from vstate.errors import InvalidInput, VStateError
 from vstate.extras import install
-from vstate.kv.readonly import ReadOnly
+from vstate.kv.wrapper import ReadOnly
 from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD
 from vstate.repo.repository import Repository

@@ -9,7 +9,7 @@ import click
 
 from vstate.errors import UntrustedCommit
 from vstate.kv.encrypted import fingerprint, generate_key, parse_key, save_key
-from vstate.kv.keyfile import read_secret
+from vstate.kv.files import read_secret
 from vstate.objects.commit import Commit
 from vstate.repo.rules.signing import ALGORITHM, PublicKey, SigningKey, Trust, check
 from vstate_cli import commits

@@ -75,6 +75,12 @@ _CREATE = """
 CREATE TABLE {table} (key bytea NOT NULL PRIMARY KEY, value bytea NOT NULL, swap uuid)
 """
 
+_KEYS = """
+SELECT key, count(*) OVER () AS rows FROM (
+    SELECT key FROM {table} WHERE key >= %(first)b AND key <= %(last)b ORDER BY key LIMIT %(count)s
+) AS page ORDER BY key
+"""
+
 # A page ends with the row that takes it past so many bytes. Sizes are known without reading long values,
 # which are stored apart. `rows` counts the rows of the page without that end.
 _ITEMS = """
@@ -135,7 +141,7 @@ class Statements:
         self.get = self._made("SELECT value FROM {table} WHERE key = %b")
         self.get_many = self._made("SELECT key, value FROM {table} WHERE key = ANY(%b::bytea[])")
         self.present = self._made("SELECT key FROM {table} WHERE key = ANY(%b::bytea[])")
-        self.keys = self._made("SELECT key FROM {table} WHERE key >= %b AND key <= %b ORDER BY key LIMIT %s")
+        self.keys = self._made(_KEYS)
         self.items = self._made(_ITEMS)
 
         always = {"condition": sql.SQL("")}

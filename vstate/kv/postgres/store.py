@@ -13,9 +13,8 @@ from vstate.errors import CorruptStore
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.packing import pack, pack_all, ranges, unpack
 
-KEYS_PER_PAGE: Final = 2000
-ITEMS_PER_PAGE: Final = 1000
-ITEMS_BYTES: Final = 4 * 1024 * 1024
+ROWS_PER_PAGE: Final = 1000
+BYTES_PER_PAGE: Final = 4 * 1024 * 1024
 KEYS_PER_QUERY: Final = 10_000
 
 
@@ -100,32 +99,20 @@ class Postgres(TransactionalStore):
         }
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        return self._pages_of_keys(list(ranges(prefix)))
+        return (self._unpacked(packed) for packed, _ in self._paged(self._session.statements.keys, prefix))
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        return self._pages_of_items(list(ranges(prefix)))
+        for packed, value, _ in self._paged(self._session.statements.items, prefix):
+            yield self._unpacked(packed), self._value(value)
 
-    # Each page is a query of its own: a cursor would keep a transaction open, and a connection taken, for as
-    # long as the reader likes.
-
-    def _pages_of_keys(self, places: list[tuple[bytes, bytes]]) -> Iterator[str]:
-        for first, last in places:
-            while rows := self._session.read(self._session.statements.keys, (first, last, KEYS_PER_PAGE)):
-                for (packed,) in rows:
-                    yield self._unpacked(packed)
-                if len(rows) < KEYS_PER_PAGE:
-                    break
-                first = rows[-1][0] + b"\0"
-
-    def _pages_of_items(self, places: list[tuple[bytes, bytes]]) -> Iterator[tuple[str, bytes]]:
-        page = {"count": ITEMS_PER_PAGE, "bytes": ITEMS_BYTES}
-        for first, last in places:
-            while rows := self._session.read(
-                self._session.statements.items, {**page, "first": first, "last": last}
-            ):
-                for packed, value, _ in rows:
-                    yield self._unpacked(packed), self._value(value)
-                if len(rows) == rows[-1][2] < ITEMS_PER_PAGE:
+    def _paged(self, statement: bytes, prefix: str) -> Iterator[tuple[Any, ...]]:
+        # Each page is a query of its own: a cursor would keep a transaction open, and a connection taken, for
+        # as long as the reader likes. The last column counts the rows of the page that the server looked at.
+        limits = {"count": ROWS_PER_PAGE, "bytes": BYTES_PER_PAGE}
+        for first, last in ranges(prefix):
+            while rows := self._session.read(statement, {**limits, "first": first, "last": last}):
+                yield from rows
+                if len(rows) == rows[-1][-1] < ROWS_PER_PAGE:
                     break
                 first = rows[-1][0] + b"\0"
 

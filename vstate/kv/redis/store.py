@@ -22,7 +22,6 @@ LONGEST_TTL = 10**9  # a number that the server does not take would stop a scrip
 KEYS_PER_PAGE = 1000
 FIELDS_PER_PAGE = 500
 ITEMS_PER_PAGE = 64
-KEYS_PER_COMMAND = 500
 
 
 class Redis(TransactionalStore):
@@ -113,20 +112,13 @@ class Redis(TransactionalStore):
         found = {}
         wanted = dict.fromkeys(pack(key) for key in keys)
         for some in batches(wanted, KEYS_PER_EXCHANGE):
-            by_hash: dict[str, list[bytes]] = {}
+            by_hash: dict[str, list[tuple[bytes, bytes]]] = {}
             for packed in some:
-                by_hash.setdefault(self._keys.place(packed)[0], []).append(packed)
-            parts = [
-                (hash_name, part)
-                for hash_name, packed in by_hash.items()
-                for part in batches(packed, KEYS_PER_COMMAND)
-            ]
-            commands = [
-                ("HMGET", hash_name, *(self._keys.place(packed)[1] for packed in part))
-                for hash_name, part in parts
-            ]
-            for (_, part), values in zip(parts, self._link.exchange(commands), strict=True):
-                for packed, value in zip(part, values, strict=True):
+                hash_name, field = self._keys.place(packed)
+                by_hash.setdefault(hash_name, []).append((packed, field))
+            commands = [("HMGET", name, *(field for _, field in part)) for name, part in by_hash.items()]
+            for part, values in zip(by_hash.values(), self._link.exchange(commands), strict=True):
+                for (packed, _), value in zip(part, values, strict=True):
                     if value is not None:
                         found[unpack(packed)] = value
         return found

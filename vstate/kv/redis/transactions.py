@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput, StorageError, StoreUnavailable
@@ -31,7 +32,6 @@ from vstate.kv.servers import Attempts
 
 MAX_VALUE_BYTES = 512 * 1024 * 1024  # the default of proto-max-bulk-len
 BYTES_PER_COMMAND = 4 * 1024 * 1024
-BYTES_PER_EXCHANGE = 32 * 1024 * 1024
 STAGED_FROM = 32 * 1024 * 1024
 STAGED_ROWS = 100_000
 MOST_ARGUMENTS = 500_000  # of a million that a server takes in one command, before Redis 7
@@ -94,12 +94,13 @@ class Transactions:
 
     def set_many(self, items: Mapping[str, bytes]) -> None:
         """Set the keys, in a transaction for each part of some megabytes."""
-        self._carry_out_apart([Change(sets=part) for part in _by_bytes(Change.of(items).sets)])
+        for part in _by_bytes(Change.of(items).sets):
+            self._carry_out(Change(sets=part))
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Delete the keys, in a transaction for each part."""
-        packed = [pack(key) for key in keys]
-        self._carry_out_apart([Change(deletes=part) for part in batches(packed, KEYS_PER_EXCHANGE)])
+        for part in batches([pack(key) for key in keys], KEYS_PER_EXCHANGE):
+            self._carry_out(Change(deletes=part))
 
     def write_alone(self, plan: Callable[[], Mapping[str, bytes | None]]) -> None:
         """Call `plan` while a lock keeps other writers out, and carry out the writes that it returns."""
@@ -160,18 +161,6 @@ class Transactions:
                 )
             )
 
-    def _carry_out_apart(self, changes: list[Change]) -> None:
-        """Carry out each change as a transaction of its own, many of them in one round trip."""
-        backoff, attempts = self._busy_backoff(), self._link.attempts()
-        for some in batches(changes, max(1, BYTES_PER_EXCHANGE // BYTES_PER_COMMAND)):
-            left, again = some, False
-            while left:
-                answers = self._send(left, attempts, again=again)
-                again = True
-                left = [change for change, answer in zip(left, answers, strict=True) if answer == BUSY]
-                if left:
-                    self._wait_for_others(backoff, attempts)
-
     def _carry_out(self, change: Change) -> Answer:
         """Carry out a transaction, and wait while another has the lock."""
         if len(change.deletes) + len(change.absent) + 2 * len(change.equal) > MOST_ARGUMENTS:
@@ -180,29 +169,34 @@ class Transactions:
                 "many, at most: make several of it"
             )
         backoff, attempts = self._busy_backoff(), self._link.attempts()
-        staged = len(change.sets) > STAGED_ROWS or sum(len(value) for _, value in change.sets) > STAGED_FROM
-        answer: Answer = STAGE_LOST if staged else BUSY
-        if staged and (change.absent or change.equal):
-            # Mostly that saves a lost race from sending all the rows.
-            check = Change(absent=change.absent, equal=change.equal)
-            if self._link.exchange([self._command(check)]) == [OTHERWISE]:
-                return OTHERWISE
-        stagings, again = 0, False
+        size = sum(len(value) for _, value in change.sets)
+        staged = len(change.sets) > STAGED_ROWS or (len(change.sets) > 1 and size > STAGED_FROM)
+        if staged:
+            if change.absent or change.equal:
+                # Mostly that saves a lost race from sending all the rows.
+                check = Change(absent=change.absent, equal=change.equal)
+                if self._link.exchange([self._command(check)]) == [OTHERWISE]:
+                    return OTHERWISE
+            self._stage(change)
+        command = partial(self._command, change, staged=staged)
+        stagings, again = 1, False
+        answer: Answer
         while True:
-            if answer == STAGE_LOST:
-                stagings += 1
-                if stagings > LOCK_ATTEMPTS:
-                    raise StoreUnavailable(
-                        f"{self._location} lost the staged rows {stagings - 1} times; nothing was written: "
-                        "retry"
-                    )
-                self._stage(change)
-            (answer,) = self._send([change], attempts, again=again, staged=staged)
+            (answer,) = self._link.exchange(
+                [command(again=again)], attempts, again=lambda: [command(again=True)]
+            )
             again = True
             if answer == BUSY:
                 self._wait_for_others(backoff, attempts)
             elif answer != STAGE_LOST:
                 return answer
+            elif stagings == LOCK_ATTEMPTS:
+                raise StoreUnavailable(
+                    f"{self._location} lost the staged rows {stagings} times; nothing was written: retry"
+                )
+            else:
+                stagings += 1
+                self._stage(change)
 
     def _stage(self, change: Change) -> None:
         """Bring the rows to the server, beside the store, where they expire after a while."""
@@ -210,15 +204,6 @@ class Transactions:
         for part in _by_bytes(change.sets):
             rows = (text for row in part for text in row)
             self._link.exchange([STAGE.call([stage], STAGE_SECONDS * 1000, *rows)])
-
-    def _send(
-        self, changes: Sequence[Change], attempts: Attempts, *, again: bool, staged: bool = False
-    ) -> list[Answer]:
-        return self._link.exchange(
-            [self._command(change, again=again, staged=staged) for change in changes],
-            attempts,
-            again=lambda: [self._command(change, again=True, staged=staged) for change in changes],
-        )
 
     def _command(self, change: Change, *, again: bool = False, staged: bool = False) -> Command:
         written = self._keys.written

@@ -5,9 +5,9 @@ its errors; `address` reads the URL and the options; `driver` loads obstore; `na
 and values are stored.
 """
 
-from vstate.kv.s3.store import S3, _reopen
+from vstate.kv.s3.store import S3
 
 __all__ = ["S3"]
 
-# Errors and pickles name these by the place they are imported from, as earlier versions did.
-S3.__module__ = _reopen.__module__ = __name__
+# Errors and pickles name the class by the place it is imported from.
+S3.__module__ = __name__

@@ -393,11 +393,7 @@ class S3(KVStore):
                 f"{self!r} cannot be pickled, because its options may hold a secret; leave credentials to "
                 "the environment, or open the store where it is used"
             )
-        return _reopen, (address.url, address.options, address.given)
+        return partial(S3, options=address.options, timeout=address.given), (address.url,)
 
     def close(self) -> None:
         self._bucket.close()
-
-
-def _reopen(url: str, options: dict[str, Any], timeout: float | None) -> S3:
-    return S3(url, options=options, timeout=timeout)

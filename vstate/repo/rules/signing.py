@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
 
 from vstate.errors import InvalidInput, NotFound, UntrustedCommit
 from vstate.extras import install
-from vstate.kv.keyfile import MAX_BYTES, read_secret, write_secret
+from vstate.kv.files import KEY_FILE_BYTES, read_secret, write_secret
 from vstate.objects.commit import SIGNER_BYTES, Commit, Signature
 from vstate.objects.ids import ObjectId
 
@@ -59,7 +59,7 @@ class PublicKey(bytes):
         name = os.path.expanduser(path)
         try:
             with open(name, "rb") as file:
-                text = file.read(MAX_BYTES).decode("ascii", "replace")
+                text = file.read(KEY_FILE_BYTES).decode("ascii", "replace")
         except FileNotFoundError:
             raise NotFound(f"no file {name}", name=name) from None
         except (OSError, ValueError) as error:
