@@ -172,6 +172,7 @@ class Directory(Helper):
         self._path = path
         self._size = size
         self._lock = new_lock()
+        self._next_digit = os.urandom(1)[0] % 16
 
     def check(self) -> Iterator[str]:
         """Nothing: all of it may be lost."""
@@ -189,9 +190,9 @@ class Directory(Helper):
         try:
             store.set_many(objects)
         except StoreFull:
-            # Ids are hashes, so any first digit is that of a sixteenth of the copies.
-            digit = f"{os.urandom(1)[0] % 16:x}"
-            store.delete_many(list(store.keys(OBJECT_PREFIX + digit)))
+            # Ids are hashes, so each first digit is that of a sixteenth of the copies.
+            self._next_digit = (self._next_digit + 1) % 16
+            store.delete_many(list(store.keys(f"{OBJECT_PREFIX}{self._next_digit:x}")))
             store.set_many(objects)
 
 
@@ -327,9 +328,9 @@ class Cache(Copying):
 
     - `max_bytes` bounds the copies in memory. The least recently used goes first.
     - `directory` adds a second tier, a Disk there, for a store that is far away. It has `directory_bytes` at
-      most: when it is full, a sixteenth of its copies goes, whichever. Several processes may share it. If the
-      tier fails or is damaged, its objects count as not cached. Deleting the directory while nobody uses it
-      is fine.
+      most: when it is full, a sixteenth of its copies goes, by their ids. Several processes may share it. If
+      the tier fails or is damaged, its objects count as not cached. Deleting the directory while nobody uses
+      it is fine.
     """
 
     def __init__(

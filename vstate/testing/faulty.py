@@ -97,6 +97,10 @@ class Faulty(StoreWrapper):
             return KVStore.exclusively(self, plan)
         return self._call("exclusively", lambda: self.store.exclusively(plan))
 
+    def uncached(self) -> KVStore:
+        """Itself: a failure would not reach the store behind."""
+        return self
+
     def check(self) -> Iterator[str]:
         return self._call("check", self.store.check)
 
