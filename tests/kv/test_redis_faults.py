@@ -146,6 +146,40 @@ def test_what_may_arrive_after_the_error_is_not_denied(
         assert store.get("r/heads/main") == b"2"
 
 
+def test_a_server_that_goes_away_after_it_refused(
+    store: Redis, proxy: Proxy, proxied: str, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that met another's lock wrote nothing, also if the server is out of reach from then on."""
+    for name in ("FIRST_BUSY_PAUSE", "LONGEST_BUSY_PAUSE"):
+        monkeypatch.setattr(f"vstate.kv.redis.transactions.{name}", 1.0)
+    refused = threading.Event()
+
+    def watch(side: str, data: bytes) -> str:
+        if side == "server" and b":-1" in data:
+            refused.set()
+        return "pass"
+
+    def goes() -> None:
+        refused.wait(60)
+        time.sleep(0.1)
+        proxy.down()
+
+    def plan() -> dict[str, bytes | None]:
+        gone = threading.Thread(target=goes)
+        gone.start()
+        with pytest.raises(StoreUnavailable) as caught:
+            hasty.compare_and_swap("r/heads/main", b"1", b"2")
+        gone.join()
+        assert caught.value.outcome_unknown is False
+        return {}
+
+    with Redis(server.url) as other, Redis(proxied, timeout=3) as hasty:
+        hasty.get("r/heads/main")
+        proxy.watch = watch
+        assert other.exclusively(plan)
+        assert other.get("r/heads/main") == b"1"
+
+
 # Servers that are not there
 
 
