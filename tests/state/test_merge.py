@@ -374,6 +374,10 @@ def remove(base: Any, ours: Any, theirs: Any) -> Any:
     return ABSENT
 
 
+def no_opinion(base: Any, ours: Any, theirs: Any) -> Any:
+    return NotImplemented
+
+
 limits = list[Exception]()
 
 
@@ -405,8 +409,12 @@ def test_an_error_that_is_not_the_policys_own_is_no_conflict(error: Exception) -
 
 
 def test_a_function_is_a_policy() -> None:
-    """It is stored by its name, gets ABSENT for a missing side, deletes with ABSENT, and may give up."""
-    main, side = pair({"k": "", "gone": "1", "bad": ""}, k=longest, gone=remove, bad=longest)
+    """It is stored by its name, gets ABSENT for a missing side, deletes with ABSENT, and may give up.
+
+    NotImplemented is no value: it decides nothing.
+    """
+    values = {"k": "", "gone": "1", "bad": "", "open": 0}
+    main, side = pair(values, k=longest, gone=remove, bad=longest, open=no_opinion)
     assert main.policies()["k"].endswith("test_merge:longest")
     commit(main, k="long", gone="2")
     commit(side, k="longer", gone="3")
@@ -418,6 +426,11 @@ def test_a_function_is_a_policy() -> None:
     commit(side, bad="x")
     with pytest.raises(MergeConflict, match="RuntimeError: no more"):
         main.merge("side")
+    commit(main, bad="x", open=1)
+    commit(side, open=2)
+    with pytest.raises(MergeConflict, match="NotImplemented"):
+        main.merge("side")
+    assert main["open"] == 1
 
 
 def test_a_function_is_imported_by_name_in_another_handle() -> None:
@@ -661,24 +674,6 @@ def test_merges_are_as_the_model_says(base: Any, ours: Any, theirs: Any) -> None
         assert dict(mirrored) == model
         if main.head != side.head:
             assert (main.head and main.head.root) == (mirrored.head and mirrored.head.root)
-
-
-def no_opinion(base: Any, ours: Any, theirs: Any) -> Any:
-    return NotImplemented
-
-
-def test_a_policy_that_returns_notimplemented_decides_nothing() -> None:
-    """It is a conflict, not a value."""
-    state = Versioned(branch="main")
-    state["a"] = 1
-    state.commit()
-    other = state.fork("other")
-    other["a"], state["a"] = 2, 3
-    other.commit()
-    state.commit()
-    with pytest.raises(MergeConflict, match="NotImplemented"):
-        state.merge("other", policy=no_opinion)
-    assert state["a"] == 3
 
 
 def test_a_prefix_that_no_key_can_have_is_refused() -> None:
