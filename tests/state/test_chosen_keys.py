@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
+from loops import in_a_loop
 
 from vstate import InvalidInput, KeyNotFound, Live, Memory, MergeConflict, Versioned, aio, task
 
@@ -110,7 +110,10 @@ def test_a_task_commits_the_rest():
     assert committed(state) == {"a": 1, "b": 2}
 
 
-async def awaited(store: Memory) -> None:
+@in_a_loop
+async def test_awaited():
+    """An awaited state, its namespaces and its leases take keys as well."""
+    store = Memory()
     async with aio.Versioned(store, branch="main") as state:
         part = state.namespace("part")
         state["a"] = part["b"] = part["c"] = 1
@@ -118,12 +121,6 @@ async def awaited(store: Memory) -> None:
         await part.commit("b", keys=["b"])
         async with state.lease("writer") as lease:
             await lease.commit("c", keys=["part/c"])
-
-
-def test_awaited():
-    """An awaited state, its namespaces and its leases take keys as well."""
-    store = Memory()
-    asyncio.run(awaited(store))
     state = Versioned(store, branch="main")
     assert [(commit.message, len(state.checkout(commit))) for commit in state.log()] == [
         ("c", 3),
@@ -153,7 +150,9 @@ def test_info_has_no_name_of_an_argument(kind: type[Versioned | Live], call: str
     assert state["a"] == 1
 
 
-async def awaited_info() -> None:
+@in_a_loop
+async def test_info_of_awaited_calls():
+    """The awaited calls refuse the same names."""
     async with aio.Versioned() as state:
         for call in (state.commit("x", parent=1), state.apply(lambda now: None, keys=["a"])):
             with pytest.raises(InvalidInput, match="is an argument of other calls"):
@@ -161,8 +160,3 @@ async def awaited_info() -> None:
         with pytest.raises(InvalidInput, match="is an argument of other calls"):
             async with state.transaction("x", keys=["a"]):
                 pass
-
-
-def test_info_of_awaited_calls():
-    """The awaited calls refuse the same names."""
-    asyncio.run(awaited_info())
