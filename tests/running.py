@@ -2,13 +2,17 @@
 
 import ast
 import importlib.util
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from vstate import Disk
 from vstate.repo.repository import Repository
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 RunPython = Callable[..., str]
 """The type of the fixture `run_python`: it runs a script in another process and returns its output."""
@@ -35,13 +39,16 @@ def imported_packages(source: str) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-def at_once(*calls: Callable[[], object]) -> None:
-    """Make each call in a thread of its own, and wait for all of them."""
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
+def at_once(function: Callable[[Given], Result], given: Iterable[Given]) -> list[Result]:
+    """Call a function with each argument in a thread of its own; the results, or the first error."""
+    arguments = list(given)
+    with ThreadPoolExecutor(len(arguments)) as threads:
+        return list(threads.map(function, arguments))
+
+
+def all_at_once(*calls: Callable[[], object]) -> None:
+    """Make each call in a thread of its own; the first error is raised."""
+    at_once(lambda call: call(), calls)
 
 
 def dull_messages(directory: Path, *, most: int = 2) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from loops import in_a_loop
-from running import at_once
+from running import all_at_once
 
 import vstate
 from vstate import InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, StoreUnavailable, aio
@@ -466,7 +466,7 @@ def test_two_loops_share_a_handle() -> None:
 
     for _ in range(10):
         state = aio.Versioned(Memory(), branch="main")
-        at_once(*[partial(asyncio.run, count(state)) for _ in range(2)])
+        all_at_once(*[partial(asyncio.run, count(state)) for _ in range(2)])
         asyncio.run(count(state))
         assert state.sync["n"] == 18
         asyncio.run(state.close())

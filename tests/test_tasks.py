@@ -11,7 +11,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from running import at_once
+from running import all_at_once
 
 from vstate import (
     InvalidInput,
@@ -342,12 +342,12 @@ def test_threads_inside_a_task() -> None:
 
     @task
     def parent(*, state: Any) -> None:
-        at_once(*(functools.partial(contextvars.copy_context().run, call) for call in calls))
+        all_at_once(*(functools.partial(contextvars.copy_context().run, call) for call in calls))
 
     parent(state=state)
     assert sorted(state["list"]) == [0, 1, 2, 3]
     assert messages(state) == ["parent()"]
-    at_once(*calls)
+    all_at_once(*calls)
     assert messages(state)[0] == "parent()"
     assert sorted(messages(state)[1:]) == [f"add(value={i})" for i in range(4)]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from loops import in_a_loop
-from running import RunPython, at_once
+from running import RunPython, all_at_once
 
 pytest.importorskip("langgraph.checkpoint.base", reason="langgraph-checkpoint is not installed")
 
@@ -391,7 +391,7 @@ with VstateSaver(store) as saver:
 def test_processes_write_one_thread(tmp_path: Path, run_python: RunPython) -> None:
     """Checkpoints and writes of four processes in one thread are all there, with their values."""
     Disk(tmp_path / "s").close()
-    at_once(*(partial(run_python, WRITING, tmp_path / "s", name) for name in "abcd"))
+    all_at_once(*(partial(run_python, WRITING, tmp_path / "s", name) for name in "abcd"))
     with VstateSaver(tmp_path / "s") as saver:
         found = list(saver.list(named()))
         assert len(found) == 100

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import at_once
+from running import all_at_once
 
 pytest.importorskip("langgraph.store.base", reason="langgraph-checkpoint is not installed")
 
@@ -212,7 +212,7 @@ def test_two_writers_of_one_item_and_of_many(tmp_path: Path) -> None:
 
     stores[0].put(USER, "both", {})
     created = stores[0].get(USER, "both")
-    at_once(*(partial(write, number) for number in range(3)))
+    all_at_once(*(partial(write, number) for number in range(3)))
     assert len(stores[0].search(USER, limit=100)) == 31
     found = stores[0].get(USER, "both")
     assert found is not None

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from agent_stores import AgentStore
-from at_once import at_once
 from present import present
+from running import at_once
 
 from vstate import Live, Versioned, aio
 from vstate.errors import InvalidInput

@@ -14,11 +14,11 @@ import msgpack
 import numpy as np
 import pytest
 from agent_stores import AgentStore
-from at_once import at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present import present
 from raising import raised_at
+from running import at_once
 
 from vstate import Versioned
 from vstate.errors import CannotLoad, InvalidInput, LeaseLost, RefMoved

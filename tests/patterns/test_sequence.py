@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from agent_stores import AgentStore
-from at_once import at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present import present
+from running import at_once
 
 from vstate import Live, Versioned, aio
 from vstate.errors import InvalidInput, KeyNotFound, UncommittedChanges

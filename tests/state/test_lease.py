@@ -14,9 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from at_once import at_once
 from present import present
 from raising import interrupted
+from running import at_once
 from soak import SOAK
 
 from vstate import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from at_once import at_once
+from running import at_once
 
 from vstate import (
     Commit,
