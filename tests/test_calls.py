@@ -20,13 +20,13 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (103, 29),
-    "memory": (86, 23),
-    "update": (143, 30),
+    "commit": (95, 29),
+    "memory": (82, 23),
+    "update": (137, 30),
     "read": (56, 12),
     "open": (119, 31),
-    "put": (146, 30),
-    "put_writes": (128, 30),
+    "put": (141, 30),
+    "put_writes": (123, 30),
     "get": (49, 12),
 }
 """The most calls of an operation, and the most files that they are in."""

@@ -405,9 +405,11 @@ class Core(Uncopied):
         if not done and guard is not None:
             guard.check()
         if done:
+            newest = {}
             for advance in advances:
                 self.objects.remember(advance.nodes, advance.commits)
-            self._packer.note(objects, {each.branch: each.commits[-1] for each in advances})
+                newest[advance.branch] = advance.commits[-1]
+            self._packer.note(objects, newest)
         return done
 
     def _objects_in(self, advance: Advance) -> dict[str, bytes]:

@@ -95,7 +95,10 @@ def commit_now(
         for key in plan.expiring:
             at.table.cache.pop(key, None)  # landed or not, its readers have to look at the clock
         pending = UnknownOutcome(handle.operation, partial(_look_for, handle, in_flight), True)
-        while not handle.swap(at := handle.at, at.awaiting(pending)):
+        # Readers still take values without the lock.
+        while not handle.swap(
+            at := handle.at, at._replace(rest=(at.rest or SETTLED)._replace(pending=pending))
+        ):
             pass
         try:
             head, moved = _publish(handle, in_flight, plan, objects, nodes, depends_on, guard, on_race)
@@ -168,7 +171,7 @@ def finish_commit(
         if at.events is not in_flight.events:  # some came while the commit was made
             known = set(map(id, in_flight.events))
             events = tuple(event for event in at.events if id(event) not in known)
-        saved = rest.open if late else rest.inner
+        saved = rest.open if late or not rest.open else rest.inner
         if saved and not in_flight.whole:  # the other keys that were staged then are staged still
             saved = tuple(each.without(steps) if each.epoch == at.epoch else each for each in saved)
         rest = Unsettled(steps, None, saved, rest.owed)

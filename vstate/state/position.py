@@ -169,7 +169,3 @@ class Position(NamedTuple):
             self.epoch,
             None if rest == SETTLED else rest,
         )
-
-    def awaiting(self, pending: UnknownOutcome) -> Position:
-        """This position with a pending call of the store. Readers still take values without the lock."""
-        return self._replace(rest=(self.rest or SETTLED)._replace(pending=pending))

@@ -29,7 +29,7 @@ Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
 class Write:
     """One transaction: the rows that it expects in the store, and the rows that it writes.
 
-    - `plan` is called inside the transaction, and returns the rows.
+    - `plan` are the rows, or a function that is called inside the transaction and returns them.
     - `shared`: another thread may write the rows in its own transaction. The caller takes that back before it
       leaves. Not in the main thread: a signal could end its call while another thread is about to commit.
     - `committing`: the rows are in a transaction that was being committed. If that is not `done` when the
@@ -41,16 +41,15 @@ class Write:
 
     def __init__(
         self,
-        plan: Callable[[], Rows],
-        rows: Rows | None = None,
+        plan: Rows | Callable[[], Rows],
         expected: Sequence[tuple[bytes, bytes | None]] = (),
     ) -> None:
         self.plan = plan
         self.expected = expected
         self.size = MOST_ROWS + 1
         self.is_long = False
-        if rows is not None:
-            sets, deletes = rows
+        if not callable(plan):
+            sets, deletes = plan
             self.size = len(sets) + len(deletes)
             if len(sets) > LONG_BYTES // _LONGEST_CHUNK:
                 self.is_long = sum(len(value) for _, value in sets) > LONG_BYTES
@@ -90,8 +89,7 @@ class Waiting(dict[Write, None]):
 
     def clean(self) -> None:
         """Remove the writes that are over, and wake the first of the others."""
-        if self:
-            for write in tuple(self):
-                if write.done is not None or not write.shared:
-                    self.pop(write, None)
-            self.wake(())
+        for write in tuple(self):
+            if write.done is not None or not write.shared:
+                self.pop(write, None)
+        self.wake(())
