@@ -95,11 +95,11 @@ def commit_now(
         for key in plan.expiring:
             at.table.cache.pop(key, None)  # landed or not, its readers have to look at the clock
         pending = UnknownOutcome(handle.operation, partial(_look_for, handle, in_flight), True)
-        # Readers still take values without the lock.
-        while not handle.swap(
-            at := handle.at, at._replace(rest=(at.rest or SETTLED)._replace(pending=pending))
-        ):
-            pass
+        while True:
+            at = handle.at
+            rest = (at.rest or SETTLED)._replace(pending=pending)
+            if handle.swap(at, at._replace(rest=rest)):  # readers still take values without the lock
+                break
         try:
             head, moved = _publish(handle, in_flight, plan, objects, nodes, depends_on, guard, on_race)
             finish_commit(handle, in_flight, head, moved)
