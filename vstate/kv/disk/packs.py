@@ -68,6 +68,27 @@ _LEVEL = 3
 _LONGEST_PACK = PACK_BYTES + LONGEST_PACKED + 4 * MOST_PACKED
 
 
+def write_all(connection: sqlite3.Connection, values: Mapping[bytes, bytes]) -> None:
+    """Put the values of these rows into packs, as `write` does. Few values of a kind stay alone.
+
+    The values of a pack begin with the same byte, so they are of one kind: who reads one, reads others.
+    """
+    kinds: dict[bytes, dict[bytes, bytes]] = {}
+    for key, value in values.items():
+        kinds.setdefault(value[:1], {})[key] = value
+    for same in kinds.values():
+        some: dict[bytes, bytes] = {}
+        size = 0
+        for key, value in same.items():
+            some[key] = value
+            size += len(value)
+            if size >= PACK_BYTES or len(some) == MOST_PACKED:
+                write(connection, some)
+                some, size = {}, 0
+        if len(some) >= FEWEST_PACKED:
+            write(connection, some)
+
+
 def write(connection: sqlite3.Connection, values: Mapping[bytes, bytes]) -> None:
     """Put the values of these rows, which are there, into a new pack. The connection has the write lock.
 

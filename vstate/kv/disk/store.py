@@ -471,29 +471,16 @@ class Disk(TransactionalStore):
             last = rows[-1][0]
 
     def _pack(self, plain: Plain, keys: Sequence[bytes]) -> Rows:
-        """Pack these rows, inside the transaction, as far as they are still there, and not packed.
-
-        The values of a pack begin with the same byte, so they are of one kind: who reads one, reads others.
-        """
+        """Pack these rows, inside the transaction, as far as they are still there, and not packed."""
         connection = self._writer.connection
         assert connection is not None
-        groups: dict[bytes, dict[bytes, bytes]] = {}
-        sizes: dict[bytes, int] = {}
+        forms = {}
         for key in keys:
             for (value,) in connection.execute(_GET, (key,)).fetchall():
                 form = plain(self._unpacked(key), value) if type(value) is bytes else None
-                if form is None or len(form) > packs.LONGEST_PACKED:
-                    continue
-                kind = form[:1]
-                values = groups.setdefault(kind, {})
-                values[key] = form
-                sizes[kind] = sizes.get(kind, 0) + len(form)
-                if sizes[kind] >= packs.PACK_BYTES or len(values) == packs.MOST_PACKED:
-                    packs.write(connection, groups.pop(kind))
-                    del sizes[kind]
-        for values in groups.values():
-            if len(values) >= packs.FEWEST_PACKED:
-                packs.write(connection, values)
+                if form is not None and len(form) <= packs.LONGEST_PACKED:
+                    forms[key] = form
+        packs.write_all(connection, forms)
         return [], []
 
     def _prune(self) -> None:
