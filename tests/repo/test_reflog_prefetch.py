@@ -137,6 +137,26 @@ def test_writers_that_raced_are_read_in_batches() -> None:
         assert len(there.calls) <= 40
 
 
+def test_changes_on_two_lines_are_read_in_batches() -> None:
+    """A log that goes to and fro between two branches reads the trees of both ahead."""
+    store = Memory()
+    with time_machine.travel(1_700_000_000, tick=False) as time, Versioned(store) as state:
+        save(state, "first", i=-1)
+        with state.fork("side") as side:
+            for i in range(100):
+                time.shift(1)
+                save(state, f"{i}", i=i)
+                time.shift(1)
+                save(side, f"{i}", j=i)
+        state.merge("side")
+    there = Remote(store)
+    with Versioned(there) as state:
+        commits = list(state.log())
+        there.calls.clear()
+        assert len([list(state.repo.changes(commit)) for commit in commits]) == 202
+    assert len(there.calls) <= 80
+
+
 def test_long_commits_come_a_few_at_a_time() -> None:
     """A batch holds some megabytes at most."""
     store = Remote(Memory())
