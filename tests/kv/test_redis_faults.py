@@ -162,7 +162,7 @@ def test_a_server_that_goes_away_after_it_refused(
     def goes() -> None:
         refused.wait(60)
         time.sleep(0.1)
-        proxy.down()
+        proxy.close()
 
     def plan() -> dict[str, bytes | None]:
         gone = threading.Thread(target=goes)
