@@ -382,14 +382,17 @@ class Core(Uncopied):
                 f"({', '.join(advance.branch for advance in advances)}): commit to one branch at a time, or "
                 "use a store such as Disk, PostgreSQL or Redis"
             )
-        objects: dict[str, bytes] = {}
+        made = self._made_by(advances)
+        objects = self.objects.stored(made)
         rows: dict[str, bytes | None] = {}
-        moves = []
-        for advance in advances:
-            objects |= self._objects_in(advance)
-            rows |= advance.rows
-            branch, commits, _, _, expected, action, _ = advance
-            moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].order))
+        moves, newest = [], {}
+        for branch, commits, _, _, expected, action, own in advances:
+            for commit in commits:
+                if self.history.is_tip(commit.oid):
+                    objects |= self._segment(commits, commit)
+            rows |= own
+            newest[branch] = last = commits[-1]
+            moves.append(Move(HEADS + branch, expected, last.oid, action, last.order))
         if self.store.transactional:
             rows |= objects
         else:
@@ -405,27 +408,21 @@ class Core(Uncopied):
         if not done and guard is not None:
             guard.check()
         if done:
-            newest = {}
             for advance in advances:
                 self.objects.remember(advance.nodes, advance.commits)
-                newest[advance.branch] = advance.commits[-1]
-            self._packer.note(objects, newest)
+            self._packer.note(made, newest)
         return done
 
-    def _objects_in(self, advance: Advance) -> dict[str, bytes]:
-        """The rows of new objects and commits, and of a segment of the graph that ends there."""
+    def _made_by(self, advances: Sequence[Advance]) -> NewObjects:
+        """The new objects and commits. The store is stamped before it gets any."""
         if not self._is_stamped:
             self.stamp()
-        _, commits, objects, *_ = advance
-        made = dict(objects)
-        for commit in commits:
-            made[commit.oid] = Object(COMMIT, commit.body)
-        rows = self.objects.stored(made)
-        for commit in commits:
-            if self.history.is_tip(commit.oid):
-                self.objects.remember((), commits[:-1])  # those below a merge, for its segment
-                rows |= self._segment(commit)
-        return rows
+        made: NewObjects = {}
+        for advance in advances:
+            made |= advance.objects
+            for commit in advance.commits:
+                made[commit.oid] = Object(COMMIT, commit.body)
+        return made
 
     def _move_refs(
         self,
@@ -455,7 +452,9 @@ class Core(Uncopied):
             if done or not needs or self.refs.sweep() == conditions[SWEEP]:
                 return done
 
-    def _segment(self, commit: Commit) -> Mapping[str, bytes]:
+    def _segment(self, made: Sequence[Commit], commit: Commit) -> Mapping[str, bytes]:
+        """The row of the segment of the graph that ends at a commit, one of those that were made."""
+        self.objects.remember((), made[:-1])  # those below a merge are not stored yet
         try:
             return self.history.segment(commit, seconds=_SEGMENT_SECONDS)
         except StorageError:

@@ -384,7 +384,7 @@ class Objects(_Bodies):
         kind = kind_of(stored)
         try:
             oid = bytes.fromhex(key.removeprefix(OBJECT_PREFIX))
-            return None if kind is None else _LETTERS[kind][0] + self._verified(kind, oid, stored)
+            return None if kind is None else plain_form(kind, self._verified(kind, oid, stored))
         except (CorruptObject, ValueError):
             return None
 
@@ -411,7 +411,7 @@ class Objects(_Bodies):
                         rows[key] = packed + shrunk
                         continue
                 counts[length] = missed + 1
-            rows[key] = raw + body if type(body) is bytes else _plain(raw, body)
+            rows[key] = raw + body if type(body) is bytes else plain_form(kind, body)
         return rows
 
 
@@ -493,8 +493,9 @@ def _trim(cache: dict[Any, Any], limit: int) -> None:
             cache.pop(key, None)
 
 
-def _plain(letter: bytes, body: bytes | memoryview) -> bytes:
+def plain_form(kind: Kind, body: bytes | memoryview) -> bytes:
     """The stored form without compression; not a copy if the body is the rest of such a form."""
+    letter = _LETTERS[kind][0]
     if type(body) is memoryview and type(body.obj) is bytes and len(body.obj) == len(body) + 1:
         form = body.obj
         if form[:1] == letter and form.endswith(body):

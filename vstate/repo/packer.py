@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from vstate.errors import StorageError
-from vstate.kv.base import OBJECT_PREFIX, KVStore, is_object
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
-from vstate.objects.ids import TREE, ObjectId
+from vstate.objects.ids import TREE, NewObjects, ObjectId
 from vstate.repo.idset import IdSet
-from vstate.repo.objects import Objects, kind_of
+from vstate.repo.objects import Objects, plain_form
 from vstate.repo.walk import BATCH
 
-STEP_BYTES = 256 * 1024
-"""So many bytes of new objects are packed together. Commits of more bytes leave that to `gc`."""
+STEP_BYTES = 1024 * 1024
+"""So many bytes of new objects, uncompressed, are packed together. Commits of more leave that to `gc`."""
 
 
 class Packer:
@@ -27,38 +27,38 @@ class Packer:
     def __init__(self, store: KVStore, objects: Objects) -> None:
         self._store = store
         self._objects = objects
-        self._rows: dict[str, bytes] = {}
+        self._made: NewObjects = {}
         self._newest: dict[str, Commit] = {}
         self._bytes = 0
 
-    def note(self, rows: Mapping[str, bytes], newest: Mapping[str, Commit]) -> None:
-        """These rows were written, and these branches are at these commits now."""
-        size = sum(map(len, rows.values()))
+    def note(self, made: NewObjects, newest: Mapping[str, Commit]) -> None:
+        """These objects were written, and these branches are at these commits now."""
+        size = 0
+        for _, body in made.values():
+            size += len(body)
         if size > STEP_BYTES or not self._store.keeps_packs:
             return
-        self._rows.update(rows)
+        self._made.update(made)
         self._newest.update(newest)
         self._bytes += size
         if self._bytes > STEP_BYTES:
-            written, self._rows = self._rows, {}
-            heads, self._newest = self._newest, {}
-            self._bytes = 0
+            forms = self._seldom_read()
+            self._made, self._newest, self._bytes = {}, {}, 0
             with suppress(StorageError):  # the commits are done, and `gc` packs what is left
-                self._store.pack(self._objects.plain, self._seldom_read(written, heads.values()))
+                self._store.pack(lambda key, stored: forms.get(key), list(forms))
 
-    def _seldom_read(self, rows: Mapping[str, bytes], newest: Iterable[Commit]) -> list[str]:
-        """The keys of the objects among the rows, without these commits and the nodes of their trees."""
-        keys = {ObjectId.parse(key.removeprefix(OBJECT_PREFIX)): key for key in rows if is_object(key)}
-        below: list[ObjectId] = []
-        for commit in newest:
-            keys.pop(commit.oid, None)
+    def _seldom_read(self) -> dict[str, bytes]:
+        """The plain forms, by key, of the objects but the newest commits and the nodes of their trees."""
+        made, below = dict(self._made), list[ObjectId]()
+        for commit in self._newest.values():
+            made.pop(commit.oid, None)
             below += [] if commit.root is None else [commit.root]
         while below:
             oid = below.pop()
             # A node of a newest tree that is new here lies below new nodes only.
-            if (key := keys.pop(oid, None)) is not None and kind_of(rows[key]) is TREE:
+            if oid in made and made.pop(oid).kind is TREE:
                 below += self._objects.node(oid).children()
-        return list(keys.values())
+        return {OBJECT_PREFIX + oid.hex(): plain_form(*new) for oid, new in made.items()}
 
 
 def pack_objects(store: KVStore, objects: Objects, newest: Iterable[Commit]) -> None:
