@@ -248,8 +248,14 @@ def _as_json(entry: Entry, reader: Reader) -> object:
 
 def _as_text(value: object, *, ensure_ascii: bool) -> str:
     text = json.dumps(value, ensure_ascii=ensure_ascii)
-    if len(text) <= _LONGEST_INDENTED:  # indentation takes ten times as long
+    if len(text) <= _LONGEST_INDENTED:
         text = json.dumps(value, ensure_ascii=ensure_ascii, indent=2)
+    # A long text gets one line an item: full indentation takes ten times as long.
+    elif isinstance(value, list):
+        text = "[\n" + ",\n".join(json.dumps(item, ensure_ascii=ensure_ascii) for item in value) + "\n]"
+    elif isinstance(value, dict):
+        items = (json.dumps({name: item}, ensure_ascii=ensure_ascii)[1:-1] for name, item in value.items())
+        text = "{\n" + ",\n".join(items) + "\n}"
     return text + "\n"
 
 

@@ -140,7 +140,7 @@ class Core(Uncopied):
         self.policies = Policies(store, self.security.find_policy)
         self._labels = Labels(store)
         self.leases = Leases(store)
-        self._packer = Packer(store, self.objects)
+        self._packer = Packer(store)
         self._is_stamped = self._has_format(stamp)
 
     @classmethod

@@ -9,11 +9,12 @@ from vstate.errors import StorageError
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import TREE, NewObjects, ObjectId
+from vstate.objects.tree import Node
 from vstate.repo.idset import IdSet
 from vstate.repo.objects import Objects, plain_form
 from vstate.repo.walk import BATCH
 
-STEP_BYTES = 1024 * 1024
+STEP_BYTES = 320 * 1024
 """So many bytes of new objects, uncompressed, are packed together. Commits of more leave that to `gc`."""
 
 
@@ -24,9 +25,8 @@ class Packer:
     are replaced soon. Threads may share a packer.
     """
 
-    def __init__(self, store: KVStore, objects: Objects) -> None:
+    def __init__(self, store: KVStore) -> None:
         self._store = store
-        self._objects = objects
         self._made: NewObjects = {}
         self._newest: dict[str, Commit] = {}
         self._bytes = 0
@@ -56,8 +56,9 @@ class Packer:
         while below:
             oid = below.pop()
             # A node of a newest tree that is new here lies below new nodes only.
-            if oid in made and made.pop(oid).kind is TREE:
-                below += self._objects.node(oid).children()
+            new = made.pop(oid, None)
+            if new is not None and new.kind is TREE:
+                below += Node.decode(bytes(new.body)).children()
         return {OBJECT_PREFIX + oid.hex(): plain_form(*new) for oid, new in made.items()}
 
 
