@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -185,6 +186,8 @@ def test_a_wrong_type_is_refused_by_the_call_that_takes_it(
 
 def test_a_missing_key_has_one_traceback() -> None:
     """A key that is absent raises KeyNotFound alone, without the miss of the cache before."""
+    # CPython 3.11 takes an exception for handled for ever if a trace function raises at an `except … pass`.
+    before = sys.exception()
     with pytest.raises(KeyNotFound) as caught:
         Versioned()["nope"]
-    assert caught.value.__context__ is None
+    assert caught.value.__context__ is before
