@@ -332,14 +332,6 @@ def test_a_long_stream_is_read_in_two_threads() -> None:
         join(stored.bodies, Chunks(chunks.ids, tuple(wrong)), batch=100_000)
 
 
-def test_a_length_that_a_forger_claims_takes_no_memory() -> None:
-    """Memory is taken for the chunks that came, not for the length in the index."""
-    stored = Stored()
-    oid = stored.split(b"short")[0].id
-    with pytest.raises(ValueError, match="has 5 bytes, not"):
-        join(stored.bodies, Chunks((oid,), (1 << 60,)))
-
-
 @pytest.mark.parametrize("together", [0, 8 * MIB, 64 * MIB])
 @pytest.mark.slow
 def test_streams_that_are_cut_together(together: int) -> None:

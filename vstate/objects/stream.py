@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blake3 import blake3
 
-from vstate.forks import new_lock
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
+from vstate.objects.room import keep_freed_memory, room_for, take_pages
 from vstate.plural import counted
 from vstate.threads import in_two_threads
 
@@ -358,10 +358,9 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
     A bytearray, because arrays that are loaded over it are writable.
     """
     average = chunk_size(chunks.length)
-    # It grows with the chunks that came: the length of a forged value must not take memory by itself.
-    data = bytearray()
-    waiting: dict[int, list[bytes | memoryview]] = {}
-    lock = new_lock()
+    threads = _in_threads(average)
+    data = room_for(chunks.length) if threads else bytearray(chunks.length)
+    count = max(batch // average, 1)
 
     def fill(part: tuple[int, list[tuple[ObjectId, int]]]) -> None:
         position, items = part
@@ -369,29 +368,21 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
         for oid, size in items:
             if len(bodies[oid]) != size:
                 raise ValueError(f"blob {oid} has {len(bodies[oid])} bytes, not {size}")
-        with lock:
-            waiting[position] = [bodies[oid] for oid, _ in items]
-            while len(data) in waiting:
-                for body in waiting.pop(len(data)):
-                    data.extend(body)
+        if threads:
+            take_pages(data, position, position + sum(size for _, size in items))
+        for oid, size in items:
+            data[position : position + size] = bodies[oid]
+            position += size
 
-    parts = _parts(chunks, max(batch // average, 1))
-    keep_freed_memory()
-    if _in_threads(average):
-        in_two_threads(fill, parts)  # while one thread reads rows, the other one hashes and copies
+    parts = _parts(chunks, count)
+    if threads:
+        # While one thread reads rows, the other one hashes and copies.
+        keep_freed_memory()
+        in_two_threads(fill, parts)
     else:
         for part in parts:
             fill(part)
     return data
-
-
-def keep_freed_memory() -> None:
-    """Let the process keep some freed memory, so that one batch of rows takes the memory of the last one.
-
-    Once a block was freed, glibc keeps up to twice the length of that block, and does not give it back to the
-    system, which would clear each page that it gives anew. The block is never written, so it costs nothing.
-    """
-    bytes(4 * MIB)
 
 
 def _parts(chunks: Chunks, count: int) -> Iterator[tuple[int, list[tuple[ObjectId, int]]]]:

@@ -258,7 +258,7 @@ def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump |
     if dump is not None:
         data, buffers = dump(value)
         check = None
-    elif (short := plain_pickle(value)) is not None:
+    elif not (previous and previous[0]) and (short := plain_pickle(value)) is not None:
         data, buffers, check = short, [], None
     else:
         data, buffers, check = pickled(value)
