@@ -26,7 +26,8 @@ from vstate.objects.canonical import Packer, decode
 from vstate.objects.expiry import EXPIRING, moment_of
 from vstate.objects.ids import ID_BYTES, TREE, NewObjects, Object, ObjectId
 
-LEVEL_BITS = 5  # 2 ** 5 = 32 items in an average node
+LEVEL_BITS = 5
+"""2 ** 5 = 32 items in an average node. Part of the format: with another number, equal trees would differ."""
 
 MAX_HEIGHT = 64
 """No tree is higher: no key's level is above 12."""

@@ -32,7 +32,10 @@ _WITH_PARTS = (PICKLE, BYTES, TEXT)
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
 ATOM_BYTES = 100
-"""A str or bytes up to this long is an atom; a longer one is stored as it is, without pickle."""
+"""A str or bytes up to this long is an atom; a longer one is stored as it is, without pickle.
+
+Part of the format, as is INLINE_BYTES: with another number, equal values would have other entries.
+"""
 
 INLINE_BYTES = 128
 """A part up to this long is in the entry; a longer one is an object, which equal values share."""

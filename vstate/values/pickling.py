@@ -22,7 +22,11 @@ from vstate.values.loading import Buffers, load_any
 from vstate.values.opcodes import frameless, join_pieces
 
 OUT_OF_BAND_BYTES = 1024
-"""A contiguous buffer from this size on leaves the pickle and is stored beside it."""
+"""A contiguous buffer from this size on leaves the pickle and is stored beside it.
+
+Part of the format, as are OUT_OF_BAND_LIMIT and LONG_BYTEARRAY: with another number, equal values would have
+other entries.
+"""
 
 OUT_OF_BAND_LIMIT = 64
 """Buffers after this many stay in the pickle: the entry of a list of a million arrays stays short."""

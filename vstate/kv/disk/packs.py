@@ -21,20 +21,23 @@ if TYPE_CHECKING:
     import sqlite3
 
 PACK_BYTES = 1024 * 1024
-"""A pack takes values until they have so many bytes.
+"""A pack takes values until they have so many bytes. Part of the format: a reader refuses a longer pack.
 
 Of 6.9 MB of rounds, packs of 64 KB leave 1.21 MB, of 256 KB 0.50, of 1 MB 0.33. But to read one value takes
 the whole pack: 0.5 ms.
 """
 
 MOST_PACKED = 4096
-"""The most values of a pack."""
+"""The most values of a pack. Part of the format: each place counts by it."""
 
 FEWEST_PACKED = 8
 """So few values gain nothing by a pack."""
 
 LONGEST_PACKED = 16 * 1024 + 1
-"""A longer value stays alone: reading it takes longer than finding it."""
+"""A longer value stays alone: reading it takes longer than finding it. Part of the format, as PACK_BYTES is.
+
+The number is that of a blob of a stream, `BLOB_BYTES`, and its kind.
+"""
 
 MOST_KEPT = 4
 """The packs that a store keeps in memory, unpacked."""
