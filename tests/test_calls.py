@@ -22,7 +22,7 @@ ROOT = Path(vstate.__file__).parent
 LIMITS = {
     "commit": (95, 29),
     "memory": (82, 23),
-    "update": (137, 30),
+    "update": (136, 30),
     "read": (56, 12),
     "open": (119, 31),
     "put": (141, 30),

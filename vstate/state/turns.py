@@ -95,8 +95,10 @@ class Turns:
     @property
     def nested(self) -> bool:
         """Whether this context is inside a transaction already."""
-        # A context that was kept may name a turn that is over.
-        return self._current in _holding.get() and is_live(self._current)
+        # A context that was kept may name a turn that is over. As `is_live`, without a call in each commit.
+        turn = self._current
+        token = turn()
+        return token is not None and token.locked() and turn in _holding.get()
 
     def __enter__(self) -> None:
         pass
