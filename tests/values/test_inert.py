@@ -14,9 +14,11 @@ import pickle
 import re
 import types
 import uuid
+import warnings
 import zoneinfo
 from typing import Any, NamedTuple
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -322,10 +324,23 @@ def test_times_that_do_not_exist_are_shown_as_calls(name: str, raw: str) -> None
     assert repr(found) == f"datetime.{name}({data!r})"
 
 
-def test_unknown_escapes_of_an_old_text_stay() -> None:
-    """No warning comes of them, which a program may have made an error."""
-    assert read(b"S'a\\q\\x41'\n.") == "a\\qA"
-    assert read(b"S'\\777'\n.") == b"\xff"
+def test_unknown_escapes_of_an_old_text() -> None:
+    """They stay; a program for which warnings are errors gets the error of a malformed pickle."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert read(b"S'a\\q\\x41'\n.") == "a\\qA"
+        assert read(b"S'\\777'\n.") == b"\xff"
+        warnings.simplefilter("error")
+        with pytest.raises(InertError, match="escape"):
+            read(b"S'a\\q'\n.")
+
+
+def test_a_forged_pickle_changes_no_other_value() -> None:
+    """An object in the data of another serializer, which values share, is not the one that BUILD changes."""
+    content = msgpack.packb(msgpack.ExtType(5, msgpack.packb(["app", "Message", {"text": "honest"}])))
+    pair = pickle.dumps(("msgpack", content), 3)[:-1]
+    read(pair + b"}X\4\0\0\0textK\7sb.")
+    assert repr(read(pair + b".")) == "app.Message(text='honest')"
 
 
 def test_a_call_is_shown_as_not_made() -> None:
@@ -373,6 +388,7 @@ _MALFORMED = {
     "no mark": b"t.",
     "takes below the mark": b"N(\x85.",
     "memo": b"h\x05.",
+    "memo in two ways": b"\x80\x04K\1q\5K\2\x94h\1\x86.",
     "text that is no UTF-8": b"\x8c\x01\xff.",
     "malformed escape": b"V\\u12\n.",
     "no quotes": b"Sabc\n.",

@@ -183,9 +183,11 @@ def test_plain_data_is_pickled_alike_in_short(value: object, copies: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "part", [Path(), pytest, len, Plain(), OrderedDict(), b"x" * 70_000], ids=lambda part: type(part).__name__
+    "part",
+    [Path(), pytest, len, Plain(), OrderedDict(), b"x" * 70_000, pickle.PickleBuffer(bytes(2000))],
+    ids=lambda part: type(part).__name__,
 )
 def test_other_values_take_the_general_way(part: object) -> None:
-    """Objects, however deep, before any of their code runs, and data longer than a frame."""
+    """Objects, however deep, before any of their code runs, buffers, and data longer than a frame."""
     assert plain_pickle({"in": [part]}) is None
     assert plain_pickle(part) is None

@@ -85,7 +85,8 @@ class Budget:
         for member, _ in self._paid(((member, None) for member in members), _MEMBER_BYTES):
             if len(target) >= self.members and not isinstance(member, str | bytes):
                 raise InertError(
-                    f"a set has more than {counted(self.members, 'member')}, not all of them texts"
+                    f"a set has more than {counted(self.members, 'member')}, not all of them texts: "
+                    "only a program that loads it can show it"
                 )
             target.add(member)
 

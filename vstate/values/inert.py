@@ -11,7 +11,6 @@ import codecs
 import io
 import pickle
 import struct
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar, Final
@@ -52,9 +51,9 @@ _MOST_DIGITS: Final = 4300  # Python's own limit; parsing takes quadratic time
 codecs.lookup("raw-unicode-escape")  # the first lookup imports a module, and no read may do that
 
 _INHERITED: Final = (
-    b"N\x88\x89JKM\x8a\x8bGTUVBC\x8e"  # None, bools, numbers, texts and bytes
+    b"N\x88\x89JKM\x8a\x8bGSTUVBC\x8e"  # None, bools, numbers, texts and bytes
     b"]}\x8f)lt\x85\x87"  # empty containers, lists and tuples
-    b"(1hjqr\x94\x97\x80"  # marks, the memo, buffers, the protocol
+    b"(1hjqr\x97\x80"  # marks, the memo, buffers, the protocol
     b"c\x93\x82\x83\x84ioPQ"  # names and calls, by methods that are replaced
 )
 """The opcodes that Python's unpickler handles."""
@@ -115,11 +114,11 @@ class _Memo(list[object]):
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._scattered: dict[str, object] = {}
+        self.scattered: dict[str, object] = {}
         """Entries out of order. By text: a forger cannot choose the hash of a text."""
 
     def __getitem__(self, index: Any) -> object:  # type: ignore[override]  # no slices
-        value = list.__getitem__(self, index) if 0 <= index < len(self) else self._scattered[str(index)]
+        value = list.__getitem__(self, index) if 0 <= index < len(self) else self.scattered[str(index)]
         self._machine.share(value)
         return value
 
@@ -130,7 +129,7 @@ class _Memo(list[object]):
             list.__setitem__(self, index, value)
         else:
             self._machine.budget.take_bytes(_ENTRY_BYTES)
-            self._scattered[str(index)] = value
+            self.scattered[str(index)] = value
 
 
 class Machine(_Unpickler):  # type: ignore[misc]
@@ -174,7 +173,7 @@ class Machine(_Unpickler):  # type: ignore[misc]
             reason = "it ends too early, or takes more from the stack than there is"
         except (MemoryError, RecursionError):
             reason = "it needs more memory than there is"
-        except (pickle.UnpicklingError, ValueError, KeyError) as error:
+        except (pickle.UnpicklingError, ValueError, KeyError, Warning) as error:  # of an unknown escape
             reason = printable(str(error))
         # Raised outside the handlers: as the context, the first error would keep all values in memory.
         raise InertError(reason, offset=self.at)
@@ -226,17 +225,17 @@ class Machine(_Unpickler):  # type: ignore[misc]
     def load_put(self) -> None:
         self._number(_Unpickler.load_put)
 
-    def load_string(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an escape that Python does not know
-            super().load_string()
-
     def length(self, size: int) -> int:
         """A length, itself of `size` bytes, checked against the rest of the data."""
         length = int.from_bytes(self.file.read(size), "little")
         if length > len(self.data) - self.at:
             raise InertError(f"{counted(length, 'byte')} should follow, but it ends before")
         return length
+
+    def load_memoize(self) -> None:
+        if self.memo.scattered:
+            raise InertError("it numbers its objects in two ways")
+        self.memo.append(self.stack[-1])
 
     def load_frame(self) -> None:
         self.length(8)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from types import FunctionType, MemberDescriptorType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from vstate.errors import CannotLoad
 from vstate.forks import is_mine, new_lock, renew_in_child
@@ -210,11 +210,14 @@ class _OneFrame:
         self.data = data
 
 
+def _refuse(obj: Any) -> NoReturn:
+    raise _NotPlain
+
+
 class _PlainPickler(pickle.Pickler):
     """Pickles plain data alone. Python asks it for a reducer of anything else."""
 
-    def reducer_override(self, obj: Any) -> Any:
-        raise _NotPlain
+    reducer_override = staticmethod(_refuse)
 
 
 def plain_pickle(value: Any) -> bytes | None:
@@ -225,7 +228,7 @@ def plain_pickle(value: Any) -> bytes | None:
     if type(value) in _CONTAINERS:
         file = _OneFrame()
         try:
-            _PlainPickler(file, 5).dump(value)
+            _PlainPickler(file, 5, buffer_callback=_refuse).dump(value)
             return frameless(file.data)
         except (_NotPlain, RuntimeError):  # or another thread edits the value: `pickled` tries again
             pass

@@ -7,6 +7,7 @@ whose content is `[module, name, content, …]` stands for an object, and is sho
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -87,7 +88,9 @@ def read_serialized(kind: str, data: bytes, budget: Budget) -> object:
         values = _values(data, budget, 0)
     except (ValueError, TypeError, RecursionError, InertError, msgpack.UnpackException):
         return data
-    return values[0] if len(values) == 1 else values
+    made = values[0] if len(values) == 1 else values
+    # The object of a short content is shared, and a forged pickle may go on to change it.
+    return replace(made, fields={**made.fields}) if isinstance(made, Instance) else made
 
 
 def _values(data: bytes, budget: Budget, depth: int) -> list[object]:
@@ -133,5 +136,5 @@ def _object(code: int, inside: list[object]) -> Instance:
 
 @lru_cache(4096)
 def _short(code: int, content: bytes) -> Instance:
-    """The same of a short content. The versions of a chat share their messages, and nobody changes them."""
+    """The same of a short content: the versions of a chat share their messages."""
     return _object(code, _values(content, Budget(Limits()), 1))
