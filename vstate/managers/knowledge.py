@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from vstate.errors import InvalidInput
+from vstate.arguments import check_seconds
 from vstate.managers.manager import Manager
 from vstate.managers.record import Record, record_copy
 from vstate.patterns.lifecycle import Lifecycle
@@ -188,9 +188,10 @@ class KnowledgeStateManager(Manager):
 
         A source in SYNCING counts until its `last_sync` is recent: a sync that crashed never reports its end.
         """
-        limit = _age(older_than)
+        seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+        check_seconds("older_than", seconds, zero=True)
         sources = await self.get_sources(knowledge_base_id)
-        return [source for source in sources if source.needs_resync(limit)]
+        return [source for source in sources if source.needs_resync(timedelta(seconds=seconds))]
 
     async def needs_resync(self, knowledge_base_id: str, older_than: float | timedelta = 86400) -> bool:
         """Whether `get_stale_sources` finds any."""
@@ -230,13 +231,3 @@ def _progress(part: Namespace) -> Records[IndexingProgress]:
 
 def _sources(part: Namespace) -> Records[SourceState]:
     return Records(part.namespace("sources"), SourceState, key=("knowledge_base_id", "source_id"))
-
-
-def _age(older_than: float | timedelta) -> timedelta:
-    try:
-        age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
-    except (OverflowError, ValueError, TypeError):  # inf, nan, or no number
-        age = -timedelta.resolution
-    if age < timedelta():
-        raise InvalidInput(f"older_than is a number of seconds from 0 on, or a timedelta, not {older_than!r}")
-    return age

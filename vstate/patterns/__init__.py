@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from vstate.patterns.bounds import bound
-from vstate.patterns.events import EventStream
+from vstate.patterns.event_stream import EventStream
 from vstate.patterns.journal import Journal
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import join_path, scope, split_path

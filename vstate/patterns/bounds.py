@@ -11,7 +11,7 @@ from typing import Any, Literal
 from vstate import aio
 from vstate.arguments import called, check_amount, is_amount
 from vstate.errors import InvalidInput, quoted
-from vstate.patterns.events import EventStream
+from vstate.patterns.event_stream import EventStream
 from vstate.patterns.paths import Id, path_of
 from vstate.patterns.sequence import Sequence
 from vstate.state.base import State, handle_of

@@ -26,7 +26,7 @@ from vstate_cli.session import Session, command
 from vstate_cli.suggestions import REV
 
 if TYPE_CHECKING:
-    from vstate.integrations.langgraph.intake import ThreadsReport
+    from vstate.integrations.langgraph.tables import ThreadsReport
 
 
 @command(
@@ -116,7 +116,7 @@ def _export_lines(report: BundleReport) -> Iterator[Line]:
 def _export_threads(session: Session, file: str, branches: tuple[str, ...]) -> None:
     """Write threads of LangGraph to a file of its SqliteSaver."""
     try:
-        from vstate.integrations.langgraph.sqlite_file import write_sqlite  # late, as every optional package
+        from vstate.integrations.langgraph.tables import write_sqlite  # late, as every optional package
     except ImportError as error:
         raise InvalidInput(str(error)) from None
     progress = partial(session.out.progress, "exporting checkpoints")
@@ -258,7 +258,7 @@ def _import_values(session: Session, form: str, path: str, prefix: str, branch: 
 def _import_threads(session: Session, form: str, place: str, prefix: str) -> None:
     """Move the threads of LangGraph's savers."""
     try:
-        from vstate.integrations.langgraph import intake as threads  # late, as every optional package
+        from vstate.integrations.langgraph import tables as threads  # late, as every optional package
     except ImportError as error:
         raise InvalidInput(str(error)) from None
     progress = partial(session.out.progress, "importing checkpoints")

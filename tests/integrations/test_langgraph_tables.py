@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from vstate import CorruptObject, InvalidInput, Memory, NotFound
-from vstate.integrations.langgraph import VstateSaver, intake, sqlite_file
+from vstate.integrations.langgraph import VstateSaver, tables
 
 SERDE = JsonPlusSerializer()
 TABLES = """
@@ -93,7 +93,7 @@ def test_threads_come_with_checkpoints_writes_and_history(source: Source) -> Non
     source.add("ann", 6)
     source.add("bob/7", 3)
     saver = VstateSaver(Memory())
-    report = intake.take_sqlite(saver.repo, source.file)
+    report = tables.take_sqlite(saver.repo, source.file)
     assert (report.threads, report.checkpoints, report.written, report.left_out) == (2, 9, 9, ())
     for (thread, id), (checkpoint, metadata) in source.put.items():
         found = read(saver, thread)[id]
@@ -110,12 +110,12 @@ def test_a_second_intake_takes_the_rest(source: Source) -> None:
     """Checkpoints that are here stay, and new ones of the file come."""
     source.add("ann", 3)
     saver = VstateSaver(Memory())
-    intake.take_sqlite(saver.repo, source.file)
+    tables.take_sqlite(saver.repo, source.file)
     heads = saver.repo.branches()
-    assert intake.take_sqlite(saver.repo, source.file).written == 0
+    assert tables.take_sqlite(saver.repo, source.file).written == 0
     assert saver.repo.branches() == heads
     source.add("ann", 5, begin=3)
-    assert intake.take_sqlite(saver.repo, source.file).written == 2
+    assert tables.take_sqlite(saver.repo, source.file).written == 2
     assert len(read(saver, "ann")) == 5
 
 
@@ -123,13 +123,13 @@ def test_another_checkpoint_of_the_same_id_stays(source: Source) -> None:
     """A checkpoint that is here already is not replaced by another one, which is named."""
     source.add("ann", 2)
     saver = VstateSaver(Memory())
-    intake.take_sqlite(saver.repo, source.file)
+    tables.take_sqlite(saver.repo, source.file)
     before = read(saver, "ann")
     _, data = SERDE.dumps_typed({**source.put["ann", "00000001"][0], "channel_values": {"messages": []}})
     change = "UPDATE checkpoints SET checkpoint = ? WHERE checkpoint_id = '00000001'"
     source.connection.execute(change, (data,))
     source.connection.commit()
-    report = intake.take_sqlite(saver.repo, source.file)
+    report = tables.take_sqlite(saver.repo, source.file)
     assert (report.checkpoints, report.written) == (2, 0)
     assert [key for key, _ in report.left_out] == ["ann 00000001"]
     assert read(saver, "ann") == before
@@ -153,7 +153,7 @@ def test_rows_that_cannot_be_moved_are_named(source: Source) -> None:
     source.row("bad", "metadata", None, "msgpack", good, "[" * 100_000)
     source.row("x" * 1500, "1", None, "msgpack", good, "{}")
     saver = VstateSaver(Memory())
-    report = intake.take_sqlite(saver.repo, source.file)
+    report = tables.take_sqlite(saver.repo, source.file)
     assert (report.threads, report.written, len(report.left_out)) == (3, 1, 8)
     assert list(read(saver, "ann")) == ["00000000"]
     assert list(saver.repo.branches()) == ["threads/ann"]
@@ -163,14 +163,14 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     """An absent file, and one that is no database, or another one, are told as such."""
     repo = VstateSaver(Memory()).repo
     with pytest.raises(NotFound):
-        intake.take_sqlite(repo, tmp_path / "none")
+        tables.take_sqlite(repo, tmp_path / "none")
     (tmp_path / "text").write_text("hello" * 1000)
     with pytest.raises(InvalidInput, match="SQLite savers"):
-        intake.take_sqlite(repo, tmp_path / "text")
+        tables.take_sqlite(repo, tmp_path / "text")
     sqlite3.connect(tmp_path / "empty").close()
     (tmp_path / "empty").touch()
     with pytest.raises(InvalidInput, match="SQLite savers"):
-        intake.take_sqlite(repo, tmp_path / "empty")
+        tables.take_sqlite(repo, tmp_path / "empty")
 
 
 def test_the_command_moves_threads(source: Source, tmp_path: Path) -> None:
@@ -205,10 +205,10 @@ def test_threads_come_from_postgres(start_postgres: Callable[..., Any], tmp_path
     dsn = start_postgres().dsn
     saver = VstateSaver(Memory())
     with pytest.raises(InvalidInput, match="checkpoints"):
-        intake.take_postgres(saver.repo, dsn)
+        tables.take_postgres(saver.repo, dsn)
     for wrong in ("hunter2 x", "postgresql://user:hunter2@127.0.0.1:1/x", "postgresql://u:hunter2@[x/"):
         with pytest.raises(InvalidInput) as failure:
-            intake.take_postgres(saver.repo, wrong)
+            tables.take_postgres(saver.repo, wrong)
         assert "hunter2" not in str(failure.value)
     with postgres.PostgresSaver.from_conn_string(dsn) as theirs:
         theirs.setup()
@@ -230,10 +230,10 @@ def test_threads_come_from_postgres(start_postgres: Callable[..., Any], tmp_path
 
         for number in range(4):
             step(number)
-        report = intake.take_postgres(saver.repo, dsn)
+        report = tables.take_postgres(saver.repo, dsn)
         assert (report.threads, report.checkpoints, report.written, report.left_out) == (1, 4, 4, ())
         step(4)
-        assert intake.take_postgres(saver.repo, dsn).written == 1
+        assert tables.take_postgres(saver.repo, dsn).written == 1
         config = {"configurable": {"thread_id": "ann"}}
         assert list(saver.list(config)) == list(theirs.list(config))
     result = CliRunner().invoke(
@@ -261,20 +261,20 @@ def test_threads_go_back_to_a_file_of_sqlite(source: Source, tmp_path: Path) -> 
     long = "bob/7" * 50
     source.add(long, 1)
     saver, out = VstateSaver(Memory()), tmp_path / "out.sqlite"
-    intake.take_sqlite(saver.repo, source.file)
+    tables.take_sqlite(saver.repo, source.file)
     saver.repo.commit("threads/%zz", set={"no": "thread"})  # a name that quote_ref never makes
-    report = sqlite_file.write_sqlite(saver.repo, out, branches=["threads/ann"])
+    report = tables.write_sqlite(saver.repo, out, branches=["threads/ann"])
     assert (report.threads, report.checkpoints, report.written, report.left_out) == (1, 3, 3, ())
-    assert sqlite_file.write_sqlite(saver.repo, out).written == 1
+    assert tables.write_sqlite(saver.repo, out).written == 1
     again = VstateSaver(Memory())
-    assert intake.take_sqlite(again.repo, out).written == 4
+    assert tables.take_sqlite(again.repo, out).written == 4
     for thread in ("ann", long):
         assert read(again, thread) == read(saver, thread)
-    assert sqlite_file.write_sqlite(saver.repo, source.file).written == 0, "what is there stays"
+    assert tables.write_sqlite(saver.repo, source.file).written == 0, "what is there stays"
     with pytest.raises(NotFound):
-        sqlite_file.write_sqlite(saver.repo, out, branches=["threads/none"])
+        tables.write_sqlite(saver.repo, out, branches=["threads/none"])
     with pytest.raises(InvalidInput, match="another file"):
-        sqlite_file.write_sqlite(saver.repo, tmp_path / "no" / "where")
+        tables.write_sqlite(saver.repo, tmp_path / "no" / "where")
 
 
 def test_the_values_of_every_form_go_into_a_checkpoint(tmp_path: Path) -> None:
@@ -299,10 +299,10 @@ def test_the_values_of_every_form_go_into_a_checkpoint(tmp_path: Path) -> None:
     secret = VstateSaver(saver.repo.store, serde=Secret())
     config = {"configurable": {"thread_id": "secret", "checkpoint_ns": ""}}
     secret.put(config, checkpoint, {"source": "input", "step": -1}, {})
-    report = sqlite_file.write_sqlite(saver.repo, out)
+    report = tables.write_sqlite(saver.repo, out)
     assert [key.split()[0] for key, _ in report.left_out] == ["secret"]
     again = VstateSaver(Memory())
-    intake.take_sqlite(again.repo, out)
+    tables.take_sqlite(again.repo, out)
     (found,) = read(again, "plain").values()
     assert found.checkpoint == checkpoint
 
@@ -310,6 +310,6 @@ def test_the_values_of_every_form_go_into_a_checkpoint(tmp_path: Path) -> None:
 def test_each_thread_is_read_back(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that did not arrive is told."""
     source.add("ann", 2)
-    monkeypatch.setattr(intake, "_append", lambda journal, row: True)
+    monkeypatch.setattr(tables, "_append", lambda journal, row: True)
     with pytest.raises(CorruptObject):
-        intake.take_sqlite(VstateSaver(Memory()).repo, source.file)
+        tables.take_sqlite(VstateSaver(Memory()).repo, source.file)

@@ -18,7 +18,7 @@ from vstate import Live, Versioned
 from vstate.errors import CannotLoad, InvalidInput, KeyNotFound
 from vstate.kv import Memory
 from vstate.patterns import EventStream, scope
-from vstate.patterns.events import identity_of
+from vstate.patterns.event_stream import identity_of
 from vstate.patterns.paths import Scope
 
 
