@@ -90,14 +90,14 @@ def state(tmp_path: Path) -> Iterator[Versioned]:
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """A function that starts a viewer of the test's own store, which `state` writes to."""
     with ExitStack() as stack:
-        yield lambda *options: stack.enter_context(viewing(tmp_path / "store", *options))
+        yield lambda **options: stack.enter_context(viewing(tmp_path / "store", **options))
 
 
 @pytest.fixture
 def writer(tmp_path: Path, make_small: Callable[[Path], None], serve: Serve) -> Viewer:
     """A viewer of a small store of the test's own, for writing."""
     make_small(tmp_path / "store")
-    return serve("--write")
+    return serve(write=True)
 
 
 @pytest.fixture(scope="package")

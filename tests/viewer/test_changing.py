@@ -132,7 +132,7 @@ def test_an_edit_keeps_the_expiry(state: Versioned, serve: Serve) -> None:
     state.expire("k", 3600)
     commit = state.commit()
     assert commit is not None
-    writer = serve("--write")
+    writer = serve(write=True)
     edit = {"rev": "main", "key": "k", "path": "", "type": "int", "value": 5, "branch": "edit"}
     assert writer.ask("/edit", edit)[0] == 200
     before, after = (writer.get(f"/value?key=k&rev={rev}")["expires"][:16] for rev in ("main", "edit"))
@@ -171,7 +171,7 @@ def test_objects_are_not_edited(state: Versioned, serve: Serve) -> None:
     state["secret"] = {"inside": Secret(), "count": 1}
     state.commit()
     edit = {"rev": "HEAD", "key": "secret", "path": "count", "type": "int", "value": 2, "branch": "edit"}
-    status, answer = serve("--write").ask("/edit", edit)
+    status, answer = serve(write=True).ask("/edit", edit)
     assert status == 400
     assert "object" in answer["error"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import signal
 import subprocess
@@ -10,10 +11,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from viewers import PICTURE, Viewer, viewing
+from viewers import PICTURE, Viewer, running
 
 import vstate.viewer
 from vstate import Disk, Versioned
+from vstate.viewer.asgi import _Endpoints
+from vstate.viewer.health import JOBS
 
 pytestmark = pytest.mark.slow
 
@@ -141,13 +144,27 @@ def test_changes_need_the_page(writer: Viewer, tmp_path: Path) -> None:
 
 def test_ctrl_c(small: Path) -> None:
     """Ctrl-C ends the viewer soon and without an error, also while a page waits for new commits."""
-    with viewing(small) as viewer:
+    with running(small) as (viewer, process):
         request = urllib.request.Request(
             f"{viewer.base}/api/v1/events", headers={"Authorization": f"Bearer {viewer.token}"}
         )
         with urllib.request.urlopen(request, timeout=20) as events:
             assert events.readline() == b"event: refs\n"
-            viewer.process.send_signal(signal.SIGINT)
-            assert viewer.process.wait(20) == 130
-        assert viewer.process.stderr is not None
-        assert viewer.process.stderr.read().strip() == ""
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == ""
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_long_work_ends_with_the_viewer(name: str) -> None:
+    """A check or a gc that runs when the viewer ends says so, and goes no further."""
+    state = Versioned()
+    state["k"] = 1
+    state.commit()
+    endpoints = _Endpoints(state.repo, write=False, ending=lambda: True)
+
+    async def told() -> list[str]:
+        return [event async for event in endpoints._work(JOBS[name])]
+
+    assert asyncio.run(told()) == ['event: failed\ndata: {"error": "the viewer has ended"}\n\n']

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from soak import sized
-from viewers import Serve
+from viewers import running
 
 sys.path.append(str(Path(__file__).parents[1] / "values"))
 
@@ -25,6 +25,10 @@ ALL = [*bombs.READ, *bombs.SHOWN, *bombs.COMPARED, *bombs.STORED]
 FEW = ["objects of one tuple", "messages of one long text, in many blocks"]
 MOST_SECONDS = 30.0  # of one answer, on a busy machine
 MOST_MB = 900
+REQUESTS = (
+    *("/value?key=bomb", "/value?key=bomb&first=300&limit=100", "/diff?new=HEAD&key=bomb"),
+    *("/blame?key=bomb", "/history?key=bomb", "/search?text=x", "/commits", "/keys", "/health"),
+)
 
 
 def versions(name: str) -> list[tuple[bytes, NewObjects]]:
@@ -44,18 +48,15 @@ def versions(name: str) -> list[tuple[bytes, NewObjects]]:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
 @pytest.mark.parametrize("name", sized(FEW, ALL))
-def test_a_bomb_costs_little(name: str, tmp_path: Path, serve: Serve) -> None:
+def test_a_bomb_costs_little(name: str, tmp_path: Path) -> None:
     """Each question about the value is answered in time and within bounded memory, and so is the next one."""
     bombs.plant(tmp_path / "store", *versions(name))
-    viewer = serve()
-    for request in (
-        *("/value?key=bomb", "/value?key=bomb&first=300&limit=100", "/diff?new=HEAD&key=bomb"),
-        *("/blame?key=bomb", "/history?key=bomb", "/search?text=x", "/commits", "/keys", "/health"),
-    ):
-        begun = time.monotonic()
-        status, answer = viewer.ask(request)
-        assert status == 200 or (status == 422 and " is corrupt: " in answer["error"]), answer
-        assert time.monotonic() - begun < MOST_SECONDS, request
-    peak = Path(f"/proc/{viewer.process.pid}/status").read_text().partition("VmHWM:")[2].split()[0]
-    assert int(peak) < MOST_MB * 1024
-    assert viewer.get("/store")["branches"] == 1
+    with running(tmp_path / "store") as (viewer, process):
+        for request in REQUESTS:
+            begun = time.monotonic()
+            status, answer = viewer.ask(request)
+            assert status == 200 or (status == 422 and " is corrupt: " in answer["error"]), answer
+            assert time.monotonic() - begun < MOST_SECONDS, request
+        peak = Path(f"/proc/{process.pid}/status").read_text().partition("VmHWM:")[2].split()[0]
+        assert int(peak) < MOST_MB * 1024
+        assert viewer.get("/store")["branches"] == 1

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from soak import sized
 from starlette.datastructures import QueryParams
 from viewers import Serve
+from vstate_cli.commands import mcp
 from vstate_cli.commands.mcp import ToolFailure, Tools
 
 from vstate import Disk, Memory, Versioned, VStateError
 from vstate.repo import Repository
+from vstate.viewer import life
 from vstate.viewer.asgi import status_of
 from vstate.viewer.health import JOBS
 from vstate.viewer.life import blame_document
@@ -69,11 +72,12 @@ def whole() -> dict[str, bytes]:
 
 
 def damages(rows: dict[str, bytes]) -> Iterator[tuple[str, Memory]]:
-    """Each row in turn: missing, empty, cut, and other bytes."""
-    for key, row in rows.items():
+    """Each row in turn: missing, cut, or other bytes; in a soak each of these."""
+    for number, (key, row) in enumerate(rows.items()):
         if key == "format":
             continue  # such a store cannot be opened
-        for how in (None, row[: len(row) // 2], b"\xff" * len(row)):
+        hows = (None, row[: len(row) // 2], b"\xff" * len(row))
+        for how in sized([hows[number % 3]], [*hows]):
             store = Memory()
             store.set_many(rows)
             store.delete(key) if how is None else store.set(key, how)
@@ -105,7 +109,7 @@ def test_no_answer_is_a_500(whole: dict[str, bytes]) -> None:
             except ToolFailure:
                 told += 1
     assert not servers_faults
-    assert told > 1000
+    assert told > 300
 
 
 def test_every_address_and_tool_is_asked() -> None:
@@ -115,7 +119,9 @@ def test_every_address_and_tool_is_asked() -> None:
     assert all(inspect.signature(function).parameters for function in JOBS.values())
 
 
-def test_damage_is_logged(whole: dict[str, bytes], tmp_path: Path, serve: Serve) -> None:
+def test_damage_is_logged(
+    whole: dict[str, bytes], tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     """The server answers 422 with the damage, and writes a line about it."""
     with Disk(tmp_path / "store") as store:
         store.set_many(whole)
@@ -123,14 +129,14 @@ def test_damage_is_logged(whole: dict[str, bytes], tmp_path: Path, serve: Serve)
     viewer = serve()
     status, answer = viewer.ask("/commits?rev=main")
     assert (status, "heads/main holds no commit id" in answer["error"]) == (422, True)
-    viewer.process.terminate()
-    assert viewer.process.stderr is not None
-    assert "/commits: " in viewer.process.stderr.read()
+    assert "/commits: " in caplog.text
 
 
-@pytest.mark.parametrize("value", ["".join(f"line {n}\n" for n in range(300_000)), [*range(120_000)]])
-def test_blame_ends_in_time(value: Any) -> None:
-    """Blame of many parts gives up after some seconds, with advice, in the viewer and in the tools."""
+@pytest.mark.parametrize("value", ["".join(f"line {n}\n" for n in range(100_000)), [*range(40_000)]])
+def test_blame_ends_in_time(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blame of many parts gives up after its seconds, with advice, in the viewer and in the tools."""
+    monkeypatch.setattr(life, "_BLAMING", 0.1)
+    monkeypatch.setattr(mcp, "MOST_SECONDS", 0.1)
     state = Versioned()
     for n in range(8):
         state["k"] = value[n:]
@@ -138,14 +144,14 @@ def test_blame_ends_in_time(value: Any) -> None:
     for call in (lambda: blame_document(state.repo, state.repo.branch("main"), "k", ""), blamed(state)):
         begun = time.thread_time()
         answer = call()
-        assert time.thread_time() - begun < 8
-        assert answer.get("error", "its path").endswith("give more time") or answer["parts"]
+        assert time.thread_time() - begun < 2
+        assert answer["error"].endswith("give more time")
 
 
 def blamed(state: Versioned) -> Callable[[], dict[str, Any]]:
     def call() -> dict[str, Any]:
         try:
-            return {"parts": Tools(state.repo).blame("k")}
+            return {"error": Tools(state.repo).blame("k")}
         except ToolFailure as error:
             return {"error": str(error)}
 

@@ -233,7 +233,7 @@ def test_the_viewer_ends(look: Look, writer: Viewer) -> None:
     """The page says that its viewer has ended, and what to do."""
     page = look(writer)
     page.locator(".commit-title h2", has_text="planned").wait_for()
-    writer.process.terminate()
+    writer.end()
     page.locator(".banner", has_text="The viewer has ended").wait_for()
 
 
@@ -349,7 +349,7 @@ def test_edits(look: Look, tmp_path: Path, state: Versioned, serve: Serve) -> No
     state["price"] = {"amount": 3, "exact": Decimal("1.5")}
     state.commit("begin")
     state.create_branch("edit")
-    viewer = serve("--write")
+    viewer = serve(write=True)
     page = look(viewer, "key=plain", refused=True)
     page.locator(".part", has_text="flag").wait_for()
     assert page.get_by_role("button", name="Edit this value").count() == 0
@@ -391,7 +391,7 @@ def test_odd_keys(look: Look, state: Versioned, serve: Serve) -> None:
     """The empty key has a value, a diff, a life and a pin as others; white space in keys is seen."""
     state[""], state["a\nb"], state["a b"] = {"in": 1}, 2, 3
     state.commit("begin")
-    page = look(serve("--write"))
+    page = look(serve(write=True))
     page.locator(".key").first.wait_for()
     assert page.locator(".key-name").all_inner_texts() == ['""', '"a\\nb"', "a b"]
     page.locator(".key").first.click()

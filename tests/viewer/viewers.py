@@ -1,18 +1,25 @@
-"""A viewer that runs as a command, and requests to it."""
+"""A viewer that serves, in a thread or as a command, and requests to it."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import uvicorn
+
+from vstate import open_store
+from vstate.viewer.server import serve
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -26,11 +33,14 @@ PICTURE = bytes.fromhex(
 
 @dataclass
 class Viewer:
-    """A viewer that runs as `vstate view`, and requests to it."""
+    """A viewer, and requests to it. `end` ends it."""
 
     url: str
-    token: str
-    process: subprocess.Popen[str]
+    end: Callable[[], None]
+
+    @property
+    def token(self) -> str:
+        return self.url.partition("token=")[2]
 
     @property
     def base(self) -> str:
@@ -71,21 +81,42 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 @contextmanager
-def viewing(store: Path | str, *options: str) -> Iterator[Viewer]:
+def viewing(store: Path, *, write: bool = False) -> Iterator[Viewer]:
+    """The viewer that `vstate view` runs, in a thread."""
+    servers: list[uvicorn.Server] = []
+    urls: Queue[str] = Queue()
+
+    class Server(uvicorn.Server):
+        def __init__(self, config: uvicorn.Config) -> None:
+            super().__init__(config)
+            servers.append(self)
+
+    def end() -> None:
+        servers[0].should_exit = True
+        thread.join(20)
+
+    with open_store(store, create=False) as opened:
+        thread = threading.Thread(target=serve, args=(opened,), kwargs={"write": write, "ready": urls.put})
+        with patch.object(uvicorn, "Server", Server):
+            thread.start()
+            url = urls.get(timeout=20)
+        try:
+            yield Viewer(url, end)
+        finally:
+            end()
+
+
+@contextmanager
+def running(store: Path) -> Iterator[tuple[Viewer, subprocess.Popen[str]]]:
     """`vstate view` on a store, in a process of its own."""
-    command = [sys.executable, "-m", "vstate_cli", "view", str(store), "--json", *options]
+    command = [sys.executable, "-m", "vstate_cli", "view", str(store), "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, text=True, env=dict(os.environ), **pipes)
-    try:
-        assert process.stdout is not None
-        url = json.loads(process.stdout.readline())["url"]
-        yield Viewer(url, url.partition("token=")[2], process)
-    finally:
-        process.terminate()
-        process.wait(20)
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        try:
+            assert process.stdout is not None
+            yield Viewer(json.loads(process.stdout.readline())["url"], process.terminate), process
+        finally:
+            process.terminate()
 
 
 Serve = Callable[..., Viewer]

@@ -11,12 +11,13 @@ import click
 from vstate.display import documents
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects import expiry, tree
+from vstate.objects.commit import Commit
 from vstate.plural import counted
-from vstate.repo.names.refs import HEADS, REMOTES, TAGS
+from vstate.repo.names.refs import HEADS, TAGS
 from vstate.repo.names.revisions import FIRST
 from vstate.values.inspection import size_text
 from vstate_cli import commits
-from vstate_cli.output import Document, Line, safe
+from vstate_cli.output import Document, Line, Part, safe
 from vstate_cli.session import Session, command
 
 _CLOCK_READ_EVERY = 64  # counted items
@@ -75,37 +76,29 @@ def status(session: Session, timeout: float) -> None:
         "objects": object_count,
     }
     upstream = None
-    if head.branch is not None and commit is not None and (name := repo.remotes.upstream(head.branch)):
-        there = repo.refs.read(REMOTES + name) or commit.oid
+    tracked = None if head.branch is None else repo.remotes.upstream(head.branch)
+    if commit is not None and tracked is not None:
+        name, there = tracked
         ahead = count("ahead", repo.history.outside([commit.oid], [there]))
         behind = count("behind", repo.history.outside([there], [commit.oid]))
         upstream = {"name": name, "ahead": ahead, "behind": behind}
     size = _size(Path(repo.store.location))
+    refs = session.refs().get(commit.id, []) if commit is not None else []
+    shown = None if commit is None else documents.commit_document(commit, refs)
     position: Document = {"store": repo.store.location, "bytes": size, "branch": head.branch}
-    if session.json:
-        refs = session.refs().get(commit.id, []) if commit is not None else []
-        shown = None if commit is None else documents.commit_document(commit, refs)
-        out.json(position | {"upstream": upstream, "head": shown} | numbers | {"at_least": at_least})
-        return
-    out.lines(_position_lines(position, upstream, at_least))
-    if commit is None:
-        out.line(("head      ", "dim"), "no commit yet" if branches else f"no commit yet; {FIRST}")
-    else:
-        out.line(("head      ", "dim"), *commits.summary(commit))
-        out.line("          ", *commits.time_and_info(commit, out))
-    for name, number in numbers.items():
-        more = " or more (--timeout 0 counts them all)" if name in at_least else ""
-        out.line((f"{name:10}", "dim"), f"{number:,}", (more, "dim"))
-    if commit is None and branches:
-        out.lines([[], *commits.overview(repo, out, "log")])
+    document = position | {"upstream": upstream, "head": shown} | numbers | {"at_least": at_least}
+    session.answer(document, _lines(session, commit, document, numbers))
 
 
-def _position_lines(position: Document, upstream: Document | None, at_least: list[str]) -> Iterator[Line]:
-    size, branch = position["bytes"], position["branch"]
-    shown_size = "" if size is None else f"  {size_text(size)}"
-    yield [("store     ", "dim"), safe(position["store"]), (shown_size, "dim")]
+def _lines(
+    session: Session, commit: Commit | None, document: Document, numbers: dict[str, int]
+) -> Iterator[Line]:
+    size, branch, upstream, at_least = (
+        document[name] for name in ("bytes", "branch", "upstream", "at_least")
+    )
+    yield _row("store", safe(document["store"]), ("" if size is None else f"  {size_text(size)}", "dim"))
     on = ("none: HEAD is detached", "bold yellow") if branch is None else (safe(branch), "bold green")
-    yield [("branch    ", "dim"), on]
+    yield _row("branch", on)
     if upstream is not None:
         parts = [
             f"{counted(upstream[where], 'commit')}{' or more' if where in at_least else ''} {where}"
@@ -113,7 +106,21 @@ def _position_lines(position: Document, upstream: Document | None, at_least: lis
             if upstream[where]
         ]
         distance = ", ".join(parts) or "up to date"
-        yield [("upstream  ", "dim"), (safe(upstream["name"]), "bold red"), f"  {distance}"]
+        yield _row("upstream", (safe(upstream["name"]), "bold red"), f"  {distance}")
+    if commit is None:
+        yield _row("head", "no commit yet" if numbers["branches"] else f"no commit yet; {FIRST}")
+    else:
+        yield _row("head", *commits.summary(commit))
+        yield _row("", *commits.time_and_info(commit, session.out))
+    for name, number in numbers.items():
+        more = " or more (--timeout 0 counts them all)" if name in at_least else ""
+        yield _row(name, f"{number:,}", (more, "dim"))
+    if commit is None and numbers["branches"]:
+        yield from [[], *commits.overview(session.repo, session.out, "log")]
+
+
+def _row(name: str, *parts: Part) -> Line:
+    return [(f"{name:10}", "dim"), *parts]
 
 
 def _size(directory: Path) -> int | None:

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import is_connection_string
+from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import REMOTES, Refs, check_ref_name
 from vstate.similar import similar
 
@@ -77,15 +78,15 @@ class Remotes:
         self._store.delete(REMOTE + name)
         return url
 
-    def upstream(self, branch: str) -> str | None:
-        """The branch of a remote, as `origin/main`, of the last push, pull or clone; None without one."""
+    def upstream(self, branch: str) -> tuple[str, ObjectId] | None:
+        """The branch of a remote, as `origin/main`, of the last push, pull or clone, and its commit then."""
         latest = None
-        for name, _ in self._refs.list(REMOTES).items():
+        for name, oid in self._refs.list(REMOTES).items():
             if not name.endswith(f"/{branch}") or name.count("/") != branch.count("/") + 1:
                 continue
             last = next(self._refs.reflog(REMOTES + name), None)
             if last is not None and (latest is None or last.time > latest[0]):
-                latest = last.time, name
+                latest = last.time, (name, oid)
         return None if latest is None else latest[1]
 
     def default(self) -> str:
