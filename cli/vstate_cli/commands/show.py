@@ -9,8 +9,7 @@ import click
 
 from vstate.display import documents
 from vstate.display.chats import chat_view, in_brief
-from vstate.errors import KeyNotFound, NotFound
-from vstate.objects import tree
+from vstate.errors import KeyNotFound, NotFound, StorageError
 from vstate.objects.commit import Commit
 from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
@@ -48,7 +47,7 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
     "key, type, size, value}, with path if one is given; type and size are those of the whole value. Data "
     "that JSON cannot hold is an object with a key that starts with $, as $type for the class of an object. "
     "If the value cannot be read, value is null and error says why. For the keys below KEY, {commit, keys: "
-    "[{key, type, size, value}]}.",
+    "[{key, type, size, value}]}, each with error in the same way.",
 )
 @click.argument("words", nargs=-1, metavar="[REV] [KEY] [PATH]", type=PLACE)
 @click.option(
@@ -138,20 +137,18 @@ def _change_lines(session: Session, commit: Commit, diff: Diff) -> Iterator[Line
 
 def _show_folder(session: Session, commit: Commit, below: list[tuple[str, Entry]], limit: int | None) -> None:
     """Show the keys below a name: as a conversation, if each is a message, or each in words."""
-    repo, out = session.repo, session.out
+    out = session.out
     if session.json:
-        shown: list[Document] = []
+        nodes = limit or _MOST_ITEMS // len(below)
+        shown = []
         for key, entry in below:
-            value = plain(repo.inspect(key, entry.raw), max_nodes=limit or _MOST_ITEMS // len(below))
-            shown.append({"key": key} | documents.entry_document(entry) | {"value": value})
+            found = _value_document(_read(session, key, entry), nodes)
+            shown.append({"key": key} | documents.entry_document(entry) | found)
         out.json({"commit": commit.id, "keys": shown})
         return
     size = sum(entry.size for _, entry in below)
-    try:
-        found = [repo.inspect(key, entry.raw) for key, entry in below] if size <= _LONGEST_READ else []
-    except values.UNREADABLE:
-        found = []
-    view = chat_view(found)
+    read = [_read(session, key, entry) for key, entry in below] if size <= _LONGEST_READ else []
+    view = None if any(reason for _, reason in read) else chat_view([value for value, _ in read])
     if view is None:
         out.lines(_key_lines(session, below))
     else:
@@ -161,39 +158,49 @@ def _show_folder(session: Session, commit: Commit, below: list[tuple[str, Entry]
 
 
 def _key_lines(session: Session, shown: list[tuple[str, Entry]]) -> Iterator[Line]:
-    repo = session.repo
     width = changes.name_width(key for key, _ in shown)
     for key, entry in shown:
-        try:
-            text = in_brief(repo.inspect(key, entry.raw)) if entry.size <= _LONGEST_READ else describe(entry)
-        except values.UNREADABLE:
-            text = describe(entry)
+        value, reason = _read(session, key, entry) if entry.size <= _LONGEST_READ else (None, "long")
+        text = describe(entry) if reason is not None else in_brief(value)
         yield [padded(safe(key), width), "  ", session.out.fit(safe(text), width + 4)]
+
+
+def _read(session: Session, key: str, entry: Entry) -> tuple[object, str | None]:
+    """The value, and why it cannot be read. Damage fails the command once the others are shown."""
+    try:
+        return session.repo.inspect(key, entry.raw), None
+    except values.UNREADABLE as error:
+        return None, str(error)
+    except StorageError as error:
+        session.out.damage = session.out.damage or error
+        return None, str(error)
+
+
+def _value_document(read: tuple[object, str | None], nodes: int | None) -> Document:
+    """A value of at most so many parts; of None, those in lists and arrays count for less."""
+    value, reason = read
+    shown = plain(value, max_items=_MOST_ITEMS) if nodes is None else plain(value, max_nodes=nodes)
+    return {"value": shown, **({} if reason is None else {"error": reason})}
 
 
 def _show_value(session: Session, commit: Commit, key: str, path: str | None, limit: int | None) -> None:
     out, repo = session.out, session.repo
-    data = tree.lookup(repo.objects.node, commit.root, key)
-    below = session.keys_below(commit, key, _MOST_BELOW) if data is None and path is None else []
+    entry = repo.entry(commit.root, key)
+    below = session.keys_below(commit, key, _MOST_BELOW) if entry is None and path is None else []
     if below:
         _show_folder(session, commit, below, limit)
         return
-    if data is None:
+    if entry is None:
         similar = session.similar_keys(commit, key)
         raise NotFound(f"{KeyNotFound(key)} at {commit.short}", name=key, candidates=similar)
-    entry = repo.parse_entry(key, data)
-    reason, value = None, None
-    try:
-        value = repo.inspect(key, data)
-    except values.UNREADABLE as error:
-        reason = str(error)
+    value, reason = _read(session, key, entry)
+    if out.damage is not None:
+        raise out.damage
     if path is not None and reason is None:
         value = part_at(value, path)
     if session.json:
         where = {"commit": commit.id, "key": key, **({} if path is None else {"path": path})}
-        shown = plain(value, max_items=_MOST_ITEMS) if limit is None else plain(value, max_nodes=limit)
-        document = {**where, **documents.entry_document(entry), "value": shown}
-        out.json(document | ({} if reason is None else {"error": reason}))
+        out.json(where | documents.entry_document(entry) | _value_document((value, reason), limit))
         return
     if out.is_terminal or reason is not None:
         place = "" if path is None else f" {safe(path)}"
