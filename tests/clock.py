@@ -1,15 +1,17 @@
-"""A clock that tests move. Keys and branches expire by it, and commits take their dates from it."""
+"""A clock that tests move. Keys expire by it, and commits and reflogs take their dates from it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
+from types import SimpleNamespace
 
 import pytest
 
 from vstate.objects import expiry
 from vstate.repo import core
+from vstate.repo.names import refs
 
 BEGIN = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
@@ -43,5 +45,6 @@ def standing_still() -> Iterator[Time]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(expiry, "now", lambda: round(time.now.timestamp() * 1_000_000))
+        patched.setattr(refs, "time", SimpleNamespace(time_ns=lambda: expiry.now() * 1000))
         patched.setattr(core, "datetime", Clock)
         yield time

@@ -153,7 +153,7 @@ class RefMoved(Conflict):
             )
         if actual is None and expected is not None:
             found = (
-                "and it is gone: deleted, or expired; open the state again to begin a new one"
+                "and it is gone: deleted, by gc perhaps; open the state again to begin a new one"
                 + ", or keep the uncommitted changes on another branch, with switch(name, create=True)"
                 * staged
             )

@@ -59,14 +59,13 @@ def test_what_a_commit_did(command, time: Time) -> None:
 
 
 def test_a_branch_whose_time_is_over(command, time: Time) -> None:
-    """An expired branch is in no list, and gc reports its removal."""
+    """gc reports its removal; before that, it is there."""
     with Versioned(Disk(command.store, durability="process"), branch="guest", ttl=60) as state:
         state["k"] = 1
         state.commit()
-    assert "guest" in command("branch")
     time.pass_(60)
-    assert "guest" not in command("branch")
-    assert "no revision 'guest'" in command.fails("log", "guest")
+    assert "guest" in command("branch")
     assert command.json("gc", "--dry-run")["expired"] == ["guest"]
-    assert "removed the expired branch guest" in command("gc")
+    assert "removed the idle branch guest" in command("gc")
+    assert "guest" not in command("branch")
     assert "nothing is damaged" in command("fsck")

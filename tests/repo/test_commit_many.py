@@ -9,7 +9,6 @@ from contextlib import nullcontext, suppress
 import pytest
 from agent_stores import AgentStore
 from bundle_files import save
-from clock import standing_still
 from sync_stores import Hooked, Once
 
 from vstate import BranchChanges, Commit, KVStore, Memory, Versioned
@@ -129,22 +128,6 @@ def test_a_store_without_transactions_refuses_several_branches() -> None:
     with pytest.raises(InvalidInput, match="one branch at a time"):
         repo.commit_many([put("a", 2), put("b", 2)])
     assert dict(memory.items()) == rows
-
-
-def test_branches_that_expire() -> None:
-    """An expired branch begins anew, or counts as absent if it gets no commit."""
-    with standing_still() as time:
-        store = Memory()
-        for name in ("old", "idle"):
-            state = Versioned(store, branch=name, ttl=60)
-            save(state, before=1)
-        time.pass_(61)
-        repo = Repository(store)
-        idle = BranchChanges("idle", delete=["before"], expect=None)
-        made = repo.commit_many([put("old", 1, expect=None), put("new", 1), idle])
-        assert made[2] is None
-        assert repo.branch_names() == ["new", "old"]
-        assert values(store, "old") == {"n": 1}
 
 
 def test_a_lease_guards_all_of_the_branches() -> None:

@@ -61,7 +61,7 @@ def test_forgets_what_the_branch_alone_led_to(store: KVStore, seed: int) -> None
             ours = key.startswith(
                 ("o/", f"reflog/heads/{name}:", "reflog/HEAD:", "commit-graph/", "shallow/")
             )
-            assert ours or key in (f"r/heads/{name}", f"expiry/heads/{name}"), key
+            assert ours or key in (f"r/heads/{name}", f"keep/heads/{name}"), key
         assert not any(key.startswith(f"reflog/heads/{name}:") for key in after)
         new = {key for key in after if before.get(key) != after[key]}
         assert all(key in ("gc", "format") or key.startswith("trash/") for key in new), new
@@ -229,7 +229,7 @@ def test_gc_begins_anew_beside_an_import_of_a_forgotten_branch(monkeypatch: pyte
     sound(store)
 
 
-def test_policies_lifetimes_and_ends_of_histories_go_too() -> None:
+def test_policies_times_to_live_and_ends_of_histories_go_too() -> None:
     """No row names the branch or one of its commits afterwards, and the name begins anew."""
     store = Memory()
     Versioned(store).set_policy("x", "ours")
@@ -447,19 +447,27 @@ class Overtaken(Memory):
 
     happens: Callable[[], object] | None = None
 
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        wanted = list(keys)
-        found = super().get_many(wanted)
+    def _read(self, keys: Iterable[str]) -> None:
         happens, self.happens = self.happens, None
-        if happens is not None and "r/heads/t" in wanted:
+        if happens is not None and "r/heads/t" in keys:
             happens()
         else:
             self.happens = happens
+
+    def get(self, key: str) -> bytes | None:
+        found = super().get(key)
+        self._read([key])
+        return found
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        wanted = list(keys)
+        found = super().get_many(wanted)
+        self._read(wanted)
         return found
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         found = list(super().items(prefix))
-        self.get_many([key for key, _ in found])
+        self._read([key for key, _ in found])
         return iter(found)
 
 

@@ -1,4 +1,4 @@
-"""Branches that expire: absent at once, replaced when they are opened again, and removed by gc."""
+"""Branches with a time to live: gc deletes them once no commit has reached them for so long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clock import Time, standing_still
 from histories import needed, objects_of
 from soak import sized
 
-from vstate import InvalidInput, KVStore, Memory, NotFound, RefMoved, StoreUnavailable, Versioned
+from vstate import InvalidInput, KVStore, Memory, RefMoved, StoreUnavailable, Versioned
 from vstate.repo import Repository
 from vstate.testing import Faulty
 
@@ -39,83 +39,51 @@ def whole(store: KVStore) -> None:
     assert report.foreign == 0
 
 
-@pytest.mark.slow
-def test_an_expired_branch_is_gone(store: KVStore, time: Time) -> None:
-    """It is in no list, no revision finds it, and opening it begins a new, empty branch."""
+# Moves of one moment are a microsecond apart in a reflog, so the tests wait a second more.
+def kept(store: KVStore, *, after: float, time: Time) -> bool:
+    """Whether a gc after so many seconds leaves the branch."""
+    time.pass_(after)
+    return Repository(store).gc(dry_run=True).expired == ()
+
+
+def test_gc_deletes_an_idle_branch(store: KVStore, time: Time) -> None:
+    """Until then it is there, and a commit to it counts; a handle on a deleted branch gets RefMoved."""
     main = committed(Versioned(store), main=1)
     state = committed(session(store), k=[1])
-    time.pass_(59)
+    assert kept(store, after=59, time=time)
+    assert not kept(store, after=1, time=time)
     assert Versioned(store, branch="session")["k"] == [1]
-    assert list(main.branches()) == ["main", "session"]
-    time.pass_(1)
-    repo = Repository(store)
-    assert list(main.branches()) == list(repo.branches()) == ["main"]
-    assert list(repo.refs.all()) == ["heads/main"]
-    for read in (
-        lambda: repo.resolve("session"),
-        lambda: repo.resolve("heads/session"),
-        lambda: repo.branch("session"),
-        lambda: main.switch("session"),
-        lambda: main.merge("session"),
-        lambda: main.delete_branch("session"),
-    ):
-        with pytest.raises(NotFound):
-            read()
-    whole(store)
-    new = Versioned(store, branch="session")
-    assert new.head is None
-    assert len(new) == 0
-    state["late"] = 1
-    with pytest.raises(RefMoved, match="gone: deleted, or expired"):
-        state.commit()
+    assert main.repo.gc().expired == ("session",)
     assert list(main.branches()) == ["main"]
-    committed(new, k="new")
-    assert dict(Versioned(store, branch="session")) == {"k": "new"}
+    whole(store)
+    state["late"] = 1
+    with pytest.raises(RefMoved, match="gone: deleted"):
+        state.commit()
+    new = committed(Versioned(store, branch="session"), k="new")
     assert new.head.parent_ids == ()
-    time.pass_(1e6)
-    assert dict(Versioned(store, branch="session")) == {"k": "new"}  # no handle gave the new branch an end
+    assert kept(store, after=1e6, time=time)  # no handle gave the new branch an end
     whole(store)
 
 
-def test_the_time_begins_anew_with_each_move_of_a_program_that_gives_one(store: KVStore, time: Time) -> None:
-    """A move of any other program leaves the end as it is, and so does a read or an empty commit."""
-    state = committed(session(store), n=1)
-    moves: list[Callable[[], object]] = [
-        lambda: committed(state, n=2),
-        lambda: session(store).apply(lambda now: now.__setitem__("n", 5)),
-        lambda: committed(session(store), n=6),
-    ]
-    for move in moves:
-        time.pass_(59)
-        move()
-    others: list[Callable[[], object]] = [
-        lambda: committed(Versioned(store, branch="session"), m=1),
-        lambda: Repository(store).rollback("session", "session~1"),
-        lambda: Versioned(store, branch="session").undo(),
-        lambda: Repository(store).rename_branch("session", "other"),
-        lambda: Repository(store).rename_branch("other", "session"),
-    ]
-    for move in others:
-        time.pass_(11)
-        move()
-    assert session(store).commit() is None
-    time.pass_(4)
-    assert Versioned(store, branch="session")["n"] == 6
-    time.pass_(1)
-    assert Repository(store).branches() == {}
-
-
-def test_a_branch_that_was_there(store: KVStore, time: Time) -> None:
-    """The next commit of a handle with a `ttl` sets its end; other handles see it when the branch moves."""
-    plain = committed(Versioned(store, branch="session"), n=1)
-    given = session(store)
-    time.pass_(1000)
-    committed(given, n=2)
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda store: committed(session(store), n=2),
+        lambda store: session(store).apply(lambda now: now.__setitem__("n", 5)),
+        lambda store: committed(Versioned(store, branch="session"), m=1),
+        lambda store: Repository(store).rollback("session", "session~1"),
+        lambda store: Versioned(store, branch="session").undo(),
+        lambda store: Repository(store).rename_branch("session", "other"),
+    ],
+)
+def test_any_move_begins_the_time_anew(move: Callable[[KVStore], object], store: KVStore, time: Time) -> None:
+    """A read or an empty commit does not."""
+    committed(committed(session(store), n=0), n=1)
     time.pass_(59)
-    committed(plain, m=1)  # made on the older commit, and merged
-    assert dict(Versioned(store, branch="session")) == {"n": 2, "m": 1}
-    time.pass_(1)
-    assert Repository(store).branches() == {}
+    move(store)
+    assert kept(store, after=59, time=time)
+    assert session(store).commit() is None
+    assert not kept(store, after=1, time=time)
 
 
 @pytest.mark.slow
@@ -128,7 +96,7 @@ def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
     for number in range(5):
         committed(state, n=number)
     main.create_branch("fork", at="session~2")
-    time.pass_(60)
+    time.pass_(61)
     dry = main.repo.gc(dry_run=True, grace="0")
     report = main.repo.gc(grace="0")
     assert dry.expired == report.expired == ("session",)
@@ -143,41 +111,15 @@ def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
     whole(store)
 
 
-def test_gc_after_it_was_begun_anew(store: KVStore, time: Time) -> None:
-    """Objects of the old branch go, although a new branch has its name; the new reflog stays."""
-    committed(session(store), big="x" * 3000)
-    time.pass_(60)
-    state = committed(session(store), k=1)
-    committed(state, k=2)
-    actions = [line.action for line in state.repo.refs.reflog("heads/session")]
-    assert actions[:2] == ["commit: set"] * 2
-    assert "branch: expired" in actions
-    whole(store)
-    for _ in range(2):
-        assert state.repo.gc(grace="0").expired == ()
-    lines = list(state.repo.refs.reflog("heads/session"))
-    assert [line.action for line in lines] == ["commit: set"] * 2
-    assert lines[-1].old is None
-    assert objects_of(store) == needed(store)
-    assert state.undo()
-    assert state["k"] == 1
-    whole(store)
-    time.pass_(60)
-    assert state.repo.branches() == {}
-
-
-def test_head_on_an_expired_branch(store: KVStore, time: Time) -> None:
-    """HEAD keeps its name, as in a new store, and fsck passes before and after gc."""
+def test_head_on_an_idle_branch(store: KVStore, time: Time) -> None:
+    """HEAD keeps its name, as in a new store, and fsck passes."""
     state = committed(session(store), k=1)
     state.repo.checkout("session")
-    time.pass_(60)
-    assert Versioned(store).head is None
-    assert Versioned(store).branch == "session"
-    whole(store)
+    time.pass_(61)
     state.repo.gc(grace="0")
     whole(store)
-    again = committed(Versioned(store), new=1)
-    assert dict(again) == {"new": 1}
+    assert (Versioned(store).head, Versioned(store).branch) == (None, "session")
+    assert dict(committed(Versioned(store), new=1)) == {"new": 1}
     whole(store)
 
 
@@ -195,97 +137,71 @@ def test_a_damaged_row(time: Time) -> None:
     """Nothing is lost: the branch stays, and fsck reports and repairs the row."""
     store = Memory()
     state = committed(session(store), k=1)
-    store.set("expiry/heads/session", b"\x00" + (store.get("expiry/heads/session") or b""))
-    time.pass_(60)
-    assert Versioned(store, branch="session")["k"] == 1
+    store.set("keep/heads/session", b"\x00" + (store.get("keep/heads/session") or b""))
+    assert kept(store, after=60, time=time)
     report = state.repo.fsck()
-    assert [damage.kind for damage in report.damage] == ["expiry"]
+    assert [damage.kind for damage in report.damage] == ["keep"]
     assert state.repo.fsck(repair=True).ok
-    assert Versioned(store, branch="session")["k"] == 1
+    assert kept(store, after=60, time=time)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("after", [True, False])
-@pytest.mark.parametrize("what", ["begun anew", "gc", "again"])
-def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
-    """Fail at each store call: an expired branch never returns, and a new one is never taken for expired."""
+def test_gc_that_fails_anywhere(after: bool, atomic: bool) -> None:
+    """After a failure at each store call, the branch is there or gone; one that begins anew has no end."""
     # A failure after a call is as one before the next.
     for number in count(1 + after, sized(2, 1)):
         with standing_still() as time:
             memory = Memory()
             committed(Versioned(memory), main=1)
             committed(session(memory), old=1)
-            time.pass_(30 if what == "again" else 60)
+            time.pass_(61)
             store = Faulty(memory, atomic=atomic)
-            state = session(store) if what == "again" else Versioned(store, branch="session")
+            repo = Repository(store)
             store.calls.clear()
             store.fail_at, store.after = number, after
             failed = True
             with suppress(StoreUnavailable):
-                state.repo.gc(grace="0") if what == "gc" else committed(state, new=1)
+                repo.gc(grace="0")
                 failed = False
+            store.fail_at = None
             shown = dict(Versioned(memory, branch="session"))
-            if what == "again":
-                assert shown in ({"old": 1}, {"old": 1, "new": 1})
-                assert failed or "new" in shown
-                time.pass_(40)
-                assert failed or "new" in Versioned(memory, branch="session")
-            else:
-                assert shown in ({}, {"new": 1})
-                assert failed or what == "gc" or shown == {"new": 1}
-                store.fail_at = None
-                committed(Versioned(store, branch="session"), newer=2)
-                for _ in range(2):
-                    Repository(store).gc(grace="0")
-                shown = dict(Versioned(memory, branch="session"))
-                assert "old" not in shown
-                assert shown["newer"] == 2
-            whole(Faulty(memory, atomic=atomic))
+            assert shown in ({}, {"old": 1})
+            assert failed or not shown
+            if not shown:
+                committed(Versioned(store, branch="session"), new=1)
+                assert kept(store, after=60, time=time)
+            whole(store)
+            for _ in range(2):
+                Repository(store).gc(keep_reflog="0", grace="0")
+            assert objects_of(store) == needed(store)
         if number > len(store.calls) and not failed:
             break
     assert number >= 3
 
 
-def test_another_time_for_a_branch_that_has_one(store: KVStore, time: Time) -> None:
-    """The last handle with a `ttl` that moved the branch has set its end."""
+def test_a_commit_that_arrives_as_gc_looks(store: KVStore, time: Time) -> None:
+    """gc deletes the branch only where it found it."""
+    state = committed(session(store), k=1)
+    time.pass_(61)
+    refs = state.repo.refs
+    head = state.head.oid
+    committed(state, k=2)
+    assert not refs.end("heads/session", {}, expected=head, action="idle")
+    assert Versioned(store, branch="session")["k"] == 2
+
+
+def test_the_last_time_that_was_given_counts(store: KVStore, time: Time) -> None:
+    """Of the handles that moved the branch; it goes along to a new name, and goes with a deletion."""
     committed(session(store), k=1)
-    time.pass_(30)
     committed(Versioned(store, branch="session", ttl=20), k=3)
-    time.pass_(19)
+    assert not kept(store, after=21, time=time)
     committed(Versioned(store, branch="session", ttl=100), k=4)
-    time.pass_(99)
-    assert Versioned(store, branch="session")["k"] == 4
-    time.pass_(1)
-    assert Versioned(store, branch="session").head is None
-
-
-def test_a_renamed_branch_expires_in_the_handle_that_renamed_it(store: KVStore, time: Time) -> None:
-    """The handle remembers the lifetime that came with the new name."""
-    old = save(session(store), n=1)
-    new = save(Versioned(store), main=1)
-    repo = Repository(store)
-    repo.rename_branch("session", "other")
-    time.pass_(60)
-    assert not repo.refs.compare_and_swap("heads/other", expected=old.oid, new=new.oid, action="late")
-    assert "other" not in repo.branches()
-
-
-def test_a_lost_race_tells_nothing_of_a_lifetime(store: KVStore, time: Time) -> None:
-    """After a failed move, another writer may put the branch on the same commit with an end."""
-    main = Versioned(store)
-    old, new = save(main, n=1), save(main, n=2)
-    loser, winner = Repository(store).refs, Repository(store).refs
-    assert not loser.compare_and_swap("heads/session", expected=old.oid, new=new.oid, action="too early")
-    winner.lifetimes.wanted["heads/session"] = 60_000_000
-    assert winner.compare_and_swap("heads/session", expected=None, new=new.oid, action="begun")
-    time.pass_(60)
-    assert not loser.compare_and_swap("heads/session", expected=new.oid, new=old.oid, action="too late")
-
-
-def test_a_branch_that_is_deleted_leaves_no_lifetime(store: KVStore, time: Time) -> None:
-    """Its row is deleted with it, for good."""
-    committed(session(store), n=1)
-    assert list(store.keys("expiry/")) == ["expiry/heads/session"]
-    Repository(store).delete_branch("session")
-    assert list(store.keys("expiry/")) == []
+    assert kept(store, after=99, time=time)
+    Repository(store).rename_branch("session", "other")
+    assert list(store.keys("keep/")) == ["keep/heads/other"]
+    assert kept(store, after=99, time=time)
+    assert not kept(store, after=1, time=time)
+    Repository(store).delete_branch("other")
+    assert list(store.keys("keep/")) == []

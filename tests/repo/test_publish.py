@@ -1,7 +1,6 @@
 """Publishing a commit: in one step, and when the store cannot tell the outcome."""
 
 import pytest
-from clock import standing_still
 
 from vstate import Disk, Memory, Versioned
 from vstate.errors import StoreUnavailable
@@ -147,18 +146,6 @@ def test_a_ref_that_moved_while_it_was_repaired_has_no_line(overtaken: Overtaken
     assert not refs.transact(rows, {"r/heads/main": b"damaged"})
     assert overtaken.get("r/heads/main") == OTHER
     assert not list(refs.reflog("heads/main"))
-
-
-def test_an_expired_branch_that_came_back_has_no_line_of_its_end(overtaken: OvertakenOnce) -> None:
-    """Another writer moves the branch before gc deletes it: the reflog does not record an end."""
-    with standing_still() as time:
-        state = Versioned(overtaken.store, branch="brief", ttl=60)
-        state["a"] = 1
-        state.commit("one")
-        time.pass_(61)
-        refs = Repository(overtaken).refs
-        assert not refs.drop_expired("heads/brief", {})
-    assert [line.action for line in refs.reflog("heads/brief")] == ["commit: one"]
 
 
 def test_publish_is_one_transaction(tmp_path) -> None:

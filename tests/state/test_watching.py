@@ -172,8 +172,8 @@ def test_a_jump_without_a_reflog(caplog: pytest.LogCaptureFixture) -> None:
         assert take(watch, 1) == [("n", "modified", 0)]
 
 
-def test_a_branch_that_expired_and_began_anew() -> None:
-    """Its commits are compared with the values of the old one, whose expiry is no commit."""
+def test_a_branch_that_gc_deleted_and_that_began_anew() -> None:
+    """Its commits are compared with the values of the old one, whose end is no commit."""
     with standing_still() as now:
         store = Memory()
         state = Versioned(store, branch="guest", ttl=10)
@@ -181,6 +181,7 @@ def test_a_branch_that_expired_and_began_anew() -> None:
         state.commit()
         with state.watch() as watch:
             now.pass_(11)
+            assert state.repo.gc().expired == ("guest",)
             anew = Versioned(store, branch="guest")
             anew["b"] = 1
             anew.commit()

@@ -18,7 +18,7 @@ RESERVED: Final = frozenset(
         "arrived",
         "commit-graph",
         "damaged",
-        "expiry",
+        "keep",
         "lease",
         "lease-seen",
         "o",

@@ -38,7 +38,7 @@ from vstate.repo.ahead import EntryPrefetch, ItemsAhead
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import ROLLED_BACK, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
-from vstate.repo.names.refs import HEADS, SWEEP, TAGS, Head, Move, Refs, check_ref_name, rows_of_head
+from vstate.repo.names.refs import HEADS, KEEP, SWEEP, TAGS, Head, Move, Refs, check_ref_name, rows_of_head
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.packer import Packer
@@ -638,8 +638,7 @@ class Core(Uncopied):
         reset, is a possible one. A label True stands for any text, and under the empty name for any text of
         any name.
         """
-        expired = set(self.refs.lifetimes.expired(HEADS + prefix))
-        return [name for name in self._labels.possible(labels, prefix) if HEADS + name not in expired]
+        return self._labels.possible(labels, prefix)
 
     def create_branch(
         self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None
@@ -684,7 +683,7 @@ class Core(Uncopied):
         """
         commit = self.branch(old)
         rows = self.rows_like(check_ref_name(new), old)
-        rows |= self.refs.lifetimes.rows_for(HEADS + new, HEADS + old)
+        rows[KEEP + HEADS + new] = self.store.get(KEEP + HEADS + old)
         created = f"branch: renamed from {old}"
         if not self._move(HEADS + new, expected=None, to=commit.oid, action=created, rows=rows):
             last = next(self.refs.reflog(HEADS + new), None)

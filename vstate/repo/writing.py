@@ -149,7 +149,6 @@ def commit_many(
             for ref, head, advance in zip(refs, heads, made, strict=True):
                 if advance is None and advances:
                     # The others land only while this branch is as it was found.
-                    repo.refs.drop_expired(ref, {})
                     still.update(repo.refs.condition(ref, head))
         if not advances or repo.publish_all(advances, expecting=still, needs=needs, guard=guard):
             return [None if advance is None else advance.commits[-1] for advance in made]

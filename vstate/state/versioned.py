@@ -85,9 +85,8 @@ class Versioned(State):
     - `trust` are public keys, your own among them. A commit is trusted if one of the keys signed it, or
       signed a commit that leads to it. Any other commit raises UntrustedCommit: it is not unpickled, and not
       built upon.
-    - `ttl`, in seconds or as a timedelta, lets the named branch expire, so long after the last commit that is
-      made with it. No list has an expired branch, and no revision leads to it. Opening it begins a new, empty
-      branch. `gc` removes its objects and its reflog.
+    - `ttl`, in seconds or as a timedelta: once no commit has reached the named branch for so long, the next
+      `gc` deletes it, with its reflog. The commits that are made here store it with the branch.
     - `allow` are the names that unpickling may import besides plain data, such as `["app.*", "numpy"]`;
       anything else raises CannotLoad.
     - `autocommit` commits the changes that are left at the end of the with block, at `close()`, or when the
@@ -128,7 +127,7 @@ class Versioned(State):
             raise
         self._owned = opened is not store
         if length is not None:
-            self.repo.refs.lifetimes.wanted[f"{HEADS}{branch}"] = length
+            self.repo.refs.idle[f"{HEADS}{branch}"] = length
 
     def _open(
         self, repo: Repository, head: Head, follows_head: bool, *, autocommit: bool, in_memory: bool

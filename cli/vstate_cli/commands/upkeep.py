@@ -69,9 +69,10 @@ def gc(
 ) -> None:
     """Remove objects that no ref and no recent reflog line reaches.
 
-    Expired branches are removed too. --keep-last and --keep-since first cut off the history of each BRANCH.
-    Older commits go unless another ref reaches them, and `vstate log` shows where the history ends. Other
-    programs can use the store meanwhile. A store on the disk then gives the room back to the system.
+    Branches that were idle for longer than their `ttl` are removed too. --keep-last and --keep-since first
+    cut off the history of each BRANCH. Older commits go unless another ref reaches them, and `vstate log`
+    shows where the history ends. Other programs can use the store meanwhile. A store on the disk then gives
+    the room back to the system.
     """
     if keep_last is not None and keep_since is not None:
         raise click.UsageError("Give --keep-last or --keep-since, not both.")
@@ -95,7 +96,7 @@ def _gc_lines(report: GcReport) -> Iterator[Line]:
     if report.size_before is not None and report.size_after is not None:
         yield [f"the files took {size_text(report.size_before)} and take {size_text(report.size_after)}"]
     if report.expired:
-        branches = "the expired branch" if len(report.expired) == 1 else "the expired branches"
+        branches = "the idle branch" if len(report.expired) == 1 else "the idle branches"
         yield [f"{removed} {branches} {safe(', '.join(report.expired))}"]
     if report.reflog_lines:
         yield [f"{removed} {counted(report.reflog_lines, 'reflog line')}"]

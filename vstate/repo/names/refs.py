@@ -1,8 +1,4 @@
-"""Refs: names of commits that move, the log of their moves, and when branches expire.
-
-The row of a branch's lifetime changes only in a transaction that moves the branch, or by `gc`, once nothing
-depends on it. So a program that read the branch and then the row knows the row until the branch moves.
-"""
+"""Refs: names of commits that move, the log of their moves, and how long branches are kept."""
 
 from __future__ import annotations
 
@@ -20,10 +16,8 @@ from blake3 import blake3
 from vstate.arguments import check_text
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
-from vstate.objects import expiry
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import ONE_SECOND, moment
-from vstate.objects.expiry import Expiry
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.checked_row import decode_checked, encode_checked
 
@@ -35,10 +29,11 @@ REMOTES = "remotes/"
 HEAD = "HEAD"
 DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
-LIFETIME = "expiry/"
+KEEP = "keep/"
+"""The row `keep/heads/<branch>` says after how many microseconds without a move `gc` deletes the branch."""
+FOREVER = 0
 LABELS = "r/labels/"
 """The row `r/labels/heads/<branch>` ends with its branch. Only a commit to the branch writes it."""
-EXPIRED = "branch: expired"
 _MOST_ASIDE = 100  # lines of a reflog that wait for the one that leads to them
 CHECK_DIGITS = 8
 SWEEP = "gc"
@@ -47,7 +42,6 @@ SWEEP = "gc"
 _SYMBOLIC = "ref: "
 LONGEST_NAME = 200
 _RECENT = 4
-_KNOWN = 10_000  # branches whose lifetimes are kept in memory
 _TIME = re.compile("[0-7][0-9a-f]{15}")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
 
@@ -174,113 +168,19 @@ class Move(NamedTuple):
     order: int | None = None
 
 
-class Lifetime(NamedTuple):
-    """When a branch expires, None for never.
-
-    Reflog lines from before `since`, in microseconds since 1970-01-01 UTC, belong to an expired branch of
-    that name: they keep nothing alive.
-    """
-
-    expiry: Expiry | None
-    since: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the branch counts as absent by now."""
-        return self.expiry is not None and self.expiry.is_over
-
-    def encode(self) -> bytes | None:
-        """The row; None where none is needed."""
-        if self.expiry is None and not self.since:
-            return None
-        return encode_checked([None if self.expiry is None else self.expiry.at, self.since])
-
-
-FOREVER = Lifetime(None)
-
-
-def parse_lifetime(row: bytes) -> Lifetime:
-    """The lifetime in a row; ValueError if the row is damaged."""
-    fields = decode_checked(row)
-    if not isinstance(fields, list) or [type(field) for field in fields[1:]] != [int]:
-        raise ValueError("it is no lifetime")
-    at, since = fields
-    if at is not None and type(at) is not int:
-        raise ValueError("it is no lifetime")
-    return Lifetime(None if at is None else Expiry(at), since)
-
-
-def read_lifetime(row: bytes | None) -> Lifetime:
-    """The lifetime in a row.
-
-    A branch whose row is damaged does not expire: `fsck` reports it, and nothing is lost.
-    """
-    try:
-        return FOREVER if row is None else parse_lifetime(row)
-    except ValueError:
-        return FOREVER
-
-
-class Lifetimes:
-    """The lifetimes of the branches of one store, by full name, `heads/<branch>`."""
-
-    def __init__(self, store: KVStore) -> None:
-        self._store = store
-        self._known: dict[str, tuple[bytes | None, bytes | None]] = {}
-        self.wanted: dict[str, int] = {}
-        """By ref, how many microseconds after a move by this program the branch expires."""
-
-    def note(self, ref: str, value: bytes | None, row: bytes | None) -> None:
-        """Remember that the branch has this row while the ref has this value."""
-        if len(self._known) > _KNOWN:
-            self._known.clear()
-        self._known[ref] = value, row
-
-    def row(self, ref: str, value: bytes | None) -> bytes | None:
-        """The row of a branch whose ref has this value. If it has another, the result does not matter."""
-        known = self._known.get(ref)
-        if known is None or known[0] != value:
-            known = value, self._store.get(LIFETIME + ref)
-            self._known[ref] = known
-        return known[1]
-
-    def after_move(self, ref: str, before: Lifetime) -> Lifetime:
-        """The lifetime of a branch that moves now."""
-        ttl = self.wanted.get(ref)
-        return before if ttl is None else before._replace(expiry=Expiry(expiry.now() + ttl))
-
-    def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
-        """The row that gives a new branch the lifetime of the branch `like`, as if that moved now."""
-        life = self.after_move(like, read_lifetime(self._store.get(LIFETIME + like)))
-        return {} if life.expiry is None else {LIFETIME + new: life.encode()}
-
-    def all(self, begin: str = HEADS) -> dict[str, tuple[bytes, Lifetime]]:
-        """Each branch that begins so and has a row, expired or not, with the row and the lifetime in it."""
-        rows = self._store.items(LIFETIME + begin)
-        return {key.removeprefix(LIFETIME): (row, read_lifetime(row)) for key, row in rows}
-
-    def expired(self, begin: str = HEADS) -> list[str]:
-        """The branches that begin so and have expired by now, though their rows are still there."""
-        return [ref for ref, (_, life) in self.all(begin).items() if life.is_over]
-
-
-def _rows(store: KVStore, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
-    """The rows of the refs, of their lifetimes, and others, read at once."""
-    keys, lifetimes = [*others], []
-    for ref in refs:
-        keys.append(REF + ref)
-        if ref.startswith(HEADS):
-            lifetimes.append(LIFETIME + ref)
-    # After the refs: if the store reads one row after another, a lifetime is at least as new as its ref.
-    return store.get_many(keys + lifetimes)
+def parse_keep(row: bytes) -> int:
+    """The microseconds in a `KEEP` row, or FOREVER; ValueError if the row is damaged."""
+    idle = decode_checked(row)
+    if type(idle) is not int or idle < FOREVER:
+        raise ValueError("it is no time")
+    return idle
 
 
 def rows_of_head(store: KVStore, branch: str | None, *others: str) -> Mapping[str, bytes]:
     """The rows that `Refs.head_in` needs for a branch, or for HEAD, and others, read at once."""
-    if branch is not None:
-        return _rows(store, [HEADS + branch], *others)
     # HEAD is mostly on the default branch: one round trip reads both.
-    return _rows(store, [HEADS + DEFAULT_BRANCH], *others, REF + HEAD)
+    refs = [HEADS + DEFAULT_BRANCH, HEAD] if branch is None else [HEADS + branch]
+    return store.get_many([*others, *(REF + ref for ref in refs)])
 
 
 class Refs:
@@ -289,7 +189,8 @@ class Refs:
     def __init__(self, store: KVStore) -> None:
         self._store = store
         self._latest = 0
-        self.lifetimes = Lifetimes(store)
+        self.idle: dict[str, int] = {}
+        """By ref, the microseconds that each move by this program writes into the `KEEP` row."""
         self._recent: tuple[str, ...] = ()
 
     def recent(self) -> tuple[str, ...]:
@@ -302,39 +203,31 @@ class Refs:
             self._recent = ref, *(other for other in self._recent[: _RECENT - 1] if other != ref)
 
     def read(self, ref: str) -> ObjectId | None:
-        """The commit that the ref names, None if there is no such ref, or the branch has expired."""
-        return self._commit_of(ref, _rows(self._store, [ref]))
+        """The commit that the ref names, None if there is no such ref."""
+        return self._commit_of(ref, self._store.get(REF + ref))
 
     def read_many(self, refs: Sequence[str]) -> Sequence[ObjectId | None]:
         """The commits that the refs name, None for each absent ref, read at once."""
-        rows = _rows(self._store, refs)
-        return [self._commit_of(ref, rows) for ref in refs]
+        rows = self._store.get_many([REF + ref for ref in refs])
+        return [self._commit_of(ref, rows.get(REF + ref)) for ref in refs]
 
-    def _commit_of(self, ref: str, rows: Mapping[str, bytes]) -> ObjectId | None:
-        value = rows.get(REF + ref)
+    def _commit_of(self, ref: str, value: bytes | None) -> ObjectId | None:
         if ref.startswith(HEADS):
             self.mention(ref)
-            row = rows.get(LIFETIME + ref)
-            self.lifetimes.note(ref, value, row)
-            if row is not None and read_lifetime(row).is_over:
-                return None
         return self._parse(ref, value)
 
     def list(self, prefix: str) -> dict[str, ObjectId]:
         """The refs under `heads/`, `tags/` or `remotes/`, sorted, by the name after that prefix."""
-        expired = set(self.lifetimes.expired()) if prefix == HEADS else ()
         found = {}
         for key, value in self._store.items(REF + prefix):
             oid = self._parse(key, value)
-            if oid is not None and key.removeprefix(REF) not in expired:
+            if oid is not None:
                 found[key.removeprefix(REF + prefix)] = oid
         return dict(sorted(found.items()))
 
     def names(self, prefix: str, begin: str = "") -> Sequence[str]:
         """As `list`, the names alone, of those that begin so: no ref is read."""
-        expired = set(self.lifetimes.expired(HEADS + begin)) if prefix == HEADS else ()
-        names = [key.removeprefix(REF) for key in self._store.keys(REF + prefix + begin)]
-        return sorted(name.removeprefix(prefix) for name in names if name not in expired)
+        return sorted(key.removeprefix(REF + prefix) for key in self._store.keys(REF + prefix + begin))
 
     def condition(self, ref: str, value: ObjectId | None) -> Mapping[str, bytes | None]:
         """The row of a ref that has this value, None for absent: a condition of a transaction."""
@@ -383,46 +276,25 @@ class Refs:
     ) -> bool:
         """Write the rows and move the refs, in one `transact`; False, with no move, if one was elsewhere.
 
-        False also if a row, such as that of the last sweep, differs from its value in `expecting`. An expired
-        branch counts as absent. The line of a deletion is dated after all others of the ref: `fsck` takes an
-        absent ref for lost unless its last line is a deletion. More than one move takes a store with
-        transactions.
+        False also if a row, such as that of the last sweep, differs from its value in `expecting`. The line
+        of a deletion is dated after all others of the ref: `fsck` takes an absent ref for lost unless its
+        last line is a deletion. More than one move takes a store with transactions.
         """
         writes, conditions = dict(rows), dict(expecting)
-        lived: dict[str, bytes | None] = {}
         for ref, expected, new, action, order in moves:
             place = time.time_ns() if order is None else order * 1000
             if new is None or (order is None and expected is not None and ref.startswith(HEADS)):
                 place = max(place, self._last_move(ref) + 1)
-            before, row = _value(expected), None
-            if ref.startswith(HEADS):
-                row = self.lifetimes.row(ref, before)
-                if row is not None or ref in self.lifetimes.wanted:  # most branches never expire
-                    life = read_lifetime(row)
-                    if expected is None and row is not None:
-                        # The expired branch ends first, so that the new one does not inherit its reflog.
-                        self.drop_expired(ref, {})
-                        row = self._store.get(LIFETIME + ref) or row
-                        # At least 1, so that the row is overwritten, not deleted: a store without
-                        # transactions deletes after the swap, or not at all, and the new branch would expire
-                        # at the old time.
-                        life = Lifetime(None, max(read_lifetime(row).since, 1))
-                    elif life.is_over:
-                        return False
-                    place = max(place, life.since * 1000)
-                    now = None if new is None else self.lifetimes.after_move(ref, life).encode()
-                    if now != row:
-                        writes.setdefault(LIFETIME + ref, now)  # `rows` has that of a renamed branch
-                lived[ref] = row
             line, writes[line] = self._reflog_line(ref, expected, new, action, place)
-            writes[REF + ref], conditions[REF + ref] = _value(new), before
+            writes[REF + ref], conditions[REF + ref] = _value(new), _value(expected)
             if new is None and ref.startswith(HEADS):
-                writes[LABELS + ref] = None
-        done = self.transact(writes, conditions)
-        if done:
-            for ref, row in lived.items():
-                self.lifetimes.note(ref, writes[REF + ref], writes.get(LIFETIME + ref, row))
-        return done
+                writes |= dict.fromkeys([LABELS + ref, KEEP + ref])
+            elif ref in self.idle:
+                writes[KEEP + ref] = encode_checked(self.idle[ref])
+            elif expected is None and not self._store.transactional and KEEP + ref in self._store:
+                # A deletion that was cut short left the row of an earlier branch.
+                writes.setdefault(KEEP + ref, encode_checked(FOREVER))
+        return self.transact(writes, conditions)
 
     def transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:
         """Carry out the writes of a move; False, leaving no line in the reflogs, if the race is lost."""
@@ -433,32 +305,29 @@ class Refs:
             self._store.delete_many(self._store.present(lines))
         return done
 
-    def drop_expired(self, ref: str, rows: Mapping[str, bytes | None]) -> bool:
-        """`end` an expired branch; False if it has not expired, or has moved."""
-        found = self._store.get_many([REF + ref, LIFETIME + ref])
-        value = found.get(REF + ref)
-        is_over = value is not None and read_lifetime(found.get(LIFETIME + ref)).is_over
-        return is_over and self.end(ref, rows, expected=self._parse(ref, value), action=EXPIRED)
-
     def end(
         self, ref: str, rows: Mapping[str, bytes | None], *, expected: ObjectId | None, action: str
     ) -> bool:
-        """Delete a branch for good, and write the rows; False if it is not at `expected`.
+        """Delete a branch with its reflog, and write the rows; False if it is not at `expected`.
 
-        From then on its reflog keeps nothing alive. A HEAD on it counts as one on a new branch.
+        A HEAD on it counts as one on a new branch, and its reflog says the action. In a store without
+        transactions, lines of the reflog may stay if this is cut short; they go when their days are over.
         """
-        before = _value(expected)
-        place = max(time.time_ns(), self._last_move(ref) + 1)
-        line, text = self._reflog_line(ref, expected, None, action, place)
-        writes: dict[str, bytes | None] = {**rows, line: text, REF + ref: None, LABELS + ref: None}
-        life = {LIFETIME + ref: Lifetime(None, self._latest // 1000 + 1).encode()}
-        if self._store.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
-            line, text = self._reflog_line(HEAD, None, None, action)
-            writes[line] = text
-        if self._store.transactional:
-            return self.transact({**writes, **life}, {REF + ref: before})
-        # The lifetime changes last: the other way round, an interruption would revive the branch.
-        return self.transact(writes, {REF + ref: before}) and self._store.transact(life, {})
+        condition = {REF + ref: _value(expected)}
+        done = False
+
+        def writes() -> Mapping[str, bytes | None]:
+            nonlocal done
+            done = self._store.get(REF + ref) == condition[REF + ref]
+            if not done:
+                return {}
+            gone = [REF + ref, LABELS + ref, KEEP + ref, *self._store.keys(f"{REFLOG}{ref}:")]
+            ended = {**rows, **dict.fromkeys(gone)}
+            if self._store.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
+                line, ended[line] = self._reflog_line(HEAD, None, None, action)
+            return ended
+
+        return done if self._store.exclusively(writes) else self.transact(writes(), condition)
 
     def lines(self, ref: str) -> dict[str, ReflogEntry]:
         """The lines of the ref's reflog by key, oldest first."""
@@ -477,16 +346,16 @@ class Refs:
 
     def head_in(self, rows: Mapping[str, bytes], branch: str | None = None) -> Head:
         """The position of a branch, or of HEAD, by the rows that `rows_of_head` read."""
-        if branch is not None:
-            return Head(branch, self._commit_of(HEADS + branch, rows))
-        value = rows.get(REF + HEAD)
-        if value is None:
-            return Head(DEFAULT_BRANCH, self._commit_of(HEADS + DEFAULT_BRANCH, rows))
-        text = value.decode("utf-8", "replace")
-        if text.startswith(_SYMBOLIC + HEADS):
+        value = rows.get(REF + HEAD) if branch is None else None
+        if branch is None and value is not None:
+            text = value.decode("utf-8", "replace")
+            if not text.startswith(_SYMBOLIC + HEADS):
+                return Head(None, self._parse(HEAD, value))
             branch = text.removeprefix(_SYMBOLIC + HEADS)
-            return Head(branch, self.read(HEADS + branch))
-        return Head(None, self._parse(HEAD, value))
+            if branch != DEFAULT_BRANCH:
+                return Head(branch, self.read(HEADS + branch))
+        ref = HEADS + (branch or DEFAULT_BRANCH)
+        return Head(branch or DEFAULT_BRANCH, self._commit_of(ref, rows.get(REF + ref)))
 
     def sweep(self) -> bytes | None:
         """The mark of the last sweep of `gc`, which is the row `SWEEP`; None before the first."""

@@ -97,7 +97,7 @@ class Labels:
         return found
 
     def possible(self, wanted: Mapping[str, str], prefix: str) -> list[str]:
-        """As `Core.possible_branches`, with branches that have expired."""
+        """As `Core.possible_branches`."""
         values = [encode(value) for value in wanted.values()]
         ref, start = REF + HEADS, len(_key(""))
         heads = {key[len(ref) :]: value for key, value in self._store.items(ref + prefix)}

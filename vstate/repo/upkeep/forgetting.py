@@ -14,7 +14,7 @@ from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
-from vstate.repo.names.refs import HEADS, LABELS, LIFETIME, REF, SWEEP, read_lifetime
+from vstate.repo.names.refs import HEADS, KEEP, LABELS, REF, SWEEP
 from vstate.repo.sweeps import arrivals, retry_after_sweep
 from vstate.repo.upkeep.gc import MOST_DELETED, Collector, new_mark
 from vstate.repo.upkeep.reach import Reach
@@ -50,7 +50,7 @@ class _Forgetting:
         self._store = repo.store
         self._name = name
         self._ref = HEADS + name
-        self._collector = collector = Collector(repo, _EVER, without=self._ref)
+        self._collector = collector = Collector(repo, _EVER, without=[self._ref], head_log=False)
         self._own = Reach(repo.objects, collector.history, collector.lost, but=collector.reach)
         self._commits: dict[ObjectId, int] = {}
         self._others = IdList()
@@ -74,7 +74,6 @@ class _Forgetting:
 
     def note(self) -> None:
         """Keep nothing of the branch in memory."""
-        self._repo.refs.lifetimes.note(self._ref, None, None)
         self._repo.objects.drop(chain(self._commits, self._others))
         self._repo.history.reload()
 
@@ -86,14 +85,13 @@ class _Forgetting:
 
     # What goes
 
-    def _walk(self, until: int | None = None) -> None:
-        """Find the objects of the branch and of its reflog, or of the lines before `until`."""
-        roots = [self._repo.refs.read(self._ref)] if until is None else []
+    def _walk(self) -> None:
+        """Find the objects of the branch and of its reflog."""
+        roots = [self._repo.refs.read(self._ref)]
         self._lines = []
         for key, line in self._repo.refs.lines(self._ref).items():
-            if until is None or line.order < until:
-                self._lines.append(key)
-                roots += [line.old, line.new]
+            self._lines.append(key)
+            roots += [line.old, line.new]
         keys = {OBJECT_PREFIX + oid.hex(): oid for oid in roots if oid is not None}
         there = self._store.uncached().present(keys)
         for kind, ids in self._own.extend(oid for key, oid in keys.items() if key in there):
@@ -136,34 +134,28 @@ class _Forgetting:
         return {
             SWEEP: new_mark(),
             **dict.fromkeys(arrived),
-            **dict.fromkeys([REF + self._ref, LIFETIME + self._ref, LABELS + self._ref]),
+            **dict.fromkeys([REF + self._ref, KEEP + self._ref, LABELS + self._ref]),
             **self._repo.policies.rows_without(self._name),
             **dict.fromkeys(self._rows()),
             **dict.fromkeys(OBJECT_PREFIX + oid.hex() for oid in gone),
         }
 
     def remove_in_steps(self) -> None:
-        """Delete the branch so that its reflog keeps nothing, then the rest. `gc` can do the rest too."""
+        """Delete the branch with its reflog, then what it held. `gc` can do the rest too."""
         while (now := self._repo.refs.read(self._ref)) is not None:
+            self._walk()  # the branch may have moved
             policies = self._repo.policies.rows_without(self._name)
             if self._repo.refs.end(self._ref, policies, expected=now, action=FORGOTTEN):
                 break
-        ended = self._store.get(LIFETIME + self._ref)
-        over = read_lifetime(ended).since
         if self._store.transactional:
-            self._remove_garbage(over)
+            self._remove_garbage()
         else:
             # Two processes that remove objects at once could take each other's for damage: gc does it alone.
-            lines = self._repo.refs.lines(self._ref).items()
-            gone = [key for key, line in lines if line.order < over]
-            self._store.delete_many([*gone, *self._lines_of_head])
-        self._store.compare_and_swap(LIFETIME + self._ref, ended, None)
+            self._store.delete_many(self._lines_of_head)
 
-    def _remove_garbage(self, until: int) -> None:
-        """Remove the objects of the branch as it was until then, and its rows."""
-        self._walk(until)
-        self._collector.without = None  # a new branch may have the name by now
-        self._collector.leave_out(self._lines)
+    def _remove_garbage(self) -> None:
+        """Remove the objects of the branch, and its rows."""
+        self._collector.without = ()  # a new branch may have the name by now
         self._collector.remove(self._newest_first())
         self._collector.remove(self._others)
         for rows in batches(self._rows(), MOST_DELETED):

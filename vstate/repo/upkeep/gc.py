@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput, StoreFull
 from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
+from vstate.objects import expiry
 from vstate.objects.commit import LAST_ORDER, Commit, dated, microseconds
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.plural import counted
@@ -26,14 +27,13 @@ from vstate.repo.names.refs import (
     FOREVER,
     HEAD,
     HEADS,
-    LIFETIME,
-    REF,
+    KEEP,
     REFLOG,
     REMOTES,
     SWEEP,
     TAGS,
-    Lifetime,
     ReflogEntry,
+    parse_keep,
 )
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
 from vstate.repo.packer import pack_objects
@@ -43,6 +43,7 @@ from vstate.repo.upkeep.reach import Reach
 
 KEEP_REFLOG = "30d"
 GRACE = "1h"
+IDLE = "branch: idle"
 
 _READ = 256
 MOST_DELETED = 1000
@@ -59,8 +60,9 @@ class GcReport:
     `live` and `removed` count objects. `waiting` are the unreachable objects that a store without
     transactions keeps for the grace period. `shallow` counts the commits whose parents were cut off.
     `kept_by` are the branches that share commits with a branch to cut: these commits keep their history.
-    `expired` are the branches that had expired, and that `gc` has deleted. `size_before` and `size_after` are
-    the bytes of the store's files; None for a store without, and after a dry run.
+    `expired` are the branches that no commit has reached for longer than their `ttl`, and that `gc` has
+    deleted. `size_before` and `size_after` are the bytes of the store's files; None for a store without, and
+    after a dry run.
     """
 
     live: int
@@ -80,7 +82,7 @@ class GcReport:
         would = "would remove" if self.dry_run else "removed"
         parts = [f"{would} {counted(self.removed, 'object')} of {counted(self.removed_bytes, 'byte')}"]
         if self.expired:
-            parts.append(f"{counted(len(self.expired), 'branch')} that expired")
+            parts.append(f"{counted(len(self.expired), 'branch')} that were idle")
         if self.reflog_lines:
             parts.append(f"{self.reflog_lines:,} reflog lines")
         if self.shallow:
@@ -117,13 +119,14 @@ def collect(
     now = datetime.now(UTC)
 
     size_before = repo.store.size()
+    idle = [ref for ref in _idle_branches(repo, expiry.now()) if dry_run or _ended(repo, ref)]
     swept: list[Collector] = []  # each attempt removes something, and the last one the rest
 
     def attempt() -> tuple[Collector, dict[str, bytes]]:
         age = parse_age(keep_reflog)
         # No age keeps nothing, not even a line that a clock a year ahead dated.
-        collector = Collector(repo, microseconds(now - age) if age else LAST_ORDER, progress)
-        collector.end_branches(dry_run=dry_run)
+        oldest = microseconds(now - age) if age else LAST_ORDER
+        collector = Collector(repo, oldest, progress, without=idle if dry_run else ())
         shallow = {} if cut is None else collector.cut(cut, now)
         collector.mark()
         swept.append(collector)
@@ -149,10 +152,38 @@ def collect(
         kept_by=tuple(collector.kept_by),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
-        expired=tuple(dict.fromkeys(name.removeprefix(HEADS) for each in swept for name in each.over)),
+        expired=tuple(ref.removeprefix(HEADS) for ref in idle),
         size_before=size_before,
         size_after=None if dry_run else repo.store.size(),
     )
+
+
+def _idle_branches(repo: Core, now: int) -> list[str]:
+    """The branches that no commit has reached for as long as they are kept."""
+    idle = []
+    for key, row in repo.store.items(KEEP + HEADS):
+        ref = key.removeprefix(KEEP)
+        with suppress(ValueError):  # fsck reports the damaged row; the branch stays
+            kept = parse_keep(row)
+            if kept != FOREVER and (moved := _last_move(repo, ref)) is not None and moved + kept <= now:
+                idle.append(ref)
+    return sorted(idle)
+
+
+def _last_move(repo: Core, ref: str) -> int | None:
+    """When the branch was last moved, in microseconds; None if it is gone."""
+    head = repo.refs.read(ref)
+    if head is None:
+        return None
+    line = next(repo.refs.reflog(ref), None)  # an old line may be gone
+    return microseconds(repo.objects.commit(head).time if line is None else line.time)
+
+
+def _ended(repo: Core, ref: str) -> bool:
+    """Delete an idle branch with its reflog; False if a commit has reached it meanwhile."""
+    head = repo.refs.read(ref)
+    rows = repo.policies.rows_without(ref.removeprefix(HEADS))
+    return head is not None and repo.refs.end(ref, rows, expected=head, action=IDLE)
 
 
 class Collector:
@@ -164,7 +195,8 @@ class Collector:
         oldest: int,
         progress: UpkeepProgress | None = None,
         *,
-        without: str | None = None,
+        without: Collection[str] = (),
+        head_log: bool = True,
     ) -> None:
         self._repo = repo
         self._store = repo.store
@@ -175,41 +207,18 @@ class Collector:
         self.reach = Reach(repo.objects, self.history, self.lost)
         self._exclusive = True  # until the store proves unable to keep others out
         self.without = without
-        """A ref that keeps nothing, nor does its reflog. `mark` leaves the lines of HEAD out then."""
+        """Refs that keep nothing, nor do their reflogs."""
+        self._head_log = head_log
         self.lines_of_head: dict[str, ReflogEntry] = {}
+        """The lines of HEAD that `mark` left out; all of them, without `head_log`."""
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that this run has read
         self._ends: dict[str, bytes] = {}  # the rows with the ends of histories
         self._begin: dict[str, int] = {}  # by branch, the order of the oldest commit that a cut leaves
         self._cut_off = IdSet()
-        self._lifetimes: dict[str, tuple[bytes, Lifetime]] = {}
-        self.over: list[str] = []  # the branches that have expired
         self.kept_by: list[str] = []
         self.expired: list[str] = []
         self.removed = self.removed_bytes = self.waiting = 0
-
-    # Branches that expired
-
-    def end_branches(self, *, dry_run: bool) -> None:
-        """Delete the branches that have expired. Their reflogs keep no objects."""
-        refs = self._repo.refs
-        self.over = sorted(ref for ref in refs.lifetimes.expired() if REF + ref in self._store)
-        if not dry_run:
-            policies = self._repo.policies
-            rows = {ref: policies.rows_without(ref.removeprefix(HEADS)) for ref in self.over}
-            self.over = [ref for ref in self.over if refs.drop_expired(ref, rows[ref])]
-        self._lifetimes = refs.lifetimes.all()
-
-    def _is_of_expired(self, ref: str, line: ReflogEntry) -> bool:
-        """Whether a line belongs to an expired branch; a new branch may have the name by now."""
-        _, life = self._lifetimes.get(ref, (b"", FOREVER))
-        return life.is_over or line.order < life.since
-
-    def _forget_lifetimes(self) -> None:
-        """Drop the lifetimes of branches that had expired, whose reflogs are gone now."""
-        for ref, (row, life) in self._lifetimes.items():
-            if life.expiry is None:
-                self._store.compare_and_swap(LIFETIME + ref, row, None)
 
     # Cutting
 
@@ -281,11 +290,11 @@ class Collector:
         deletions: list[str] = []
         for key, value in self._store.items(REFLOG):
             ref = _ref_of(key)
-            if ref == self.without:
+            if ref in self.without:
                 continue
             self._lines.add(_line_id(key))
             line = self._repo.refs.parse_line(key, value)
-            if self.without is not None and ref == HEAD:
+            if ref == HEAD and not self._head_log:
                 self.lines_of_head[key] = line
                 continue
             kept = self._kept(ref, line)
@@ -301,20 +310,12 @@ class Collector:
         self._extend(self._refs.values())
         self.extend_where_present(logged)
 
-    def leave_out(self, lines: Iterable[str]) -> None:
-        """Let these lines of reflogs keep nothing."""
-        for key in lines:
-            self._lines.add(_line_id(key))
-
     def _all_refs(self) -> dict[str, ObjectId]:
-        refs = self._repo.refs.all()
-        if self.without is not None:
-            refs.pop(self.without, None)
-        return refs
+        return {ref: oid for ref, oid in self._repo.refs.all().items() if ref not in self.without}
 
     def _kept(self, ref: str, line: ReflogEntry) -> list[ObjectId] | None:
         """The commits that a line of the reflog keeps; None if the line goes."""
-        if line.order < self._oldest or self._is_of_expired(ref, line):
+        if line.order < self._oldest:
             return None
         ids = [oid for oid in (line.old, line.new) if oid is not None]
         if ref == HEAD:
@@ -346,7 +347,7 @@ class Collector:
         refs = self._all_refs()
         logged: list[ObjectId] = []
         for key in self._store.keys(REFLOG):
-            if self.without is not None and _ref_of(key) == self.without:
+            if _ref_of(key) in self.without:
                 continue
             value = self._store.get(key) if self._lines.add(_line_id(key)) else None
             if value is not None:
@@ -390,7 +391,6 @@ class Collector:
             self._remove(())  # of commits that refs lead to by now
         self._see_to_trash(grace)
         self._forget_rows()
-        self._forget_lifetimes()
         self._forget_segments()
         self.history.index([*self._refs.values()])
 

@@ -29,7 +29,7 @@ _REFS = (HEADS, TAGS, REMOTES)
 
 _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     remotes.REMOTE: ("remote", lambda _, row: remotes.parse_remote(row)),
-    refs.LIFETIME: ("expiry", lambda _, row: refs.parse_lifetime(row)),
+    refs.KEEP: ("keep", lambda _, row: refs.parse_keep(row)),
     leases.LEASE: ("lease", lambda _, row: leases.parse_lease(row)),
     leases.SIGHT: ("sight of a lease", lambda _, row: leases.parse_sights(row)),
     policies.POLICY: ("policy", lambda _, row: policies.parse_policies(row)),
