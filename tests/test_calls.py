@@ -20,14 +20,14 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (95, 29),
-    "memory": (82, 23),
-    "update": (136, 30),
+    "commit": (93, 29),
+    "memory": (80, 23),
+    "update": (130, 29),
     "read": (56, 12),
     "open": (119, 31),
-    "put": (141, 30),
-    "put_writes": (123, 30),
-    "get": (49, 12),
+    "put": (134, 30),
+    "put_writes": (116, 30),
+    "get": (39, 11),
 }
 """The most calls of an operation, and the most files that they are in."""
 

@@ -218,7 +218,7 @@ class Journal(Generic[I]):
         others: Sequence[BranchChanges] = (),
         info: Mapping[str, Any] | None = None,
     ) -> Commit | None:
-        """Commit these segments, with these new records, on top of the known ones; RefMoved."""
+        """Commit these segments, with these new records, on top of the known ones, and go there; RefMoved."""
         made, gone = self._difference(segments)
         new = {**beside, **made}
         labels = None if self._labels_of is None else self._labels_of(self, records)
@@ -234,6 +234,8 @@ class Journal(Generic[I]):
         commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
         if commit is not None:
             self._labelled = commit.oid, labels
+            found = [s if s.entry else s._replace(entry=own.entries[s.key] or b"") for s in segments]
+            self._take(commit, found)
         return commit
 
     def _difference(self, segments: Iterable[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
@@ -264,15 +266,11 @@ class Journal(Generic[I]):
                         return None
                     continue
                 try:
-                    commit = self._commit(*change, message, beside=beside, others=others, info=info)
+                    return self._commit(*change, message, beside=beside, others=others, info=info)
                 except RefMoved as error:
                     if error.ref != HEADS + self.branch:
                         raise  # one of the others; its changes are not made again
                     self.refresh()
-                    continue
-                if commit is not None:
-                    self._land(commit, change[0])
-                return commit
 
     def _appended(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
         *before, last = self._segments or [_Segment("", b"", SEGMENT_BYTES, ())]
@@ -325,14 +323,6 @@ class Journal(Generic[I]):
         )
 
     # Reading
-
-    def _land(self, commit: Commit, segments: Sequence[_Segment]) -> None:
-        """This journal has committed these segments."""
-        node = self.repo.objects.node
-        found = [
-            s if s.entry else s._replace(entry=tree.lookup(node, commit.root, s.key) or b"") for s in segments
-        ]
-        self._take(commit, found)
 
     def _move(self, head: Commit | None) -> None:
         if head is None:

@@ -39,7 +39,6 @@ class BranchChanges:
 
     __slots__ = (
         "_anywhere",
-        "_changes",
         "_events",
         "_info",
         "_labels",
@@ -47,6 +46,7 @@ class BranchChanges:
         "_objects",
         "base",
         "branch",
+        "entries",
         "expected",
         "ref",
     )
@@ -80,11 +80,12 @@ class BranchChanges:
         self._message, self._info = message, info
         self._events = tuple(events)
         self._labels = None if labels is None else check_labels(labels)
-        self._changes, self._objects = _encode(set, expire)
+        self.entries, self._objects = _encode(set, expire)
+        """The entry that each key gets in the tree, None for a key that is deleted."""
         for key in delete:
-            if key in self._changes:
+            if key in self.entries:
                 raise InvalidInput(f"{key!r} is both set and deleted: choose one")
-            self._changes[check_state_key(key)] = None
+            self.entries[check_state_key(key)] = None
 
     def on(self, repo: Core, oid: ObjectId | None) -> Advance | None:
         """The changes as a commit on top of this commit, None if they change nothing; RefMoved."""
@@ -95,7 +96,7 @@ class BranchChanges:
         if head is not None:
             repo.require_trusted(head)
         before = None if head is None else head.root
-        root, nodes_made, nodes = tree.update(repo.objects.node, before, self._changes)
+        root, nodes_made, nodes = tree.update(repo.objects.node, before, self.entries)
         if root == before and not self._events and self.base is None and self._labels is None:
             return None
         parents = () if head is None else (head,)

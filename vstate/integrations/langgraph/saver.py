@@ -71,8 +71,6 @@ class _Thread(Thread):
 
     def loaded(self, ns: str, channel: str, value: Value, serde: object, load: Callable[[], Any]) -> Any:
         """The value of a channel, loaded or copied."""
-        if value.grown.length < _SHORTEST:
-            return load()
         known, known_serde, copy = self._known.get((ns, channel), (None, None, None))
         again = known == value and known_serde is serde
         if again and copy is not None:
@@ -145,7 +143,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         about = get_checkpoint_metadata(config, metadata)
         described = self._dump(about)
         dump = cache(lambda channel: self._dump(values[channel]))
-        journal = self._journal(thread_id)
+        journal = self._journals[branch_below(self.prefix, thread_id)]
 
         def plan(thread: Thread) -> list[Record]:
             self._require(journal, thread, ns, parent)
@@ -181,7 +179,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             for place, (channel, value) in enumerate(writes)
         ]
 
-        journal = self._journal(thread_id)
+        journal = self._journals[branch_below(self.prefix, thread_id)]
 
         def plan(thread: Thread) -> list[Record]:
             self._require(journal, thread, ns, id)
@@ -298,11 +296,11 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest of its namespace: that of the greatest id."""
         thread_id, ns, id = _named(config)
-        journal = self._journal(thread_id)
+        journal = self._journals[branch_below(self.prefix, thread_id)]
         with journal.lock:
             thread = journal.refresh()
             saved = thread.find(ns, id)
-            return None if saved is None else self._tuple(thread_id, thread, saved)
+            return None if saved is None else self._tuple(journal.branch, thread_id, thread, saved)
 
     def list(
         self,
@@ -335,7 +333,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
                         continue
                 left -= 1
                 with journal.lock:
-                    one = self._tuple(thread_id, thread, saved)
+                    one = self._tuple(journal.branch, thread_id, thread, saved)
                 yield one
 
     def get_delta_channel_history(
@@ -371,15 +369,17 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             return 1 if current is None else current + 1
         return f"{int(current.split('.')[0]) + 1:032}.{random.random():016}"
 
-    def _tuple(self, thread_id: str, thread: _Thread, saved: Saved) -> CheckpointTuple:
-        self._opening.know(self.branch(thread_id), saved.ns, saved.id)
+    def _tuple(self, branch: str, thread_id: str, thread: _Thread, saved: Saved) -> CheckpointTuple:
+        self._opening.know(branch, saved.ns, saved.id)
         # Only the outcome of LangGraph's own serializer is known to depend on the bytes alone.
         again = type(self.serde) is JsonPlusSerializer and thread.find(saved.ns, None) is saved
         values: dict[str, Any] = {}
         for channel, value in saved.values.items():
-            load = partial(self._load, thread, value)
-            known = thread.loaded(saved.ns, channel, value, self.serde, load) if again else load()
-            values[channel] = known
+            if again and value.grown.length >= _SHORTEST:
+                load = partial(self._load, thread, value)
+                values[channel] = thread.loaded(saved.ns, channel, value, self.serde, load)
+            else:
+                values[channel] = self._load(thread, value)
         checkpoint = self.serde.loads_typed(saved.checkpoint)
         checkpoint["channel_values"] = values
         return CheckpointTuple(
@@ -441,7 +441,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     # Parts
 
     def _journal(self, thread_id: str) -> Journal[_Thread]:
-        return self._journals[branch_below(self.prefix, _id(thread_id))]
+        return self._journals[self.branch(thread_id)]
 
     def _labels(self, journal: Journal[_Thread], records: Sequence[Record]) -> Mapping[str, Label] | None:
         """The labels of a thread that gets these records.
