@@ -198,6 +198,22 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
         assert store.get(KEY) == b"object"
 
 
+def test_a_directory_of_a_store_is_left_alone(tmp_path: Path) -> None:
+    """A full cache deletes objects. It is refused in the directory of a store, and deletes none of a store
+    that came there later.
+    """
+    with Cache(Memory(), 0, tmp_path / "store", 200_000) as cache:
+        with Versioned(tmp_path / "store") as state:
+            state["x"] = os.urandom(100_000)
+            state.commit()
+            before = set(state.store.keys())
+            for number in range(32):
+                cache.set(f"o/{number % 16:x}{number:063x}", os.urandom(10_000))
+            assert state.store.present(before) == before
+    with pytest.raises(InvalidInput, match="directory of its own"):
+        Cache(Memory(), directory=tmp_path / "store")
+
+
 def test_negative_bounds_are_refused() -> None:
     """A bound is a number of bytes."""
     with pytest.raises(InvalidInput):

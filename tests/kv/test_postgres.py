@@ -775,7 +775,7 @@ def test_a_cut_swap_that_others_overwrote(
     assert store.get("ref") == theirs
 
 
-@pytest.mark.parametrize("trouble", ["locked", "dropped"])
+@pytest.mark.parametrize("trouble", ["locked", "dropped", "closed"])
 def test_whatever_comes_after_a_cut_nothing_is_denied(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres, sql: Sql, trouble: str
 ) -> None:
@@ -797,6 +797,8 @@ def test_whatever_comes_after_a_cut_nothing_is_denied(
             if trouble == "locked":
                 holder.start()
                 assert locked.wait(60)
+            elif trouble == "closed":
+                cut.close()
             else:
                 sql.execute(f"ALTER TABLE {postgres_table} RENAME TO {postgres_table}_away")
 

@@ -146,6 +146,22 @@ def test_what_may_arrive_after_the_error_is_not_denied(
         assert store.get("r/heads/main") == b"2"
 
 
+def test_what_happened_before_the_store_was_closed_is_not_denied(store: Redis, proxy: Proxy) -> None:
+    """The answer to a write is lost, and another thread closes the store before the next attempt."""
+    store.get("r/heads/main")
+
+    def watch(side: str, data: bytes) -> str:
+        if side == "client":
+            return "pass"
+        store.close()
+        return "cut"
+
+    proxy.watch = watch
+    with pytest.raises(StoreUnavailable) as caught:
+        store.compare_and_swap("r/heads/main", b"1", b"2")
+    assert caught.value.outcome_unknown is True
+
+
 def test_a_server_that_goes_away_after_it_refused(
     store: Redis, proxy: Proxy, proxied: str, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -503,6 +503,23 @@ def test_a_transaction_survives_a_lost_line(store: S3, proxy: RequestProxy, far:
     assert store.get_many(["ref", "line", OBJECT]) == {"ref": b"new", "line": b"1", OBJECT: b"object"}
 
 
+def test_a_closed_store_leaves_the_outcome_open(store: S3, proxy: RequestProxy, far: S3) -> None:
+    """The answer to the swap is lost, and another thread closes the store before it looks."""
+    far.set("key", b"old")
+    proxy.lose("PUT", "swallow", meanwhile=far.close)
+    with _unknown():
+        far.compare_and_swap("key", b"old", b"new")
+    assert store.get("key") == b"new"
+
+
+def test_an_answer_that_makes_no_sense_leaves_the_outcome_open(proxy: RequestProxy, far: S3) -> None:
+    """The write was accepted, without the mark that a store needs: nobody knows whether it is there."""
+    far.set("key", b"old")
+    proxy.lose("PUT", "answer", answer=_answer("200 OK"))
+    with _unknown():
+        far.compare_and_swap("key", b"old", b"new")
+
+
 @pytest.mark.parametrize("status", ["503 Slow Down", "507 Insufficient Storage", "501 Not Implemented"])
 def test_a_line_that_cannot_be_written_leaves_the_outcome_open(
     store: S3, proxy: RequestProxy, far: S3, status: str

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from damaged_stores import fill
@@ -15,6 +16,7 @@ from vstate.errors import CorruptObject
 from vstate.kv import Encrypted, Prefixed
 from vstate.kv.base import OBJECT_PREFIX, Plain
 from vstate.kv.disk import packs
+from vstate.objects.ids import BLOB, Object, ObjectId
 from vstate.repo import Repository, packer
 from vstate.repo.clone import clone
 from vstate.repo.objects import kind_of
@@ -232,6 +234,28 @@ def test_fsck_finds_a_damaged_pack(state: Versioned) -> None:
     healed = {key.removeprefix("o/") for key in same.keys("o/")} & lost
     assert healed
     assert not healed & {damage.id for damage in Repository(state.store).fsck().damage}
+
+
+class Begins:
+    """A newest commit without a tree; while it is looked at, another branch begins."""
+
+    def __init__(self, packer: packer.Packer) -> None:
+        self._packer = packer
+        self.root = None
+
+    @property
+    def oid(self) -> ObjectId:
+        self._packer._newest["another"] = self  # type: ignore[assignment]
+        return ObjectId(bytes(32))
+
+
+def test_other_threads_commit_while_one_packs(state: Versioned) -> None:
+    """A branch that begins while a packer looks at the newest commits disturbs nothing."""
+    packs_all = packer.Packer(state.store)
+    body = Object(BLOB, bytes(packer.STEP_BYTES // 2 + 1))
+    newest: Any = {"main": Begins(packs_all)}
+    for number in range(2):
+        packs_all.note({ObjectId(bytes([number]) * 32): body}, newest)
 
 
 class Full(Disk):

@@ -178,6 +178,12 @@ class Directory(Helper):
         """Nothing: all of it may be lost."""
         return iter(())
 
+    def is_taken(self) -> bool:
+        """Whether a store of its own is in the directory, such as that of a repository."""
+        with suppress(VStateError), Disk(self._path, create=False, timeout=DIRECTORY_TIMEOUT) as disk:
+            return _holds_more(disk)
+        return False  # a directory that cannot be used is a miss
+
     def _opened(self) -> KVStore:
         with self._lock:
             if self._store is None:
@@ -190,6 +196,8 @@ class Directory(Helper):
         try:
             store.set_many(objects)
         except StoreFull:
+            if _holds_more(store):
+                raise InvalidInput(f"{self._path} is a store of its own") from None
             # Ids are hashes, so each first digit is that of a sixteenth of the copies.
             self._next_digit = (self._next_digit + 1) % 16
             store.delete_many(list(store.keys(f"{OBJECT_PREFIX}{self._next_digit:x}")))
@@ -330,7 +338,7 @@ class Cache(Copying):
     - `directory` adds a second tier, a Disk there, for a store that is far away. It has `directory_bytes` at
       most: when it is full, a sixteenth of its copies goes, by their ids. Several processes may share it. If
       the tier fails or is damaged, its objects count as not cached. Deleting the directory while nobody uses
-      it is fine.
+      it is fine. InvalidInput if it is the directory of a store.
     """
 
     def __init__(
@@ -346,6 +354,10 @@ class Cache(Copying):
         self._options = max_bytes, path, directory_bytes
         self._memory = Recent(max_bytes)
         self._tier = None if path is None else Directory(path, directory_bytes)
+        if self._tier is not None and self._tier.is_taken():
+            raise InvalidInput(
+                f"a store is in {path}, and a full cache deletes objects: give it a directory of its own"
+            )
         super().__init__(store, [self._memory] if self._tier is None else [self._memory, self._tier])
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -378,6 +390,11 @@ class Tiered(Copying):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), self._stores
+
+
+def _holds_more(store: KVStore) -> bool:
+    """Whether the store has other keys than those of objects: they come first in its listing."""
+    return not next(iter(store.keys()), OBJECT_PREFIX).startswith(OBJECT_PREFIX)
 
 
 def _checked(writes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:

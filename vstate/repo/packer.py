@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from vstate.errors import StorageError
+from vstate.errors import VStateError
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import TREE, NewObjects, ObjectId
@@ -44,13 +44,13 @@ class Packer:
         if self._bytes > STEP_BYTES:
             forms = self._seldom_read()
             self._made, self._newest, self._bytes = {}, {}, 0
-            with suppress(StorageError):  # the commits are done, and `gc` packs what is left
+            with suppress(VStateError):  # the commits are done, and `gc` packs what is left
                 self._store.pack(lambda key, stored: forms.get(key), list(forms))
 
     def _seldom_read(self) -> dict[str, bytes]:
         """The plain forms, by key, of the objects but the newest commits and the nodes of their trees."""
         made, below = dict(self._made), list[ObjectId]()
-        for commit in self._newest.values():
+        for commit in list(self._newest.values()):  # other threads add to it meanwhile
             made.pop(commit.oid, None)
             below += [] if commit.root is None else [commit.root]
         while below:

@@ -107,7 +107,7 @@ class Disk(TransactionalStore):
         self._database = database.Database(name, size_limit=size_limit, durability=durability, create=create)
         self._waiting = Waiting()
         self._packs: dict[int, list[bytes]] = {}
-        """The values of packs that were read, by the id of the pack."""
+        """The values of packs that were read from the open file, by the id of the pack."""
         file = self._database.file
         self._reader = Handle(file)
         self._writer = Handle(file, writing=True)
@@ -553,6 +553,8 @@ class Disk(TransactionalStore):
             with self._reader.lock:
                 if self._reader.connection is None:
                     self._open(self._reader)
+        if handle is self._reader:
+            self._packs = {}  # it may be another file, a backup that was put in its place
         return self._database.open(handle)
 
     def _check_identity(self, handle: Handle) -> None:

@@ -98,7 +98,7 @@ class Session:
                 return self.connections.use(once, writing=writing)
             except Failed as failed:
                 failure = failed.failure
-            except StoreUnavailable as error:
+            except VStateError as error:
                 raise attempts.verdict(error) from None
             attempts.pause(failure)
 

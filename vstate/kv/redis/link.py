@@ -201,6 +201,8 @@ class Link:
                 replies = self.connections.use(partial(self._replies, commands, attempts))
             except TROUBLES as error:
                 failure = self._failure(error, began, attempts.sending, writing=again is not None)
+            except VStateError as error:  # of the pool
+                raise attempts.verdict(error) from None
             else:
                 attempts.got_on()
                 return replies

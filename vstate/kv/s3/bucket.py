@@ -140,8 +140,8 @@ class Bucket:
 
     def write_if(self, name: str, data: bytes, mark: Mark | None) -> Mark | None:
         """Write the object once, if it still has this mark, or with None, if there is none. Return its new
-        mark, or None if the condition did not hold. Failed if another attempt may succeed; if it was `sent`,
-        this one may have been carried out, or may be yet.
+        mark, or None if the condition did not hold. Failed if another attempt may succeed, or if this one was
+        `sent`: then it may have been carried out, or may be yet.
         """
         path, began = self.check_name(name), time.monotonic()
         try:
@@ -150,7 +150,7 @@ class Bucket:
             kind, failure = self._failure(error, began, writing=True)
         if kind in ("refused", "no object"):
             return None
-        if failure.passing:
+        if failure.passing or failure.sent:
             raise Failed(failure) from None
         raise failure.error from None
 

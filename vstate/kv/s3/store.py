@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from vstate.backoff import Timeout
-from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable, VStateError
+from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable, VStateError
 from vstate.forks import new_lock
 from vstate.kv.base import KVStore, check_key, check_value, is_object
 from vstate.kv.s3.bucket import AT_ONCE, PAGE, Bucket, Mark, Stored
@@ -208,11 +208,11 @@ class S3(KVStore):
             except Failed as failed:
                 failure = failed.failure
                 attempts.unsure = attempts.unsure or failure.sent
-            except StorageError as error:
+            except VStateError as error:
                 raise attempts.verdict(error) from None
             try:
                 value, stored = self._read(key)
-            except StorageError as error:
+            except VStateError as error:
                 raise attempts.verdict(error) from None
             mark = stored.mark if stored else None
             if stored is not None and stored.data == wanted:
