@@ -12,8 +12,10 @@ from blake3 import blake3
 
 from vstate import Commit, KVStore, Memory, Versioned
 from vstate.objects.canonical import encode
+from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Object, ObjectId
 from vstate.repo import Repository
 from vstate.repo.exchange.bundle import BundleReport
+from vstate.repo.objects import kind_of
 
 
 def large(number: int, length: int = 30_000) -> bytes:
@@ -176,3 +178,30 @@ def parts_of(data: bytes) -> tuple[list[object], list[Frame]]:
         )
         for frame in frames
     ]
+
+
+def alone(letter: bytes, oid: bytes, body: bytes) -> Frame:
+    """A frame of one object."""
+    return letter, oid, [len(body)], zstandard.ZstdCompressor().compress(body)
+
+
+def bundle_of(store: KVStore, branch: str, *more: Object, **fields: object) -> bytes:
+    """A bundle with a branch, and with all objects of a store and more, unchecked."""
+    repo, objects = Repository(store), []
+    for key, row in store.items("o/"):
+        kind = kind_of(row)
+        assert kind is not None
+        objects.append(Object(kind, repo.objects.read(kind, bytes.fromhex(key[2:]))))
+    objects += more
+    header = {
+        "format": 5,
+        "refs": [[f"heads/{branch}", bytes.fromhex(refs_of(store)[f"heads/{branch}"])]],
+        "prerequisites": [],
+        "shallow": [],
+        "counts": [sum(each.kind is kind for each in objects) for kind in (BLOB, INDEX, TREE, COMMIT)],
+        "size": sum(len(each.body) for each in objects),
+    }
+    frames = [
+        alone(kind.code.encode(), bytes(ObjectId.of(kind, body)), bytes(body)) for kind, body in objects
+    ]
+    return forged([*(header | fields).values()], frames)

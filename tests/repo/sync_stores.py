@@ -11,6 +11,7 @@ from bundle_files import exported, imported
 from vstate import KVStore, Memory
 from vstate.repo import Repository
 from vstate.repo.clone import clone
+from vstate.repo.exchange.bundle import BundleReport
 from vstate.repo.exchange.sync import SyncReport
 from vstate.testing import Faulty
 
@@ -21,11 +22,13 @@ def push(source: KVStore, target: KVStore, *branches: str, **options: object) ->
     return Repository(source).push(target, branches or None, **options)  # type: ignore[arg-type]
 
 
-WAYS: dict[str, Callable[[KVStore, KVStore], object]] = {
-    "bundle": lambda source, target: imported(target, exported(source)),
-    "push": push,
-}
-"""The ways to copy the branch main to another store."""
+def carry(source: KVStore, target: KVStore, *branches: str) -> BundleReport:
+    """Bring branches, by default main, to another store in a bundle."""
+    return imported(target, exported(source, *branches))
+
+
+WAYS: dict[str, Callable[..., object]] = {"bundle": carry, "push": push}
+"""The ways to copy the branch main, or others, to another store."""
 
 
 def statuses(report: SyncReport) -> dict[str, str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from random import Random
 
 import pytest
 import zstandard
 from bundle_files import (
-    Frame,
+    alone,
+    bundle_of,
+    chain,
     exported,
     forged,
     imported,
@@ -30,7 +31,7 @@ from vstate import Memory, Versioned
 from vstate.errors import InvalidInput, UnsupportedFormat, VStateError
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
-from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Kind, ObjectId
+from vstate.objects.ids import COMMIT, Object, ObjectId
 from vstate.repo import Repository
 
 
@@ -191,59 +192,33 @@ def test_hostile_bundles_are_refused(small: tuple[Mapping[str, bytes], bytes]) -
         assert not list(target.keys("shallow/")), name
 
 
-def senseless() -> dict[str, tuple[list[tuple[Kind, bytes]], str]]:
-    """Objects whose contents match their ids, the tree last, and the faults in them."""
-    one, blob = encode([0, 1]), b"x" * 500
-    oid = bytes(ObjectId.of(BLOB, blob))
-    index = encode([1, oid * 2, [2**33, 500]])
-    stream = [bytes(ObjectId.of(INDEX, index)), 2**33 + 500]
-    leaf = encode([0, ["b"], [one], []])
-    low = encode([1, ["a", "b"], [bytes(ObjectId.of(TREE, leaf))] * 2, [1, 1]])
-    return {
-        "keys out of order": ([(TREE, encode([0, ["b", "a"], [one, one], []]))], "its keys do not ascend"),
-        "another length": (
-            [(BLOB, blob), (TREE, encode([0, ["a"], [encode([2, [oid, 10_000], 10_000, "bytes"])], []]))],
-            "a blob of 500 bytes; the link to it says 10000",
-        ),
-        "a chunk of another length": (
-            [
-                (BLOB, blob),
-                (INDEX, index),
-                (TREE, encode([0, ["a"], [encode([2, stream, stream[1], "bytes"])], []])),
-            ],
-            f"a blob of 500 bytes; the link to it says {2**33}",
-        ),
-        "a node in the wrong place": ([(TREE, leaf), (TREE, low)], "its keys are outside the range"),
-        "an entry of nothing": (
-            [(TREE, encode([0, ["a"], [encode([9, 9])], []]))],
-            "cannot be decoded",
-        ),
-    }
+def test_a_commit_that_no_ref_leads_to_has_to_be_whole() -> None:
+    """Others take a commit that is there for a sign that all its objects are."""
+    store, target = Memory(), Memory()
+    head = chain(store, 2).head
+    assert head is not None
+    lost = ObjectId(b"x" * 32)
+    for root, parents, reason in ((lost, (), "it is missing"), (head.root, (head.oid,), "not dated after")):
+        extra = Commit(root=root, parent_ids=parents, time=head.time, message="made up")
+        with pytest.raises(InvalidInput, match=reason):
+            imported(target, bundle_of(store, "main", Object(COMMIT, extra.body)))
+        assert not refs_of(target)
+    with pytest.raises(InvalidInput, match="is no commit"):
+        imported(Memory(), bundle_of(store, "main", Object(COMMIT, encode([1]))))
+    Repository(target).gc()
+    assert not list(target.keys("o/"))
 
 
-@pytest.mark.parametrize("case", senseless())
-def test_a_branch_is_not_moved_to_what_cannot_be_read(case: str) -> None:
-    """Every object is present and matches its id, and the state is senseless all the same."""
-    store = Memory()
-    base = Repository(store).commit("main", set={"a": 1})
-    assert base is not None
-    objects, reason = senseless()[case]
-    kind, body = objects[-1]
-    time = base.time + timedelta(seconds=1)
-    commit = Commit(root=ObjectId.of(kind, body), parent_ids=(base.oid,), time=time, message="made up")
-    objects = [*objects, (COMMIT, commit.body)]
-    counts = [sum(kind is one for one, _ in objects) for kind in (BLOB, INDEX, TREE, COMMIT)]
-    refs, size = [["heads/main", bytes(commit.oid)]], sum(len(body) for _, body in objects)
-    frames = [alone(kind.code.encode(), bytes(ObjectId.of(kind, body)), body) for kind, body in objects]
-    with pytest.raises(InvalidInput, match=reason):
-        imported(store, forged([5, refs, [bytes(base.oid)], [], counts, size], frames))
-    assert refs_of(store) == {"heads/main": str(base.oid)}
-    assert Repository(store).fsck().damaged == 0
-
-
-def alone(letter: bytes, oid: bytes, body: bytes) -> Frame:
-    """A frame of one object."""
-    return letter, oid, [len(body)], zstandard.ZstdCompressor().compress(body)
+def test_a_bundle_cuts_off_no_history_but_that_of_its_own_commits() -> None:
+    """The parent of another commit is lost here: that is damage, which a bundle cannot hide."""
+    store, target = Memory(), Memory()
+    chain(store, 1)
+    head = chain(target, 2, "mine").head
+    assert head is not None
+    target.delete(f"o/{head.parent_ids[0]}")
+    with pytest.raises(InvalidInput, match="it ends a history at a commit that is missing"):
+        imported(target, bundle_of(store, "main", shallow=[[bytes(head.oid), []]]))
+    assert Repository(target).fsck().damaged == 1
 
 
 def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:

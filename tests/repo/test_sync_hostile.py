@@ -1,15 +1,16 @@
-"""Sync with a forged store: no damage that fsck would report comes over."""
+"""A forged store, or a bundle of it: no damage that fsck would report comes over."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from bundle_files import chain, large, refs_of, save, whole
+from bundle_files import bundle_of, chain, imported, large, refs_of, save, store_of, whole
 from sync_stores import cloned, push, statuses
 
 from vstate import Memory, Versioned
-from vstate.errors import CorruptObject, CorruptStore
+from vstate.errors import CorruptObject, CorruptStore, InvalidInput
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Kind, Object, ObjectId
@@ -35,7 +36,8 @@ def commit_tree(store: Memory, root: ObjectId, **fields: object) -> Commit:
 
 
 def refused(store: Memory, match: str) -> None:
-    """The branch `bad` goes nowhere, neither pushed nor fetched nor cloned."""
+    """fsck finds fault with the branch `bad`, and it goes nowhere: by a push, a fetch, a clone, a bundle."""
+    assert not Repository(store).fsck().ok
     target = Memory()
     with pytest.raises(CorruptObject, match=match):
         push(store, target, "bad")
@@ -45,6 +47,10 @@ def refused(store: Memory, match: str) -> None:
     with pytest.raises(CorruptObject, match=match):
         clone(store, target)
     assert "heads/bad" not in refs_of(target)
+    for place in (Memory(), store_of(dict(store.items("o/")))):  # with all objects in the bundle, and in both
+        with pytest.raises(InvalidInput, match=match):
+            imported(place, bundle_of(store, "bad"))
+        assert refs_of(place) == {}
 
 
 @pytest.mark.parametrize("name", ["\x1b[31mred", "a:b", "-rf", "a/../b", "x" * 300])
@@ -90,53 +96,128 @@ def test_a_commit_that_is_not_dated_after_its_parent_is_refused(apart: timedelta
         push(store, target, "bad")
 
 
-@pytest.mark.parametrize("wrong", ["first", "before"])
-def test_a_node_whose_keys_are_not_those_that_are_said_is_refused(wrong: str) -> None:
-    """Lookups in such a tree would miss keys."""
+ATOM = encode([0, 1])
+
+
+def tree_node(store: Memory, *fields: object) -> ObjectId:
+    """A stored node of these fields: height, keys, items, counts, and perhaps expiries."""
+    return put(store, TREE, encode(list(fields)))
+
+
+def leaf(store: Memory, *keys: str, entry: bytes = ATOM) -> ObjectId:
+    """A stored leaf of equal entries."""
+    return tree_node(store, 0, list(keys), [entry] * len(keys), [])
+
+
+def above(
+    store: Memory, keys: list[str], below: list[ObjectId], counts: list[int], *more: object
+) -> ObjectId:
+    """A stored node above leaves."""
+    return tree_node(store, 1, keys, [bytes(oid) for oid in below], counts, *more)
+
+
+def text_of(length: int, store: Memory) -> bytes:
+    """The entry of a text whose blob has 200 bytes, whatever its link says."""
+    return encode([2, [bytes(put(store, BLOB, b"x" * 200)), length], length, "bytes"])
+
+
+def tower(store: Memory, height: int) -> ObjectId:
+    """A leaf below so many nodes."""
+    top = leaf(store, "a")
+    for level in range(1, height + 1):
+        top = tree_node(store, level, ["a"], [bytes(top)], [1])
+    return top
+
+
+FORGED: dict[str, tuple[Callable[[Memory], ObjectId], str]] = {
+    "keys that do not ascend": (lambda store: leaf(store, "b", "a"), "its keys do not ascend"),
+    "a key twice": (lambda store: leaf(store, "a", "a"), "its keys do not ascend"),
+    "a node at another height": (
+        lambda store: tree_node(store, 3, ["a"], [bytes(leaf(store, "a"))], [1]),
+        "it is at height 0, in place of 2",
+    ),
+    "a tree that is too high": (lambda store: tower(store, 13), "no node is at height 13"),
+    "other keys than said": (lambda store: above(store, ["a"], [leaf(store, "b")], [1]), "outside the range"),
+    "keys behind the next node": (
+        lambda store: above(store, ["a", "c"], [leaf(store, "a", "d"), leaf(store, "c")], [2, 1]),
+        "outside the range",
+    ),
+    "a node in two places": (
+        lambda store: above(store, ["a", "m"], [leaf(store, "a", "b")] * 2, [2, 2]),
+        "outside the range",
+    ),
+    "another number of keys": (
+        lambda store: above(store, ["a"], [leaf(store, "a", "b")], [7]),
+        "it has 2 keys; the node above says 7",
+    ),
+    "an expiry of a key that never expires": (
+        lambda store: tree_node(store, 0, ["a", "b"], [ATOM, ATOM], [], [5, None]),
+        "it does not say when its keys expire",
+    ),
+    "an expiry of a node that never expires": (
+        lambda store: above(store, ["a", "m"], [leaf(store, "a"), leaf(store, "m")], [1, 1], [5, None]),
+        "the node above does not say when its first key expires",
+    ),
+    "an entry that is cut off": (lambda store: leaf(store, "a", entry=b"\x92\x00"), "cannot be decoded"),
+    "an entry of nothing": (lambda store: leaf(store, "a", entry=encode([9, 9])), "cannot be decoded"),
+    "a link with another length": (
+        lambda store: leaf(store, "a", entry=text_of(201, store)),
+        "a blob of 200 bytes; the link to it says 201",
+    ),
+    "two links with two lengths": (
+        lambda store: tree_node(store, 0, ["a", "b"], [text_of(200, store), text_of(201, store)], []),
+        "a blob of 200 bytes; the link to it says 201",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_forged_trees_are_refused(case: str) -> None:
+    """A search would miss keys, a count would be wrong, or a value could not be read."""
     store = Memory()
-    state = chain(store, 1)
-    state.update({f"many/{i:04}": i for i in range(200)})
-    head = state.commit("many")
-    assert head is not None
+    chain(store, 1)
+    forge, reason = FORGED[case]
+    commit_tree(store, forge(store))
+    refused(store, reason)
+
+
+def test_the_end_of_a_node_that_stands_elsewhere_too_is_checked() -> None:
+    """A whole tree becomes the first half of another one, and has keys of the other half."""
+    store = Memory()
+    chain(store, 1)
+    half = above(store, ["a", "m"], [leaf(store, "a"), leaf(store, "m", "z")], [1, 2])
+    first = commit_tree(store, half)
+    Repository(store).delete_branch("bad")
+    other = above(store, ["p"], [leaf(store, "p")], [1])
+    root = tree_node(store, 2, ["a", "p"], [bytes(half), bytes(other)], [3, 1])
+    commit_tree(store, root, parent_ids=(first.oid,), time=first.time + timedelta(seconds=1))
+    refused(store, "outside the range")
+
+
+@pytest.mark.parametrize("way", ["push", "fetch"])
+def test_a_forged_link_to_what_is_there_is_refused(way: str) -> None:
+    """The other store has the node and the blob already, in their right places."""
+    store = Memory()
+    save(chain(store, 1), "many", **{f"key/{i:04}": f"value {i}" * 50 for i in range(2000)})
+    repo = Repository(store)
+    head = repo.branch("main")
     assert head.root is not None
-    root = Repository(store).objects.node(head.root)
-    assert root.height
-    keys = list(root.keys)
-    if wrong == "first":
-        keys[1] += "x"
-    else:
-        # The first node is said to end before a key that it holds.
-        keys[1] = Repository(store).objects.node(root.children()[0]).keys[-1]
-    body = encode([root.height, keys, list(root.items), list(root.counts)])
-    commit_tree(store, put(store, TREE, body))
-    refused(store, "its keys (are outside the range|do not ascend)")
-
-
-def test_a_leaf_whose_keys_do_not_ascend_is_refused() -> None:
-    """A search in such a leaf would miss keys."""
-    store = Memory()
-    chain(store, 1)
-    atom = encode([0, 1])
-    commit_tree(store, put(store, TREE, encode([0, ["b", "a"], [atom, atom], []])))
-    refused(store, "its keys do not ascend")
-
-
-def test_a_node_in_the_wrong_place_is_refused() -> None:
-    """The node has the right id and another height than its place in the tree."""
-    store = Memory()
-    head = chain(store, 1).head
-    assert head is not None
-    commit_tree(store, put(store, TREE, encode([3, ["a"], [head.root], [1]])))
-    refused(store, "height")
-
-
-def test_a_link_that_says_the_wrong_length_is_refused() -> None:
-    """The tree of the commit is whole, and another one than its writer meant."""
-    store = Memory()
-    chain(store, 1)
-    entry = encode([2, [put(store, BLOB, b"x" * 200), 201], 201, "bytes"])
-    commit_tree(store, put(store, TREE, encode([0, ["a"], [entry], []])))
-    refused(store, "a blob of 200 bytes; the link to it says 201")
+    root, entry = repo.objects.node(head.root), repo.entry(head.root, "key/1500")
+    assert entry is not None
+    child, (link,) = bytes(root.children()[1]), entry.links
+    forged = {
+        "says 501": leaf(store, "a", entry=encode([2, [bytes(link.id), 501], 501, "bytes"])),
+        "outside the range": tree_node(store, root.height, ["a"], [child], [root.counts[1]]),
+        "node above says 1": tree_node(store, root.height, [root.keys[1]], [child], [1]),
+    }
+    base = dict(cloned(store).items())
+    for reason, oid in forged.items():
+        commit_tree(store, oid)
+        target = store_of(base)
+        with pytest.raises(CorruptObject, match=reason):
+            push(store, target, "bad") if way == "push" else Repository(target).fetch(store, "bad")
+        assert "heads/bad" not in refs_of(target)
+        repo.delete_branch("bad")
 
 
 @pytest.mark.parametrize("levels", [1, 2])

@@ -62,7 +62,8 @@ def test_what_only_the_reflog_there_leads_to_is_not_cut_off() -> None:
     assert length(store) == 7
 
 
-def test_of_a_merge_the_parent_that_is_there_is_kept() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_of_a_merge_the_parent_that_is_there_is_kept(way: str) -> None:
     """Both parents were cut off here; the other store has one of them, and cuts off the other."""
     store = Memory()
     state = chain(store, 3)
@@ -76,7 +77,7 @@ def test_of_a_merge_the_parent_that_is_there_is_kept() -> None:
     repo = Repository(store)
     repo.delete_branch("side")
     repo.gc(branch="main", keep_last=1, keep_reflog="0")
-    push(store, target)
+    WAYS[way](store, target)
     there = Repository(target)
     assert there.history.parents(there.branch("main")) == (side.head.oid,)
     assert length(target) == 1 + length(target, "side")
@@ -84,15 +85,16 @@ def test_of_a_merge_the_parent_that_is_there_is_kept() -> None:
     whole(target)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
-def test_a_history_that_comes_whole_meanwhile_is_not_cut_off(atomic: bool) -> None:
-    """Of two pushers the one whose history is cut off comes second, and has looked first."""
+def test_a_history_that_comes_whole_meanwhile_is_not_cut_off(way: str, atomic: bool) -> None:
+    """Of two writers the one whose history is cut off comes second, and has looked first."""
     store, target = Memory(), Memory()
     chain(store, 6)
     shallow = shortened(store)
     overtake = Once(lambda: push(store, target), "r/heads/other")
     Repository(shallow).create_branch("other", "main")
-    push(shallow, Hooked(target, overtake, atomic=atomic), "other")
+    WAYS[way](shallow, Hooked(target, overtake, atomic=atomic), "other")
     assert overtake.done
     assert (length(target), length(target, "other")) == (6, 7)
     assert not list(target.keys("shallow/"))

@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
 from vstate.kv.base import OBJECT_PREFIX
-from vstate.objects.ids import BLOB, COMMIT, ObjectId
+from vstate.kv.base import batches as in_batches
+from vstate.objects.commit import Commit
+from vstate.objects.ids import BLOB, COMMIT, NewObjects, ObjectId
 from vstate.repo.core import FORMAT, Core
 from vstate.repo.exchange.bundle import FRAME_BYTES, Bundle, BundleRef, BundleReport, File, Outcome
 from vstate.repo.exchange.difference import (
@@ -24,14 +27,14 @@ from vstate.repo.exchange.difference import (
     read_bodies,
     whole_commits,
 )
-from vstate.repo.exchange.transfer import Remnants
-from vstate.repo.history import SHALLOW, History, shallow_row
+from vstate.repo.exchange.transfer import Ends
+from vstate.repo.history import SHALLOW, History
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, SWEEP, TAGS, check_ref_name
 from vstate.repo.objects import Objects
 from vstate.repo.sweeps import arrival
 from vstate.repo.upkeep.salvage import Salvage
-from vstate.repo.walk import batches
+from vstate.repo.walk import BATCH, batches
 
 
 def load(
@@ -83,9 +86,8 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
 class _Import:
     """One import: first the objects, then the refs, once all objects are there and whole.
 
-    If a try fails and gc has swept meanwhile, the import tries again. Otherwise the next try relies on less
-    of the store. The first try relies on every object that is present. The second reads each of them. The
-    third continues no history with commits that no ref and no reflog leads to: they may lack objects.
+    If gc sweeps meanwhile, the import begins anew. The first try relies on every object that is present. If
+    it fails, a second one reads each of them.
     """
 
     def __init__(
@@ -101,7 +103,8 @@ class _Import:
         self._bundled = IdSet()  # the commits of the bundle, if a history ends there or here
         self._salvage = Salvage(repo.store)
         self._written = IdSet()  # links to the blobs of this import, which need no second reading
-        self._reads_present = self._distrusts_garbage = False
+        self._newest: set[ObjectId] = set()  # the written commits that are no parents of others
+        self._reads_present = False
         self._arrived: list[str] = []
         self.written = 0
         self.refs: dict[str, BundleRef] = {}
@@ -131,19 +134,16 @@ class _Import:
             self._check_connected(objects, history, wanted, ends)
         except (InvalidInput, CorruptObject):
             if self._repo.refs.sweep() == sweep:
-                if self._distrusts_garbage:
+                if self._reads_present:
                     raise
-                self._reads_present, self._distrusts_garbage = True, self._reads_present
+                self._reads_present = True
             return False
-        rows: dict[str, bytes | None] = {}
-        for oid, left in ends.items():
-            key, row = shallow_row(oid, left)
-            rows[key] = None if left == objects.commit(oid).parent_ids else row
         self._repo.stamp()
-        if not all(self._move(history, name, oid, rows, sweep) for name, oid in sorted(wanted.items())):
+        expecting = {SWEEP: sweep, **{OBJECT_PREFIX + oid.hex(): None for oid in ends.absent}}
+        if not all(self._move(history, *ref, ends.rows, expecting) for ref in sorted(wanted.items())):
             return False
-        if rows and not any(ref.outcome in ("created", "moved") for ref in self.refs.values()):
-            return self._repo.store.transact(rows, {SWEEP: sweep})  # no ref took them along
+        if ends.rows and not any(ref.outcome in ("created", "moved") for ref in self.refs.values()):
+            return self._repo.store.transact(ends.rows, expecting)  # no ref took them along
         return True
 
     def _renamed(self, name: str) -> str:
@@ -155,14 +155,20 @@ class _Import:
 
     def _check_prerequisites(self) -> None:
         objects = Objects(self._repo.store.uncached())
-        missing = [oid for oid in self._header.prerequisites if objects.find_commit(oid) is None]
+        missing = [
+            oid
+            for some in in_batches(self._header.prerequisites, BATCH)
+            for oid, commit in zip(some, whole_commits(objects, some), strict=True)
+            if commit is None
+        ]
         if missing:
             names = ", ".join(map(str, missing[:5]))
             if len(missing) > 5:
                 names += f" and {len(missing) - 5} more"
             raise NotFound(
-                f"{self._name} continues from commit {names}, which is not here; import the bundle that "
-                "holds it first, or export again with --since a commit that is here, or without --since",
+                f"{self._name} continues from commit {names}, which is not here, or not whole; import the "
+                "bundle that holds it first, or export again with --since a commit that is here, or without "
+                "--since",
                 name=str(missing[0]),
             )
 
@@ -181,15 +187,13 @@ class _Import:
             missing = {oid for key, oid in keys.items() if key not in there}
             if missing:
                 objects = {oid: new for oid, new in frame.objects().items() if oid in missing}
+                self._note(objects)
                 arrived = arrival(self._repo.store, objects)
                 rows = self._repo.objects.stored(objects) | arrived
                 if not self._repo.store.transact(rows, {SWEEP: sweep}):
                     return False
                 self._arrived += arrived
                 self.written += len(objects)
-                for oid, (kind, body) in objects.items():
-                    if kind is BLOB:
-                        self._written.add(_link(Needed(kind, oid, len(body))))
             self._progress("importing", frame.end, self._bundle.bytes)
         return True
 
@@ -199,48 +203,55 @@ class _Import:
             key for key, oid in keys.items() if self._salvage.kind_of_whole(oid, rows.get(key)) is not None
         }
 
-    # Ends of histories
+    def _note(self, objects: NewObjects) -> None:
+        """Note what need not be read again of these objects, and what is to be checked."""
+        for oid, (kind, body) in objects.items():
+            if kind is BLOB:
+                self._written.add(_link(Needed(kind, oid, len(body))))
+            elif kind is COMMIT:
+                try:
+                    parents = Commit.decode(oid, bytes(body)).parent_ids
+                except ValueError as error:
+                    self._bundle.refuse(f"{oid} is no commit: {error}")
+                self._newest.add(oid)
+                if oid not in self._header.shallow:
+                    self._newest.difference_update(parents)
 
-    def _ends_of_histories(self, objects: Objects, history: History) -> dict[ObjectId, tuple[ObjectId, ...]]:
-        """The commits whose parents change in this store, each with its parents from now on.
+    # Checking
+
+    def _ends_of_histories(self, objects: Objects, history: History) -> Ends:
+        """The ends of the histories whose commits are in the bundle.
 
         Where the bundle's history ends and ours goes no further, ours ends too. Where ours ends and the
         bundle brings the rest, ours goes on.
         """
-        remnants = Remnants(self._repo.store, history)
-        ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
+        ends = Ends(self._repo.store, history, self._bundled)
         for oid, left in self._header.shallow.items():
-            commit = objects.find_commit(oid)
+            commit = objects.find_commit(oid) if oid in self._bundled else None
             if commit is None or not set(left) <= set(commit.parent_ids):
                 self._bundle.refuse("it ends a history at a commit that is missing or has other parents")
-            if not self._are_here(history.parents(commit), remnants):
-                ends[oid] = tuple(left)
+            ends.note(commit, left)
         for oid in history.shallow():
-            if oid in self._bundled and oid not in ends:
+            if oid in self._bundled and oid not in self._header.shallow:
                 commit = objects.commit(oid)
-                if history.is_shallow(commit) and self._are_here(commit.parent_ids, remnants):
-                    ends[oid] = commit.parent_ids
+                ends.note(commit, commit.parent_ids)
         return ends
-
-    def _are_here(self, ids: Sequence[ObjectId], remnants: Remnants) -> bool:
-        if self._distrusts_garbage and any(oid in remnants for oid in ids if oid not in self._bundled):
-            return False
-        keys = [OBJECT_PREFIX + oid.hex() for oid in ids]
-        return len(self._repo.store.present(keys)) == len(set(keys))
-
-    # Checking
 
     def _check_connected(
         self,
         objects: Objects,
         history: History,
         wanted: Mapping[str, ObjectId],
-        ends: Mapping[ObjectId, tuple[ObjectId, ...]],
+        ends: Ends,
     ) -> None:
-        """Check that every object that the refs and continued histories will reach is present and intact."""
+        """Check that every object that the refs and continued histories will reach is present and intact.
+
+        The same goes for written commits that no ref leads to: a commit that is there is a sign for others
+        that all its objects are.
+        """
         known, difference = self._known(objects)
-        history.cut_off(ends)
-        tips = [*wanted.values(), *(parent for left in ends.values() for parent in left)]
+        history.cut_off(ends.left)
+        tips = [*wanted.values(), *self._newest, *chain.from_iterable(ends.left.values())]
         read = partial(whole_commits, objects)
         try:
             ids = new_commits(tips, known, ours=history, theirs=History(objects), read=read)
@@ -285,18 +296,18 @@ class _Import:
         name: str,
         oid: ObjectId,
         rows: Mapping[str, bytes | None],
-        sweep: bytes | None,
+        expecting: Mapping[str, bytes | None],
     ) -> bool:
-        """Move a ref ahead to the bundle's commit, if ours allows; False if gc has swept meanwhile."""
+        """Move a ref ahead to the bundle's commit, if ours allows; False if an expected row has changed."""
         refs = self._repo.refs
         while True:
             old = refs.read(name)
             outcome = self._outcome(history, name, old, oid)
             moving = outcome in ("created", "moved")
             if moving and not refs.publish(
-                name, rows, expected=old, new=oid, action=self._action, expecting={SWEEP: sweep}
+                name, rows, expected=old, new=oid, action=self._action, expecting=expecting
             ):
-                if refs.sweep() != sweep:
+                if refs.sweep() != expecting[SWEEP] or refs.read(name) == old:
                     return False
                 continue
             if outcome != "unchanged" or name not in self.refs:  # an earlier try may have moved the ref

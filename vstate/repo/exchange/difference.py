@@ -9,18 +9,22 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from vstate.errors import CorruptObject
+from vstate.objects.canonical import encode
 from vstate.objects.commit import LATEST, Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single
-from vstate.objects.tree import Node
+from vstate.objects.tree import Node, moments
 from vstate.plural import counted
 from vstate.repo.history import History
 from vstate.repo.idset import IdSet
 from vstate.repo.objects import IndexItems, Objects
-from vstate.repo.walk import BATCH, Entries, NewestFirst, links_of
+from vstate.repo.upkeep.verifier import HIGHEST_NODE
+from vstate.repo.walk import BATCH, Entries, NewestFirst, checked_links
 
 GROUP = 256
 """How many commits are compared at once."""
+
+_REMEMBERED = 20_000  # places of nodes
 
 KEPT_BYTES = 64 * 1024 * 1024
 """How many bytes of bodies the walk keeps for the writer. The writer has to read further bodies again."""
@@ -92,14 +96,23 @@ def new_commits(
 
 
 class _Child(NamedTuple):
-    """A tree node to read, and the range of its keys: from `first` on, to before `before`. Or an index, and
-    the length of the stream below it.
+    """A tree node or an index to read, and what the one above says of it; a root has no height.
+
+    Of a node: its height, the number of its keys, its first key, the first key behind it, and its first
+    expiry. Of an index: its height, and the length of the stream below.
     """
 
     oid: ObjectId
+    height: int | None = None
+    size: int = 0
     first: str = ""
     before: str | None = None
-    length: int = 0
+    earliest: int | None = None
+
+    @property
+    def place(self) -> bytes:
+        """The id, and all that is said of it: a forger may lead to one node in several places."""
+        return self.oid + encode(self[1:])
 
 
 class _Kept:
@@ -132,6 +145,7 @@ class Difference:
         self._objects = objects
         self._near = objects if near is None else near
         self._met = IdSet()
+        self._lately: set[_Child] = set()  # of those met: most stood in the node before too
         self._entries = Entries()
         """Whether a needed tree has keys that expire: older programs would misread it."""
 
@@ -166,33 +180,42 @@ class Difference:
     def _states(self, commits: Iterable[Commit], beside: Iterable[ObjectId]) -> Iterator[Needed]:
         met = self._met
         known = [_Child(root) for root in dict.fromkeys(beside)]
-        for child in known:
-            met.add(child.oid)
-        roots = [_Child(c.root) for c in commits if c.root is not None and met.add(c.root)]
+        self._know(known)
+        roots = [_Child(c.root) for c in commits if c.root is not None]
         nodes, indexes = _Kept(TREE), _Kept(INDEX)
         streams: list[tuple[str, _Child]] = []
         streams_beside: dict[str, list[_Child]] = defaultdict(list)
-        for is_new, child, leaf in self._descend(roots, known, nodes):
+        for is_new, child, leaf in self._descend(self._unmet(roots), known, nodes):
             for key, entry in self._entries.new_items(leaf) if is_new else self._entries.all(leaf):
-                for link in links_of(child.oid, entry):
-                    if not met.add(link.id) and is_new:
-                        continue
-                    if not is_single(link):
-                        stream = _Child(link.id, length=link.length)
-                        if is_new:
-                            streams.append((key, stream))
-                        else:
-                            streams_beside[key].append(stream)
+                for link in checked_links(child.oid, entry):
+                    if is_single(link):
+                        if met.add(_blob(*link)) and is_new:
+                            yield Needed(BLOB, *link)
                     elif is_new:
-                        yield Needed(BLOB, link.id, link.length)
-        new = {stream.oid: stream for _, stream in streams}
+                        streams += [(key, new) for new in self._unmet([_Child(link.id, None, link.length)])]
+                    else:
+                        streams_beside[key].append(_Child(link.id, None, link.length))
+                        self._know(streams_beside[key][-1:])
         old = [stream for key in dict.fromkeys(key for key, _ in streams) for stream in streams_beside[key]]
-        for is_new, _, items in self._descend([*new.values()], old, indexes):
+        for is_new, _, items in self._descend([stream for _, stream in streams], old, indexes):
             for oid, length in items:
-                if met.add(oid) and is_new:
+                if met.add(_blob(oid, length)) and is_new:
                     yield Needed(BLOB, oid, length)
         yield from indexes.lowest_first()
         yield from nodes.lowest_first()
+
+    def _know(self, children: Iterable[_Child]) -> None:
+        """Note nodes or indexes that are known, in these places."""
+        for child in self._unmet(children):
+            self._met.add(child.oid)
+
+    def _unmet(self, children: Iterable[_Child]) -> list[_Child]:
+        """The children that the walk has not met in their places; it meets them now."""
+        if len(self._lately) > _REMEMBERED:
+            self._lately.clear()
+        new = [child for child in children if child not in self._lately]
+        self._lately.update(new)
+        return [child for child in new if self._met.add(child.place)]
 
     # Levels, of trees and of streams
 
@@ -213,44 +236,45 @@ class Difference:
         waiting_beside: Sequence[_Child] = ()
         for height in range(max([*new, *old]), lowest - 1, -1):
             known: list[_Child] = []
-            for child, _, content in chain(old[height], self._read_near(waiting_beside, kept.kind, height)):
+            for child, _, content, _ in chain(
+                old[height], self._read_near(waiting_beside, kept.kind, height)
+            ):
                 if height == lowest:
                     yield False, child, content
                 else:
-                    known += _children(child, content)
-            for child in known:
-                self._met.add(child.oid)
+                    known += _children(child, height, content)
+            self._know(known)
             below: list[_Child] = []
             shared: set[ObjectId] = set()
-            for child, _, content in chain(new[height], self._read(waiting, kept, height)):
-                if height == lowest:
+            for child, _, content, is_new in chain(new[height], self._read(waiting, kept)):
+                if height > lowest:
+                    children = _children(child, height, content)
+                    # Of a node that stands elsewhere too, only the end of the last child is another one.
+                    unmet = self._unmet(children if is_new else children[-1:])
+                    below += unmet
+                    shared.update(each.oid for each in children)
+                    shared.difference_update(each.oid for each in unmet)
+                elif is_new:
                     yield True, child, content
-                    continue
-                for each in _children(child, content):
-                    if self._met.add(each.oid):
-                        below.append(each)
-                    else:
-                        shared.add(each.oid)
             waiting = below
             if is_tree:
                 waiting_beside = _overlapping(known, [*below, *(child for child, *_ in new[height - 1])])
             else:
                 waiting_beside = [each for each in dict.fromkeys(known) if below and each.oid not in shared]
 
-    def _read(self, children: Sequence[_Child], kept: _Kept, height: int | None = None) -> Iterator[_Found]:
+    def _read(self, children: Sequence[_Child], kept: _Kept) -> Iterator[_Found]:
         """The nodes or indexes with their heights; CorruptObject for one that does not fit its place."""
         for start in range(0, len(children), BATCH):
             batch = children[start : start + BATCH]
-            for child, (at, content, body) in zip(
+            for child, (height, content, body) in zip(
                 batch, _read_all(self._objects, kept.kind, batch), strict=True
             ):
-                reason = _misfit(child, content, is_root=height is None)
-                if height is not None and at != height:
-                    reason = f"it is at height {at}, in place of {height}"
-                if reason:
+                if reason := _misfit(child, height, content):
                     raise CorruptObject(str(child.oid), reason)
-                kept.add(at, child.oid, body)
-                yield child, at, content
+                is_new = self._met.add(child.oid)
+                if is_new:
+                    kept.add(height, child.oid, body)
+                yield child, height, content, is_new
 
     def _read_near(
         self, children: Sequence[_Child], kind: Kind, height: int | None = None
@@ -267,11 +291,16 @@ class Difference:
                 continue  # objects below may be missing too
             for child, (at, content) in zip(batch, contents, strict=True):
                 if height is None or at == height:
-                    yield child, at, content
+                    yield child, at, content, False
 
 
-_Found = tuple[_Child, int, Any]
-"""A node or an index that was read: its height, and the Node, or the items."""
+_Found = tuple[_Child, int, Any, bool]
+"""A node or an index that was read: its height, the Node or the items, and whether it is new to the walk."""
+
+
+def _blob(oid: ObjectId, length: int) -> bytes:
+    """A blob with the length that a link says: a forger may say several."""
+    return oid + encode(length)
 
 
 def _by_height(roots: Iterable[_Found]) -> dict[int, list[_Found]]:
@@ -290,17 +319,29 @@ def _read_all(objects: Objects, kind: Kind, children: Sequence[_Child]) -> Itera
     return ((height, items, body) for _, height, items, body in objects.each_index(ids))
 
 
-def _misfit(child: _Child, content: Node | IndexItems, *, is_root: bool) -> str:
+def _misfit(child: _Child, height: int, content: Node | IndexItems) -> str:
     """The reason why a node, or the items of an index, cannot be in this place; "" if it fits."""
+    if child.height not in (None, height):
+        return f"it is at height {height}, in place of {child.height}"
     if not isinstance(content, Node):
         length = sum(length for _, length in content)
-        fits = length == child.length
-        return "" if fits else f"an index of {counted(length, 'byte')}; the link to it says {child.length}"
+        fits = length == child.size
+        return "" if fits else f"an index of {counted(length, 'byte')}; the link to it says {child.size}"
     keys = content.keys
-    begins = is_root or keys[:1] == [child.first]
-    if not begins or (child.before is not None and keys[-1] >= child.before):
+    if keys != sorted(set(keys)):
+        return "its keys do not ascend"
+    if height > HIGHEST_NODE:
+        return f"no node is at height {height}"
+    if not height and moments(content.items) != content.expiries:
+        return "it does not say when its keys expire"
+    if child.height is None:
+        return ""
+    if keys[0] != child.first or (child.before is not None and keys[-1] >= child.before):
         return "its keys are outside the range that the node above gives"
-    return "" if keys == sorted(set(keys)) else "its keys do not ascend"
+    if content.count != child.size:
+        return f"it has {counted(content.count, 'key')}; the node above says {child.size}"
+    fits = content.earliest == child.earliest
+    return "" if fits else "the node above does not say when its first key expires"
 
 
 def _roots_before(commits: Sequence[Commit], history: History, read: ReadCommits) -> list[ObjectId]:
@@ -353,12 +394,16 @@ def read_bodies(objects: Objects, wanted: Sequence[Needed]) -> list[bytes]:
     return bodies
 
 
-def _children(above: _Child, content: Node | IndexItems) -> list[_Child]:
+def _children(above: _Child, height: int, content: Node | IndexItems) -> list[_Child]:
     if not isinstance(content, Node):
-        return [_Child(oid, length=length) for oid, length in content]
+        return [_Child(oid, height - 1, length) for oid, length in content]
     ends = [*content.keys[1:], above.before]
+    due = content.expiries or [None] * len(ends)
     return [
-        _Child(oid, key, end) for oid, key, end in zip(content.children(), content.keys, ends, strict=True)
+        _Child(oid, height - 1, count, first, end, at)
+        for oid, count, first, end, at in zip(
+            content.children(), content.counts, content.keys, ends, due, strict=True
+        )
     ]
 
 
@@ -367,7 +412,7 @@ def _overlapping(known: Sequence[_Child], new: Sequence[_Child]) -> list[_Child]
     if not known or not new:
         return []
     ranges: list[tuple[str, str | None]] = []  # disjoint, ascending
-    for _, first, before, _ in sorted(new, key=lambda child: child.first):
+    for _, _, _, first, before, _ in sorted(new, key=lambda child: child.first):
         if ranges and (ranges[-1][1] is None or first <= ranges[-1][1]):
             last = ranges[-1][1]
             if last is not None and (before is None or before > last):

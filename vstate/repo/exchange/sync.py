@@ -369,7 +369,7 @@ class Sync:
         refs = self._target.refs
         # A tag that stays needs no objects.
         left = wanted.unless_there and refs.read(wanted.ref) is not None
-        copied = Copied() if left else transfer.copy(wanted.oid, wanted.branch)
+        copied = transfer.nothing() if left else transfer.copy(wanted.oid, wanted.branch)
         objects, size = self._written.get(wanted.ref, (0, 0))
         self._written[wanted.ref] = objects, size = objects + copied.objects, size + copied.bytes
         while True:
@@ -386,12 +386,12 @@ class Sync:
     def _publish(self, wanted: Wanted, old: ObjectId | None, copied: Copied, transfer: Transfer) -> bool:
         """Move the ref; False if it has moved, gc has swept, or a commit that was absent is there now."""
         target = self._target
-        absent = {OBJECT_PREFIX + oid.hex(): None for oid in copied.absent}
+        absent = {OBJECT_PREFIX + oid.hex(): None for oid in copied.ends.absent}
         if copied.objects or wanted.moves:
             target.stamp()
         if not wanted.moves:
-            return target.store.transact(copied.rows, {SWEEP: transfer.sweep, **absent})
-        rows = {**copied.rows, **dict.fromkeys(copied.arrived), **(wanted.rows if old is None else {})}
+            return target.store.transact(copied.ends.rows, {SWEEP: transfer.sweep, **absent})
+        rows = {**copied.ends.rows, **dict.fromkeys(copied.arrived), **(wanted.rows if old is None else {})}
         try:
             return target.refs.publish(
                 wanted.ref,

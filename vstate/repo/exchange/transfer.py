@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby
@@ -10,7 +10,7 @@ from itertools import chain, groupby
 from vstate.errors import CorruptObject
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
-from vstate.objects.ids import COMMIT, Object, ObjectId
+from vstate.objects.ids import BLOB, COMMIT, Object, ObjectId
 from vstate.repo.core import Core
 from vstate.repo.exchange.difference import (
     Difference,
@@ -39,16 +39,47 @@ FEW = 256
 """With so few new commits, refs of the target whose commits are not at hand are not looked at."""
 
 
+class Ends:
+    """The ends of histories in a store when commits arrive from a place that may have less of their history.
+
+    `rows` are to be written with the ref if the commits that they cut off are still `absent`. `left` are the
+    parents from then on, by commit.
+    """
+
+    def __init__(self, store: KVStore, history: History, known: Sequence[ObjectId] | IdSet) -> None:
+        self._store = store
+        self._history = history
+        self._known = known
+        self._remnants = Remnants(store, history)
+        self.rows: dict[str, bytes | None] = {}
+        self.left: dict[ObjectId, tuple[ObjectId, ...]] = {}
+        self.absent: set[ObjectId] = set()
+
+    def note(self, commit: Commit, left: Collection[ObjectId]) -> None:
+        """Note a commit of whose parents these are left where it comes from."""
+        cut = [oid for oid in commit.parent_ids if oid not in left]
+        # The store may have older commits that only a reflog leads to: they stay part of the history.
+        there = present(self._store, cut)
+        kept = {*left, *(oid for oid in there if oid in self._known or oid not in self._remnants)}
+        parents = tuple(oid for oid in commit.parent_ids if oid in kept)
+        key, row = shallow_row(commit.oid, parents)
+        if parents != commit.parent_ids:
+            self.rows[key] = row
+            self.absent.update(oid for oid in cut if oid not in there)
+        elif self._history.is_shallow(commit):
+            self.rows[key] = None
+        if key in self.rows:
+            self.left[commit.oid] = parents
+
+
 @dataclass(slots=True)
 class Copied:
     """The copied objects: their number, and the bytes of their stored form.
 
-    `rows` are ends of histories, to write with the ref if the commits that they cut off are still `absent`.
     `arrived` are the keys of the rows that name the commits until a ref leads to them.
     """
 
-    rows: dict[str, bytes | None] = field(default_factory=dict)
-    absent: set[ObjectId] = field(default_factory=set)
+    ends: Ends
     arrived: list[str] = field(default_factory=list)
     objects: int = 0
     bytes: int = 0
@@ -75,11 +106,10 @@ class Transfer:
         # Not the repository's own, which remember commits that gc may just have removed.
         self._objects = Objects(target.store.uncached())
         self._history = History(self._objects)
-        self._remnants = Remnants(target.store, self._history)
         self._near_is_source = near is source
         stores = [source.objects, self._objects]
         self._places = stores if self._near_is_source else stores[::-1]
-        self._known = _present(target.store, [*dict.fromkeys(target.refs.all().values())])
+        self._known = present(target.store, [*dict.fromkeys(target.refs.all().values())])
         self._difference = Difference(source.objects, self._places[0])
         self._seen = self._looked_at = 0
 
@@ -88,7 +118,7 @@ class Transfer:
 
         `branch` is a ref in the source that leads to the commit, if there is one.
         """
-        copied = Copied()
+        copied = self.nothing()
         if branch is not None:
             self._source.refs.mention(branch)
         ids = () if tip in self._known else self._new_commits(tip)
@@ -99,7 +129,9 @@ class Transfer:
             # objects.
             for are_commits, objects in groupby(needed, key=lambda item: item.kind is COMMIT):
                 if are_commits:
-                    self._note(commits, copied)
+                    for commit in commits:
+                        copied.ends.note(commit, self._source.history.parents(commit))
+                    self._target.stamp()
                 for batch in batches(objects, BATCH_BYTES, BATCH_OBJECTS):
                     self._send(batch, copied)
                     self._seen += len(batch)
@@ -108,12 +140,18 @@ class Transfer:
         self._known.append(tip)
         return copied
 
+    def nothing(self) -> Copied:
+        """What is copied for a ref that needs nothing."""
+        return Copied(Ends(self._target.store, self._history, self._known))
+
     def _send(self, batch: Sequence[Needed], copied: Copied) -> None:
         """Write the objects of a batch that the target lacks."""
-        keys = {OBJECT_PREFIX + item.oid.hex(): item for item in batch}
         store = self._target.store
-        there = store.present(keys)
-        missing = [item for key, item in keys.items() if key not in there]
+        keyed = [(OBJECT_PREFIX + item.oid.hex(), item) for item in batch]
+        there = store.present([key for key, _ in keyed])
+        # A forged link may say another length of a blob that is there already.
+        read_bodies(self._places[0], [item for key, item in keyed if key in there and item.kind is BLOB])
+        missing = [item for key, item in keyed if key not in there]
         if not missing:
             return
         bodies = read_bodies(self._source.objects, missing)
@@ -137,25 +175,6 @@ class Transfer:
         rows = self._source.store.get_many(keys) if keys else {}
         self._target.store.set_many({key: row for key, row in rows.items() if is_segment(key, row)})
 
-    def _note(self, commits: Sequence[Commit], copied: Copied) -> None:
-        """Note where the histories of these commits end."""
-        for commit in commits:
-            self._note_end(commit, copied)
-        self._target.stamp()
-
-    def _note_end(self, commit: Commit, copied: Copied) -> None:
-        left = self._source.history.parents(commit)
-        cut = [oid for oid in commit.parent_ids if oid not in left]
-        # The target may have older commits that only a reflog leads to: they stay part of the history.
-        there = _present(self._target.store, cut)
-        kept = [oid for oid in there if oid in self._known or oid not in self._remnants]
-        key, row = shallow_row(commit.oid, [oid for oid in commit.parent_ids if oid in left or oid in kept])
-        if len(kept) < len(cut):
-            copied.rows[key] = row
-            copied.absent.update(oid for oid in cut if oid not in there)
-        elif self._history.is_shallow(commit):
-            copied.rows[key] = None
-
     # Commits
 
     def _new_commits(self, tip: ObjectId) -> Sequence[ObjectId]:
@@ -164,7 +183,7 @@ class Transfer:
         if self._near_is_source:
             # The target may have many branches that are unknown here. Mostly they are unrelated to the tip,
             # and their commits would have to be read one by one.
-            at_hand = _present(self._source.store, known)
+            at_hand = present(self._source.store, known)
             if len(at_hand) < len(known):
                 found = self._beyond(tip, at_hand, limit=FEW)
                 if found is not None:
@@ -186,7 +205,7 @@ class Transfer:
         for objects in self._places:
             missing = [oid for oid in ids if oid not in found]
             if len(missing) > 1:
-                missing = _present(objects.store, missing)
+                missing = present(objects.store, missing)
             elif missing and objects is self._source.objects:
                 with suppress(CorruptObject):  # it reads ahead; the other store may have the commit
                     self._source.history.commits(missing)
@@ -223,6 +242,7 @@ class Remnants:
         return kept
 
 
-def _present(store: KVStore, ids: Sequence[ObjectId]) -> list[ObjectId]:
+def present(store: KVStore, ids: Sequence[ObjectId]) -> list[ObjectId]:
+    """Those of the objects that the store has."""
     there = store.present([OBJECT_PREFIX + oid.hex() for oid in ids]) if ids else ()
     return [oid for oid in ids if OBJECT_PREFIX + oid.hex() in there]

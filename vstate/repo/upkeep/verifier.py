@@ -29,7 +29,8 @@ _READ_BYTES = 1024 * 1024
 """How many bytes of blobs are read at once: so few that hashing finds them in the core's cache."""
 
 _REMEMBERED = 100_000  # times of commits
-_HIGHEST_NODE = 12  # no key has a level above it
+HIGHEST_NODE = 12
+"""No key has a level above it."""
 
 
 _T = TypeVar("_T")
@@ -363,6 +364,6 @@ def _decode_node(body: bytes) -> Node:
     node = Node.decode(body)
     if node.keys != sorted(set(node.keys)):
         raise ValueError("its keys do not ascend")
-    if node.height > _HIGHEST_NODE:
+    if node.height > HIGHEST_NODE:
         raise ValueError(f"no node is at height {node.height}")
     return node
