@@ -56,9 +56,9 @@ def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Age
     store.close()
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory", "disk", *sized([], [on_server("redis"), on_server("postgres")])])
 def local_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentStore]:
-    """An empty store of each kind that needs no server."""
+    """An empty store of each kind that needs no server; in a soak of each kind."""
     store = _make(str(request.param), request, tmp_path)
     yield store
     store.close()

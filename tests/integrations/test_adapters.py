@@ -225,14 +225,15 @@ for number in count():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lines", [1, 6])
-def test_a_killed_process_loses_no_acknowledged_text(adapter: Adapter, lines: int, tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_acknowledged_text(adapter: Adapter, tmp_path: Path) -> None:
     """After SIGKILL each acknowledged text is there, whole and in order, and at most one more."""
+    if "write" not in vars(type(adapter)):
+        pytest.skip("it writes as another one of the table")
     command = [sys.executable, "-W", "ignore", "-c", WRITING, type(adapter).__name__, tmp_path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
-        printed = [process.stdout.readline() for _ in range(lines)]
+        printed = [process.stdout.readline() for _ in range(4)]
         process.kill()
         printed += [line for line in process.stdout if line.endswith("\n")]
     found = adapter.read(adapter.open(tmp_path), "ann")

@@ -267,20 +267,6 @@ def test_files_that_cannot_be_written_are_a_warning_and_made_up_for(
         assert shown(tmp_path) == {"a.json": 3, "b.json": 2}
 
 
-def test_write_files_makes_up_for_anything(tmp_path: Path) -> None:
-    """Emptied files, removed files, files without a key, and files of a killed process."""
-    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
-        state["a"], state["d/b"] = 1, 2
-        state.commit()
-        files = tmp_path / "files"
-        (files / "a.json").write_bytes(b"")
-        (files / "d" / "b.json").unlink()
-        (files / "d" / ".b.json.0123").write_text("half")
-        (files / "nobody.json").write_text("1")
-        store.write_files()
-        assert shown(tmp_path) == {"a.json": 1, "d/b.json": 2}
-
-
 @pytest.mark.parametrize("lost", ["nothing", "the note", "the commit of the note"])
 def test_files_of_before_a_power_cut_are_written_anew(tmp_path: Path, lost: str) -> None:
     """Files are not synced: `write_files` repairs empty, torn, missing and earlier ones."""
@@ -298,6 +284,7 @@ def test_files_of_before_a_power_cut_are_written_anew(tmp_path: Path, lost: str)
         (files / ".shown").write_bytes(b"\0" * 100)
     else:
         (files / "gone.json").write_text("0")
+        (files / "d" / ".e.json.0123").write_text("half")
     with FileBackend(tmp_path) as store:
         store.write_files()
     assert shown(tmp_path) == {"a.json": 1, "b.json": {"c": [1, 2]}, "d/e.json": 3, "f.json": 4}

@@ -36,7 +36,7 @@ def progress(total: int = 0, processed: int = 0, failed: int = 0, **fields: Any)
 
 
 @in_a_loop
-async def test_the_documented_calls(agent_store: AgentStore) -> None:
+async def test_the_documented_calls(local_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for a second manager."""
     began = datetime.now()
     made = IndexingProgress(
@@ -47,7 +47,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
         failed_documents=5,
         started_at=began,
     )
-    async with KnowledgeStateManager(agent_store()) as manager, KnowledgeStateManager(agent_store()) as other:
+    async with KnowledgeStateManager(local_store()) as manager, KnowledgeStateManager(local_store()) as other:
         await manager.update_indexing_progress(made)
         for id, status in (("web", SyncStatus.SYNCING), ("files", SyncStatus.SYNCED)):
             synced = {"last_sync": began, "documents_synced": 150, "documents_pending": 50}
@@ -94,9 +94,9 @@ def test_how_far_it_is() -> None:
 
 
 @in_a_loop
-async def test_pausing(agent_store: AgentStore) -> None:
+async def test_pausing(local_store: AgentStore) -> None:
     """Reports of running workers do not end the pause; the end of the indexing does."""
-    async with KnowledgeStateManager(agent_store()) as manager:
+    async with KnowledgeStateManager(local_store()) as manager:
         await manager.update_indexing_progress(progress(10, 4))
         assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
         kept = await manager.update_indexing_progress(progress(10, 10))
@@ -181,10 +181,10 @@ async def test_an_age_that_is_none() -> None:
 
 
 @in_a_loop
-async def test_sources_are_their_own(agent_store: AgentStore) -> None:
+async def test_sources_are_their_own(local_store: AgentStore) -> None:
     """Each by both ids, with any characters; the same one again replaces it; extra fields are kept."""
     pairs = [("a", "b/c"), ("a/b", "c"), ("a", "b"), ("ab", ""), ("", "x")]
-    async with KnowledgeStateManager(agent_store()) as manager:
+    async with KnowledgeStateManager(local_store()) as manager:
         for kb, id in pairs:
             await manager.update_source_state(source(id, kb, path=f"{kb}|{id}"))
         await manager.update_source_state(source("b", "a", documents_synced=7, path="new"))
@@ -201,10 +201,10 @@ async def test_sources_are_their_own(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_a_knowledge_base_summarises_its_parts(agent_store: AgentStore) -> None:
+async def test_a_knowledge_base_summarises_its_parts(local_store: AgentStore) -> None:
     """Documents of the progress, or of the sources; the sum of embeddings and sizes."""
     assert KnowledgeBaseState().total_documents == 0
-    async with KnowledgeStateManager(agent_store()) as manager:
+    async with KnowledgeStateManager(local_store()) as manager:
         await manager.update_source_state(
             source(documents_synced=3, documents_pending=2, total_embeddings=30)
         )
@@ -232,9 +232,9 @@ async def test_an_unknown_knowledge_base() -> None:
 
 
 @in_a_loop
-async def test_sources_that_two_managers_update_at_once(agent_store: AgentStore) -> None:
+async def test_sources_that_two_managers_update_at_once(local_store: AgentStore) -> None:
     """All are there, each as it was updated last."""
-    async with KnowledgeStateManager(agent_store()) as one, KnowledgeStateManager(agent_store()) as two:
+    async with KnowledgeStateManager(local_store()) as one, KnowledgeStateManager(local_store()) as two:
         for synced in (0, 1):
             sources = [source(f"{n:02}", documents_synced=synced) for n in range(20)]
             await asyncio.gather(*((one, two)[n % 2].update_source_state(sources[n]) for n in range(20)))

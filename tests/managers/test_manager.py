@@ -38,7 +38,6 @@ from vstate.managers import (
     WorkflowStateManager,
 )
 from vstate.patterns import Records
-from vstate.patterns.copies import deep_copy
 from vstate.sessions import JSONSession, StateModule, StateService, VersionedSession
 from vstate.testing import Faulty
 
@@ -57,9 +56,9 @@ class Notes(Manager):
 
 
 @in_a_loop
-async def test_a_change_is_one_commit_in_the_managers_part(agent_store: AgentStore) -> None:
+async def test_a_change_is_one_commit_in_the_managers_part(local_store: AgentStore) -> None:
     """With its message and info; `vstate log` and a plain state see it."""
-    async with Notes(agent_store()) as notes:
+    async with Notes(local_store()) as notes:
         assert await notes.add("a", "1") == "1"
         assert await notes.add("a", "2") == "12"
         assert await notes.read(dict) == {"a": "12"}
@@ -68,7 +67,7 @@ async def test_a_change_is_one_commit_in_the_managers_part(agent_store: AgentSto
         assert history[0].info == {"by": "test"}
         assert len(await notes.history("a", limit=1)) == 1
         assert notes.state.branch == "main"
-    with Versioned(agent_store(), branch="main") as state:
+    with Versioned(local_store(), branch="main") as state:
         assert dict(state) == {"notes/a": "12"}
         assert len(list(state.log())) == 2
 
@@ -101,9 +100,9 @@ async def test_changes_at_once_are_all_kept(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_managers_of_several_kinds_share_a_store(agent_store: AgentStore) -> None:
+async def test_managers_of_several_kinds_share_a_store(local_store: AgentStore) -> None:
     """And leave it open when they close."""
-    store = agent_store()
+    store = local_store()
     async with Notes(store) as notes, StateManager(store) as states, AgentStateStore(store) as agents:
         await notes.add("k", "1")
         await states.save("k", 2)
@@ -239,17 +238,6 @@ def test_the_package_exports_the_public_names_of_its_modules() -> None:
 
 
 Branched = Callable[..., Any]
-
-
-@in_a_loop
-async def test_a_copied_record_is_independent() -> None:
-    """The copy for another thread is the record as it was at the call."""
-    live = {"n": [1]}
-    record = AgentCheckpoint(agent_id="a", checkpoint_id="c", state=live)
-    taken = deep_copy(record)
-    live["n"].append(2)
-    assert taken.state == {"n": [1]}
-    assert deep_copy(record) == record
 
 
 @pytest.mark.parametrize("persistence", ["given", "path", "file"])

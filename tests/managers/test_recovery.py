@@ -63,9 +63,9 @@ async def kept(store: AgentStateStore, *steps: int, agent: str = "a", **fields: 
 
 
 @in_a_loop
-async def test_the_latest_checkpoint_is_restored(agent_store: AgentStore) -> None:
+async def test_the_latest_checkpoint_is_restored(local_store: AgentStore) -> None:
     """12, not 9; of this agent, not of "ab"; a recoverable one; and by its id, if that is named."""
-    async with AgentStateStore(agent_store()) as store:
+    async with AgentStateStore(local_store()) as store:
         recovery = AgentRecoveryManager(agent_store=store, auto_recover=True, max_recovery_attempts=3)
         agent = Agent()
         recovery.register(agent)
@@ -124,12 +124,12 @@ async def test_a_restored_state_is_a_copy() -> None:
 
 
 @in_a_loop
-async def test_attempts_are_counted_across_processes_until_it_does_well(agent_store: AgentStore) -> None:
+async def test_attempts_are_counted_across_processes_until_it_does_well(local_store: AgentStore) -> None:
     """A new manager, as after a crash, goes on counting; in the original it began at zero."""
-    async with AgentStateStore(agent_store()) as store:
+    async with AgentStateStore(local_store()) as store:
         await kept(store, 1)
         for attempt in range(3):
-            recovery = AgentRecoveryManager(AgentStateStore(agent_store()), max_recovery_attempts=2)
+            recovery = AgentRecoveryManager(AgentStateStore(local_store()), max_recovery_attempts=2)
             recovery.register(Agent())
             assert bool(await recovery.recover("a")) is (attempt < 2)
             await recovery.agent_store.close()

@@ -78,14 +78,14 @@ class Heard:
 
 
 @in_a_loop
-async def test_saving_getting_updating_deleting_and_listing(agent_store: AgentStore) -> None:
+async def test_saving_getting_updating_deleting_and_listing(local_store: AgentStore) -> None:
     """The documented calls, on every store; another manager, as in another process, reads the same."""
-    manager = StateManager(agent_store())
+    manager = StateManager(local_store())
     await manager.save("agent:researcher", {"status": "running", "progress": 0.5})
     await manager.update("agent:researcher", {"progress": 0.75, 3: "int key"})
     await manager.save("agent:writer", Plan(["a", "b"]))
     await manager.save("task/1", None)
-    async with StateManager(agent_store()) as other:
+    async with StateManager(local_store()) as other:
         assert await other.get("agent:researcher") == {"status": "running", "progress": 0.75, 3: "int key"}
         assert await other.get("agent:writer") == Plan(["a", "b"])
         assert await other.list_keys("agent:*") == ["agent:researcher", "agent:writer"]
@@ -126,9 +126,9 @@ async def test_an_update_of_an_absent_key_begins_with_nothing_and_of_no_dict_is_
 
 
 @in_a_loop
-async def test_concurrent_updates_of_one_dict_lose_nothing(agent_store: AgentStore) -> None:
+async def test_concurrent_updates_of_one_dict_lose_nothing(local_store: AgentStore) -> None:
     """Managers, as of several processes, merge different top-level keys of one value at once."""
-    managers = [StateManager(agent_store()) for _ in range(4)]
+    managers = [StateManager(local_store()) for _ in range(4)]
     await asyncio.gather(*(managers[n % 4].update("shared", {f"field{n}": n}) for n in range(40)))
     assert await managers[0].get("shared") == {f"field{n}": n for n in range(40)}
     for manager in managers:
@@ -147,10 +147,10 @@ async def test_a_ttl_applies_to_present_keys_only() -> None:
 
 
 @in_a_loop
-async def test_a_ttl_begins_anew_with_each_change(agent_store: AgentStore) -> None:
+async def test_a_ttl_begins_anew_with_each_change(local_store: AgentStore) -> None:
     config = StateConfig(ttl=60)
     with standing_still() as time:
-        manager = StateManager(agent_store(), config=config)
+        manager = StateManager(local_store(), config=config)
         await manager.save("session", {"turns": 1})
         await manager.save("other", 1)
         for _ in range(4):
@@ -237,10 +237,10 @@ def test_a_config_refuses_contradicting_fields(tmp_path: Path) -> None:
 
 
 @in_a_loop
-async def test_without_auto_save_changes_are_gathered_until_flush(agent_store: AgentStore) -> None:
+async def test_without_auto_save_changes_are_gathered_until_flush(local_store: AgentStore) -> None:
     """This manager reads them, others do not, and one commit has them all."""
-    async with StateManager(agent_store(), config=StateConfig(auto_save=False)) as manager:
-        other = StateManager(agent_store())
+    async with StateManager(local_store(), config=StateConfig(auto_save=False)) as manager:
+        other = StateManager(local_store())
         await other.save("gone", 1)
         await other.save("merged", {"theirs": 0, "ours": 0})
         await manager.save("a", {"n": 1})
@@ -447,9 +447,9 @@ def test_a_subscription_made_before_there_is_a_loop_begins_with_the_first_call()
 
 
 @in_a_loop
-async def test_history_and_rollback_of_a_key(agent_store: AgentStore) -> None:
+async def test_history_and_rollback_of_a_key(local_store: AgentStore) -> None:
     """One key goes back, the others stay; no history is lost."""
-    async with StateManager(agent_store()) as manager:
+    async with StateManager(local_store()) as manager:
         for n in range(4):
             await manager.save("k", {"n": n})
             await manager.save("other", n)
@@ -472,8 +472,8 @@ async def test_history_and_rollback_of_a_key(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_rollback_of_all_keys_leaves_other_managers_alone(agent_store: AgentStore) -> None:
-    async with StateManager(agent_store(), config=StateConfig(ttl=60)) as manager:
+async def test_rollback_of_all_keys_leaves_other_managers_alone(local_store: AgentStore) -> None:
+    async with StateManager(local_store(), config=StateConfig(ttl=60)) as manager:
         await manager.save("a", 1)
         await manager.save("b", 1)
         before = (await manager.history("b"))[0]
@@ -563,8 +563,8 @@ async def test_a_closed_manager_says_so() -> None:
 
 
 @in_a_loop
-async def test_a_save_during_the_commit_of_close_is_committed_too(agent_store: AgentStore) -> None:
-    manager = StateManager(agent_store(), config=StateConfig(auto_save=False))
+async def test_a_save_during_the_commit_of_close_is_committed_too(local_store: AgentStore) -> None:
+    manager = StateManager(local_store(), config=StateConfig(auto_save=False))
     await manager.save("early", 1)
     over = threading.Event()
     begun = threading.Event()
@@ -575,7 +575,7 @@ async def test_a_save_during_the_commit_of_close_is_committed_too(agent_store: A
     await manager.save("late", 2)
     over.set()
     await asyncio.gather(reading, closing)
-    async with StateManager(agent_store()) as other:
+    async with StateManager(local_store()) as other:
         assert await other.list_keys() == ["early", "late"]
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,8 +28,6 @@ from vstate.managers import (
 )
 from vstate.managers.task_queue import place
 
-PROCESSES = 8
-
 
 def team(agents: int = 2, team_id: str = "crew", **fields: Any) -> TeamState:
     """A team of idle agents a0, a1, …"""
@@ -48,9 +45,9 @@ async def ids(manager: OrchestrationStateManager, status: str = "pending") -> li
 
 
 @in_a_loop
-async def test_the_documented_calls(agent_store: AgentStore) -> None:
+async def test_the_documented_calls(local_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for a second manager."""
-    async with OrchestrationStateManager(agent_store(), sync_interval=1.0) as manager:
+    async with OrchestrationStateManager(local_store(), sync_interval=1.0) as manager:
         await manager.create_team(
             TeamState(
                 team_id="research",
@@ -74,7 +71,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
         await manager.enqueue_task(team_id="research", task=task)
         await manager.assign_task(team_id="research", task_id="task_002", agent_id="r1")
 
-        async with OrchestrationStateManager(agent_store()) as other:
+        async with OrchestrationStateManager(local_store()) as other:
             found = present(await other.get_team("research"))
             assert {id: agent.status for id, agent in found.agents.items()} == {
                 "r1": "working",
@@ -93,9 +90,9 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_teams_come_and_go(agent_store: AgentStore) -> None:
+async def test_teams_come_and_go(local_store: AgentStore) -> None:
     """Extra fields are kept; a second team with the same id is refused; a deleted team leaves nothing."""
-    async with OrchestrationStateManager(agent_store()) as manager:
+    async with OrchestrationStateManager(local_store()) as manager:
         await manager.create_team(team(mode="parallel", shared_context={"goal": "win"}))
         await manager.create_team(team(1, "other"))
         await manager.enqueue_task("crew", {"id": "t"})
@@ -167,9 +164,9 @@ async def test_an_unknown_team_agent_or_task() -> None:
 
 
 @in_a_loop
-async def test_ids_never_collide(agent_store: AgentStore) -> None:
+async def test_ids_never_collide(local_store: AgentStore) -> None:
     """Ids with slashes and with equal beginnings never mix."""
-    async with OrchestrationStateManager(agent_store()) as manager:
+    async with OrchestrationStateManager(local_store()) as manager:
         for team_id in ("a", "ab", "a/b", "a:b", "a_b", "", ".."):
             await manager.create_team(team(1, team_id))
             await manager.enqueue_task(team_id, {"id": "x/y"})
@@ -185,9 +182,9 @@ async def test_ids_never_collide(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_agents_join_and_leave(agent_store: AgentStore) -> None:
+async def test_agents_join_and_leave(local_store: AgentStore) -> None:
     """The task of a removed agent goes back to its old place."""
-    async with OrchestrationStateManager(agent_store()) as manager:
+    async with OrchestrationStateManager(local_store()) as manager:
         await manager.create_team(team(1))
         await manager.add_agent("crew", AgentCoordinationState(agent_id="new", capabilities=["search"]))
         with pytest.raises(AlreadyExists):
@@ -243,13 +240,13 @@ async def test_a_noted_task_gives_way_to_an_assigned_one() -> None:
 
 
 @in_a_loop
-async def test_agents_are_watched(agent_store: AgentStore) -> None:
+async def test_agents_are_watched(local_store: AgentStore) -> None:
     """Every `sync_interval` seconds, with changes of other processes; deleting the team ends it."""
     with pytest.raises(InvalidInput, match="sync_interval"):
         OrchestrationStateManager(sync_interval=0)
     async with (
-        OrchestrationStateManager(agent_store(), sync_interval=0.01) as manager,
-        OrchestrationStateManager(agent_store()) as other,
+        OrchestrationStateManager(local_store(), sync_interval=0.01) as manager,
+        OrchestrationStateManager(local_store()) as other,
     ):
         await other.create_team(team())
         watch = manager.watch_agents("crew")
@@ -280,9 +277,9 @@ ORDER = [
 
 
 @in_a_loop
-async def test_the_order_of_tasks(agent_store: AgentStore) -> None:
+async def test_the_order_of_tasks(local_store: AgentStore) -> None:
     """Highest priority first, words among numbers, the first one within a priority, from any process."""
-    first, second = OrchestrationStateManager(agent_store()), OrchestrationStateManager(agent_store())
+    first, second = OrchestrationStateManager(local_store()), OrchestrationStateManager(local_store())
     async with first as one, second as two:
         await one.create_team(team(1))
         for n in (3, 8, 1, 5, 0, 7, 2, 6, 4):  # critical and 2 are equal, as are normal and no priority
@@ -330,9 +327,9 @@ async def test_the_id_of_a_task() -> None:
 
 
 @in_a_loop
-async def test_impossible_moves(agent_store: AgentStore) -> None:
+async def test_impossible_moves(local_store: AgentStore) -> None:
     """A second end, an unassigned task, the task of another agent, a second task, and the reverse."""
-    async with OrchestrationStateManager(agent_store()) as manager:
+    async with OrchestrationStateManager(local_store()) as manager:
         await manager.create_team(team(3))
         for id in ("t1", "t2", "t3"):
             await manager.enqueue_task("crew", {"id": id})
@@ -376,9 +373,9 @@ async def test_a_free_agent_is_found() -> None:
 
 
 @in_a_loop
-async def test_a_failed_task(agent_store: AgentStore) -> None:
+async def test_a_failed_task(local_store: AgentStore) -> None:
     """The task keeps its error, or goes back to its old place; the agent is free again."""
-    async with OrchestrationStateManager(agent_store()) as manager:
+    async with OrchestrationStateManager(local_store()) as manager:
         await manager.create_team(team(1))
         for id in ("t1", "t2"):
             await manager.enqueue_task("crew", {"id": id})
@@ -424,11 +421,11 @@ async def test_the_messages_of_commits() -> None:
 
 @pytest.mark.slow
 @in_a_loop
-async def test_eighty_at_once(agent_store: AgentStore) -> None:
+async def test_eighty_at_once(local_store: AgentStore) -> None:
     """Of 80 tasks that two managers enqueue at once, 80 are there, and 80 pulls give each to one agent."""
     async with (
-        OrchestrationStateManager(agent_store()) as one,
-        OrchestrationStateManager(agent_store()) as two,
+        OrchestrationStateManager(local_store()) as one,
+        OrchestrationStateManager(local_store()) as two,
     ):
         await one.create_team(team(80))
         both = [(one, two)[n % 2] for n in range(80)]
@@ -460,10 +457,18 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def pull(
-    run_python: Callable[..., str], url: str, *, tasks: int, own: int, processes: int = PROCESSES
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shared_store", "processes", "tasks"),
+    [("disk", 8, sized(60, 920)), ("redis", 3, 12), ("postgres", 3, 12)],
+    indirect=["shared_store"],
+)
+def test_processes_run_each_task_once(
+    run_python: Callable[..., str], shared_store: AgentStore, processes: int, tasks: int
 ) -> None:
-    """Let several processes enqueue some tasks each, and pull all tasks: each runs exactly once."""
+    """None runs twice, and none is lost of those that the processes enqueue meanwhile."""
+    url, own = shared_store.url, 5
+    assert url is not None
 
     async def prepare() -> None:
         async with OrchestrationStateManager(url) as manager:
@@ -488,20 +493,6 @@ def pull(
     assert {task["id"]: task["result"] for task in queue.completed} == {
         id: str(me) for me, ids in enumerate(printed) for id in ids
     }
-
-
-@pytest.mark.slow
-def test_eight_processes_run_each_task_once(run_python: Callable[..., str], tmp_path: Path) -> None:
-    """And none of the 80 tasks that they enqueue meanwhile is lost."""
-    pull(run_python, f"{tmp_path / 'store'}", tasks=sized(220, 920), own=10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shared_store", ["redis", "postgres"], indirect=True)
-def test_processes_on_a_server(run_python: Callable[..., str], shared_store: AgentStore) -> None:
-    """As on Disk, with fewer tasks and processes."""
-    assert shared_store.url is not None
-    pull(run_python, shared_store.url, tasks=24, own=5, processes=4)
 
 
 def test_zero_and_minus_zero_are_one_priority() -> None:

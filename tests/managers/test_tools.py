@@ -29,10 +29,10 @@ def execution(id: str, tool: str = "search", **fields: Any) -> ToolExecution:
 
 
 @in_a_loop
-async def test_the_documented_calls(agent_store: AgentStore) -> None:
+async def test_the_documented_calls(local_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for another manager."""
-    manager = ToolStateManager(persistence=agent_store(), cache_results=True, cache_ttl=3600)
-    other = ToolStateManager(persistence=agent_store())
+    manager = ToolStateManager(persistence=local_store(), cache_results=True, cache_ttl=3600)
+    other = ToolStateManager(persistence=local_store())
     began = datetime.now()
     await manager.start_execution(
         ToolExecution(
@@ -86,9 +86,9 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_an_execution_ends_once(agent_store: AgentStore) -> None:
+async def test_an_execution_ends_once(local_store: AgentStore) -> None:
     """A second end, a failure after completion and a second start raise, and nothing is counted twice."""
-    async with ToolStateManager(agent_store()) as manager:
+    async with ToolStateManager(local_store()) as manager:
         await manager.start_execution(execution("a"))
         with pytest.raises(IllegalTransition, match="in the status 'running' 'start' is not possible"):
             await manager.start_execution(execution("a"))
@@ -130,9 +130,9 @@ async def test_statistics(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_statistics_of_two_managers_at_once(agent_store: AgentStore) -> None:
+async def test_statistics_of_two_managers_at_once(local_store: AgentStore) -> None:
     """Executions that start, complete and fail, and results that are looked up, lose no count."""
-    async with ToolStateManager(agent_store()) as one, ToolStateManager(agent_store()) as two:
+    async with ToolStateManager(local_store()) as one, ToolStateManager(local_store()) as two:
         await one.cache_result(ToolCacheEntry(tool_name="search", parameters={}))
 
         async def work(n: int) -> None:
@@ -165,9 +165,9 @@ async def test_errors_of_any_text(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_history(agent_store: AgentStore) -> None:
+async def test_history(local_store: AgentStore) -> None:
     """The latest start first, of that tool only; the limit holds, and times without a zone stay so."""
-    async with ToolStateManager(agent_store()) as manager:
+    async with ToolStateManager(local_store()) as manager:
         for n in (8, 12, 3):
             await manager.start_execution(execution(f"e{n}", started_at=datetime(2026, 1, 1, n)))
         aware = datetime(2026, 1, 3, tzinfo=UTC)
@@ -237,10 +237,10 @@ async def test_a_cached_none_is_a_hit(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_results_grow_old(agent_store: AgentStore) -> None:
+async def test_results_grow_old(local_store: AgentStore) -> None:
     """A result lives for its own ttl, else for the manager's, from its creation on; 0 is not at all."""
     with standing_still() as time:
-        async with ToolStateManager(agent_store(), cache_ttl=100) as manager:
+        async with ToolStateManager(local_store(), cache_ttl=100) as manager:
             now = datetime.now(UTC)
 
             async def keep(name: str, **fields: Any) -> None:
@@ -294,9 +294,9 @@ async def test_a_hash_of_ones_own(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_invalidating(agent_store: AgentStore) -> None:
+async def test_invalidating(local_store: AgentStore) -> None:
     """Exactly the named tool and parameters: {} is not all, and "s" is not "s:x"."""
-    async with ToolStateManager(agent_store()) as manager:
+    async with ToolStateManager(local_store()) as manager:
         for tool in ("s", "s:x", "s/x", "sx"):
             for parameters in ({}, {"q": 1}, {"q": 2}):
                 await manager.cache_result(ToolCacheEntry(tool_name=tool, parameters=parameters))
@@ -325,9 +325,9 @@ async def test_a_cache_that_is_off(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_retries(agent_store: AgentStore) -> None:
+async def test_retries(local_store: AgentStore) -> None:
     """The first due first, until the execution runs again or has no attempts left."""
-    async with ToolStateManager(agent_store()) as manager:
+    async with ToolStateManager(local_store()) as manager:
         naive, aware = datetime(2026, 1, 2, 12), datetime(2025, 12, 31, 12, tzinfo=UTC)
         await manager.start_execution(execution("a"))
         await manager.fail_execution("a", "no")

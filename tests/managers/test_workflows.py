@@ -57,9 +57,9 @@ async def checkpoints(manager: WorkflowStateManager, id: str = "w") -> list[str]
 
 
 @in_a_loop
-async def test_the_documented_calls(agent_store: AgentStore) -> None:
+async def test_the_documented_calls(local_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for a second manager."""
-    async with WorkflowStateManager(agent_store(), checkpoint_interval=5) as manager:
+    async with WorkflowStateManager(local_store(), checkpoint_interval=5) as manager:
         workflow = WorkflowState(
             workflow_id="w", status=WorkflowStatus.PENDING, total_steps=10, current_step=0, context={}
         )
@@ -70,7 +70,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
                 step_number=1, name="fetch", status="completed", result={"n": 1}, duration_ms=5400
             ),
         )
-        async with WorkflowStateManager(agent_store()) as other:
+        async with WorkflowStateManager(local_store()) as other:
             found = present(await other.get("w"))
             assert (found.current_step, found.total_steps, found.progress) == (1, 10, 10.0)
             assert await other.get_status("w") is WorkflowStatus.RUNNING
@@ -125,9 +125,9 @@ async def test_moves(status: WorkflowStatus, event: str) -> None:
 
 
 @in_a_loop
-async def test_the_last_step_completes_and_a_failed_one_fails(agent_store: AgentStore) -> None:
+async def test_the_last_step_completes_and_a_failed_one_fails(local_store: AgentStore) -> None:
     """Pending until the first step, then running; its end follows from the steps."""
-    async with WorkflowStateManager(agent_store()) as manager:
+    async with WorkflowStateManager(local_store()) as manager:
         for id in ("good", "bad", "open"):
             await manager.create(WorkflowState(workflow_id=id, total_steps=0 if id == "open" else 2))
         statuses = [(await run(manager, n, id="good")).status for n in (1, 2)]
@@ -170,9 +170,9 @@ async def test_a_paused_workflow() -> None:
 
 
 @in_a_loop
-async def test_of_two_that_contradict_each_other_one_wins(agent_store: AgentStore) -> None:
+async def test_of_two_that_contradict_each_other_one_wins(local_store: AgentStore) -> None:
     """The commit checks the status: the other call gets IllegalTransition."""
-    async with WorkflowStateManager(agent_store()) as one, WorkflowStateManager(agent_store()) as two:
+    async with WorkflowStateManager(local_store()) as one, WorkflowStateManager(local_store()) as two:
         for n in range(5):
             await one.create(WorkflowState(workflow_id=f"w{n}", status="running"))
             ends = await asyncio.gather(
@@ -239,9 +239,9 @@ async def test_a_step_that_has_not_begun_is_not_forgotten() -> None:
 
 
 @in_a_loop
-async def test_steps_are_kept(agent_store: AgentStore) -> None:
+async def test_steps_are_kept(local_store: AgentStore) -> None:
     """Each by its number, in order of number, as it was written; numbers begin at 1."""
-    async with WorkflowStateManager(agent_store()) as manager:
+    async with WorkflowStateManager(local_store()) as manager:
         await manager.create(WorkflowState(workflow_id="w"))
         for number in (10, 9, 2):
             await manager.update_step("w", step(number, result={"n": number}, tries=2))
@@ -254,17 +254,17 @@ async def test_steps_are_kept(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_the_context(agent_store: AgentStore) -> None:
+async def test_the_context(local_store: AgentStore) -> None:
     """Its keys are merged."""
-    async with WorkflowStateManager(agent_store()) as manager:
+    async with WorkflowStateManager(local_store()) as manager:
         await manager.create(WorkflowState(workflow_id="w", context={"a": [1]}))
         assert (await manager.update_context("w", {"b": (2, 3)})).context == {"a": [1], "b": (2, 3)}
 
 
 @in_a_loop
-async def test_workflows_by_status(agent_store: AgentStore) -> None:
+async def test_workflows_by_status(local_store: AgentStore) -> None:
     """All, or those with one status, in order of id; ids with slashes or equal beginnings never mix."""
-    async with WorkflowStateManager(agent_store()) as manager:
+    async with WorkflowStateManager(local_store()) as manager:
         for id in ("b", "a/b", "a", ""):
             await manager.create(WorkflowState(workflow_id=id, total_steps=5))
         with pytest.raises(AlreadyExists):
@@ -308,9 +308,9 @@ async def test_an_unknown_workflow() -> None:
 
 
 @in_a_loop
-async def test_checkpoints_by_themselves(agent_store: AgentStore) -> None:
+async def test_checkpoints_by_themselves(local_store: AgentStore) -> None:
     """One after every so many steps, in the same commit, complete for a resume."""
-    async with WorkflowStateManager(agent_store(), checkpoint_interval=5) as manager:
+    async with WorkflowStateManager(local_store(), checkpoint_interval=5) as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=12, context={"goal": "win"}))
         await run(manager, *range(1, 5))
         assert await checkpoints(manager) == []
@@ -328,9 +328,9 @@ async def test_checkpoints_by_themselves(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_the_order_of_checkpoints(agent_store: AgentStore) -> None:
+async def test_the_order_of_checkpoints(local_store: AgentStore) -> None:
     """By step, then by time, with or without a zone; never by text, where step 8 comes after step 12."""
-    async with WorkflowStateManager(agent_store(), checkpoint_interval=None) as manager:
+    async with WorkflowStateManager(local_store(), checkpoint_interval=None) as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=13))
         now = datetime.now()
         for id, number, at in (
@@ -349,9 +349,9 @@ async def test_the_order_of_checkpoints(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_resuming_from_a_checkpoint(agent_store: AgentStore) -> None:
+async def test_resuming_from_a_checkpoint(local_store: AgentStore) -> None:
     """State, context and step are those of the checkpoint; the later steps have to be done again."""
-    async with WorkflowStateManager(agent_store(), checkpoint_interval=2) as manager:
+    async with WorkflowStateManager(local_store(), checkpoint_interval=2) as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=6, context={"n": 0}, owner="me"))
         await run(manager, 1)
         await manager.update_context("w", {"n": 1})
@@ -370,9 +370,9 @@ async def test_resuming_from_a_checkpoint(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_a_checkpoint_of_ones_own(agent_store: AgentStore) -> None:
+async def test_a_checkpoint_of_ones_own(local_store: AgentStore) -> None:
     """Any dict is a state; missing parts come from the workflow; the same id again replaces it."""
-    async with WorkflowStateManager(agent_store()) as manager:
+    async with WorkflowStateManager(local_store()) as manager:
         await manager.create(WorkflowState(workflow_id="w", context={"goal": "win"}))
         await run(manager, 1)
         mine = {"cursor": (3, 4), "seen": {"a"}}
@@ -421,11 +421,11 @@ async def test_the_cost_of_a_step_does_not_grow_with_their_number() -> None:
 
 
 @in_a_loop
-async def test_steps_that_two_managers_do_at_once(agent_store: AgentStore) -> None:
+async def test_steps_that_two_managers_do_at_once(local_store: AgentStore) -> None:
     """Each step is there, and the last one completes the workflow, whichever it is."""
     async with (
-        WorkflowStateManager(agent_store(), checkpoint_interval=5) as one,
-        WorkflowStateManager(agent_store(), checkpoint_interval=5) as two,
+        WorkflowStateManager(local_store(), checkpoint_interval=5) as one,
+        WorkflowStateManager(local_store(), checkpoint_interval=5) as two,
     ):
         await one.create(WorkflowState(workflow_id="w", total_steps=20))
         await asyncio.gather(*((one, two)[n % 2].update_step("w", step(n)) for n in range(1, 21)))

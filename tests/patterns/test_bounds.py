@@ -24,9 +24,9 @@ def tokens(value: Any) -> int:
     return sum(len(str(item).split()) for item in value)
 
 
-def test_the_oldest_go(agent_store: AgentStore) -> None:
+def test_the_oldest_go(local_store: AgentStore) -> None:
     """A commit, an update and a transaction keep the last three; history has the others."""
-    state = Versioned(agent_store(), branch="main")
+    state = Versioned(local_store(), branch="main")
     bound(state, "log", limit=3)
     log = state["log"] = ["a", "b", "c"]
     first = present(state.commit())
@@ -36,7 +36,7 @@ def test_the_oldest_go(agent_store: AgentStore) -> None:
     state.apply(lambda inner: inner["log"].extend("ef"))
     with state.transaction():
         state["log"].append("g")
-    assert dict(Versioned(agent_store(), branch="main")) == {"log": ["e", "f", "g"]}
+    assert dict(Versioned(local_store(), branch="main")) == {"log": ["e", "f", "g"]}
     assert state.checkout(first)["log"] == ["a", "b", "c"]
     assert not state.has_uncommitted
 
@@ -44,12 +44,10 @@ def test_the_oldest_go(agent_store: AgentStore) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ([1, 2, 3, 4, 5], [3, 4, 5]),
         ((1, 2, 3, 4), (2, 3, 4)),
         ("abcdef", "def"),
         (b"abcdef", b"def"),
         ({"a": 1, "b": 2, "c": 3, "d": 4}, {"b": 2, "c": 3, "d": 4}),
-        (OrderedDict(a=1, b=2, c=3, d=4), OrderedDict(b=2, c=3, d=4)),
         (deque([1, 2, 3, 4], maxlen=9), deque([2, 3, 4], maxlen=9)),
     ],
     ids=lambda value: type(value).__name__,
@@ -73,7 +71,7 @@ def test_a_cost_in_tokens() -> None:
     assert state["log"] == ["four", "five six", "seven eight"]
 
 
-def test_a_summary_replaces_the_oldest_parts(agent_store: AgentStore) -> None:
+def test_a_summary_replaces_the_oldest_parts(local_store: AgentStore) -> None:
     """The summariser gets a copy, once an attempt, only over the limit; the list is edited in place."""
     calls: list[list[str]] = []
 
@@ -82,7 +80,7 @@ def test_a_summary_replaces_the_oldest_parts(agent_store: AgentStore) -> None:
         value.clear()
         return [f"summary of {len(calls[-1]) - 1}", calls[-1][-1]]
 
-    state = Versioned(agent_store(), branch="main")
+    state = Versioned(local_store(), branch="main")
     bound(state, "log", limit=3, shrink=summarise)
     log = state["log"] = ["a", "b", "c"]
     state.commit()
@@ -92,59 +90,18 @@ def test_a_summary_replaces_the_oldest_parts(agent_store: AgentStore) -> None:
     state["other"] = 1
     state.commit()
     assert (log, calls) == (["summary of 3", "d"], [["a", "b", "c", "d"]])
-    assert Versioned(agent_store(), branch="main")["log"] == log
+    assert Versioned(local_store(), branch="main")["log"] == log
 
 
 class Log(list[Any]):
     """A list of the program."""
 
 
-def keys(*names: str) -> dict[str, list[str]]:
-    return {name: [name] for name in names}
-
-
-HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "list": (lambda: [["a"], ["b"], ["c"], ["d"]], list),
-    "subclass": (lambda: Log([["a"], ["b"], ["c"], ["d"]]), list),
-    "UserList": (lambda: UserList([["a"], ["b"], ["c"], ["d"]]), list),
-    "deque": (lambda: deque([["a"], ["b"], ["c"], ["d"]], 9), list),
-    "dict": (lambda: keys(*"abcd"), lambda value: list(value.values())),
-    "OrderedDict": (lambda: OrderedDict(keys(*"abcd")), lambda value: list(value.values())),
-    "UserDict": (lambda: UserDict(keys(*"abcd")), lambda value: list(value.values())),
-    "bytearray": (lambda: bytearray(b"abcd"), lambda value: [[chr(byte)] for byte in value]),
-}
-
-
-@pytest.mark.parametrize("shrinks", [False, True], ids=["oldest", "shrink"])
-@pytest.mark.parametrize("kind", HELD)
-def test_a_value_that_the_program_holds_is_shortened_in_place(kind: str, shrinks: bool) -> None:
-    """It stays the value of the state, with the parts that stay; edits of both are found later."""
-    make, parts = HELD[kind]
-
-    def shrink(value: Any) -> Any:
-        for key in list(value)[:2] if isinstance(value, dict | UserDict) else (0, 0):
-            del value[key]
-        return value
-
-    state = Versioned()
-    bound(state, ("user", "log"), limit=2, shrink=shrink if shrinks else "oldest")
-    held = make()
-    last = held["d"] if "ict" in kind else held[-1]
-    state["user/log"] = held
-    state.commit("begin")
-    assert state["user/log"] is held
-    assert parts(held) == [["c"], ["d"]]
-    if kind != "bytearray":
-        last.append("edited")
-        assert state.commit("edited") is not None
-        assert parts(Snapshot(state.repo, state.head)["user/log"]) == [["c"], ["d", "edited"]]
-
-
 class Around(MutableMapping[str, Any]):
     """A mapping of the program around a dict, which a shallow copy shares."""
 
-    def __init__(self) -> None:
-        self.inside: dict[str, Any] = {}
+    def __init__(self, inside: dict[str, Any]) -> None:
+        self.inside = inside
 
     def __getitem__(self, key: str) -> Any:
         return self.inside[key]
@@ -162,22 +119,46 @@ class Around(MutableMapping[str, Any]):
         return len(self.inside)
 
 
+def keys(*names: str) -> dict[str, list[str]]:
+    return {name: [name] for name in names}
+
+
+HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "list": (lambda: [["a"], ["b"], ["c"], ["d"]], list),
+    "subclass": (lambda: Log([["a"], ["b"], ["c"], ["d"]]), list),
+    "UserList": (lambda: UserList([["a"], ["b"], ["c"], ["d"]]), list),
+    "deque": (lambda: deque([["a"], ["b"], ["c"], ["d"]], 9), list),
+    "dict": (lambda: keys(*"abcd"), lambda value: list(value.values())),
+    "OrderedDict": (lambda: OrderedDict(keys(*"abcd")), lambda value: list(value.values())),
+    "UserDict": (lambda: UserDict(keys(*"abcd")), lambda value: list(value.values())),
+    "dict inside": (lambda: Around(keys(*"abcd")), lambda value: list(value.values())),
+    "bytearray": (lambda: bytearray(b"abcd"), lambda value: [[chr(byte)] for byte in value]),
+}
+
+
 @pytest.mark.parametrize("shrinks", [False, True], ids=["oldest", "shrink"])
-def test_a_mapping_around_a_dict_keeps_its_newest_keys(shrinks: bool) -> None:
-    """Trying what to remove, and `shrink`, change a copy alone."""
+@pytest.mark.parametrize("kind", HELD)
+def test_a_value_that_the_program_holds_is_shortened_in_place(kind: str, shrinks: bool) -> None:
+    """It stays the value of the state, with the parts that stay; edits of both are found later."""
+    make, parts = HELD[kind]
 
     def shrink(value: Any) -> Any:
-        for key in list(value)[:2]:
+        for key in list(value)[:2] if isinstance(value, MutableMapping) else (0, 0):
             del value[key]
         return value
 
     state = Versioned()
-    bound(state, "log", limit=2, shrink=shrink if shrinks else "oldest")
-    held = state["log"] = Around()
-    held.update(keys(*"abcd"))
+    bound(state, ("user", "log"), limit=2, shrink=shrink if shrinks else "oldest")
+    held = make()
+    last = held["d"] if "ict" in kind else held[-1]
+    state["user/log"] = held
     state.commit("begin")
-    assert state["log"] is held
-    assert held.inside == keys(*"cd")
+    assert state["user/log"] is held
+    assert parts(held) == [["c"], ["d"]]
+    if kind not in ("bytearray", "dict inside"):  # a copy of that copies its parts too
+        last.append("edited")
+        assert state.commit("edited") is not None
+        assert parts(Snapshot(state.repo, state.head)["user/log"]) == [["c"], ["d", "edited"]]
 
 
 def test_a_set_that_the_program_holds_is_replaced_in_place() -> None:
@@ -192,9 +173,9 @@ def test_a_set_that_the_program_holds_is_replaced_in_place() -> None:
     assert held == {3, 4}
 
 
-def test_sequences_and_streams(agent_store: AgentStore) -> None:
+def test_sequences_and_streams(local_store: AgentStore) -> None:
     """By name, as themselves, in a namespace, and beside others whose names begin alike."""
-    state = Versioned(agent_store(), branch="main")
+    state = Versioned(local_store(), branch="main")
     inner = scope(state, "user", "a/b")
     log: Sequence[int] = Sequence(inner, "log")
     logs: Sequence[int] = Sequence(inner, "logs")
@@ -274,9 +255,9 @@ def test_in_aio() -> None:
     asyncio.run(main())
 
 
-def test_a_hook_that_raises_stops_the_commit(agent_store: AgentStore) -> None:
+def test_a_hook_that_raises_stops_the_commit(local_store: AgentStore) -> None:
     """Everything stays staged; once the summariser works again, all is committed."""
-    state = Versioned(agent_store(), branch="main")
+    state = Versioned(local_store(), branch="main")
     down = [True]
 
     def summarise(value: list[int]) -> list[int]:

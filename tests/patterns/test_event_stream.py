@@ -38,16 +38,16 @@ class Counting:
         return stream.fold(self, 0, name="counting", **options), self.calls
 
 
-def test_a_stream_has_the_appended_events(agent_store: AgentStore) -> None:
+def test_a_stream_has_the_appended_events(local_store: AgentStore) -> None:
     """Another handle reads the events in their order, and folds them to the same."""
-    state = Versioned(agent_store(), branch="main")
+    state = Versioned(local_store(), branch="main")
     stream: EventStream[dict[str, int]] = EventStream(state, "orders")
     events = [{"amount": number} for number in range(120)]
     key = stream.append(events[0])
     assert (list(state), state[key]) == ([key], {"amount": 0})
     stream.extend(events[1:])
     state.commit()
-    again: EventStream[dict[str, int]] = EventStream(Versioned(agent_store(), branch="main"), "orders")
+    again: EventStream[dict[str, int]] = EventStream(Versioned(local_store(), branch="main"), "orders")
     assert list(again) == events
     assert (len(again), again[5], again[-1], again[3:5], again.last(2)) == (
         120,
@@ -62,9 +62,9 @@ def test_a_stream_has_the_appended_events(agent_store: AgentStore) -> None:
     assert repr(again).startswith("<EventStream 'orders' in Versioned(")
 
 
-def test_a_fold_leaves_nothing_to_commit(agent_store: AgentStore) -> None:
+def test_a_fold_leaves_nothing_to_commit(local_store: AgentStore) -> None:
     """After a fold, in which `apply` changes its argument, an update finds nothing uncommitted."""
-    state = Versioned(agent_store(), branch="main")
+    state = Versioned(local_store(), branch="main")
     stream: EventStream[list[int]] = EventStream(state, "log")
     stream.extend([[number] for number in range(25)])
     state.commit()
@@ -85,9 +85,9 @@ def test_a_fold_leaves_nothing_to_commit(agent_store: AgentStore) -> None:
     assert stream.fold(spoil, initial, every=10) == list(range(25))
 
 
-def test_only_the_tail_is_folded_again(agent_store: AgentStore) -> None:
+def test_only_the_tail_is_folded_again(local_store: AgentStore) -> None:
     """This handle has the checkpoint in memory; another one has it after an append."""
-    state = Versioned(agent_store(), branch="main")
+    state = Versioned(local_store(), branch="main")
     stream: EventStream[int] = EventStream(state, "log")
     stream.extend(range(1000))
     state.commit()
@@ -95,7 +95,7 @@ def test_only_the_tail_is_folded_again(agent_store: AgentStore) -> None:
     assert counting.fold(stream) == (sum(range(1000)), 1000)
     assert counting.fold(stream) == (sum(range(1000)), 0)
     state.apply(lambda inner: EventStream(inner, "log").append(1000))
-    other: EventStream[int] = EventStream(Versioned(agent_store(), branch="main"), "log")
+    other: EventStream[int] = EventStream(Versioned(local_store(), branch="main"), "log")
     assert counting.fold(other) == (sum(range(1001)), 1)
     assert counting.fold(other) == (sum(range(1001)), 1)
     # Kept for the past, too, and for a branch.

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from soak import sized
 
 from vstate import Versioned
 from vstate.kv import Memory
@@ -127,5 +128,5 @@ class Stream(RuleBasedStateMachine):
             assert stream.last(2) == events[-2:]
 
 
-Stream.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
+Stream.TestCase.settings = settings(max_examples=sized(20, 300), stateful_step_count=30)
 TestStream = pytest.mark.slow(Stream.TestCase)

@@ -41,10 +41,9 @@ def waiting(records: Records[Job], *within: str | int) -> list[str]:
     return [job.id for job in records.indexed("waiting", *within)]
 
 
-@pytest.fixture(params=["versioned", "namespace", "live"])
+@pytest.fixture(params=["namespace", "live"])
 def state(request: pytest.FixtureRequest) -> Any:
-    kinds = {"versioned": Versioned, "namespace": lambda: scope(Versioned(), "a", ""), "live": Live}
-    return kinds[request.param]()
+    return scope(Versioned(), "a", "") if request.param == "namespace" else Live()
 
 
 def test_found_in_the_order_of_the_index(state: Any) -> None:
@@ -169,18 +168,6 @@ def test_a_record_that_has_not_moved(local_store: AgentStore) -> None:
     docs.put(docs["a", "x"])
     assert [doc.size for doc in docs.indexed("name")] == [3]
     assert state.commit() is None
-
-
-def test_a_stale_hint_that_becomes_valid_again(state: Any) -> None:
-    """A stale hint is not deleted if the next put makes it valid."""
-    jobs = jobs_in(state)
-    jobs.put(Job(id="a", rank=1))
-    Records(state, Job, key="id").put(Job(id="a", rank=2))
-    assert waiting(jobs) == []
-    jobs.put(Job(id="a", rank=1))
-    assert waiting(jobs) == ["a"]
-    jobs.discard("a")
-    assert list(state) == []
 
 
 def test_records_of_a_program_that_does_not_know_the_index(state: Any) -> None:

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pydantic import BaseModel
+from soak import sized
 
 from vstate import Versioned
 from vstate.kv import Memory
@@ -219,5 +220,5 @@ class Indexed(RuleBasedStateMachine):
                 )
 
 
-Indexed.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+Indexed.TestCase.settings = settings(max_examples=sized(30, 300), stateful_step_count=30)
 TestIndexed = pytest.mark.slow(Indexed.TestCase)

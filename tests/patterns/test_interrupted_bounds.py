@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from raising import interrupted
+from soak import sized
 
 from vstate import Versioned
 from vstate.patterns import Sequence, bound
 
-MOMENTS = 60
+MOMENTS = sized(30, 300)
 
 
 def add(state: Any) -> None:

@@ -335,9 +335,9 @@ def test_threads_of_two_journals_race() -> None:
         assert [number for who, number, _ in records[0] if who == name] == list(range(15))
 
 
-def test_a_fork_shares_the_segments_before_its_end(agent_store: AgentStore) -> None:
+def test_a_fork_shares_the_segments_before_its_end(local_store: AgentStore) -> None:
     """A fork has the records that its function makes, on top of the newest commit, and goes on alone."""
-    repo = Repository(agent_store())
+    repo = Repository(local_store())
     journal = Journal(repo, "main")
     journal.append(lambda index: [f"{number} " + "x" * 400 for number in range(200)])
     made = journal.fork("side", lambda index: index[:150], message="fork")

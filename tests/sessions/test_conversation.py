@@ -1,4 +1,4 @@
-"""Conversation: one key a message, windows that fit, and no loss by pruning."""
+"""Conversation: windows that fit, and no loss by pruning. Its list is a Sequence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-from agent_stores import AgentStore
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,23 +30,6 @@ def words(messages: list[dict[str, str]]) -> list[str]:
 
 def one_each(message: object) -> int:
     return 1
-
-
-def test_messages_in_order() -> None:
-    """Append, index, slice, iterate, count; one key a message, and copies in and out."""
-    state = Versioned(Memory())
-    conversation = Conversation(state, "chat")
-    message = say("a")
-    conversation.append(message)
-    message["content"] = "changed"
-    conversation.extend([say("b"), say("c")])
-    conversation[0]["content"] = "changed"
-    assert words(list(conversation)) == ["a", "b", "c"] == words(conversation[:])
-    assert conversation[-1] == say("c")
-    assert words(conversation[1:]) == ["b", "c"]
-    assert len(conversation) == 3 == len(state)
-    with pytest.raises(IndexError):
-        conversation[3]
 
 
 def test_windows() -> None:
@@ -119,19 +101,6 @@ def test_pruning_loses_nothing() -> None:
     assert conversation.prune(last=3) == 0
     assert words(list(conversation)) == ["e", "f", "g"]
     assert words(list(Conversation(state.checkout("HEAD~1"), "chat"))) == list("abcdef")
-
-
-def test_a_conversation_on_every_store(agent_store: AgentStore) -> None:
-    """Two processes append and prune in turns; each sees the other's messages, and none is lost."""
-    ours, theirs = (Versioned(agent_store(), branch="main") for _ in range(2))
-    for n in range(6):
-        state = (ours, theirs)[n % 2]
-        state.apply(lambda state, n=n: Conversation(state, "chat").append(say(str(n))))
-    ours.apply(lambda state: Conversation(state, "chat").prune(last=2, summarise=lambda m: say(f"{len(m)}")))
-    theirs.apply(lambda state: Conversation(state, "chat").append(say("6")))
-    again = Versioned(agent_store(), branch="main")
-    assert words(Conversation(again, "chat").window()) == ["4", "4", "5", "6"]
-    assert words(list(Conversation(again.checkout("main~2"), "chat"))) == list("012345")
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,9 @@ async def test_rounds(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_sessions_and_users(agent_store: AgentStore) -> None:
+async def test_sessions_and_users(local_store: AgentStore) -> None:
     """They are listed and deleted: a round, a session, a user; the highest round that is left is exported."""
-    async with StateService(agent_store()) as service:
+    async with StateService(local_store()) as service:
         for user, session in (("u", "s"), ("u", "t"), ("v", "s")):
             for n in (1, 2, 3):
                 await service.save_state(user, {"is": [user, session, n]}, session)
@@ -100,9 +100,9 @@ async def test_ids_that_are_alike(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_a_hundred_saves_at_once(agent_store: AgentStore) -> None:
+async def test_a_hundred_saves_at_once(local_store: AgentStore) -> None:
     """Each gets its own round, whichever service takes it."""
-    async with StateService(agent_store()) as service, StateService(agent_store()) as other:
+    async with StateService(local_store()) as service, StateService(local_store()) as other:
         rounds = await asyncio.gather(
             *((service, other)[n % 2].save_state("u", {"n": n}) for n in range(100))
         )
@@ -249,7 +249,7 @@ async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
 @in_a_loop
 async def test_a_start_that_is_cancelled(tmp_path: Path) -> None:
     """At any moment: the service is not started, nothing is open, and the next start works."""
-    for wait in range(12):
+    for wait in range(0, 12, 3):
         service = Counted(tmp_path / str(wait))
         starting = asyncio.create_task(service.start())
         await asyncio.sleep(wait / 1000)
@@ -263,9 +263,9 @@ async def test_a_start_that_is_cancelled(tmp_path: Path) -> None:
 
 
 @in_a_loop
-async def test_saves_that_are_cancelled(agent_store: AgentStore) -> None:
+async def test_saves_that_are_cancelled(local_store: AgentStore) -> None:
     """Each save happened or did not: the rounds have no gap, and each is whole."""
-    async with StateService(agent_store()) as service:
+    async with StateService(local_store()) as service:
         for n in range(20):
             saving = asyncio.create_task(service.save_state("u", {"n": n, "again": n}))
             await asyncio.sleep(n / 4000)
@@ -419,9 +419,9 @@ async def test_damage_raises() -> None:
 
 
 @in_a_loop
-async def test_time_to_live(agent_store: AgentStore) -> None:
+async def test_time_to_live(local_store: AgentStore) -> None:
     """A session expires after its last use, starts at 1 again, and is purged; an export keeps it."""
-    service = StateService(agent_store(), ttl=15)
+    service = StateService(local_store(), ttl=15)
     with standing_still() as time:
         await service.start()
         await service.save_state("u", {"n": 1}, "kept")
@@ -482,23 +482,23 @@ NOISE = [random.Random(n).randbytes(10_000) for n in range(20)]
 
 
 @in_a_loop
-async def test_expired_sessions_free_their_room(agent_store: AgentStore) -> None:
+async def test_expired_sessions_free_their_room(local_store: AgentStore) -> None:
     """A save of any session is enough; the rounds of a session that begins anew go too; others stay."""
-    store = agent_store()
-    async with StateService(store, ttl=0.5) as service:
+    store = local_store()
+    async with StateService(store, ttl=0.3) as service:
         for n, noise in enumerate(NOISE):
             await service.save_state("u", {"n": noise}, f"s{n % 4}")
         assert stored(store) > 200_000
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.35)
         await service.save_state("u", {"n": NOISE[0]}, "s0")  # it began anew, so it is round 1
         await settle(store, 40_000)
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.35)
         for _ in range(2):
             await service.save_state("other", {"n": NOISE[1]})
         await settle(store, 40_000)
         assert await service.export_state("other") == {"n": NOISE[1]}
         assert await service.list_users() == ["other"]
-        async with StateService(agent_store(), ttl=0.5) as second:
+        async with StateService(local_store(), ttl=0.3) as second:
             assert await second.save_state("other", {"n": 1}) == 3
 
 
@@ -575,7 +575,7 @@ async def test_rounds_of_some_kilobytes_take_the_room_of_their_new_part(tmp_path
     noise = random.Random(7)
     messages = [noise.randbytes(60).hex() for _ in range(80)]
     rounds = []
-    async with StateService(tmp_path) as service:
+    async with StateService(Disk(tmp_path, durability="process")) as service:
         for _ in range(150):
             messages = [*messages[1:], noise.randbytes(60).hex()]
             rounds.append({"messages": messages})

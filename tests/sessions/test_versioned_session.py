@@ -30,13 +30,13 @@ async def value(session: VersionedSession, *ids: str, **options: Any) -> Any:
 
 
 @in_a_loop
-async def test_a_life(agent_store: Callable[[], KVStore]) -> None:
+async def test_a_life(local_store: Callable[[], KVStore]) -> None:
     """Save, load, history, load at a revision, rollback, list, delete, on every store, across processes."""
-    session = VersionedSession(agent_store())
+    session = VersionedSession(local_store())
     for n in range(3):
         await session.save_session_state("s", "bob", box=Box([n]), other=Box("kept"))
     await session.save_session_state("s", "ann", box=Box("ann's"))
-    again = VersionedSession(agent_store())
+    again = VersionedSession(local_store())
     assert await value(again, "s", "bob") == [2]
     commits = await again.history("s", "bob")
     assert [commit.info["user_id"] for commit in commits] == ["bob"] * 3
@@ -163,7 +163,7 @@ async def test_a_long_conversation_is_stored_once(tmp_path: Path) -> None:
     """A hundred saves of a growing conversation take little more than the last one."""
     message = {"role": "user", "content": "".join(chr(97 + n * n % 26) for n in range(500))}
 
-    async with VersionedSession(tmp_path) as session:
+    async with VersionedSession(Disk(tmp_path, durability="process")) as session:
         box = Box([])
         for n in range(100):
             box.value.append({**message, "n": n, "salt": f"{n:x}" * 50})
