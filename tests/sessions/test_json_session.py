@@ -306,24 +306,6 @@ def test_a_new_file_has_the_name_of_agentscope(tmp_path: Path) -> None:
         save(session, "s", **{"$session": Box(1)})
 
 
-@pytest.mark.parametrize("first", [("a_b", ""), ("b", "a")])
-def test_files_of_earlier_versions_are_read(tmp_path: Path, first: tuple[str, str]) -> None:
-    """They had escapes for each "_" in an id, no ids inside, and user and session around a plain "_"."""
-    for name, value in (("a%5Fb", "one id"), ("a_b", "two ids"), ("u%5F1_s%5F2", "long ids")):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"box": {"value": value}}))
-    session, box = JSONSession(tmp_path), Box()
-    values = {("a_b", ""): "one id", ("b", "a"): "two ids", ("s_2", "u_1"): "long ids"}
-    for ids in (first, *values):
-        load(session, *ids, False, box=box)
-        assert box.value == values[ids]
-        save(session, *ids, box=Box(values[ids]))
-    assert sorted(path.name for path in tmp_path.glob("*.json")) == [
-        "a%5Fb.json",
-        "a_b.json",
-        "u%5F1_s%5F2.json",
-    ]
-
-
 def test_absent_sessions_and_modules_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A mistyped id of a session, or name of a module, does not pass in silence; a right one does."""
     session = JSONSession(save_dir=tmp_path)

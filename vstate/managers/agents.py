@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from datetime import datetime
-from heapq import merge
 from itertools import islice
 from typing import Any
 
@@ -59,9 +57,6 @@ class Recovery(Record):
     last_checkpoint: str | None = None
 
 
-_KINDS = ("recoverable", "other")
-
-
 class AgentStateStore(Manager):
     """Snapshots and checkpoints of agents: `AgentStateStore("redis", redis_url="redis://localhost:6379")`.
 
@@ -113,7 +108,7 @@ class AgentStateStore(Manager):
         """The checkpoints of an agent by step, then time; with `limit`, the latest of them."""
         most = check_limit(limit)
         newest = await self.read(
-            lambda part: list(islice(_newest_first(checkpoints_of(part, agent_id)), most))
+            lambda part: list(islice(checkpoints_of(part, agent_id).indexed("newest"), most))
         )
         return newest[::-1]
 
@@ -123,11 +118,8 @@ class AgentStateStore(Manager):
         With `recoverable`, only recoverable checkpoints count.
         """
 
-        def latest(part: Namespace) -> AgentCheckpoint | None:
-            found = checkpoints_of(part, agent_id)
-            return next(found.indexed("newest", _KINDS[0]) if recoverable else _newest_first(found), None)
-
-        return await self.read(latest)
+        index = "recoverable" if recoverable else "newest"
+        return await self.read(lambda part: next(checkpoints_of(part, agent_id).indexed(index), None))
 
     # Agents
 
@@ -177,12 +169,11 @@ def checkpoints_of(part: Namespace, agent_id: str) -> Records[AgentCheckpoint]:
         scope(part, "checkpoints", agent_id),
         AgentCheckpoint,
         key="checkpoint_id",
-        index={"newest": lambda checkpoint: (_KINDS[not checkpoint.recoverable], *_rank(checkpoint))},
+        index={
+            "newest": _rank,
+            "recoverable": lambda checkpoint: _rank(checkpoint) if checkpoint.recoverable else None,
+        },
     )
-
-
-def _newest_first(checkpoints: Records[AgentCheckpoint]) -> Iterator[AgentCheckpoint]:
-    return merge(*(checkpoints.indexed("newest", kind) for kind in _KINDS), key=_rank)
 
 
 def _rank(checkpoint: AgentCheckpoint) -> tuple[int, int]:

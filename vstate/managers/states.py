@@ -375,9 +375,9 @@ def _changed(repo: Repository, prefix: str, *, whole: bool) -> Callable[[Commit 
     """Whether keys with this prefix or, if `whole`, this key differ between two commits."""
 
     def changed(before: Commit | None, after: Commit) -> bool:
-        old, node = None if before is None else before.root, repo.objects.node
         if whole:
-            return tree.lookup(node, old, prefix) != tree.lookup(node, after.root, prefix)
+            return repo.history.changes_key(after, prefix, first_parent=True)
+        old = None if before is None else before.root
         return any(each.key.startswith(prefix) for each in tree.diff(repo.objects.nodes, old, after.root))
 
     return changed

@@ -136,10 +136,7 @@ class SessionFiles:
         self._ids = {"user_id": user_id, "session_id": session_id}
         self._directory = directory
         self._named = "_".join(ids) + ".json"
-        unique = "_".join(map(_escaped, ids)) + ".json"
-        # Files of earlier versions: without "_" or escapes in the ids, both names are the same.
-        self._names_itself = unique == self._named
-        self._unique = unique if not self._names_itself or len(ids) == 1 else "%_".join(ids) + ".json"
+        self._unique = "%_".join(map(_escaped, ids)) + ".json"
         self._is_safe = _SAFE.fullmatch("_".join(ids)) is not None and max(map(len, ids)) <= _LONGEST
         self._has_marks = "_" in self._named
 
@@ -155,7 +152,7 @@ class SessionFiles:
         own, path, states = self._find()
         if states is None:
             return own, None
-        if path.name == self._named and self._has_marks and not self._names_itself and _IDS not in states:
+        if path.name == self._named and self._has_marks and _IDS not in states:
             _log.warning("%r is read for %s; the file does not say whose it is", str(path), self)
         return path, {name: state for name, state in states.items() if name != _IDS}
 
@@ -181,8 +178,7 @@ class SessionFiles:
             return own, own, None
         if _IDS in states and states[_IDS] != self._ids:  # another session's
             return unique, unique, None
-        is_own = self._is_safe and (self._names_itself or _IDS in states)
-        return named if is_own else unique, named, states
+        return named if _IDS in states else unique, named, states
 
     def _has_named(self) -> bool:
         # Look in the listing: if case is ignored, the file of another session may have this name.

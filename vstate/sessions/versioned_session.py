@@ -14,7 +14,6 @@ from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidRecord, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
-from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.plural import counted
@@ -127,13 +126,12 @@ class VersionedSession(SessionBase):
         info: dict[str, str | None] = {}
 
         def restore(state: Versioned) -> None:
-            node = state.repo.objects.node
+            history = state.repo.history
 
             def changed(before: Commit | None, after: Commit) -> bool:
-                old = None if before is None else before.root
-                return tree.lookup(node, old, key) != tree.lookup(node, after.root, key)
+                return history.changes_key(after, key, first_parent=True)
 
-            found = () if state.head is None else state.repo.history.going_back(state.head, key, changed)
+            found = () if state.head is None else history.going_back(state.head, key, changed)
             commits[:] = [commit for commit, _ in islice(found, steps + 1)]
             if len(commits) <= steps:
                 raise NotFound(
