@@ -65,3 +65,40 @@ def figure() -> Any:
     made = Figure(figsize=(1, 1))
     made.subplots().plot([1, 2, 3])
     return made
+
+
+def views() -> dict[str, Any]:
+    """An array, and a view of some of its rows."""
+    import numpy
+
+    rows = numpy.zeros((10, 300))
+    return {"all": rows, "rows": rows[2:4]}
+
+
+def twice() -> list[Any]:
+    """One array in two places."""
+    import numpy
+
+    return [numpy.zeros(3000)] * 2
+
+
+def mixture() -> dict[str, Any]:
+    """Arrays, bytes and objects inside of each other."""
+    import numpy
+
+    return {"data": [numpy.arange(2000.0), (int, {"deep": [bytearray(b"q")]})], "more": [range(3)]}
+
+
+def frame() -> Any:
+    """A frame with a column of each usual kind."""
+    import numpy
+    import pandas
+
+    columns = {
+        "n": numpy.arange(500),
+        "x": numpy.linspace(0, 1, 500),
+        "name": [f"row {i}" for i in range(500)],
+        "when": pandas.date_range("2024-01-01", periods=500, freq="h"),
+        "kind": pandas.Categorical(["a", "b"] * 250),
+    }
+    return pandas.DataFrame(columns)

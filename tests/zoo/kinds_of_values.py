@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
+import importlib.util
 import re
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 STANDARD = """
 None
@@ -53,7 +56,6 @@ kinds_of_values.Plain() || v.items.append(2) || vars(v)
 kinds_of_values.Slots() || v.a.append(1) || v.a
 kinds_of_values.Data('a') || v.parts.append(1)
 kinds_of_values.Frozen(1)
-kinds_of_values.Colour.RED
 kinds_of_values.Flags.A | kinds_of_values.Flags.B
 kinds_of_values.Kept() || v.append(3) || (list(v), vars(v))
 kinds_of_values.Plain
@@ -169,6 +171,44 @@ csv.excel() || || v.delimiter
 datetime.UTC
 zoneinfo.ZoneInfo.no_cache('Europe/Berlin') || || str(v)
 vstate.errors.KeyNotFound('k') || || str(v)
+(1 << 64) - 1
+-(1 << 63) - 1
+-0.0 || || repr(v)
+float('nan') || || repr(v)
+complex(1, -0.0) || || repr(v)
+'wörd ' * 30_000
+'\\ud800' * 40_000
+''
+b''
+bytes(range(256)) * 300
+bytearray() || v.append(1)
+bytearray(range(256)) * 400 || v[50_000] = 7
+[] || v.append(None)
+[''.join(['wo', 'rd']) for _ in range(50)] || v.append('word')
+{'b': 1, 'a': 2} || v.update(b=v.pop('b')) || list(v.items())
+{1: 'int', (1, 2): 'tuple', None: 'none', 2.5: 'float', frozenset({1}): 'set'} || v[b'x'] = 1
+{f'word {i}' for i in range(100)} || v.discard('word 3')
+{kinds_of_values.Colour.RED, kinds_of_values.Flags.A} || v.remove(kinds_of_values.Colour.RED)
+{('a', i, f'{i}') for i in range(60)} || v.add(('b', 0, '0'))
+{f'k{i}': {f'a{i}', f'b{i}', 'c', 'd'} for i in range(30)} || v['k7'].add('new')
+kinds_of_values.Point(1, [2]) || v.y.append(3)
+kinds_of_values.WithGetstate() || v.items.append('two') || (v.items, v.lookup())
+kinds_of_values.WithReduce(1) || v.number = 2 || vars(v)
+kinds_of_values.WithNewargs(1, 2) || v.extra.append(1) || (v, v.extra)
+kinds_of_values.Box[list[int]]([1]) || v.item.append(2) || vars(v)
+kinds_of_values.Table() || v['k'] = 1 || (v, vars(v))
+kinds_of_values.Colour.RED || || v is kinds_of_values.Colour.RED
+kinds_of_values.Plain().count || v.__self__.items.append(4) || v()
+kinds_of_values.counter() || v() || v.__closure__
+functools.partial(kinds_of_values.double, x=1) || v.keywords.update(x=2) || v.keywords
+collections.defaultdict(lambda: 5, a=1) || v['new'] || dict(v)
+array.array('q', range(5000)) || v[2500] = -1
+datetime.datetime(2024, 2, 29, fold=1) || || (v, v.fold)
+kinds_of_values.recursive_list() || v.append(2) || (v[0], len(v), v[1] is v)
+kinds_of_values.recursive_object() || v.name = 'other' || (v.name, v.parts[0] is v)
+kinds_of_values.shared() || v['b'].append('more') || (v, v['a'] is v['b'] is v['pair'][0] is v['pair'][1])
+kinds_of_values.graph() || v[0].neighbours.add(v[0])
+    || [({n.name for n in x.neighbours}, all(any(n is m for m in v) for n in x.neighbours)) for x in v]
 """
 
 OPTIONAL = """
@@ -179,12 +219,29 @@ numpy.datetime64('2026-01-02')
 numpy.dtype([('a', 'i4')])
 numpy.array([{'a': 1}, None], dtype=object) || v[0]['a'] = 2 || v.tolist()
 numpy.zeros(3, dtype=[('a', 'i4'), ('b', 'U3')]) || v['a'][1] = 5 || v.tolist()
-numpy.ma.array([1, 2], mask=[True, False]) || v[1] = 9 || repr(v)
 numpy.random.default_rng(1) || v.random() || v.bit_generator.state
 numpy.random.RandomState(1) || v.rand() || v.randint(1000)
 numpy.matrix([[1, 2]]) || v[0, 0] = 3 || v.tolist()
+numpy.arange(100_000.0) || v[70_000] = -1.0 || v.tolist()
+numpy.empty((0, 3)) || || (v.shape, v.dtype)
+numpy.arange(4000.0).reshape(50, 80)[5:45:2, ::3] || v[3, 3] = -1.0 || v.tolist()
+numpy.asfortranarray(numpy.arange(3000.0).reshape(60, 50)) || v[5, 5] = -1.0
+    || (v.tolist(), v.flags.f_contiguous, v.flags.c_contiguous)
+numpy.frombuffer(bytes(1000), dtype='u1') || || (v.tolist(), v.flags.writeable)
+numpy.frombuffer(memoryview(bytearray(range(256)) * 16), dtype='u1') || v[5] = 200 || v.tolist()
+numpy.ma.array(range(2000), mask=[i % 3 == 0 for i in range(2000)], fill_value=-1)
+    || v[1] = numpy.ma.masked || (v.mask.tolist(), v.filled().tolist(), v.fill_value)
+numpy.zeros(300, dtype=[('id', 'i4'), ('name', 'U8'), ('xy', 'f8', (2,))]) || v[4] = (9, 'nine', (1.0, 2.0))
+    || (v.tolist(), v.dtype)
+numpy.rec.array([(1, 2.0), (3, 4.0)], names='a,b') || v.a[0] = 7 || (v.tolist(), v.dtype)
+kinds_of_libraries.views() || v['all'].fill(1) || v['all'].tolist()
+kinds_of_libraries.twice() || v[0].fill(1) || (v[1].tolist(), v[0] is v[1])
+kinds_of_libraries.mixture() || v['data'][1][1]['deep'][0].extend(b'!') || str(v)
 pandas.DataFrame({'a': [1, 2], 'b': ['x', None]}) || v.loc[0, 'a'] = 9 || v.to_dict()
 pandas.Series([1., 2.], name='s') || v[0] = 9 || v.to_dict()
+kinds_of_libraries.frame() || v.loc[3, 'x'] = 42.0 || (v.to_csv(), list(v.dtypes))
+kinds_of_libraries.frame().copy() || v.insert(0, 'new', 1) || (v.to_csv(), list(v.dtypes))
+pandas.Series([1.0, None, 3.0], index=['a', 'b', 'c'], name='s') || v['b'] = 2.0 || (v.to_csv(), v.name)
 pandas.MultiIndex.from_tuples([('a', 1), ('b', 2)]) || || v.tolist()
 pandas.Categorical(['a', 'b', 'a']) || v[0] = 'b' || list(v)
 pandas.Timestamp('2026-01-02', tz='UTC')
@@ -289,6 +346,7 @@ class Kind(NamedTuple):
 _LIBRARIES = {
     "Attrs": "attrs", "Struct": "msgspec", "Model": "pydantic", "Private": "pydantic", "Root": "pydantic",
     "PydanticData": "pydantic", "invalid": "pydantic", "figure": "matplotlib",
+    "views": "numpy", "twice": "numpy", "mixture": "numpy", "frame": "pandas",
 }  # fmt: skip
 
 
@@ -306,6 +364,17 @@ def kinds() -> list[Kind]:
                 package = _LIBRARIES[source.partition("(")[0].removeprefix("kinds_of_libraries.")]
             found.append(Kind(source, change, shown or "v", refused, package))
     return found
+
+
+def usual() -> list[Kind]:
+    """The kinds that a program stores without another library than numpy and pandas."""
+    packages = {"standard", *filter(importlib.util.find_spec, ("numpy", "pandas"))}
+    # numpy warns of its matrices.
+    return [
+        kind
+        for kind in kinds()
+        if kind.package in packages and not kind.refused and "matrix" not in kind.source
+    ]
 
 
 def namespace(*sources: str) -> dict[str, Any]:
@@ -342,12 +411,72 @@ def view(kind: Kind, value: Any) -> Any:
 
 class Point(NamedTuple):
     x: int
-    y: int
+    y: Any
 
 
 class Plain:
     def __init__(self) -> None:
         self.items = [1]
+
+    def count(self) -> int:
+        return len(self.items)
+
+
+class WithGetstate:
+    """Leaves a cache out of its pickle."""
+
+    def __init__(self) -> None:
+        self.items = ["one"]
+        self.cache: dict[str, int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"items": self.items}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.items = state["items"]
+        self.cache = {}
+
+    def lookup(self) -> int:
+        return self.cache.setdefault("length", len(self.items))
+
+
+class WithReduce:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WithReduce, (self.number,)
+
+
+class WithNewargs(tuple[int, int]):
+    extra: list[int]
+
+    def __new__(cls, a: int, b: int) -> WithNewargs:
+        made = super().__new__(cls, (a, b))
+        made.extra = []
+        return made
+
+    def __getnewargs__(self) -> tuple[int, int]:
+        return self[0], self[1]
+
+
+class Box(Generic[T]):
+    def __init__(self, item: T) -> None:
+        self.item = item
+
+
+class Table(dict[str, Any]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.title = "t"
+
+
+class Node:
+    """Compares and hashes by identity, as classes do unless they say otherwise."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.neighbours: set[Node] = set()
 
 
 class Slots:
@@ -360,7 +489,7 @@ class Slots:
 @dataclasses.dataclass
 class Data:
     name: str
-    parts: list[int] = dataclasses.field(default_factory=list)
+    parts: list[Any] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -392,3 +521,37 @@ class ToolError(Exception):
 
 def double(x: int) -> int:
     return 2 * x
+
+
+def counter() -> Callable[[], int]:
+    counts = [0]
+
+    def count() -> int:
+        counts[0] += 1
+        return counts[0]
+
+    return count
+
+
+def recursive_list() -> list[Any]:
+    value: list[Any] = [1]
+    value.append(value)
+    return value
+
+
+def recursive_object() -> Data:
+    data = Data("loop")
+    data.parts.append(data)
+    return data
+
+
+def shared() -> dict[str, Any]:
+    inner = ["inner"]
+    return {"a": inner, "b": inner, "pair": (inner, inner)}
+
+
+def graph() -> list[Node]:
+    nodes = [Node(f"n{i}") for i in range(40)]
+    for i, node in enumerate(nodes):
+        node.neighbours = {nodes[(i * 7 + j) % 40] for j in range(1, 20)}
+    return nodes

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kinds_of_values import kinds
+from journey import same
+from kinds_of_values import Kind, edit, kinds, make, usual, view
+
+from vstate import Memory, Versioned
 
 HERE = Path(__file__).parent
 PACKAGES = list(dict.fromkeys(kind.package for kind in kinds()))
@@ -36,3 +39,25 @@ def test_every_kind(package: str, run_python: Any, tmp_path: Path) -> None:
             faults.setdefault(source, {}).update({step: fault for step, fault in steps.items() if fault})
     assert len(faults) == sum(kind.package == package for kind in kinds())
     assert {source: steps for source, steps in faults.items() if steps} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in usual() if kind.edit], ids=lambda kind: kind.source[:60])
+def test_an_edit_through_an_old_reference(kind: Kind) -> None:
+    """The repr of a value that was set makes no commit. An edit of it after other commits makes one, which
+    another handle reads.
+    """
+    store, expected = Memory(), make(kind)
+    state = Versioned(store)
+    state["v"] = value = make(kind)
+    state.commit()
+    state["other"] = 1
+    state.commit()
+    assert state["v"] is value
+    repr(value)
+    assert state.commit() is None
+    edit(kind, value)
+    edit(kind, expected)
+    assert state.commit() is not None
+    assert state.commit() is None
+    assert same(view(kind, Versioned(store)["v"]), view(kind, expected))
