@@ -1,5 +1,7 @@
 """Decoding untrusted bytes: ValueError or an object, never another error, never much memory."""
 
+import contextlib
+import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,101 +42,66 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 # --- nearly valid
 
-_ids = st.binary(min_size=ID_BYTES - 1, max_size=ID_BYTES) | st.just(bytes(ID_BYTES))
-_odd = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**63), 2**64 - 1),
-    st.floats(),
-    st.text(max_size=4),
-    st.binary(max_size=4),
-    _ids,
-    st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=16)),
-    st.builds(msgpack.Timestamp, st.integers(0, 2**34 - 1), st.integers(0, 10**9 - 1)),
+VALID: list[Any] = [
+    [0, ["a", "b"], [b"x", b"\x93\0\7\xc4\x08" + bytes(8)], [], [None, 5]],
+    [2, ["a", "b"], [bytes(ID_BYTES)] * 2, [1, 70]],
+    [None, [], 0, "", {}, []],
+    [bytes(ID_BYTES), [bytes(ID_BYTES)], 2**40, "m", {"a": [1]}, [["k", 2**40, {"x": b"y"}, "ns"]], 2**39],
+    [None, [], 2**40, "", {}, [], [bytes(32), bytes(64)]],
+    [0, None],
+    [1, [b"pickle", [bytes(ID_BYTES), 300]], 306, "dict"],
+    [2, [bytes(ID_BYTES), 300], 300, "bytes"],
+    [3, b"text", 4, "str"],
+    [1, bytes(2 * ID_BYTES), [5, 99]],
+]
+"""The structures of all kinds of objects and entries."""
+
+_odd = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**64 - 1),
+        st.integers(-1, 70),
+        st.floats(),
+        st.text(max_size=4),
+        st.binary(max_size=4),
+        st.binary(min_size=ID_BYTES - 1, max_size=ID_BYTES),
+        st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=16)),
+        st.builds(msgpack.Timestamp, st.integers(0, 2**34 - 1), st.integers(0, 10**9 - 1)),
+    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
 )
-_anything = st.recursive(
-    _odd, lambda inner: st.lists(inner, max_size=7) | st.dictionaries(_odd, inner, max_size=7), max_leaves=20
-)
-
-
-@st.composite
-def _nearly(draw: st.DrawFn, *fields: st.SearchStrategy[Any]) -> list[Any]:
-    """A structure of these fields, some of which may be anything else; rarely one is missing, or too many."""
-    value = [draw(_anything if draw(st.integers(0, 15)) == 0 else field) for field in fields]
-    change = draw(st.integers(0, 15))
-    if change == 0:
-        value.append(draw(_anything))
-    elif change == 1:
-        value.pop(draw(st.integers(0, len(value) - 1)))
-    return value
-
-
-_count = st.integers(-1, 2**64 - 1)
-_names = st.lists(st.text(max_size=5), max_size=4)
-_link = st.tuples(_ids, st.integers(0, 2**63))
-_structures = st.one_of(
-    _nearly(
-        st.integers(-1, 70), _names, st.lists(_ids | st.binary(), max_size=4), st.lists(_count, max_size=4)
-    ),
-    _nearly(
-        st.none() | _ids,
-        st.lists(_ids, max_size=3),
-        st.integers(-(2**63), 2**63) | st.integers(0, 2**52),
-        st.text(),
-        st.dictionaries(st.text(max_size=3), _anything, max_size=3),
-        st.lists(
-            _nearly(
-                st.text(max_size=3),
-                st.integers(0, 2**52) | _count,
-                st.dictionaries(st.text(max_size=3), _anything, max_size=2),
-                st.text(max_size=3),
-            ),
-            max_size=2,
-        ),
-    ),
-    _nearly(
-        st.integers(0, 5), st.binary() | _link | st.lists(st.binary() | _link, max_size=3), _count, st.text()
-    ),
-    _nearly(st.integers(0, 3), _anything),
-    _nearly(st.integers(-1, 70), st.binary() | st.just(bytes(64)), st.lists(st.integers(0, 99), max_size=3)),
-    _anything,
+_edits = st.lists(
+    st.tuples(st.integers(0, 9), st.sampled_from(["replace", "insert", "delete"]), _odd), max_size=3
 )
 
 
-def _packed(value: Any) -> bytes:
-    try:
-        return msgpack.packb(value)  # type: ignore[no-any-return]
-    except (OverflowError, UnicodeEncodeError):
-        return b"\xc0"
-
-
-def _edited(data: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
-    for at, count, piece in edits:
+def _nearly(value: Any, edits: list[tuple[int, str, Any]], cuts: list[tuple[int, int, bytes]]) -> bytes:
+    """The encoding of a structure with parts and bytes replaced, put in and taken out."""
+    made = copy.deepcopy(value)
+    for at, action, part in edits:
+        inside = made
+        while isinstance(inside[at % len(inside)], list) and inside[at % len(inside)] and at % 3:
+            inside = inside[at % len(inside)]
+        place = at % len(inside)
+        inside[place : place + (action != "insert")] = [part] if action != "delete" else []
+        made = made or [None]
+    data: bytes = msgpack.packb(made, unicode_errors="surrogatepass")
+    for at, count, piece in cuts:
         at %= len(data) + 1
         data = data[:at] + piece + data[at + count :]
     return data
 
 
-_edits = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 3), st.binary(max_size=5)), max_size=3)
+_cuts = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 3), st.binary(max_size=5)), max_size=2)
 
 
 @pytest.mark.slow
-@settings(max_examples=400 * LONGER)
-@given(data=st.builds(_edited, _structures.map(_packed), _edits) | st.binary(max_size=100))
+@settings(max_examples=500 * LONGER)
+@given(data=st.builds(_nearly, st.sampled_from(VALID), _edits, st.just([]) | _cuts))
 def test_only_value_errors_come_out(data: bytes) -> None:
-    """From nearly valid bytes, and from any, each decoder makes an object or raises ValueError."""
-    for decoder in DECODERS.values():
-        try:
-            decoder(data)
-        except ValueError:
-            pass
-
-
-@pytest.mark.slow
-@settings(max_examples=200 * LONGER)
-@given(data=_structures.map(_packed))
-def test_what_was_decoded_can_be_used(data: bytes) -> None:
-    """The fields of a decoded object have the types that it promises."""
+    """From nearly valid bytes each decoder raises ValueError, or makes an object of the promised types."""
     for name, decoder in DECODERS.items():
         try:
             found = decoder(data)
@@ -155,6 +122,18 @@ def test_what_was_decoded_can_be_used(data: bytes) -> None:
         elif name == "index":
             assert 0 < found[0] <= 64
             assert all(len(oid) == ID_BYTES and length > 0 for oid, length in found[1])
+
+
+def test_the_valid_structures_are_valid() -> None:
+    """So that what the test above changes is nearly valid."""
+    for value in VALID:
+        data = msgpack.packb(value)
+        made = []
+        for name, decoder in DECODERS.items():
+            with contextlib.suppress(ValueError):
+                decoder(data)
+                made.append(name)
+        assert len(made) > 1, value
 
 
 @pytest.mark.parametrize(
@@ -190,18 +169,12 @@ _BOMBS: dict[str, Callable[[], bytes]] = {
     "nested maps": lambda: b"\x81\xa0" * 400_000,
     "arrays that say to be long": lambda: _long(900_000, b"\xdd") * 1000 + bytes(1_000_000),
     "short arrays that say to be long": lambda: _long(9_000, b"\xdd") * 1000 + bytes(5000),
-    "arrays that say to be longest": lambda: b"\xdd\xff\xff\xff\xff" * 200_000,
     "maps that say to be long": lambda: _long(400_000, b"\xdf") * 1000 + bytes(1_000_000),
     "a text that says to be long": lambda: b"\xdb\xff\xff\xff\xff" + bytes(1_000_000),
     "bytes that say to be long": lambda: b"\xc6\xff\xff\xff\xff" + bytes(1_000_000),
     "an extension that says to be long": lambda: b"\xc9\xff\xff\xff\xff\x05" + bytes(1_000_000),
-    "a huge extension": lambda: _long(10**6, b"\xc9") + b"\x05" + bytes(10**6),
     "extensions": lambda: _long(MANY, b"\xdd") + b"\xd4\x05a" * MANY,
-    "times": lambda: _long(MANY, b"\xdd") + b"\xd6\xff\0\0\0\0" * MANY,
-    "empty arrays": lambda: _long(MANY, b"\xdd") + b"\x90" * MANY,
-    "empty maps": lambda: _long(MANY, b"\xdd") + b"\x80" * MANY,
     "maps of one": lambda: _long(MANY, b"\xdd") + b"\x81\xa0\xc0" * MANY,
-    "numbers": lambda: _long(MANY, b"\xdd") + b"\xcf\x7f\0\0\0\0\0\0\0" * MANY,
     "keys that are numbers": lambda: (
         _long(MANY, b"\xdf") + b"".join(b"\xcf" + (n << 40).to_bytes(8, "big") + b"\xc0" for n in range(MANY))
     ),

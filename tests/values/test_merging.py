@@ -933,23 +933,6 @@ def test_long_texts(line: Callable[[int], str], edit: Callable[[list[str], int],
     assert found == "".join(both)
 
 
-@pytest.mark.slow
-def test_long_texts_with_many_edits() -> None:
-    """A thousand edits of one side, ten of the other; and texts that have nothing but repeated lines."""
-    base = [f"line {i}\n" if i % 3 else "\n" for i in range(50_000)]
-    ours = [f"{line[:-1]} ours\n" if i % 50 == 1 else line for i, line in enumerate(base)]
-    theirs = [f"{line[:-1]} theirs\n" if i % 5000 == 25 else line for i, line in enumerate(base)]
-    both = [theirs[i] if theirs[i] != line else ours[i] for i, line in enumerate(base)]
-    assert merge_lines(*map("".join, (base, ours, theirs))) == "".join(both)
-    began = time.perf_counter()
-    few = [f"{i * i % 3}\n" for i in range(30_000)]
-    mine = ["start\n" if i % 2 else line for i, line in enumerate(few)]
-    found = merge_lines("".join(few), "".join(mine), "".join(few))
-    assert time.perf_counter() - began < 100
-    assert found == "".join(mine)
-    assert isinstance(merge_lines("".join(few), "".join(mine), "".join([*few[:-1], "end"])), Overlap)
-
-
 # --- speed
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate.values.opcodes import FRAME, OPCODES, framed, frameless, join_pieces, may_hold
+from vstate.values.opcodes import framed, frameless, join_pieces, may_hold
 
 _FRAME_TARGET = 64 * 1024
 
@@ -56,23 +56,6 @@ def _has_frames(data: bytes) -> bool:
     return any(op.name == "FRAME" for op, _, _ in pickletools.genops(data))
 
 
-def test_table_agrees_with_the_standard_library() -> None:
-    """Every opcode of the standard library is in the table, under its name and with its encoding."""
-    assert {code: opcode.name for code, opcode in OPCODES.items()} == {
-        ord(op.code): op.name for op in pickletools.opcodes
-    }
-    for op in pickletools.opcodes:
-        ours = OPCODES[ord(op.code)]
-        if op.arg is None:
-            assert ours[1:] == (0, 0, 0)
-        elif op.arg.n >= 0:
-            assert ours[1:] == (op.arg.n, 0, 0)
-        elif op.arg.n == pickletools.UP_TO_NEWLINE:
-            assert ours.lines == (2 if "pair" in op.arg.name else 1)
-        else:
-            assert ours.prefix == int(op.arg.name[-1])
-
-
 @pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(_values, st.sampled_from([4, 5]), st.booleans())
@@ -117,22 +100,6 @@ def test_protocols_without_frames_stay_as_they_are(protocol: int) -> None:
 def test_what_is_no_pickle_comes_back(data: bytes) -> None:
     """Nothing raises, and the result is never longer."""
     assert len(frameless(data)) <= len(data)
-
-
-def test_a_cut_pickle_comes_back_unchanged() -> None:
-    """A frame that says more than there is is left alone."""
-    data = pickle.dumps(list(range(1000)), 5)[:-1]
-    assert data[2] == FRAME
-    assert frameless(data) == data
-
-
-@pytest.mark.slow
-def test_framed_is_one_frame() -> None:
-    """PROTO, one FRAME over the rest, and never a second one."""
-    data = pickle.dumps([{"a": n} for n in range(50_000)], 5)
-    once = framed(frameless(data))
-    assert [op.name for op, _, _ in pickletools.genops(once)].count("FRAME") == 1
-    assert framed(once) == once
 
 
 EMPTY_SET, ALL_BYTES = 0x8F, bytes(range(256)) * 400

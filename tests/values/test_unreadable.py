@@ -16,8 +16,6 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from vstate import CannotLoad, Memory, Unpicklable, Versioned
 from vstate.patterns.copies import checked_copy
@@ -312,35 +310,6 @@ def test_a_later_value_that_does_not_load(name: str, first: str) -> None:
     state["w"] = good()
     assert state.commit("good again") is not None
     assert dict(Versioned(store)).keys() == {"v", "w"}
-
-
-@dataclass
-class Plain:
-    n: int
-    parts: list[Any] = field(default_factory=list)
-
-
-PARTS = st.one_of(
-    st.integers(), st.text(max_size=3), *(st.builds(make) for pair in LATER.values() for make in pair)
-)
-
-
-VALUES = st.recursive(PARTS, lambda part: st.lists(part) | st.builds(Plain, PARTS, st.lists(part)))
-
-
-@given(VALUES)
-def test_what_is_acknowledged_loads(value: Any) -> None:
-    """Whatever a commit takes, a fresh handle loads. What it refuses would not load."""
-    state = Versioned()
-    state["v"] = value
-    try:
-        state.commit()
-    except Unpicklable:
-        state.discard()
-        with pytest.raises(CannotLoad):
-            loads(_stored(value))
-    else:
-        assert Versioned(state.store)["v"] is not None
 
 
 @pytest.mark.parametrize("allow", [None, Allow([__name__])], ids=["any", "allowed"])
