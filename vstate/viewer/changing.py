@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from vstate.arguments import storable
 from vstate.errors import AlreadyExists, CorruptObject, InvalidInput, MergeConflict, NotFound, RefMoved
+from vstate.forks import new_lock
+from vstate.kv.base import KVStore, TransactionalStore, check_key, check_value
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.expiry import now, split_expiry
@@ -25,10 +27,9 @@ from vstate.values.inspection import inspect_value
 from vstate.viewer.comparing import change_page, key_changes
 from vstate.viewer.editing import edited
 from vstate.viewer.parts import part_document, texts_apart
-from vstate.viewer.trial import Trial
 from vstate.viewer.values import Values
 
-__all__ = ["Body", "Changing"]
+__all__ = ["Body", "Changing", "Trial"]
 
 _SHOWN: Final = 50  # changed keys of a preview
 _OPENED: Final = 8  # of these, with the changes inside
@@ -75,6 +76,51 @@ class Body:
         if not isinstance(found, dict) or not all(side in (OURS, THEIRS) for side in found.values()):
             raise InvalidInput(f"{name} has a side for each key: {OURS} or {THEIRS}")
         return found
+
+
+class Trial(TransactionalStore):
+    """The contents of `store`, and on top of them the writes that were made here. `store` never changes."""
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = store
+        self._written: dict[str, bytes | None] = {}
+        self._lock = new_lock()
+
+    @property
+    def location(self) -> str:
+        """Where the store behind is."""
+        return self._store.location
+
+    def get(self, key: str) -> bytes | None:
+        check_key(key)
+        with self._lock:
+            if key in self._written:
+                return self._written[key]
+        return self._store.get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        names = [*keys]
+        with self._lock:
+            here = {key: self._written[key] for key in names if key in self._written}
+        found = self._store.get_many([key for key in names if key not in here])
+        return found | {key: value for key, value in here.items() if value is not None}
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        with self._lock:
+            written = dict(self._written)
+        yield from (key for key in self._store.keys(prefix) if key not in written)
+        yield from (key for key, value in written.items() if value is not None and key.startswith(prefix))
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        new = {check_key(key): None if value is None else check_value(value) for key, value in writes.items()}
+        with self._lock:
+            if any(self.get(key) != value for key, value in expected.items()):
+                return False
+            self._written.update(new)
+        return True
+
+    def close(self) -> None:
+        """The store behind stays open."""
 
 
 class Changing:

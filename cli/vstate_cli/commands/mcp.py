@@ -18,7 +18,7 @@ from vstate.readers.shown import Shown
 from vstate.repo.names.refs import HEAD
 from vstate.repo.repository import Repository
 from vstate_cli.app import load
-from vstate_cli.commands.positions import carry_out
+from vstate_cli.commands.moving import carry_out
 from vstate_cli.output import Output, safe
 from vstate_cli.session import Session, command
 
