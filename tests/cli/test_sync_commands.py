@@ -227,7 +227,7 @@ class Loaded:
         return (print, ("UNPICKLED",))
 
 
-@pytest.mark.parametrize("policy", [None, "union", "deep", os.path.join])
+@pytest.mark.parametrize("policy", [None, "union", os.path.join])
 def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
     """A pull merges the parts of values without loading them, or refuses and names the command to go on."""
     for place, value in ((store, [Loaded(), 1]), (copy.store, [Loaded(), 2])):
@@ -250,17 +250,6 @@ def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
     assert "UNPICKLED" not in capfd.readouterr().out
     assert imported == []
     assert refs(copy.store)["remotes/origin/main"] == refs(store)["heads/main"]
-
-
-@pytest.mark.parametrize(("policy", "kept"), [("ours", "ours"), ("theirs", "theirs"), ("newest", "ours")])
-def test_pull_takes_a_side_where_the_policy_says_so(copy, store, policy, kept):
-    """The policies ours, theirs and newest need no values."""
-    commit(store, text="theirs")
-    commit(copy.store, text="ours")
-    with Versioned(Disk(copy.store), branch="main") as state:
-        state.set_policy("text", policy)
-    assert copy.json("pull")["branches"][0]["strategy"] == "merge"
-    assert copy("show", "HEAD", "text") == f"'{kept}'\n"
 
 
 # fetch
