@@ -21,46 +21,57 @@ TOP = Path(__file__).parent.parent
 pytest.importorskip("kvgit", reason="kvgit is not installed; it comes with the extra vstate[bench]")
 
 
-def benchmarks(*options: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m benchmarks` at the top of the repository."""
-    command = [sys.executable, "-m", "benchmarks", *options]
-    return subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=500)
-
-
-def test_list_names_every_row() -> None:
-    """--list prints the name of each row once."""
-    done = benchmarks("--list")
-    assert done.returncode == 0, done.stderr
-    names = done.stdout.splitlines()
-    assert len(names) == len(set(names)) >= 24
-    assert "import vstate" in names
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python at the top of the repository."""
+    return subprocess.run([sys.executable, *words], cwd=TOP, capture_output=True, text=True, timeout=500)
 
 
 def test_chosen_rows_are_measured_and_written(tmp_path: Path) -> None:
     """The table has the chosen rows, and the JSON file their samples, medians and ratios.
 
-    A peer has samples where it is installed. Elsewhere the output says why not.
+    A peer that is not installed is named, with the reason.
     """
     file = tmp_path / "results.json"
-    chosen = "^(open a store and read one key, 10,000 keys|1,000 events.*)$"
-    done = benchmarks("--rows", chosen, "--repeat", "1", "--json", str(file), "--scratch", str(tmp_path))
+    chosen = "^(merge of two branches with one change each, 1,000 keys, memory|1,000 events.*)$"
+    done = run(
+        "-m", "benchmarks", "--rows", chosen, "--repeat", "1", "--json", str(file), "--scratch", str(tmp_path)
+    )
     assert done.returncode == 0, done.stderr
-    assert "open a store and read" in done.stdout
+    assert "merge of two branches" in done.stdout
     report = json.loads(file.read_text(encoding="utf-8"))
     assert report["versions"]["kvgit"] == "0.4.3"
-    reading, events, growth = report["rows"]
-    assert {"vstate", "kvgit"} <= set(reading["samples"])
+    events, growth, merging = sorted(report["rows"], key=lambda row: str(row["name"]))
+    assert [len(merging["samples"][side]) for side in ("vstate", "kvgit")] == [1, 1]
     for peer in ("doltlite", "prollytree"):
-        assert (peer in reading["samples"]) != (f"{peer} is not measured: " in done.stdout)
         assert find_spec(peer) or f"{peer} is not measured: its package is not installed" in done.stdout
-    assert len(reading["samples"]["vstate"]) == 1
-    (target,) = reading["targets"]
-    ratio = reading["medians"]["vstate"] / reading["medians"]["kvgit"]
+    (target,) = merging["targets"]
+    ratio = merging["medians"]["vstate"] / merging["medians"]["kvgit"]
     assert target["reached"] == pytest.approx(ratio)
-    assert target["met"] == (ratio <= 0.03)
+    assert target["met"] == (ratio <= 0.6)
     assert events["unit"] == "bytes"
     assert events["medians"]["vstate"] > 0
     assert growth["unit"] == "ratio"
+
+
+def test_options() -> None:
+    """--list prints each row once; some rows cannot replace the table of a page, and none is an error."""
+    script = """
+import sys
+from benchmarks.__main__ import main
+for options in (["--list"], ["--rows", "import", "--page", "absent.md"], ["--rows", "no such row"]):
+    sys.argv[1:] = options
+    try:
+        main()
+    except SystemExit as exit:
+        assert exit.code == 2
+"""
+    done = run("-c", script)
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.splitlines()
+    assert len(names) == len(set(names)) >= 24
+    assert "import vstate" in names
+    assert "leave out --rows or --page" in done.stderr
+    assert "'no such row'; --list shows them" in done.stderr
 
 
 def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
@@ -73,7 +84,7 @@ def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
         before, mark, after = text.partition("<!-- figures: ")
         which, _, rest = after.partition(" -->")
         copy.write_text(f"{before}{mark}{which} -->{rest[rest.index('<!-- /figures') :]}", "utf-8")
-    done = benchmarks("--measured", *(f"--page={copy}" for copy in pages))
+    done = run("-m", "benchmarks", "--measured", *(f"--page={copy}" for copy in pages))
     assert done.returncode == 0, done.stderr
     again = "python -m benchmarks --measured --page README.md --page docs/benchmarks.md"
     for copy, text in pages.items():
@@ -113,8 +124,7 @@ def test_the_extra_bench_has_the_packages_that_the_benchmarks_import() -> None:
 
 def test_the_time_of_a_slow_row_is_shown_by_module() -> None:
     """The lines name modules of vstate, and add up to the last one."""
-    command = [sys.executable, "-m", "benchmarks.where", "--cases", "append to a chat list"]
-    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=500)
+    done = run("-m", "benchmarks.where", "--cases", "append to a chat list")
     assert done.returncode == 0, done.stderr
     lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()]
     assert lines[0] == ["ms of one core", "append to a chat list"]
@@ -124,14 +134,3 @@ def test_the_time_of_a_slow_row_is_shown_by_module() -> None:
     assert "values/pickling.py" in modules
     assert [name for name in modules if not (TOP / "vstate" / name).exists()] == []
     assert sum(cells.values()) == pytest.approx(whole, abs=0.1 * len(cells))
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [(["--rows", "import", "--page", "absent.md"], "--rows"), (["--rows", "no such row"], "--list")],
-)
-def test_a_usage_error(options: list[str], word: str) -> None:
-    """Some rows cannot replace the table of all rows in a page; a pattern without a match names --list."""
-    done = benchmarks(*options)
-    assert done.returncode == 2
-    assert word in done.stderr

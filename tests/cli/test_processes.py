@@ -10,7 +10,7 @@ import time
 
 import pytest
 from stores import commit
-from terminal import on_terminal
+from terminal import outputs
 
 from vstate import Disk, Versioned
 
@@ -122,21 +122,16 @@ def test_while_another_process_writes(store, start, environment):
 
 
 @pytest.mark.slow
-def test_colours_and_cut_lines_are_for_a_terminal_only(store, environment):
+def test_colours_and_cut_lines_are_for_a_terminal_only(vstate, store, environment):
     """A terminal gets colours, unless NO_COLOR is set, and the part of a line that fits."""
-    terminal = {"TERM": "xterm-256color", "COLUMNS": "60"}
-    log = ["-s", str(store), "log", "--date=iso"]
-    coloured = on_terminal([*COMMAND, *log], environment(**terminal))
-    plain = on_terminal([*COMMAND, *log], environment(**terminal, NO_COLOR="1"))
-    piped = subprocess.run([*COMMAND, *log], env=environment(), capture_output=True, text=True).stdout
+    log, diff = ["-s", str(store), "log", "--date=iso"], ["-s", str(store), "diff"]
+    commit(store, wide="x" * 300)
+    terminal = environment(TERM="xterm-256color", COLUMNS="60")
+    coloured, plain, shown = outputs([({}, log), ({"NO_COLOR": "1"}, log), ({}, diff)], terminal)
     assert "\x1b[32m+notes/b" in coloured
     assert "\x1b" not in plain
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain == piped
-    commit(store, wide="x" * 300)
-    diff = ["-s", str(store), "diff"]
-    shown = on_terminal([*COMMAND, *diff], environment(**terminal, NO_COLOR="1"))
-    piped = subprocess.run([*COMMAND, *diff], env=environment(), capture_output=True, text=True).stdout
-    assert "x" * 300 in piped
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain == vstate("log", "--date=iso")
+    assert "x" * 300 in vstate("diff")
     assert max(map(len, shown.splitlines())) <= 60
 
 
@@ -205,25 +200,27 @@ main()
 
 
 @pytest.mark.slow
-def test_the_pager(store, environment):
+def test_the_pager(vstate, store, environment):
     """On a terminal, VSTATE_PAGER or PAGER gets long output; a pipe, JSON and --no-pager need none."""
-    arguments = ["-s", str(store), "log", "--oneline"]
-    paged = environment(TERM="xterm", NO_COLOR="1", VSTATE_PAGER="sed 's/^/page: /'")
-    plain = on_terminal([*COMMAND, *arguments], environment(TERM="xterm", NO_COLOR="1"))
-    assert on_terminal([*COMMAND, *arguments], paged) == "".join(
-        f"page: {line}\n" for line in plain.splitlines()
+    log = ["-s", str(store), "log", "--oneline"]
+    plain, paged, unpaged, json, short, first, no_pager = outputs(
+        [
+            ({"VSTATE_PAGER": "cat"}, log),
+            ({"VSTATE_PAGER": "sed 's/^/page: /'"}, log),
+            ({}, ["--no-pager", *log]),
+            ({}, [*log, "--json"]),
+            ({}, ["-s", str(store), "branch"]),
+            ({"VSTATE_PAGER": None, "PAGER": "head -n 1"}, log),
+            ({"PAGER": "no-such-pager-here"}, log),
+        ],
+        environment(TERM="xterm", NO_COLOR="1"),
     )
-    assert on_terminal([*COMMAND, "--no-pager", *arguments], paged) == plain
-    assert "page" not in on_terminal([*COMMAND, *arguments, "--json"], paged)
-    assert "page" not in on_terminal([*COMMAND, "-s", str(store), "branch"], paged)
-    own = {name: value for name, value in paged.items() if name != "VSTATE_PAGER"}
-    assert (
-        on_terminal([*COMMAND, *arguments], own | {"PAGER": "head -n 1"})
-        == plain.splitlines(keepends=True)[0]
-    )
-    assert on_terminal([*COMMAND, *arguments], own | {"PAGER": "no-such-pager-here"}) == plain
-    piped = subprocess.run([*COMMAND, *arguments], env=paged, capture_output=True, text=True)
-    assert piped.stdout == plain
+    assert paged == "".join(f"page: {line}\n" for line in plain.splitlines())
+    assert plain == unpaged == no_pager
+    assert "page" not in json + short
+    assert first == plain.splitlines(keepends=True)[0]
+    result = vstate.run("log", "--oneline", VSTATE_PAGER="sed 's/^/page: /'")
+    assert result.stdout == plain
 
 
 @pytest.mark.slow

@@ -1,9 +1,7 @@
 """What values look like: tables, arrays, conversations, texts and bytes, in `show` and `diff`."""
 
-import json
 import re
 import struct
-import sys
 
 import numpy
 import pandas
@@ -11,7 +9,7 @@ import pytest
 from chats import CHATS
 from rich.cells import cell_len
 from stores import commit
-from terminal import on_terminal
+from terminal import outputs
 from test_safety import plant_pickle
 
 
@@ -377,21 +375,8 @@ def test_every_line_fits_the_terminal(store, environment, columns, frame):
         more = "show, diff, log --all, log -p -2, log -p -2 --graph, log --all --graph"
         commands += [command.split() for command in more.split(", ")]
     terminal = environment(VSTATE_PAGER="cat", COLUMNS="", TERM="xterm")
-    program = [sys.executable, "-c", COMMANDS, json.dumps([str(store), *commands])]
-    *texts, rest = on_terminal(program, terminal, columns).split("\0")
-    assert not rest
+    texts = outputs([({}, ["-s", str(store), *command]) for command in commands], terminal, columns)
     for arguments, text in zip(commands, texts, strict=True):
         lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n")
         for line in lines[1:] if arguments[-1] in found else lines:
             assert line.startswith("commit ") or cell_len(line) <= columns, (arguments, line)
-
-
-COMMANDS = """
-import json, os, sys
-from vstate_cli.app import cli
-store, *commands = json.loads(sys.argv[1])
-for arguments in commands:
-    cli(["-s", store, *arguments], standalone_mode=False)
-    sys.stdout.flush()
-    os.write(1, b"\\0")
-"""
