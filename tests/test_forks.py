@@ -23,7 +23,17 @@ import pytest
 from integrations.adapters import Adapter, OpenAI, Saver
 
 import vstate
-from vstate import Live, Memory, Snapshot, UncommittedWarning, Versioned, VStateError, aio, forks
+from vstate import (
+    InvalidInput,
+    Live,
+    Memory,
+    Snapshot,
+    UncommittedWarning,
+    Versioned,
+    VStateError,
+    aio,
+    forks,
+)
 from vstate.kv import Cache, Prefixed, Tiered
 from vstate.managers import (
     StateConfig,
@@ -488,7 +498,9 @@ def test_another_thread_calls_all_the_time(name: str) -> None:
 
 @pytest.mark.parametrize("make", [Versioned, Live])
 def test_the_half_of_another_thread_is_undone(make: Callable[[], Any]) -> None:
-    """A transaction of a thread that is not in the child has not happened there: of a Live too."""
+    """A transaction of a thread that is not in the child has not happened there: of a Live too. A nested one
+    goes with it.
+    """
     state, gate = make(), Gate()
     state["k"] = 1
     state.commit()
@@ -496,8 +508,9 @@ def test_the_half_of_another_thread_is_undone(make: Callable[[], Any]) -> None:
     def work() -> None:
         with state.transaction():
             state["k"] = 2
-            state["new"] = 3
-            gate()
+            with state.transaction():
+                state["new"] = 3
+                gate()
 
     def look() -> None:
         assert dict(state) == {"k": 1}
@@ -506,6 +519,21 @@ def test_the_half_of_another_thread_is_undone(make: Callable[[], Any]) -> None:
     with stopped(gate, work):
         assert in_child(look) == 0
     assert dict(state) == {"k": 2, "new": 3}
+
+
+def test_a_child_that_is_forked_inside_a_call_is_inside_too() -> None:
+    """Its thread is the one that makes the call, so nothing else may commit there or write."""
+    state = Versioned()
+    parent, refused = os.getpid(), []
+
+    def again() -> None:
+        for use in (state.commit, lambda: state.update(other=1)):
+            with pytest.raises(InvalidInput, match=r"inside another call|by the pickling"):
+                use()
+
+    state["value"] = Doing(lambda: os.getpid() == parent and refused.append(in_child(again)))
+    state.commit()
+    assert set(refused) == {0}
 
 
 def test_a_subscription_is_the_parents_alone() -> None:

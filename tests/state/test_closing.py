@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from vstate import Disk, Memory, MergeConflict, UncommittedWarning, Versioned, aio
+from vstate.state import closing
 from vstate.testing import Faulty
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,6 +61,7 @@ def made(store: Any = None) -> Versioned:
 
 @pytest.fixture
 def warned() -> Any:
+    gc.collect()  # states of other tests
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught
@@ -214,6 +216,22 @@ def test_with_await(warned: list[Any]) -> None:
     assert dict(Versioned(store)) == {"x": 1}
     [found] = warned
     assert "'y'" in str(found.message)
+
+
+def test_a_warning_that_is_an_error_keeps_no_other_state_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each state is committed or named at the end of the program, in whatever order they come."""
+    states = [Versioned(Memory(), branch="main", autocommit=number % 2 == 0) for number in range(6)]
+    for state in states:
+        state["k"] = 1
+    monkeypatch.setattr(closing, "_open", states)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UncommittedWarning):
+            closing._at_exit()
+        closing._at_exit()  # each has had its turn
+    assert [state.head is not None for state in states] == [True, False] * 3
 
 
 def ended_program(*arguments: object) -> subprocess.CompletedProcess[str]:

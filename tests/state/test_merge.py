@@ -567,6 +567,8 @@ def test_cherry_pick_takes_one_commit() -> None:
     commit(side, a=2)
     side["b"] = 2
     picked = present(side.commit("wanted", by="side"))
+    kept = main["a"]
+    assert (kept, main["b"]) == (1, 1)
     made = present(main.cherry_pick(picked))
     assert dict(main) == {"a": 1, "b": 2}
     assert (made.message, made.info) == ("wanted", {"by": "side", "cherry_picked": picked.id})

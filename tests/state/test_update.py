@@ -21,6 +21,7 @@ from vstate import (
     Versioned,
     aio,
 )
+from vstate.state import updates
 
 
 def start(**values: Any) -> tuple[Versioned, Versioned]:
@@ -111,6 +112,30 @@ def test_what_it_did_not_look_at_is_merged() -> None:
     state.apply(function)
     assert len(runs) == 1
     assert dict(state) == {"n": 2, "far": 2}
+
+
+def test_who_lost_a_race_pauses_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt of the next half second begins with a pause of at most the lost one's time; then none."""
+    state, other = start(n=1)
+    now, pauses = [100.0], list[float]()
+    monkeypatch.setattr(updates.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(updates.time, "sleep", pauses.append)
+
+    def slowly(state: Versioned) -> None:
+        increment(state)
+        now[0] += 0.02
+        if not pauses:
+            other["n"] = 5
+            other.commit()
+
+    state.apply(slowly)
+    assert len(pauses) == 1
+    state.apply(increment)
+    assert len(pauses) == 2
+    assert all(0 <= pause < 0.021 for pause in pauses)
+    now[0] += 0.5
+    state.apply(increment)
+    assert (len(pauses), state["n"]) == (2, 8)
 
 
 def test_attempts_end() -> None:

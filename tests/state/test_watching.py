@@ -506,6 +506,7 @@ def test_a_watch_in_an_event_loop() -> None:
             found.append(key)
             if len(found) == 2:
                 watch.close()
+        assert [seen async for seen in watch] == []
         return found
 
     assert asyncio.run(main()) == ["a", "b"]

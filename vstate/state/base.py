@@ -10,6 +10,7 @@ from collections.abc import (
     Iterator,
     KeysView,
     Mapping,
+    MappingView,
     MutableMapping,
     ValuesView,
 )
@@ -306,8 +307,8 @@ class State(ReadableState, MutableMapping[str, Any]):
         merges, pushes and rollbacks. The time begins now. An edit in place leaves it as it is, and setting
         the key removes its expiry: call this again after each use, and the key lives while it is used.
 
-        No mapping, listing or count has an expired key. `purge` removes it, and so does the next commit if
-        the key was changed. History stays: `checkout` shows the commit as it was made. The reader's clock
+        No state lists, counts or reads an expired key. `purge` removes it, and so does the next commit if the
+        key was changed. History stays: `checkout` shows the commit as it was made. The reader's clock
         decides. Raises KeyNotFound, and InvalidInput for a time that is none.
         """
 
@@ -400,55 +401,49 @@ def missing(key: object) -> KeyNotFound:
     return KeyNotFound(key)
 
 
-class _Keys(KeysView[str]):
+class _View(MappingView):
+    """Keys, values or items of a state, by prefix."""
+
+    _shows = ""
+
     def __init__(self, state: ReadableState, prefix: str, reverse: bool) -> None:
         super().__init__(state)
         self._state = state
         self._prefix = prefix
         self._reverse = reverse
 
-    def __iter__(self) -> Iterator[str]:
-        return self._state._scan(self._prefix, reverse=self._reverse)
-
     def __len__(self) -> int:
         return self._state._count(self._prefix)
 
+    def __repr__(self) -> str:
+        return f"<{self._shows} of {self._state._title()}>"
+
+
+class _Keys(_View, KeysView[str]):
+    _shows = "keys"
+
+    def __iter__(self) -> Iterator[str]:
+        return self._state._scan(self._prefix, reverse=self._reverse)
+
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key.startswith(self._prefix) and key in self._state
-
-    def __repr__(self) -> str:
-        return f"<keys of {self._state._title()}>"
 
     def __str__(self) -> str:
         return f"keys({list(self)!r})"
 
 
-class _Values(ValuesView[Any]):
-    def __init__(self, state: ReadableState, prefix: str, reverse: bool) -> None:
-        super().__init__(state)
-        self._state = state
-        self._prefix = prefix
-        self._reverse = reverse
+class _Values(_View, ValuesView[Any]):
+    _shows = "values"
 
     def __iter__(self) -> Iterator[Any]:
         return (value for _, value in _Items(self._state, self._prefix, self._reverse))
 
-    def __len__(self) -> int:
-        return self._state._count(self._prefix)
-
     def __contains__(self, value: object) -> bool:
         return any(item is value or item == value for item in self)
 
-    def __repr__(self) -> str:
-        return f"<values of {self._state._title()}>"
 
-
-class _Items(ItemsView[str, Any]):
-    def __init__(self, state: ReadableState, prefix: str, reverse: bool) -> None:
-        super().__init__(state)
-        self._state = state
-        self._prefix = prefix
-        self._reverse = reverse
+class _Items(_View, ItemsView[str, Any]):
+    _shows = "items"
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         for key in self._state._scan(self._prefix, reverse=self._reverse):
@@ -458,9 +453,6 @@ class _Items(ItemsView[str, Any]):
                 continue
             yield key, value
 
-    def __len__(self) -> int:
-        return self._state._count(self._prefix)
-
     def __contains__(self, item: object) -> bool:
         if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
             return False
@@ -469,6 +461,3 @@ class _Items(ItemsView[str, Any]):
             return False
         found = self._state[key]
         return found is value or bool(found == value)
-
-    def __repr__(self) -> str:
-        return f"<items of {self._state._title()}>"

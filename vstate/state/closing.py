@@ -12,6 +12,8 @@ from typing import Final, Protocol
 from weakref import WeakSet
 
 from vstate.errors import StoreUnavailable, UncommittedWarning, VStateError, mark_lost
+from vstate.plural import counted
+from vstate.state.committing import commit
 from vstate.state.handle import Handle
 from vstate.state.slots import SlotTable
 
@@ -68,8 +70,6 @@ class Leftovers:
 
     def commit(self) -> None:
         """Commit the changes, if there are any."""
-        from vstate.state.committing import commit  # late: most programs commit by themselves
-
         if self._handle.has_uncommitted():
             commit(self._handle, "autocommit", {})
 
@@ -90,8 +90,8 @@ class Leftovers:
                 mark_lost(error, "autocommit")
                 event = f"could not commit when the program ended ({error}), and ended"
                 unknown = isinstance(error, StoreUnavailable) and error.outcome_unknown
-        self._warn(event, self._changed(), _NO_FRAME, unknown=unknown)
         self._told = True
+        self._warn(event, self._changed(), _NO_FRAME, unknown=unknown)
 
     def dropped(self) -> None:
         """Report the staged keys of a state that is collected. A collector can run anywhere, so this asks no
@@ -128,7 +128,7 @@ class Leftovers:
         if len(keys) > _SHOWN:
             lost.append(f"{len(keys) - _SHOWN} more keys")
         if events := self._handle.at.events:
-            lost.append(f"{len(events)} recorded event{'s' * (len(events) > 1)}")
+            lost.append(counted(len(events), "recorded event"))
         if lost and not self.in_memory:
             gone = "may be lost" if unknown else "are lost"
             message = (

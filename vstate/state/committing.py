@@ -92,8 +92,6 @@ def commit_now(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
         )
         in_flight = CommitInFlight(branch, commit, plan.steps, at.events, keys is None)
-        for key in plan.expiring:
-            at.table.cache.pop(key, None)  # landed or not, its readers have to look at the clock
         pending = UnknownOutcome(handle.operation, partial(_look_for, handle, in_flight), True)
         while True:
             at = handle.at
@@ -127,31 +125,20 @@ def _publish(
     """Put the commit on its branch: the commit where the branch is then, and the keys that others changed."""
     base, commit = handle.at.head, in_flight.commit
     new = plan.objects | objects
-    action = partial(reflog_action, commit=commit)
     expected = None if base is None else base.oid
-    advance = Advance(in_flight.branch, (commit,), new, nodes, expected, action("commit"))
+    action = reflog_action("commit", commit)
+    advance = Advance(in_flight.branch, (commit,), new, nodes, expected, action)
     if handle.repo.publish_all([advance], guard=guard):
         return commit, ()
+    stop_at_doubt = partial(_stop_at_doubt, handle, in_flight.branch)
     if on_race == "raise":
         head = handle.repo.refs.read(HEADS + in_flight.branch)
         if head is not None:
-            _stop_at_doubt(handle, in_flight.branch, head)
+            stop_at_doubt(head)
         raise handle.repo.ref_moved(HEADS + in_flight.branch, expected)
     from vstate.state.merging import publish_merged  # late: most commits win their race
 
-    return publish_merged(
-        handle.repo,
-        in_flight,
-        plan,
-        new,
-        nodes,
-        base=base,
-        action=action,
-        guard=guard,
-        on_race=partial(_stop_at_doubt, handle, in_flight.branch),
-        edited=partial(handle.edited, plan),
-        depends_on=depends_on,
-    )
+    return publish_merged(handle, in_flight, plan, new, nodes, stop_at_doubt, guard, depends_on)
 
 
 def finish_commit(

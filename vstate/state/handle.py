@@ -8,7 +8,7 @@ where.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -60,7 +60,6 @@ from vstate.state.slots import (
     Mark,
     Slot,
     SlotTable,
-    Step,
 )
 from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
 from vstate.state.turns import OVER, end, is_live
@@ -251,14 +250,6 @@ class Handle(StateHandle):
         rest = self.at.rest
         return self.at if rest is None or rest.is_usable else self.settle()
 
-    def drop(self, at: Position, keys: Iterable[str], **fields: Any) -> bool:
-        """Forget the slots of the keys; False, and nothing is done, if the handle is not at `at` any more."""
-        slots = at.table.slots
-        steps: dict[str, Step] = {key: (slot, FORGET) for key in keys if (slot := slots.get(key)) is not None}
-        done = self.swap(at, at.moved(steps=steps, **fields))
-        self.take_steps()
-        return done
-
     def swap(self, at: Position, new: Position) -> bool:
         """Be at the new position; False if the handle is not at `at` any more.
 
@@ -381,7 +372,9 @@ class Handle(StateHandle):
             table.idle += size + KEEP_BYTES_EACH
         else:
             now = NO_ENTRIES
-            if unordered or (names and not self._is_alike_again(key, data, names, value)):
+            if unordered or (
+                names and not copies_are_alike(names, value, lambda: self.repo.load(key, data).value)
+            ):
                 # The order of a set, say, can change with each loading; in this one copy it stays as it is.
                 now = self._entry_now(value, chunks)
             base = Base(data, chunks, size, True, now, found, not names and size <= SHORT_PLAIN)
@@ -416,10 +409,6 @@ class Handle(StateHandle):
                 slots[key] = slot
             cache[key] = value  # as in `_put`: nothing is called since the test
         table.read += read
-
-    def _is_alike_again(self, key: str, data: bytes, names: Sequence[str], value: Any) -> bool:
-        """Whether a second copy of the value, which has these names in its pickle, pickles alike."""
-        return copies_are_alike(names, value, lambda: self.repo.load(key, data).value)
 
     def _entry_now(self, value: Any, chunks: tuple[Chunks | None, ...]) -> frozenset[bytes]:
         """The entry of a value as it is; none if the value loads, and does not pickle again."""
@@ -678,7 +667,9 @@ class Handle(StateHandle):
                 # A value that has not changed stays the same object: the program may be about to edit it.
                 at.table.handed = set()
                 plan = self.plan()
-                if self.drop(at, plan.touched & chosen if chosen else plan.touched):
+                dropped = plan.touched & chosen if chosen else plan.touched
+                if self.swap(at, at.moved(steps={key: (at.table.slots.get(key), FORGET) for key in dropped})):
+                    self.take_steps()
                     at.table.seal(plan.only_read)
                     self.release()
                     return

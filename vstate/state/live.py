@@ -16,6 +16,7 @@ from vstate.forks import renew_in_child
 from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
+from vstate.plural import counted
 from vstate.state.base import ATTEMPTS, Message, State, StateHandle, make_expiry, missing
 from vstate.state.namespace import Namespace
 
@@ -29,7 +30,14 @@ class LiveHandle(StateHandle):
         self.expiries: dict[str, Expiry] = {}
         self._events: list[Event] = []
         self._sorted: list[str] | None = None  # None once keys came or went since they were sorted
+        self.begun: LiveSavepoint | None = None
+        """The savepoint of the transaction that is under way."""
         renew_in_child(self, LiveHandle.renew)
+
+    def renew(self) -> None:
+        if self.begun is not None and self.turns.is_taken and not self.turns.nested:
+            self.begun.restore()  # the thread of the transaction is not here
+        super().renew()
 
     def write(self, key: str, value: Any) -> None:
         """Set a key. Its expiry is taken away."""
@@ -79,9 +87,9 @@ class LiveHandle(StateHandle):
             at = expiry.now()
             for key in [key for key, found in self.expiries.items() if found.at <= at]:
                 self._sorted = None
-                del self.expiries[key]
                 if key in self.values:
                     del self.values[key]
+                del self.expiries[key]
 
     def restore(self, values: dict[str, Any], expiries: dict[str, Expiry]) -> None:
         """Have these values and expiries, in two assignments."""
@@ -200,12 +208,12 @@ class Live(State):
         A value that was edited in place stays edited: a value that cannot be pickled cannot be copied.
         """
         check_info(info)
-        turns, token = self._handle.turns, Lock()
-        with turns, token:
-            outermost = turns.take(token)
-            savepoint = self._handle.savepoint()
+        handle, token = self._handle, Lock()
+        with handle.turns, token:
+            outermost = handle.turns.take(token)
+            savepoint = handle.savepoint()
             if outermost:
-                turns.undo = savepoint.restore
+                handle.begun = savepoint
             try:
                 yield self
                 if outermost:
@@ -215,7 +223,7 @@ class Live(State):
                 raise
             finally:
                 if outermost:
-                    turns.undo = None  # it holds the values of then
+                    handle.begun = None  # it holds the values of then
 
     def _update(
         self, function: Callable[[], object], *, attempts: int = ATTEMPTS, message: Message = "", **info: Any
@@ -229,7 +237,7 @@ class Live(State):
         return False
 
     def __repr__(self) -> str:
-        return f"<Live, {(count := len(self))} key{'s' * (count != 1)}>"
+        return f"<Live, {counted(len(self), 'key')}>"
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""

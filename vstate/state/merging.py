@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from vstate.errors import MergeConflict
 from vstate.objects import tree
@@ -14,33 +14,31 @@ from vstate.repo.merge.apply import effective_policies
 from vstate.repo.merge.three_way import Merged, Resolver, merge_changes, only_version, versions_since
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
+from vstate.repo.writing import reflog_action
+from vstate.state.handle import Handle
 from vstate.state.plan import Plan
 from vstate.state.position import CommitInFlight
 
 
 def publish_merged(
-    repo: Repository,
+    handle: Handle,
     in_flight: CommitInFlight,
     plan: Plan,
     objects: NewObjects,
     nodes: Sequence[tuple[ObjectId, Node]],
-    *,
-    base: Commit | None,
-    action: Callable[[str], str],
-    guard: Guard | None,
     on_race: Callable[[ObjectId], None],
-    edited: Callable[[Iterable[str]], Iterable[str]],
+    guard: Guard | None,
     depends_on: Callable[[str], bool] | None,
 ) -> tuple[Commit, Sequence[str]]:
     """The commit where the branch is then, and the keys that others changed.
 
     A merge commit above both sides: its first parent is the commit that won, its second is ours. The policies
     of the branch resolve keys that both sides changed. `on_race` hears of each commit that won. Raises
-    MergeConflict with the keys that no policy resolves, were `edited` since, or were changed by others while
-    `depends_on` is true for them; RefMoved if the branch is gone, or no longer holds the base; the error of
-    the guard.
+    MergeConflict with the keys that no policy resolves, were edited in place since, or were changed by others
+    while `depends_on` is true for them; RefMoved if the branch is gone, or no longer holds the base; the
+    error of the guard.
     """
-    branch, commit = in_flight.branch, in_flight.commit
+    repo, branch, commit, base = handle.repo, in_flight.branch, in_flight.commit, handle.at.head
     before = base.oid if base else None
     while True:
         head = repo.refs.read(HEADS + branch)
@@ -49,7 +47,7 @@ def publish_merged(
             head == before
         ):  # the branch came back, or the row of the guard changed and the lease is still ours
             commits, rows, cached, needs = [commit], objects, list(nodes), list[ObjectId]()
-            line = action("commit")
+            line = reflog_action("commit", commit)
         elif head is None:
             raise repo.ref_moved(HEADS + branch, before)
         else:
@@ -61,7 +59,7 @@ def publish_merged(
             repo.require_trusted(theirs)
             merged = _merge(repo, in_flight, plan, base, theirs)
             moved = [*merged.taken, *merged.resolved]
-            conflicts = {*merged.conflicts, *edited(moved)}
+            conflicts = {*merged.conflicts, *handle.edited(plan, moved)}
             if depends_on is not None:
                 # Keys that both changed alike count too: two increments of one counter are alike.
                 conflicts.update(filter(depends_on, [*moved, *merged.agreed]))
@@ -75,7 +73,7 @@ def publish_merged(
             root, new_objects, new_nodes = tree.update(
                 repo.objects.node, theirs.root, plan.changes | merged.resolved
             )
-            line = action("commit (merge)")
+            line = reflog_action("commit (merge)", commit)
             message = f"Merge {commit.short} into {branch}" + line.removeprefix("commit (merge)")
             merge_commit = repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
             commits = [commit, merge_commit]

@@ -51,8 +51,7 @@ class Plan:
       they are stored, and `objects` the objects that the entries need.
     - `unchanged`: keys that were set to their committed value and have an expiry: no change for a commit, but
       a savepoint has to set them again.
-    - `steps`: the successor of each slot, once the changes are committed; `expiring` are those keys whose
-      new slot has a time at which the key expires.
+    - `steps`: the successor of each slot, once the changes are committed.
     - `unshared`: keys whose values nobody outside could reach.
     - `unpicklable`: for each value that could not be stored, its part that is to blame.
     """
@@ -64,7 +63,6 @@ class Plan:
         self.objects: NewObjects = {}
         self.unchanged: dict[str, Encoded] = {}
         self.steps: dict[str, Step] = {}
-        self.expiring: list[str] = []
         self.unshared: list[str] = []
         self.unpicklable: dict[str, str] = {}
 
@@ -211,8 +209,6 @@ def _plan_value(
         plan.steps[key] = slot, CLEAN
         table.idle += encoded.size
     else:
-        if due is not None:
-            plan.expiring.append(key)
         new = Slot(value, fixed, False, None if fixed else base, None if due is None else due.at)
         plan.steps[key] = slot, new
     if unshared:

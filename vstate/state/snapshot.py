@@ -128,38 +128,11 @@ class Snapshot(ReadableState):
     def _title(self) -> str:
         return f"Snapshot of {self._commit.short}"
 
-    def __setitem__(self, key: str, value: Any) -> NoReturn:
-        self._refuse()
-
-    def __delitem__(self, key: str) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *args: Any, **options: Any) -> NoReturn:
+        """Raise ReadOnly."""
         raise ReadOnly(
             f"a snapshot of {self._commit.short} cannot be changed; to go on from there, use "
             "state.rollback(rev) or state.fork(name, at=rev)"
         )
 
-    def update(self, *args: Any, **values: Any) -> NoReturn:
-        """Raise ReadOnly."""
-        self._refuse()
-
-    def apply(self, *args: Any, **options: Any) -> NoReturn:
-        """Raise ReadOnly."""
-        self._refuse()
-
-    def pop(self, *args: Any) -> NoReturn:
-        """Raise ReadOnly."""
-        self._refuse()
-
-    def popitem(self) -> NoReturn:
-        """Raise ReadOnly."""
-        self._refuse()
-
-    def clear(self) -> NoReturn:
-        """Raise ReadOnly."""
-        self._refuse()
-
-    def setdefault(self, key: str, default: Any = None) -> NoReturn:
-        """Raise ReadOnly."""
-        self._refuse()
+    __setitem__ = __delitem__ = update = apply = pop = popitem = clear = setdefault = _refuse

@@ -7,7 +7,6 @@ import time
 import warnings
 from _thread import LockType
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from threading import Lock
@@ -80,8 +79,6 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self.undo: Callable[[], object] | None = None
-        """Takes the changes of the turn back in a forked child, which lacks the thread of the turn."""
         self._current = OVER
         # Re-entrant: a signal handler may look for a turn while this thread does.
         self._guard = new_lock()
@@ -131,8 +128,6 @@ class Turns:
     def renew(self) -> None:
         """In a forked child: end a turn of another thread or task, which does not go on in this process."""
         if not self.nested:
-            if self.is_taken and self.undo is not None:
-                self.undo()
             self._current = OVER
         self._waiting = deque()
 
@@ -198,7 +193,6 @@ class Turns:
             other = self._current()
             if other is not None and other.locked():  # `is_live`, without a call in each commit
                 return False
-            self.undo = None
             self._current = place
         return True
 

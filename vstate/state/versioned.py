@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import wraps
 from os import PathLike
@@ -16,7 +16,6 @@ from vstate.errors import (
     InvalidInput,
     NotFound,
     RefMoved,
-    StorageError,
     UncommittedChanges,
 )
 from vstate.kv.base import KVStore
@@ -759,7 +758,7 @@ class Versioned(State):
                 handle.change(lambda at: at.moved(pending=None))
 
         if handle.follows_head:
-            moving(handle, lambda: self._take_head_along(name, target if create else None), look=look)
+            moving(handle, lambda: repo.take_head(name, "switch"), look=look)
         arrive(handle, target, moved, branch=name)
         handle.created = None
         return target
@@ -775,19 +774,6 @@ class Versioned(State):
             self.create_branch(name)
         except AlreadyExists:
             handle.created = None
-            raise
-
-    def _take_head_along(self, name: str, created: Commit | None) -> None:
-        try:
-            self.repo.take_head(name, "switch")
-        except StorageError:
-            if created is not None:
-                with suppress(StorageError):
-                    # Only the answer may be lost: HEAD must not be left on a deleted branch.
-                    if self.repo.refs.head().branch != name:
-                        self.repo.refs.compare_and_swap(
-                            HEADS + name, expected=created.oid, new=None, action="branch: not switched to"
-                        )
             raise
 
     def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:

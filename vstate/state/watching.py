@@ -64,7 +64,6 @@ class Watch(Uncopied):
         self._failures = 0
         self._listening = ExitStack()
         self._wait: Callable[[float], None] | None = None
-        self._threads: ThreadPoolExecutor | None = None
         renew_in_child(self, Watch._renew)
 
     @property
@@ -104,13 +103,8 @@ class Watch(Uncopied):
         while not self._ready:
             if self._closed.is_set():
                 raise StopAsyncIteration
-            if self._threads is None:
-                # A thread of its own, which mostly waits: many watches would use up the loop's threads.
-                self._threads = ThreadPoolExecutor(1, thread_name_prefix="vstate watch")
-            try:
-                look = self._threads.submit(self._look)
-            except RuntimeError:  # another thread has closed it just now
-                continue
+            # A thread of its own, which mostly waits: many watches would use up the loop's threads.
+            look = ThreadPoolExecutor(1, thread_name_prefix="vstate watch").submit(self._look)
             await asyncio.wrap_future(look)
         return self._take()
 
@@ -126,8 +120,6 @@ class Watch(Uncopied):
         self.end()
         with self._lock:
             self._stop_listening()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
 
     async def aclose(self) -> None:
         """As `close`, without holding up the event loop meanwhile."""
@@ -147,9 +139,8 @@ class Watch(Uncopied):
         return f"<Watch of {self._prefix + self._pattern!r} on {self._branch}, at {where}>"
 
     def _renew(self) -> None:
-        # Its connection and its thread are the parent's.
-        self._listening.pop_all()
-        self._threads = self._wait = None
+        self._listening.pop_all()  # its connection is the parent's
+        self._wait = None
         closed, self._closed = self._closed.is_set(), threading.Event()
         if closed:
             self._closed.set()
