@@ -524,19 +524,6 @@ async def test_a_closed_state_says_so() -> None:
             await call()
 
 
-@opened
-async def test_a_mapping_with_the_names_of_options(state: aio.Versioned) -> None:
-    """`update` with a mapping sets every key of it, as a dict does."""
-    await state.update({"a": 1}, message="m", attempts=2)
-    assert [item async for item in state.items()] == [("a", 1), ("attempts", 2), ("message", "m")]
-    await state.commit()
-    await state.apply(lambda now: now.update(b=1), message="said", attempts=1)
-    assert state.head is not None
-    assert state.head.message == "said"
-    with pytest.raises(InvalidInput):
-        await state.apply(lambda now: None, attempts=0)
-
-
 @in_a_loop
 async def test_errors_come_out_as_they_are() -> None:
     """A failing store raises, and staged changes stay staged."""

@@ -24,7 +24,6 @@ from vstate import (
     Versioned,
     view,
 )
-from vstate.objects import tree
 from vstate.objects.ids import COMMIT, Object
 from vstate.objects.tree import Node
 from vstate.testing import Faulty
@@ -104,32 +103,6 @@ def test_an_expired_key_is_absent(store: KVStore, time: Time, committed: bool, v
     if not committed:
         state.commit()
         assert list(Versioned(store)) == ["stays"]
-
-
-def test_it_can_be_changed_and_taken_away(store: KVStore, time: Time) -> None:
-    """Another time, or none, takes the place of the first one, with or without a commit in between."""
-    state = Versioned(store)
-    state["k"] = [1]
-    state.expire("k", 10)
-    state.commit()
-    other = Versioned(store)
-    other.expire("k", 100)  # a value that it has not even read
-    assert other.expires("k") == time.after(100)
-    assert other.status().modified == ["k"]
-    assert other.commit() is not None
-    assert other.commit() is None
-    time.pass_(50)
-    assert other["k"] == [1]
-    gone(state, "k")  # it has not seen that yet
-    state.refresh()
-    assert state["k"] == [1]
-    other.expire("k", None)
-    assert other.commit() is not None
-    time.pass_(1e9)
-    assert other["k"] == [1]
-    assert other.expires("k") is None
-    assert list(tree.expired(other.repo.objects.node, other.head.root, 2**62)) == []
-    assert other.commit() is None
 
 
 def test_an_edit_of_what_has_expired_is_no_change(store: KVStore, time: Time) -> None:
@@ -301,33 +274,6 @@ def test_a_time_that_was_over_is_not_for_what_is_written_after(store: KVStore, t
     expected = {"set": 2, "edited": [1, 2]} | ({"before": [1, 2]} if how == "race" else {})
     assert dict(state) == expected
     assert [state.expires(key) for key in state] == [None] * len(expected)
-
-
-def test_a_failed_transaction_takes_it_back(store: KVStore, time: Time) -> None:
-    """Times set inside are forgotten, earlier times stay, and values stay the same objects."""
-    state = Versioned(store)
-    state["committed"], state["timed"] = [1], [1]
-    state.expire("timed", 10)
-    state.commit()
-    staged = state["staged"] = [1]
-    state.expire("staged", 50)
-    timed = state["timed"]
-    timed.append(2)
-    with pytest.raises(RuntimeError):
-        with state.transaction():
-            state.expire("committed", 5)
-            state.expire("staged", None)
-            state["new"] = 1
-            state.expire("new", 1)
-            raise RuntimeError
-    assert state.expires("committed") is None
-    assert state.expires("staged") == time.after(50)
-    assert state["timed"] is timed
-    timed.append(3)
-    state.commit()
-    assert dict(Versioned(store)) == {"committed": [1], "timed": [1, 2, 3], "staged": [1]}
-    assert state.expires("staged") == time.after(50)
-    assert staged == [1]
 
 
 def test_an_update_that_runs_again_expires_its_key(store: KVStore, time: Time) -> None:
@@ -574,30 +520,3 @@ def test_states_without_expiring_keys_have_the_ids_they_always_had(time: Time) -
         state.expire(f"k{number}", None)
     state.commit()
     assert state.head.root == plain.head.root
-
-
-@pytest.mark.parametrize("value", [1, [1]])
-@pytest.mark.parametrize("undo", ["discard", "discard the key", "transaction", "update"])
-def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, value: Any, undo: str) -> None:
-    """A key that was set expires no more. Once that is undone, it expires as before."""
-    state = Versioned(store)
-    state["k"] = value
-    state.expire("k", 10)
-    state.commit()
-
-    def set_and_fail(now: Versioned) -> None:
-        now["k"] = value
-        raise RuntimeError
-
-    if undo.startswith("discard"):
-        state["k"] = value
-        assert state.expires("k") is None
-        state.discard(*(["k"] if undo == "discard the key" else []))
-    elif undo == "update":
-        with pytest.raises(RuntimeError):
-            state.apply(set_and_fail)
-    else:
-        with pytest.raises(RuntimeError), state.transaction():
-            set_and_fail(state)
-    assert state.expires("k") == time.after(10)
-    is_gone_after(state, time, 10)

@@ -181,16 +181,22 @@ class ExpiryMachine(RuleBasedStateMachine):
             if not self.is_there(self.now.get(key)):
                 self.now.pop(key, None)
 
-    @rule(key=KEYS, value=VALUES, ttl=st.none() | TIMES)
-    def failed_transaction(self, key: str, value: Any, ttl: int | None) -> None:
+    @rule(key=KEYS, value=VALUES, ttl=st.none() | TIMES, update=st.booleans())
+    def failed_transaction(self, key: str, value: Any, ttl: int | None, update: bool) -> None:
+        def change(state: Versioned) -> None:
+            state[key] = value
+            if ttl is not None:
+                state.expire(key, ttl)
+                for other in list(state):
+                    state.expire(other, None)
+            raise Failed
+
         with pytest.raises(Failed):
-            with self.state.transaction():
-                self.state[key] = value
-                if ttl is not None:
-                    self.state.expire(key, ttl)
-                    for other in list(self.state):
-                        self.state.expire(other, None)
-                raise Failed
+            if update and not self.state.has_uncommitted:
+                self.state.apply(change)
+            else:
+                with self.state.transaction():
+                    change(self.state)
 
     @rule(key=KEYS, seconds=PASSING)
     def set_to_what_it_is(self, key: str, seconds: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -15,8 +13,6 @@ import pytest
 from vstate import Disk, Live, Memory, Versioned
 from vstate.errors import MergeConflict, RefMoved
 from vstate.kv.wrapper import StoreWrapper
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
 def two() -> tuple[Versioned, Versioned]:
@@ -328,52 +324,6 @@ def test_a_dict_that_a_thread_keeps_growing_is_committed() -> None:
         thread.join()
         sys.setswitchinterval(old)
     assert len(Versioned(state.store)["items"]) >= 5000
-
-
-@needs_fork
-def test_fork_after_opening(tmp_path: Path) -> None:
-    """A handle opened before a fork works on both sides of it, and both commits are kept."""
-    state = Versioned(Disk(tmp_path / "s"))
-    state["a"], state["b"] = [1], [1]
-    state.commit("base")
-    state["b"].append("staged before the fork")
-    child = os.fork()
-    if child == 0:
-        try:
-            state.discard("b")
-            state["a"].append("child")
-            state.commit("child")
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert state.commit("parent") is not None
-    assert dict(Versioned(state.store)) == {"a": [1, "child"], "b": [1, "staged before the fork"]}
-    state.store.close()
-
-
-COMMIT_LOOP = """
-import sys
-from vstate import Versioned
-store, name, turns = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with Versioned(store) as state:
-    for turn in range(turns):
-        state.setdefault(f"list/{name}", []).append(turn)
-        state.commit(f"{name} {turn}")
-"""
-
-
-@pytest.mark.slow
-def test_processes_on_one_branch_lose_no_write(tmp_path: Path) -> None:
-    """Three processes that commit to one branch at a time, each to its own key, lose nothing."""
-    children = [
-        subprocess.Popen([sys.executable, "-c", COMMIT_LOOP, str(tmp_path / "s"), str(i), "15"])
-        for i in range(3)
-    ]
-    assert [child.wait(60) for child in children] == [0, 0, 0]
-    with Versioned(tmp_path / "s") as state:
-        assert dict(state) == {f"list/{i}": list(range(15)) for i in range(3)}
-        assert sum(len(c.parent_ids) < 2 for c in state.log()) == 45
 
 
 def test_a_state_equals_a_mapping_of_its_items():

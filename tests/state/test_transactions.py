@@ -268,17 +268,6 @@ def test_a_reducer_of_copyreg_keeps_a_value_open() -> None:
         del copyreg.dispatch_table[Reduced]
 
 
-def test_an_edit_through_the_attributes_of_an_instance() -> None:
-    """An edit through vars(value), held since before a commit, is committed."""
-    state = Versioned()
-    state["p"] = Reduced()
-    attributes = vars(state["p"])
-    state.commit("one")
-    attributes["parts"] = ["edited"]
-    assert state.commit("two") is not None
-    assert Versioned(state.store)["p"].parts == ["edited"]
-
-
 def test_a_list_of_many_arrays_has_a_short_entry() -> None:
     """However many buffers a value has, the tree's leaf does not grow with them."""
     numpy = pytest.importorskip("numpy")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from running import at_once
 
 from vstate import (
     Commit,
@@ -232,33 +231,6 @@ def test_what_is_in_hand_is_not_copied() -> None:
         assert state._handle.at.table.cache is in_hand
     assert state["n"] == 3
     assert (in_hand["n"], in_hand["k99"]) == (3, 99)
-
-
-def test_threads_with_handles_of_their_own_lose_nothing() -> None:
-    """Increments of four handles all count."""
-    state, _ = start(n=0)
-
-    def work(_: int) -> None:
-        handle = Versioned(state.store)
-        for _ in range(25):
-            handle.apply(increment, attempts=1000)
-
-    at_once(work, range(4))
-    state.refresh()
-    assert state["n"] == 100
-
-
-def test_a_generator_function_is_refused() -> None:
-    """A generator function is refused, because its body would never run."""
-    state = Versioned(Memory())
-
-    def change(now: Versioned) -> Any:
-        now["a"] = 1
-        yield
-
-    with pytest.raises(TypeError, match="plain function"):
-        state.apply(change)
-    assert "a" not in state
 
 
 def test_the_message_may_be_a_function_of_what_the_function_returned() -> None:
