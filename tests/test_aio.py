@@ -592,10 +592,10 @@ async def test_a_lease_is_given_back_whenever_it_is_cancelled() -> None:
                 entered.set()
                 await asyncio.sleep(60)
 
-        for delay in range(40):
+        for delay in range(20):
             task = asyncio.create_task(work(asyncio.Event()))
-            for _ in range(delay % 10):
-                await asyncio.sleep(0.0002 * (delay // 10))
+            for _ in range(delay % 5):
+                await asyncio.sleep(0.0002 * (delay // 5))
             await cancelled(task)
             with vstate.Versioned(store).lease("counted", 60, wait=0):
                 pass

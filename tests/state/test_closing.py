@@ -62,10 +62,11 @@ def made(store: Any = None) -> Versioned:
 
 @pytest.fixture
 def warned() -> Any:
-    gc.collect()  # states of other tests
+    gc.freeze()  # states of other tests stay as they are, and no collection takes long
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -235,7 +235,7 @@ class ExpiryMachine(RuleBasedStateMachine):
 
 
 TestExpiry = pytest.mark.slow(ExpiryMachine.TestCase)
-TestExpiry.settings = settings(max_examples=600 if SOAK else 100, stateful_step_count=50)
+TestExpiry.settings = settings(max_examples=600 if SOAK else 60, stateful_step_count=50)
 
 
 def test_on_servers(server_url: str) -> None:

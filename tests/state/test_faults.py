@@ -271,20 +271,6 @@ def test_a_quota_reached_in_the_middle_of_a_commit(tmp_path: Path) -> None:
         assert dict(Versioned(disk)) == {"small": [1, 2], "big": "smaller"}
 
 
-def test_a_full_store_through_the_faulty_one() -> None:
-    """The caller gets the store's StoreFull unchanged, and all changes stay staged."""
-    memory = Memory()
-    faulty = Faulty(memory, error=StoreFull)
-    state = Versioned(faulty)
-    state["k"] = [1]
-    faulty.calls.clear()
-    faulty.fail_at = 1
-    with pytest.raises(StoreFull):
-        state.commit()
-    assert list(memory.keys()) == []
-    assert state.commit() is not None
-
-
 def test_what_cannot_be_a_store(tmp_path: Path) -> None:
     """A file, a foreign database and a directory without access are refused with advice."""
     (tmp_path / "file").write_text("x")

@@ -63,6 +63,10 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         yield lambda: memory if request.param == "memory" else Faulty(memory, atomic=False)
 
 
+in_memory = pytest.mark.parametrize("opened", ["memory"], indirect=True)
+"""For what is the same on each store, and takes seconds."""
+
+
 @contextmanager
 def time_passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
     """A function that puts the clock of leases forward, so many seconds."""
@@ -129,6 +133,7 @@ def test_it_waits_for_the_holder(opened: Open) -> None:
     assert got == [2]
 
 
+@in_memory
 def test_its_repr_says_how_it_is_with_it(opened: Open) -> None:
     """It describes itself before, while and after it is held, and after its loss."""
     state = Versioned(opened())
@@ -149,6 +154,7 @@ def test_its_repr_says_how_it_is_with_it(opened: Open) -> None:
             assert repr(lost) == "<Lease 'other', ttl 60 s: its row is gone, fence 1>"
 
 
+@in_memory
 def test_the_longest_is_given_back(opened: Open) -> None:
     """The thread waits for centuries, longer than one wait of a thread may take, and ends with the block."""
     state = Versioned(opened())
@@ -159,6 +165,7 @@ def test_the_longest_is_given_back(opened: Open) -> None:
         pass
 
 
+@in_memory
 def test_a_lease_has_any_name(opened: Open) -> None:
     """Each name is a lease of its own: with spaces, colons, slashes, in other scripts, as a person writes."""
     state = Versioned(opened())
@@ -184,6 +191,7 @@ def test_a_lease_has_any_name(opened: Open) -> None:
     assert state.repo.fsck().ok
 
 
+@in_memory
 def test_what_it_refuses(opened: Open) -> None:
     """Names have a length, times are positive, a lease is entered once, and its info is its own."""
     state = Versioned(opened())
@@ -197,6 +205,9 @@ def test_what_it_refuses(opened: Open) -> None:
             state.lease("job", ttl)
     with pytest.raises(TypeError):
         state.lease("job", "30s")  # type: ignore[arg-type]
+    for wait in (-1, float("nan"), "5", True):
+        with pytest.raises(InvalidInput, match="wait is a number of seconds from 0 on"):
+            state.lease("job", wait=wait)  # type: ignore[arg-type]
     lease = state.lease("job")
     with pytest.raises(InvalidInput):
         lease.fence
@@ -291,6 +302,7 @@ def state_of(store: KVStore) -> Versioned:
     return state
 
 
+@in_memory
 def test_a_holder_that_renews_stays_however_often_others_ask(opened: Open) -> None:
     """The holder keeps the lease for several times its ttl, by changing the row, and commits under it."""
     state = Versioned(opened())
@@ -305,6 +317,7 @@ def test_a_holder_that_renews_stays_however_often_others_ask(opened: Open) -> No
         assert lease.commit() is not None
 
 
+@in_memory
 def test_the_time_of_day_does_not_matter(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the holder nor a contender uses a clock that can be set."""
     state, other = Versioned(opened()), Versioned(opened())
@@ -431,7 +444,7 @@ def test_commits_of_others_are_merged(opened: Open) -> None:
     assert dict(Versioned(opened())) == {"theirs": 1, "mine": 1, "clash": 2}
 
 
-@pytest.mark.slow
+@in_memory
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_store_that_fails_for_a_while(lost: bool, opened: Open) -> None:
     """Renewing is repeated until it works. If it fails for the whole ttl, the lease is lost and says so."""
@@ -484,7 +497,7 @@ class Deaf(Faulty):
         return done
 
 
-@pytest.mark.slow
+@in_memory
 def test_an_answer_that_is_lost(opened: Open) -> None:
     """A renewal that landed, though its answer did not, is found again by its owner."""
     store = Deaf(opened())
@@ -573,7 +586,6 @@ def holder(directory: Path, ttl: float) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@pytest.mark.slow
 def test_eight_processes_and_one_critical_section(tmp_path: Path) -> None:
     """Never two are inside, no increment is lost, and each holder's number is one above the last one's."""
     Disk(tmp_path / "store").close()
@@ -620,8 +632,8 @@ def test_a_killed_holder(tmp_path: Path) -> None:
             assert lease.fence == 2
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@in_memory
 def test_a_fork_has_no_lease(opened: Open) -> None:
     """The child neither commits under its parent's lease nor gives it back. The parent goes on."""
     store = opened()
@@ -651,7 +663,6 @@ def test_a_fork_has_no_lease(opened: Open) -> None:
 # Interruptions
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_interruption_at_any_moment_leaves_no_lease_behind() -> None:
     """After Ctrl-C at any moment of taking or giving back, the next contender gets the lease."""
@@ -691,7 +702,7 @@ def test_an_answer_that_is_lost_as_it_is_taken(opened: Open) -> None:
         assert lease.fence == 2
 
 
-@pytest.mark.slow
+@in_memory
 def test_a_lease_that_nobody_left_is_given_back(opened: Open) -> None:
     """Without a with block: as soon as the program has let go of it, and not before."""
     store = opened()
@@ -714,7 +725,6 @@ class Quiet(Memory):
         yield time.sleep
 
 
-@pytest.mark.slow
 def test_whoever_waits_may_be_told_to_stop() -> None:
     """Soon, however long the holder has, and though no row changes."""
     store = Quiet()

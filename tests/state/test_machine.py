@@ -322,6 +322,6 @@ class DiskMachine(VersionedMachine):
 
 
 TestVersionedMachine = pytest.mark.slow(VersionedMachine.TestCase)
-TestVersionedMachine.settings = settings(max_examples=200, stateful_step_count=40)
+TestVersionedMachine.settings = settings(max_examples=80, stateful_step_count=40)
 TestDiskMachine = pytest.mark.slow(DiskMachine.TestCase)
-TestDiskMachine.settings = settings(max_examples=40, stateful_step_count=30)
+TestDiskMachine.settings = settings(max_examples=20, stateful_step_count=30)

@@ -327,28 +327,6 @@ def test_what_only_a_detached_head_was_on_survives_a_cut() -> None:
     assert Versioned(store).checkout(commit.id)["only"] == 1
 
 
-def test_an_interrupted_publish_leaves_no_commit_without_its_tree() -> None:
-    """The same on a store whose `set_many` may write any part of its items."""
-    inner = Memory()
-
-    class LastFirst(Faulty):
-        def set_many(self, items: Any) -> None:
-            for key, value in reversed(list(items.items())):
-                self.set(key, value)
-
-    for fail_at in range(1, 20):
-        store = LastFirst(inner, fail_at=fail_at, atomic=False)
-        try:
-            state = Versioned(store)
-            state["k"] = {"n": fail_at, "text": "x" * 300}
-            state.commit()
-        except Exception:
-            pass
-        repo = Repository(inner)
-        for oid in repo.objects.commit_ids(""):
-            assert repo.entry(repo.objects.commit(oid).root, "k") is not None
-
-
 # Trust
 
 
@@ -533,45 +511,6 @@ def test_an_update_may_wait_for_its_own_threads() -> None:
 
     asyncio.run(main())
     assert Versioned(state.store)["async"] == 1
-
-
-@pytest.mark.parametrize("after", [True, False])
-def test_an_interrupted_commit_counts_once(after: bool) -> None:
-    """Ctrl-C when the branch had just moved, or had not: committed again, a counter is not counted twice."""
-    inner = Memory()
-    start = history(1, inner)
-    start.set_policy("n", "counter")
-    start["n"] = 0
-    start.commit()
-    store = Faulty(inner, error=KeyboardInterrupt, after=after)
-    state = Versioned(store)
-    state["n"] += 6
-    state.record("counted")
-    store.calls.clear()
-    dry = Faulty(inner)
-    probe = Versioned(dry, branch="probe")
-    assert probe.head is None
-    store.fail_at = 1 + next_transact(store, state)
-    with pytest.raises(KeyboardInterrupt):
-        state.commit()
-    store.fail_at = None
-    state["more"] = 1
-    state.commit()
-    fresh = Versioned(inner)
-    assert (fresh["n"], fresh["more"]) == (6, 1)
-    assert sum(event.kind == "counted" for commit in fresh.log() for event in commit.events) == 1
-
-
-def next_transact(store: Faulty, state: Versioned) -> int:
-    """How many calls a commit makes before the transaction."""
-    twin = Versioned(Faulty(Memory()))
-    twin["k"] = 1
-    twin.commit()
-    twin["n"] = 1
-    calls = twin.store.calls  # type: ignore[attr-defined]
-    calls.clear()
-    twin.commit()
-    return int(calls.index("transact"))
 
 
 # Lists that were merged crosswise

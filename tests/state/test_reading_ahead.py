@@ -15,7 +15,7 @@ from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.values.entry import encode_value
 
-KEYS = 10_000
+KEYS = 3_000
 
 
 class Trips(Memory):

@@ -133,8 +133,9 @@ def test_nothing_to_undo() -> None:
         state.undo()
     commit(state, "c0", k=1)
     commit(state, "c1", k=2)
-    with pytest.raises(InvalidInput, match="from 1 on, not 0"):
-        state.undo(steps=0)
+    for steps in (0, 1.5, "2", True):
+        with pytest.raises(InvalidInput, match="steps is a whole number from 1 on"):
+            state.undo(steps=steps)  # type: ignore[arg-type]
     for key in list(state.store.keys("reflog/")):
         state.store.delete(key)
     with pytest.raises(InvalidInput, match="nothing to undo on branch 'main'"):

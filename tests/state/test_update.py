@@ -20,7 +20,7 @@ from vstate import (
     Versioned,
     aio,
 )
-from vstate.state import updates
+from vstate.state import transactions
 
 
 def start(**values: Any) -> tuple[Versioned, Versioned]:
@@ -117,8 +117,8 @@ def test_who_lost_a_race_pauses_for_a_while(monkeypatch: pytest.MonkeyPatch) -> 
     """Each attempt of the next half second begins with a pause of at most the lost one's time; then none."""
     state, other = start(n=1)
     now, pauses = [100.0], list[float]()
-    monkeypatch.setattr(updates.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(updates.time, "sleep", pauses.append)
+    monkeypatch.setattr(transactions.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(transactions.time, "sleep", pauses.append)
 
     def slowly(state: Versioned) -> None:
         increment(state)
@@ -158,8 +158,9 @@ def test_attempts_end() -> None:
     assert not state.status()
     state.refresh()
     assert state["n"] == 103
-    with pytest.raises(InvalidInput):
-        state.apply(function, attempts=0)
+    for attempts in (0, 1.5, "3", True):
+        with pytest.raises(InvalidInput, match="attempts is a whole number from 1 on"):
+            state.apply(function, attempts=attempts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error", [KeyError, Conflict])

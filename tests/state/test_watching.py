@@ -379,14 +379,14 @@ def test_a_detached_state_cannot_be_watched() -> None:
 
 
 def test_none_is_missed_by_a_slow_reader_of_many_writers(tmp_path: Path) -> None:
-    """Four writers, 40 commits each: every commit is reported once, in the order of the branch."""
+    """Four writers, 15 commits each: every commit is reported once, in the order of the branch."""
     state = Versioned(tmp_path, branch="main")
     watch = state.watch("w*")
 
     def write(name: str) -> None:
         with Disk(tmp_path) as disk:
             mine = Versioned(disk, branch="main")
-            for number in range(40):
+            for number in range(15):
                 mine[name] = number
                 mine.commit()
 
@@ -394,12 +394,12 @@ def test_none_is_missed_by_a_slow_reader_of_many_writers(tmp_path: Path) -> None
     for thread in threads:
         thread.start()
     told: dict[str, list[object]] = {f"w{i}": [] for i in range(4)}
-    for _ in range(160):
+    for _ in range(60):
         key, change, _commit = next(watch)
         told[key].append(change.new)
     for thread in threads:
         thread.join()
-    assert all(numbers == list(range(40)) for numbers in told.values())
+    assert all(numbers == list(range(15)) for numbers in told.values())
     state.close()
 
 

@@ -19,8 +19,7 @@ from vstate.state.base import ATTEMPTS, FUNCTION_TO_UPDATE, Message, State, hand
 from vstate.state.committing import OnRace
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
-from vstate.state.transactions import Transaction
-from vstate.state.updates import run_update
+from vstate.state.transactions import Transaction, run_update
 from vstate.state.watching import Seen, Subscription, Watch
 
 _T = TypeVar("_T")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
+from vstate.arguments import check_seconds
 from vstate.errors import InvalidInput, LeaseLost, VStateError
 from vstate.forks import Uncopied, new_lock, renew_in_child
 from vstate.objects.commit import Commit
@@ -38,6 +39,7 @@ class Lease(Uncopied):
                 f"the ttl of a lease is {SHORTEST_TTL:g} s or more, so that it can be renewed in time, not "
                 f"{ttl:g} s"
             )
+        check_seconds("wait", wait, zero=True, none="None to wait for ever")
         self.name = name
         self.ttl = ttl
         self._handle = handle

@@ -39,8 +39,7 @@ from vstate.state.handle import Handle
 from vstate.state.moving import arrive, begin_anew, go_to_newest, look_at_branch, move, moving, refresh
 from vstate.state.namespace import Namespace
 from vstate.state.snapshot import Snapshot
-from vstate.state.transactions import Transaction
-from vstate.state.updates import run_update
+from vstate.state.transactions import Transaction, run_update
 
 if TYPE_CHECKING:
     from vstate.objects.ids import ObjectId

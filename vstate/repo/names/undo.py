@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vstate.arguments import check_count
 from vstate.errors import InvalidInput, NotFound
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
@@ -34,8 +35,7 @@ def find_undo(objects: Objects, refs: Refs, branch: str, old: Commit, steps: int
     A reflog line `undo: …` marks the last unmarked move before it as undone, so undoing twice goes two
     moves back. A line `redo: …` cancels the last undo.
     """
-    if steps < 1:
-        raise InvalidInput(f"steps is a number of moves from 1 on, not {steps}")
+    check_count("steps", steps, 1)
     redone, undone, moves = 0, 0, list[ReflogEntry]()
     for line in _moves(refs, branch, old.oid):
         if line.action.startswith(_REDO):
