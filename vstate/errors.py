@@ -270,12 +270,6 @@ def mark_lost(error: VStateError, operation: str) -> None:
         )
 
 
-def mark_undone(error: VStateError, who: str) -> None:
-    """Have the error of a commit say that its changes are undone, where it says that they stay staged."""
-    mark_lost(error, "task")
-    error.add_note(f"vstate: the commit of {who} failed, and its changes are undone")
-
-
 class UncommittedChanges(Conflict):
     """The operation would lose staged changes."""
 

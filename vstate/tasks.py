@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 from uuid import UUID
 
 from vstate.arguments import called, check_limit, require_plain, storable
-from vstate.errors import CannotLoad, InvalidInput, VStateError, mark_undone
+from vstate.errors import CannotLoad, InvalidInput, VStateError, mark_lost
 from vstate.objects.commit import Event
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State, Undoable, handle_of
@@ -222,7 +222,10 @@ class _Call:
         """Undo, commit or keep the changes of a call that raised, or whose commit did."""
         if self._end is not None:
             if self._savepoint is not None and isinstance(error, VStateError):
-                mark_undone(error, f"the task {self._name!r}")
+                mark_lost(error, "task")
+                error.add_note(
+                    f"vstate: the commit of the task {self._name!r} failed, and its changes are undone"
+                )
             self._undo(error)
             if not handle_of(self._state).forget_event(self._end):
                 return  # the commit turned out to be made

@@ -17,7 +17,7 @@ from vstate.testing import Faulty
 
 Action = Callable[[Versioned], object]
 
-STEP = sized(5, 1)
+STEP = sized(9, 1)
 """Between the moments of one handler. The handlers begin at different ones, so they meet each moment."""
 
 
@@ -119,7 +119,7 @@ def ended(state: Versioned) -> tuple[Contents, int] | None:
 def test_a_handler_that_uses_the_state(call: str, name: str, filled: Mapping[str, bytes]) -> None:
     """At any moment, it runs before the call or after it, or is refused: nothing is lost.
 
-    Each handler runs at every third moment; with VSTATE_SOAK set at each one.
+    Each handler runs at every ninth moment; with VSTATE_SOAK set at each one.
     """
     (operation, prepare), handler = CALLS[call], HANDLERS[name]
     outcomes: list[object] = []

@@ -345,17 +345,3 @@ def test_a_state_equals_a_mapping_of_its_items():
         ]
         assert each in {each}
     assert state.checkout("HEAD") != snapshot
-
-
-def test_comparing_reads_no_more_values_than_it_needs(monkeypatch: pytest.MonkeyPatch):
-    """Other keys are told apart without a value; other values, once one differs."""
-    state = Versioned(Memory())
-    state.update(a=1, b=2)
-    state.commit()
-    read: list[str] = []
-    get = Versioned.__getitem__
-    monkeypatch.setattr(Versioned, "__getitem__", lambda self, key: (read.append(key), get(self, key))[1])
-    assert state != {"a": 1}
-    assert state != {"a": 1, "c": 2}
-    assert state != {"a": 0, "b": 2}
-    assert read == ["a"]

@@ -7,8 +7,6 @@ import copy
 import pickle
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import cloudpickle
@@ -143,14 +141,6 @@ def test_all_that_holds_a_state_says_so() -> None:
         with pytest.raises(TypeError, match=r"cannot be pickled or copied: ") as caught:
             pickle.dumps(thing)
         assert "_thread" not in str(caught.value), name
-
-
-@pytest.mark.slow
-def test_a_state_is_no_argument_for_another_process() -> None:
-    """The call that sends it fails at once, and says the same."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        with pytest.raises(TypeError, match="open Versioned"):
-            pool.submit(len, Versioned()).result(timeout=60)
 
 
 @pytest.mark.parametrize(

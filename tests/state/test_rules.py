@@ -52,18 +52,6 @@ def test_the_same_object_until_the_state_moves() -> None:
     assert fresh["k"] is not held
 
 
-def test_an_edit_through_an_inner_reference() -> None:
-    """It is committed, even if no reference to the outer value is left."""
-    state = Versioned()
-    state["k"] = {"a": {"b": [1]}}
-    state.commit()
-    inner = state["k"]["a"]["b"]
-    state.commit()
-    inner.append(2)
-    assert state.commit() is not None
-    assert state.checkout("HEAD")["k"] == {"a": {"b": [1, 2]}}
-
-
 def test_one_object_under_two_keys() -> None:
     """An object that stands under two keys is changed under both."""
     state = Versioned()

@@ -29,7 +29,6 @@ from vstate.errors import (
     VStateError,
 )
 from vstate.forks import is_mine, renew_in_child
-from vstate.kv.base import KVStore
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
@@ -100,11 +99,6 @@ class Handle(StateHandle):
         renew_in_child(self, Handle.renew)
 
     @property
-    def store(self) -> KVStore:
-        """The store that the bytes are in."""
-        return self.repo.store
-
-    @property
     def head(self) -> Commit | None:
         """The commit that the next one is made on; None before the first."""
         return self._settled().head
@@ -125,7 +119,7 @@ class Handle(StateHandle):
         at = self.at
         where = f"branch {at.branch!r}" if at.branch else "detached HEAD"
         commit = f"at {at.head.short}" if at.head else "without a commit yet"
-        return f"Versioned({self.store.location}) on {where} {commit}"
+        return f"Versioned({self.repo.store.location}) on {where} {commit}"
 
     def trusted(self, commit: Commit) -> Commit:
         """The commit; UntrustedCommit if its values may not be unpickled here."""
