@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import partial, wraps
+from itertools import islice
 from threading import Lock
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
@@ -129,17 +130,13 @@ class Reading(Generic[_S]):
     async def _iterated(self, begin: Callable[[_S], Iterator[_T]]) -> AsyncIterator[_T]:
         items = await self._run(begin)
         at_once = 1  # the first item comes soon
-        while batch := await self._workers.run(partial(_some, items, at_once)):
+        while batch := await self._workers.run(partial(list, islice(items, at_once))):
             for item in batch:
                 yield item
             at_once = min(at_once * 4, _AT_ONCE)
 
     def __repr__(self) -> str:
         return f"<aio {self._handle!r}>" if self._handle is not None else "<aio, not open>"
-
-
-def _some(items: Iterator[_T], count: int) -> list[_T]:
-    return [item for _, item in zip(range(count), items, strict=False)]
 
 
 class Snapshot(Reading[sync.Snapshot]):

@@ -543,13 +543,10 @@ class Handle(StateHandle):
         with self.lock:
             if not self.contains(key):
                 raise missing(key)
-            return self.expiry_of(key, self.at.table.slots.get(key, UNTOUCHED))
-
-    def expiry_of(self, key: str, slot: Slot) -> Expiry | None:
-        with self.base_needed():
-            data = tree.lookup(self.repo.objects.node, self.tree, key)
-        before = None if data is None or slot.hides(data) else split_expiry(data)[1]
-        return slot.next_expiry(before) if slot.dirty else before
+            slot = self.at.table.slots.get(key, UNTOUCHED)
+            with self.base_needed():
+                data = tree.lookup(self.repo.objects.node, self.tree, key)
+            return slot.next_expiry(None if data is None or slot.hides(data) else split_expiry(data)[1])
 
     def _note(self, key: str) -> None:
         rest = self.at.rest

@@ -135,11 +135,13 @@ def _run(
         if time.monotonic() < contended_until:
             time.sleep(longest * os.urandom(1)[0] / 256)
         began = time.monotonic()
-        try:
-            return _attempt(handle, function, message, info)
-        except _LostRace as lost:
-            if attempt == attempts:
-                raise lost.as_update() from None
+        made = _attempt(handle, function, message, info)
+        if not isinstance(made, Conflict):
+            return made
+        if attempt == attempts:
+            if not isinstance(made, MergeConflict):
+                raise made
+            raise MergeConflict(made.keys, branch=made.branch, conflicts=made.conflicts, operation="update")
         ended = time.monotonic()
         handle.contended = ended + _CONTENDED_SECONDS, min(ended - began, _LONGEST_PAUSE)
     raise AssertionError("the last attempt returns or raises")
@@ -147,7 +149,8 @@ def _run(
 
 def _attempt(
     handle: Handle, function: Callable[[], object], message: Message, info: Mapping[str, Any]
-) -> Commit | None:
+) -> Commit | Conflict | None:
+    """The commit of one run of the function, or the conflict by which this commit lost a race."""
     token = Lock()
     try:
         with token:
@@ -157,10 +160,12 @@ def _attempt(
             try:
                 return handle.operate(commit_now, handle, text, info, None, notes.__contains__)
             except Conflict as conflict:
-                raise _LostRace(conflict) from None
+                lost = conflict.with_traceback(None)  # or its frames would hold the conflict, and it them
     except BaseException as error:
         handle.settle_after(error)
         raise
+    handle.settle_after(lost)
+    return lost
 
 
 def _begin(handle: Handle, token: Token) -> ReadSet:
@@ -171,18 +176,3 @@ def _begin(handle: Handle, token: Token) -> ReadSet:
         notes = ReadSet()
         handle.change(lambda at: at.moved(open=(Saved(ref(token), at.epoch, {}, notes, at.events),)))
     return notes
-
-
-class _LostRace(Exception):
-    """The commit of an attempt met this conflict."""
-
-    def __init__(self, conflict: Conflict) -> None:
-        super().__init__()
-        self._conflict = conflict
-
-    def as_update(self) -> Conflict:
-        """The conflict, told as an update's."""
-        found = self._conflict
-        if not isinstance(found, MergeConflict):
-            return found
-        return MergeConflict(found.keys, branch=found.branch, conflicts=found.conflicts, operation="update")
