@@ -130,7 +130,7 @@ class Reading(Generic[_S]):
     async def _iterated(self, begin: Callable[[_S], Iterator[_T]]) -> AsyncIterator[_T]:
         items = await self._run(begin)
         at_once = 1  # the first item comes soon
-        while batch := await self._workers.run(partial(list, islice(items, at_once))):
+        while batch := await self._workers.run(partial(list[_T], islice(items, at_once))):
             for item in batch:
                 yield item
             at_once = min(at_once * 4, _AT_ONCE)
