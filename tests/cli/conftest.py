@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,10 +67,9 @@ def _no_store_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VSTATE_PAGER", "cat")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store of four commits on main, the first of them tagged v1, and a branch what-if made at HEAD~1."""
-    directory = tmp_path / "project" / ".vstate"
+@pytest.fixture(scope="session")
+def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("made") / ".vstate"
     with Versioned(Disk(directory, durability="process")) as state:
         state["messages"] = ["hello"]
         state["plan"] = Plan("win", ["look"])
@@ -90,6 +90,14 @@ def store(tmp_path: Path) -> Path:
         what_if = state.fork("what-if", "HEAD~1")
         what_if["plan"].goal = "draw"
         what_if.commit("another goal")
+    return directory
+
+
+@pytest.fixture
+def store(made_store: Path, tmp_path: Path) -> Path:
+    """A store of four commits on main, the first of them tagged v1, and a branch what-if made at HEAD~1."""
+    directory = tmp_path / "project" / ".vstate"
+    shutil.copytree(made_store, directory)
     return directory
 
 

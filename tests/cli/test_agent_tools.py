@@ -72,20 +72,15 @@ def test_writing_tools_make_and_move_branches(state: Versioned) -> None:
         ("fork", "main"),
         ("search", ""),
         ("show", "HEAD", "plan\x1b[31m"),
+        ("show", "HEAD", "", "[0]"),
     ],
 )
 def test_an_argument_is_never_an_option(state: Versioned, call: tuple[str, ...]) -> None:
-    """A text that looks like an option is a revision, a key or a name; the failure is one printable line."""
+    """A text that looks like an option is a revision, a key or a name, and a path needs a key."""
     name, *arguments = call
     with pytest.raises(ToolFailure) as failure:
         getattr(Tools(state.repo), name)(*arguments)
     assert str(failure.value).isprintable()
-
-
-def test_a_path_needs_a_key(state: Versioned) -> None:
-    """The tool says so, as the command does."""
-    with pytest.raises(ToolFailure):
-        Tools(state.repo).show(path="[0]")
 
 
 @pytest.mark.slow

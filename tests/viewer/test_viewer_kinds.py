@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from chats import CHATS
 from clock import standing_still
 from viewers import PICTURE, Look, Serve
 
@@ -24,25 +23,6 @@ DRAW = """kind => {
     [canvas.width, canvas.height] = [3, 2];
     return canvas.toDataURL(kind);
 }"""
-
-
-def test_chats(look: Look, state: Versioned, serve: Serve) -> None:
-    """One conversation reads alike, in whichever form it is stored."""
-    for name, make in CHATS.items():
-        state[name] = make()
-    state.commit()
-    page = look(serve())
-    for name in CHATS:
-        page.locator(".key-name", has_text=re.compile(f"^{name}$")).click()
-        page.locator(".crumbs", has_text=name).wait_for()
-        page.locator(".message.is-assistant", has_text="Sun in Rome.").wait_for()
-        calls = [re.sub(r"\s+", " ", text) for text in page.locator(".call").all_inner_texts()]
-        assert [re.sub(r"\W*weather.*(Rome|Paris).*→ ", r"\1 ", call) for call in calls] == [
-            "Rome sun",
-            "Paris rain",
-        ], name
-        assert page.locator(".message.is-user").first.inner_text().endswith("Rome?\nAnd Paris?")
-        assert page.locator(".message.is-tool, .message.is-system").count() == 0
 
 
 def test_frames_and_arrays(look: Look, state: Versioned, serve: Serve) -> None:

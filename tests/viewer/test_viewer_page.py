@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -290,15 +291,13 @@ def test_many_commits(look: Look, tmp_path: Path, serve: Serve) -> None:
     page.locator(".commit-title h2", has_text=f"rest {MANY - 30}").wait_for()
 
 
-def test_a_file(
-    bare: Page, make_small: Callable[[Path], None], tmp_path: Path, run_vstate: Callable[..., str]
-) -> None:
+def test_a_file(bare: Page, small: Path, tmp_path: Path, run_vstate: Callable[..., str]) -> None:
     """An exported page opens from disk: it has commits, keys, values, changes, pictures and versions.
 
     It tells of nothing outside of its range. Keys may have names that all objects of JavaScript have.
     """
     file, store = tmp_path / "history.html", tmp_path / "store"
-    make_small(store)
+    shutil.copytree(small, store)
     with Versioned(Disk(store)) as state:
         state["constructor"], state["__proto__"], state[""] = {"toString": 1}, 2, 3
         state.create_branch("v1", "v1")  # as the tag

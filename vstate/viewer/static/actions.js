@@ -62,7 +62,7 @@ function NameForm({ label, onInput, onName }) {
 const EDITED = ["int", "float", "str", "bool"];
 
 /** The text of a field as a value of that type, a whole number as its digits; undefined if it is none. */
-export function valueOf(type, text) {
+function valueOf(type, text) {
   if (type === "str") return text;
   if (type === "int") return /^\s*[-+]?\d{1,4000}\s*$/.test(text) ? text.trim() : undefined;
   if (type === "float") return text.trim() && Number.isFinite(Number(text)) ? Number(text) : undefined;

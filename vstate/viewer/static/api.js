@@ -7,7 +7,7 @@ const MOST_KEPT = 400;
 const kept = new Map();
 
 /** Why a request failed. `status` is that of HTTP, 0 if no answer came. */
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(message, status) {
     super(message);
     this.status = status;

@@ -5,7 +5,7 @@ const WIDTH = 600;
 const HEIGHT = 120;
 
 /** A number in at most seven characters or so. */
-export function brief(number) {
+function brief(number) {
   if (!Number.isFinite(number)) return String(number);
   if (Number.isInteger(number) && Math.abs(number) < 1e7) return number.toLocaleString("en");
   return Number(number.toPrecision(4)).toString();

@@ -12,7 +12,7 @@ const SIGNATURES = {
 };
 
 /** Plain data of a commit's info or of an event, in one line. */
-export function dataText(value) {
+function dataText(value) {
   return typeof value === "string" ? shown(value) : shown(JSON.stringify(value));
 }
 

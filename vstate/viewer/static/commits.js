@@ -4,7 +4,7 @@ import { go } from "./place.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Chip } from "./widgets.js";
 
-export const ROW = 44; // pixels
+const ROW = 44; // pixels
 const LANE = 12;
 const MOST_DRAWN = 12; // lanes
 const AROUND = 8; // rows outside of what is seen
@@ -33,7 +33,7 @@ export function Ref({ found }) {
   return html`<span class=${`ref is-${kind} ${found.current ? "is-current" : ""}`} title=${`${found.kind} ${nameOf(found.name)}`}>${nameOf(found.name)}</span>`;
 }
 
-export function Counts({ changes }) {
+function Counts({ changes }) {
   const signs = [["+", "added"], ["~", "modified"], ["−", "removed"]];
   return html`<span class="counts">${signs.filter(([, kind]) => changes[kind]).map(
     ([sign, kind]) => html`<span class=${`is-${kind}`} title=${`${changes[kind]} ${kind}`}>${sign}${changes[kind]}</span>`)}</span>`;

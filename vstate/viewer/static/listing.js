@@ -7,7 +7,7 @@ const PAGE = 40;
 /** The names in a place that choose which commits are listed. */
 export const CONDITIONS = ["grep", "fkey", "info", "since", "until", "author"];
 
-export function queryOf(place) {
+function queryOf(place) {
   return {
     rev: place.branch,
     all: place.all,
@@ -23,7 +23,7 @@ export function queryOf(place) {
 }
 
 /** The rows of a query, known so far. `state` changes when the refs do; `find` is a commit to look for. */
-export class Listing {
+class Listing {
   constructor(query, changed) {
     this.query = query;
     this.changed = changed;

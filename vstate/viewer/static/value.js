@@ -12,7 +12,7 @@ import { Failure, Twist, usePages, useSlow, Waiting } from "./widgets.js";
 export const PARTS = 100;
 
 /** The steps of a path with the path up to each: messages[3].content. */
-export function stepsOf(path) {
+function stepsOf(path) {
   const found = [];
   const step = /\.?[A-Za-z_][A-Za-z0-9_]*|\["(?:[^"\\]|\\.)*"\]|\[[^\]]*\]|\{.+?\}|[\s\S]/gy;
   let at = 0;
@@ -89,7 +89,7 @@ function TextValue({ answer, rev, name, since }) {
 const PLURALS = { list: ["item"], chat: ["message"], dict: ["entry", "entries"], set: ["member"], object: ["field"], class: ["field"] };
 const VIEWS = { text: TextValue, table: TableValue, array: ArrayValue, chat: Chat, bytes: BytesValue };
 
-export function ValueFacts({ answer }) {
+function ValueFacts({ answer }) {
   return html`<p class="facts">
     <span class="mono">${shown(answer.type)}</span>
     ${answer.path ? null : html`<span>${sizeText(answer.size)}</span>`}
