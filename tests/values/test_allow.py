@@ -31,7 +31,6 @@ from kinds_of_values import Kind, make, usual, view
 from vstate import Memory
 from vstate.errors import CannotLoad, InvalidInput
 from vstate.repo.objects import Objects
-from vstate.values import allow as allow_module
 from vstate.values.allow import ALWAYS, Allow
 from vstate.values.entry import Entry, decode_value, encode_value
 from vstate.values.loading import load_any
@@ -182,11 +181,9 @@ PLAIN: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("careful", [False, True])
 @pytest.mark.parametrize("value", PLAIN, ids=lambda value: repr(value)[:40])
-def test_plain_data_needs_no_pattern(value: Any, careful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain data loads with an empty allow-list, equal and shared as it was, by both unpicklers."""
-    monkeypatch.setattr(allow_module, "_extensions", lambda: careful)
+def test_plain_data_needs_no_pattern(value: Any) -> None:
+    """Plain data loads with an empty allow-list, equal and shared as it was."""
     shared = [value, value]
     shared.append(shared)
     data, buffers = dumps(shared)
@@ -417,7 +414,7 @@ def test_old_names_are_not_translated() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x80\x05Pname\n.", b"\x80\x05K\x01Q."])
-@pytest.mark.parametrize("before", [b"", named("uuid", "UUID") + b"0"], ids=["fast", "careful"])
+@pytest.mark.parametrize("before", [b"", named("uuid", "UUID") + b"0"], ids=["plain", "named"])
 def test_persistent_ids(data: bytes, before: bytes) -> None:
     """A pickle that refers to something outside of itself is refused."""
     with pytest.raises(CannotLoad, match="persistent id"):
@@ -572,16 +569,11 @@ def test_a_package_with_a_gadget() -> None:
         assert numpy.array_equal(again, value)
 
 
-# The two unpicklers
-
-
 @pytest.mark.parametrize(
     "data", [b"", b"garbage", b"\x80\x05", b"\x80\x05]", b"(" * 50 + b".", b"\x80\x05b.", b"\x80\x05(u."]
 )
-@pytest.mark.parametrize("slow", [False, True])
-def test_malformed_pickles(data: bytes, slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Malformed pickles raise CannotLoad from both unpicklers."""
-    monkeypatch.setattr(allow_module, "_extensions", lambda: slow)
+def test_malformed_pickles(data: bytes) -> None:
+    """Malformed pickles raise CannotLoad."""
     with pytest.raises(CannotLoad):
         loads(data, allow=NOTHING)
 

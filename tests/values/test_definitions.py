@@ -8,7 +8,6 @@ import types
 from pathlib import Path
 from typing import Any, ClassVar
 
-import cloudpickle
 import pytest
 import zstandard
 from running import RunPython
@@ -156,17 +155,6 @@ def test_the_fields_without_the_class() -> None:
     found: Any = read(data, [bytes(len(buffer)) for buffer in buffers])
     assert isinstance(found[0], Instance)
     assert (found[0].type, found[0].fields) == ("__main__.Local", {"goal": "go"})
-
-
-def test_an_earlier_form_is_refused() -> None:
-    """Classes and functions inside the pickle itself, without a version of Python, are not run."""
-    local = type("Local", (), {"__module__": "__main__"})
-    for value in (local(), lambda: 1):
-        with pytest.raises(CannotLoad, match="export with the older version, import with this one"):
-            loads(cloudpickle.dumps(value, 5))
-    data, buffers = dumps([local()])
-    with pytest.raises(CannotLoad, match="export with the older version, import with this one"):
-        loads(data.replace(b"\x16vstate.values.builders", b"\x19vstate.values.definitions"), buffers)
 
 
 # Globals

@@ -12,6 +12,7 @@ import os
 import pathlib
 import pickle
 import re
+import sys
 import types
 import uuid
 import warnings
@@ -422,6 +423,18 @@ def test_malformed_input_is_an_inert_error(name: str) -> None:
         read(_MALFORMED[name])
     assert isinstance(caught.value, VStateError)
     assert caught.value.offset is not None
+
+
+def test_digits_are_limited_in_each_program() -> None:
+    """Also in one that has switched off Python's own limit."""
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        for name in ("many digits", "many digits of a memo"):
+            with pytest.raises(InertError, match="too many digits"):
+                read(_MALFORMED[name])
+    finally:
+        sys.set_int_max_str_digits(before)
 
 
 def test_python_handles_only_opcodes_of_plain_data() -> None:

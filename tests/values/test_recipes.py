@@ -142,6 +142,23 @@ def test_forged_numbers_and_calls():
             recipes.read(b"\x80\x04K\x01" + call + b"0.", (), inert.Limits())
 
 
+@pytest.mark.parametrize(
+    "steps", [b"", b"(K\3e}K\1K\2sb", b"}K\1K\2sb(K\3e", b"Nb", b"}b}b", b"(K\3K\4u(K\3e"]
+)
+def test_a_recipe_is_copied_with_its_steps_in_order(steps):
+    """Also where an object gets items after its state, which no pickler writes."""
+    recipe = recipes.read(b"\x80\4capp\nX\n)\x81" + steps + b".", (), inert.Limits())[0]
+    make, args, state, items, entries = (*recipe.__reduce_ex__(4), None, None)[:5]
+    again = make(*args)
+    for item in items or ():
+        again.append(item)
+    for key, value in entries or ():
+        again[key] = value
+    if state is not None:
+        again.__setstate__(state)
+    assert again.steps == recipe.steps
+
+
 def test_policies_move_objects_that_they_do_not_look_into():
     """Append, union and deep take over objects as they are stored."""
     old = Message("user", "hello")

@@ -7,13 +7,12 @@ name under `numpy`.
 
 It is not enough to limit the names that a pickle finds, because a pickle can also edit the named things:
 BUILD sets attributes, even of classes and functions, for the whole process. The C unpickler cannot forbid
-that. So it gets only pickles whose names are all of immutable things. Other pickles go to CPython's
-unpickler in Python, which runs the same opcodes and lets us check each.
+that. So it gets only pickles without names. Other pickles go to CPython's unpickler in Python, which runs the
+same opcodes and lets us check each.
 """
 
 from __future__ import annotations
 
-import copyreg
 import io
 import pickle
 import re
@@ -30,8 +29,8 @@ from vstate.values import builders, evolution
 from vstate.values.builders import Builders
 from vstate.values.exceptions import restore_exception
 from vstate.values.fields import set_fields
-from vstate.values.loading import Buffers, Loader, Tracer, loaded
-from vstate.values.opcodes import framed
+from vstate.values.loading import Buffers, Tracer, loaded
+from vstate.values.opcodes import load_only_plain
 
 _PATHS: Final = ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixPath", "WindowsPath")
 
@@ -62,7 +61,6 @@ CODE: Final = "cloudpickle.cloudpickle._builtin_type"
 
 SINGLETONS: Final = {"builtins.Ellipsis": ..., "builtins.NotImplemented": NotImplemented}
 
-_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of the class can be set
 _SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Enum)
 _WILDCARDS: Final = frozenset("*?[")
 _NOT_NAMED: Final = "`allow` does not name it; add it only if every writer of the store may call it"
@@ -205,10 +203,6 @@ def _expression(pattern: object) -> str:
 # Unpickling with an allow-list
 
 
-class _EditableError(CannotLoad):
-    """The pickle names something that it could edit."""
-
-
 def loads_allowed(
     data: bytes | bytearray, buffers: Buffers, allow: Allow, names: list[str] | None = None
 ) -> tuple[Any, bool]:
@@ -217,71 +211,18 @@ def loads_allowed(
     The pickle gets only names that `allow` covers, and cannot edit the named things. `names` gets the names.
     Raises CannotLoad, as `pickling.loads` does.
     """
+    try:
+        if not buffers:
+            return load_only_plain(data), False
+    except CannotLoad:
+        pass  # it has a name, or is damaged
     careful = partial(_Careful, bytes(data), buffers, allow)
-    if not _extensions():
-        fast = _Fast(bytes(data), buffers, allow)
-        fast.names = names
-        try:
-            return loaded(fast.load, careful), False  # no class of the program is in it
-        except _EditableError:
-            pass
-    evolving = careful()
-    evolving.names = names
-    value = loaded(evolving.load, careful)
+    loader = careful()
+    loader.names = names
+    value = loaded(loader.load, careful)
     if isinstance(value, MethodType) and value.__func__ is Allow.attribute:
         raise CannotLoad("builtins.getattr", "a pickle may call it on a class, but not return it")
-    return value, evolving.evolved
-
-
-def _extensions() -> bool:
-    """Whether the process uses copyreg's registry of short codes for classes.
-
-    Unpicklers remember the class of a code, and then return it without a call of `find_class`.
-    """
-    return bool(getattr(copyreg, "_extension_cache", None) or getattr(copyreg, "_inverted_registry", None))
-
-
-def _builders(allow: Allow) -> Builders:
-    return Builders(lambda data: loads_allowed(data, (), allow)[0], allow.require)
-
-
-def _find(allow: Allow, own: Builders, module: str, name: str) -> Any:
-    if (module, name) == ("builtins", "getattr") and not allow.names("builtins.getattr"):
-        return allow.attribute
-    if module == builders.__name__:
-        # `stored_class` asks for the name of the class itself.
-        if name != "stored_class" and not allow.names(CODE):
-            raise CannotLoad(CODE, "the pickle holds code, and `allow` does not name it")
-        return own.find(module, name) or getattr(builders, name)
-    old = f"{module}.{name}"
-    new = evolution.present(old)
-    if new is not None:
-        return allow.find_present(new, old)
-    return allow.find(module, name)
-
-
-def _refuse_persistent() -> NoReturn:
-    raise CannotLoad("its pickle", "a persistent id in it refers to something outside the store")
-
-
-class _Fast(Loader):
-    """The C unpickler; it stops with _EditableError at the name of anything that can be edited."""
-
-    def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
-        super().__init__(io.BytesIO(framed(data)), buffers=buffers, fix_imports=False)
-        self._allow = allow
-        self.builders = self._builders = _builders(allow)
-
-    def find_class(self, module: str, name: str) -> Any:
-        self.record(module, name)
-        found = _find(self._allow, self._builders, module, name)
-        fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
-        if fixed or isinstance(found, BuiltinFunctionType):
-            return found
-        raise _EditableError(self.last_global, "the pickle could change it")
-
-    def persistent_load(self, pid: Any) -> Any:
-        _refuse_persistent()
+    return value, loader.evolved
 
 
 class _Careful(Tracer):
@@ -292,17 +233,30 @@ class _Careful(Tracer):
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers, fix_imports=False)
         self._allow = allow
-        self.builders = self._builders = _builders(allow)
+        self._builders = Builders(lambda data: loads_allowed(data, (), allow)[0], allow.require)
         self._found: dict[int, tuple[Any, str]] = {}
         """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
         self.record(module, name)
-        found = _find(self._allow, self._builders, module, name)
+        found = self._find(module, name)
         if found is restore_exception or found is set_fields:  # they edit, as BUILD does
             found = self._checked(found)
         self._found[id(found)] = found, self.last_global
         return found
+
+    def _find(self, module: str, name: str) -> Any:
+        allow = self._allow
+        if (module, name) == ("builtins", "getattr") and not allow.names("builtins.getattr"):
+            return allow.attribute
+        if module == builders.__name__:
+            # `stored_class` asks for the name of the class itself.
+            if name != "stored_class" and not allow.names(CODE):
+                raise CannotLoad(CODE, "the pickle holds code, and `allow` does not name it")
+            return self._builders.find(name)
+        old = f"{module}.{name}"
+        new = evolution.present(old)
+        return allow.find(module, name) if new is None else allow.find_present(new, old)
 
     def _checked(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         @wraps(function)
@@ -313,7 +267,7 @@ class _Careful(Tracer):
         return checked
 
     def persistent_load(self, pid: Any) -> Any:
-        _refuse_persistent()
+        raise CannotLoad("its pickle", "a persistent id in it refers to something outside the store")
 
     def get_extension(self, code: int) -> None:
         raise CannotLoad(f"the class with the extension code {code}", "only names can be allowed, not codes")

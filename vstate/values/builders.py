@@ -30,10 +30,6 @@ MAGIC: Final = MAGIC_NUMBER
 NAMED: Final = "__vstate_globals__"
 """The global in which a module names the globals whose values go along with its code."""
 
-_FORMER: Final = "vstate.values.definitions"  # where the functions were
-MODULES: Final = frozenset({__name__, _FORMER, "cloudpickle.cloudpickle"})
-"""The modules some of whose names in a pickle are replaced during a load: see `Builders.find`."""
-
 MAINS: Final = ("__main__", "__mp_main__")
 """The second is the first, in a process of multiprocessing."""
 
@@ -307,13 +303,13 @@ class Builders:
         self._load = load
         self._note = note
 
-    def find(self, module: str, name: str) -> Callable[..., Any] | None:
-        """The function to use for this name in a pickle; None for the one that the name says."""
-        if module != __name__:
-            return _refuse if module == _FORMER or name in _OLD else None
+    def find(self, name: str) -> Callable[..., Any]:
+        """The function to use for a name of this module in a pickle."""
         if name in _MAKERS:
             return partial(self._make, _MAKERS[name])
-        return getattr(self, name) if name in ("stored_class", "stored_function") else None
+        own = name in ("stored_class", "stored_function")
+        found: Callable[..., Any] = getattr(self if own else sys.modules[__name__], name)
+        return found
 
     def stored_class(self, magic: bytes, module: str, name: str, definition: Any) -> Any:
         """The program's own class of this name, or the stored one if this Python can run it."""
@@ -377,23 +373,15 @@ _MAKERS: Final = {make.__name__: make for make in (make_class, make_enum, make_s
 class Alone(Builders):
     """Those of a process that has none of the classes, and keeps none."""
 
-    def find(self, module: str, name: str) -> Callable[..., Any] | None:
+    def find(self, name: str) -> Callable[..., Any]:
         """See `Builders`."""
-        return partial(self._make, make_variable) if name == "make_variable" else super().find(module, name)
+        return partial(self._make, make_variable) if name == "make_variable" else super().find(name)
 
     def _make(self, make: Callable[..., type], *args: Any) -> type:
         return make(*args[:4], None, *args[5:])
 
     def _own(self, module: str, name: str) -> None:
         return None
-
-
-_OLD: Final = frozenset({"_make_function", "_make_skeleton_class", "_make_skeleton_enum"})
-
-
-def _refuse(*_: object) -> NoReturn:
-    reason = "an earlier version stored this code: export with the older version, import with this one"
-    raise CannotLoad("its code", reason)
 
 
 _NO_DEFINITION: Final = (

@@ -166,8 +166,8 @@ class _Trial(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module in MAINS:
             raise CannotLoad(f"{module}.{name}", "no other program has it")
-        if module in builders.MODULES and (found := builders.Alone(_try).find(module, name)):
-            return found
+        if module == builders.__name__:
+            return builders.Alone(_try).find(name)
         return super().find_class(module, name)
 
 

@@ -51,12 +51,15 @@ _MOST_DIGITS: Final = 4300  # Python's own limit; parsing takes quadratic time
 codecs.lookup("raw-unicode-escape")  # the first lookup imports a module, and no read may do that
 
 _INHERITED: Final = (
-    b"N\x88\x89JKM\x8a\x8bGSTUVBC\x8e"  # None, bools, numbers, texts and bytes
+    b"N\x88\x89IJKLM\x8a\x8bFGSTUVBC\x8e"  # None, bools, numbers, texts and bytes
     b"]}\x8f)lt\x85\x87"  # empty containers, lists and tuples
-    b"(1hjqr\x97\x80"  # marks, the memo, buffers, the protocol
+    b"(1ghjpqr\x97\x80"  # marks, the memo, buffers, the protocol
     b"c\x93\x82\x83\x84ioPQ"  # names and calls, by methods that are replaced
 )
 """The opcodes that Python's unpickler handles."""
+
+_NUMBERS: Final = b"FILgp"
+"""Those with a number as text."""
 
 _COSTS: Final = {
     "MARK": 180,
@@ -199,31 +202,14 @@ class Machine(_Unpickler):  # type: ignore[misc]
     # --- the data
 
     def _line(self) -> bytes:
+        is_number = self.data[self.at - 1] in _NUMBERS
         line = self.file.readline()
         if not line.endswith(b"\n"):
             raise InertError("a line does not end")
+        if is_number and len(line) > _MOST_DIGITS:
+            raise InertError("a number has too many digits")
         self.budget.take_bytes(4 * len(line))
         return line
-
-    def _number(self, load: Callable[[Any], None]) -> None:
-        if self.data.find(b"\n", self.at, self.at + _MOST_DIGITS) < 0:
-            raise InertError("a number does not end, or has too many digits")
-        load(self)
-
-    def load_int(self) -> None:
-        self._number(_Unpickler.load_int)
-
-    def load_long(self) -> None:
-        self._number(_Unpickler.load_long)
-
-    def load_float(self) -> None:
-        self._number(_Unpickler.load_float)
-
-    def load_get(self) -> None:
-        self._number(_Unpickler.load_get)
-
-    def load_put(self) -> None:
-        self._number(_Unpickler.load_put)
 
     def length(self, size: int) -> int:
         """A length, itself of `size` bytes, checked against the rest of the data."""

@@ -114,12 +114,10 @@ class Finder:
 
     def find_class(self, module: str, name: str) -> Any:
         self.record(module, name)
-        if module in builders.MODULES:
+        if module == builders.__name__:
             if self.builders is None:
                 self.builders = builders.Builders(self._load_definition, self.note)
-            builder = self.builders.find(module, name)
-            if builder is not None:
-                return builder
+            return self.builders.find(name)
         new = evolution.present(self.last_global)
         if new is None:
             found = super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base

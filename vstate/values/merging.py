@@ -151,11 +151,16 @@ def _deep(base: Any, ours: Any, theirs: Any) -> Any:
 # --- append
 
 
+def _sequence(base: Any, ours: Any, theirs: Any) -> tuple[Callable[..., Any], Any]:
+    """The type of the sequences, and the base; an absent one is empty."""
+    kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, ours, theirs)
+    return kind, kind() if base is ABSENT else base
+
+
 @_policy
 def _append(base: Any, ours: Any, theirs: Any) -> Any:
     """A sequence to which both sides appended: the base, then ours' additions, then theirs'."""
-    kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, ours, theirs)
-    start = kind() if base is ABSENT else base
+    kind, start = _sequence(base, ours, theirs)
     tokens = Tokens()
     return _joined(kind, [start, *(_appended(tokens, start, side) for side in (ours, theirs))])
 
@@ -179,8 +184,7 @@ def append_in_order(
 
     @_policy
     def in_order(base: Any, ours: Any, theirs: Any) -> Any:
-        kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, ours, theirs)
-        start = kind() if base is ABSENT else base
+        kind, start = _sequence(base, ours, theirs)
         tokens = Tokens()
         try:
             pieces = [_pieces(tokens, start, steps) for steps in (steps_ours, steps_theirs)]
@@ -202,8 +206,7 @@ def append_onto(base: Any, change: Any, branch: Any) -> Any:
 
     The branch keeps its order, which others have seen. Unmergeable if the change did more than append.
     """
-    kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, change, branch)
-    start = kind() if base is ABSENT else base
+    kind, start = _sequence(base, change, branch)
     return _joined(kind, [branch, _appended(Tokens(), start, change)])
 
 

@@ -65,29 +65,25 @@ class Recipe:
         self.steps.append((opcode, operands))
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        (opcode, operands), *rest = self.steps
-        made = Recipe, (opcode, operands, self.label)
+        made, *rest = self.steps
+        args: tuple[object, ...] = (*made, self.label)
         items: list[object] = []
         entries: list[tuple[object, object]] = []
-        for number, (opcode, operands) in enumerate(rest):
+        state: object = None
+        for opcode, operands in rest:
+            if state is not None:
+                return Recipe, args[:3], _Rest(rest)  # a state is the last step that an object can say
             if opcode == _APPENDS and not entries:
                 items += operands
             elif opcode == _SETITEMS:
                 entries += zip(operands[::2], operands[1::2], strict=True)
-            elif opcode == _BUILD and number == len(rest) - 1 and operands[0] is not None:
-                return *made, operands[0], iter(items) if items else None, iter(entries) if entries else None
-            elif number == len(rest) - 1 and (fields := _fields(opcode, operands)) is not None:
-                args = *made[1], operands[0]
-                return (
-                    Recipe,
-                    args,
-                    fields,
-                    iter(items) if items else None,
-                    iter(entries) if entries else None,
-                )
+            elif opcode == _BUILD and operands[0] is not None:
+                state = operands[0]
+            elif (state := _fields(opcode, operands)) is not None:
+                args = *args, operands[0]
             else:
-                return *made, _Rest(rest)
-        return *made, None, iter(items) if items else None, iter(entries) if entries else None
+                return Recipe, args, _Rest(rest)
+        return Recipe, args, state, iter(items) if items else None, iter(entries) if entries else None
 
     def append(self, item: object) -> None:
         """Add an item, as APPEND does."""
