@@ -14,7 +14,7 @@ from vstate.errors import InvalidInput, NotFound
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(GRAPHS, st.data())
 def test_the_first_bad_commit_of_any_history(graph: Parents, data: st.DataObject) -> None:
     """The result is bad, all its parents are good, and no commit was tested twice."""

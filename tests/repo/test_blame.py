@@ -220,6 +220,7 @@ def test_the_commit_that_removed_a_key_is_named(state: Versioned) -> None:
     ("path", "error", "message"),
     [
         ("[9]", NotFound, r"no \[9\] in the value, which is a list of 5 items"),
+        ("[3][0]", NotFound, r"no \[0\] in \[3\], which is a dict"),
         (3, TypeError, "path is a str, not int"),
         ("[3].contnet", NotFound, r"no \.contnet in \[3\], which is a dict; did you mean: \.content\?"),
         ("[3].content[0]", NotFound, "a text: a path ends there"),
@@ -237,10 +238,6 @@ def test_paths_that_lead_nowhere(state: Versioned, path: str, error: type[Except
     """The error names the step that fails, and the kind of value there."""
     with pytest.raises(error, match=message):
         state.blame("messages", path)
-
-
-def test_a_number_has_no_parts(state: Versioned) -> None:
-    """A path into one is refused."""
     with pytest.raises(NotFound, match=r"no \.x in the value, which is an int without parts"):
         state.blame("count", "x")
 
@@ -421,8 +418,9 @@ VALUES = st.recursive(
 )
 
 
-@given(VALUES, st.data())
 @pytest.mark.slow
+@settings(max_examples=50)
+@given(VALUES, st.data())
 def test_the_paths_of_details_are_found(value: object, data: st.DataObject) -> None:
     """A change anywhere in a value of any keys is printed at a path that find_part understands."""
     way = data.draw(st.sampled_from(_plain_paths(value)))
@@ -501,7 +499,7 @@ def test_fingerprints_of_values_that_are_gone() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=8))
 def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> None:
     """Each item belongs to the commit that appended it, however many a commit appends."""
@@ -518,16 +516,16 @@ def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [1, 7, 250, 999, 1000, 1001])
+@pytest.mark.parametrize("step", [1, 999, 1000, 1001])
 def test_a_list_that_grew_by_many_items(step: int) -> None:
     """The pickle of a longer list begins with that of the shorter one. (pickle appends 1,000 at a time.)"""
     state = Versioned()
     state["k"] = []
-    for number in range(6):
+    for number in range(3):
         numbers = range(number * step, (number + 1) * step)
         state["k"].extend({"n": n, "deep": [[n], (n, [n])]} for n in numbers)
         state.commit(str(number))
-    assert messages(state.repo, "HEAD") == [str(number) for number in range(6) for _ in range(step)]
+    assert messages(state.repo, "HEAD") == [str(number) for number in range(3) for _ in range(step)]
     assert state.blame("k", f"[{step}].deep[1]").message == "1"
 
 
@@ -540,12 +538,12 @@ def test_messages_that_versions_share() -> None:
     assert messages(state.repo, "HEAD") == [str(number) for number in range(40)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", ["", "p"])
-def test_too_many_elements_are_not_blamed_one_by_one(path: str) -> None:
-    """A text of a million lines is refused as a table; a version that had them counts as different."""
+def test_too_many_elements_are_not_blamed_one_by_one(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of many lines is refused as a table; a version that had them counts as different."""
+    monkeypatch.setattr(blame_module, "_MOST_ELEMENTS", 100)
     state = Versioned()
-    for text, message in (("\n" * 1_000_000, "long"), ("\n", "short")):
+    for text, message in (("\n" * 101, "long"), ("\n", "short")):
         state["k"] = {"p": text} if path else text
         state.commit(message)
     assert [each.commit.message for each in state.repo.blame_items("HEAD", "k", path)] == ["short"]

@@ -110,7 +110,7 @@ def test_the_same_commits_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.integers(1, 25))
 def test_random_histories_arrive(seed: int, steps: int) -> None:
     """Every branch and tag with its history: the same ids, the same states, nothing besides."""
@@ -135,7 +135,7 @@ def tangled(store: KVStore, seed: int, steps: int) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 8), min_size=2, max_size=4))
 def test_incremental_bundles_chain(seed: int, parts: list[int]) -> None:
     """Each bundle continues where the last one ended. Without the last one it is refused, with the missing
@@ -215,7 +215,7 @@ def test_into_stores_of_all_kinds(target: str, tmp_path: Path) -> None:
 
 
 def test_refs_move_only_ahead() -> None:
-    """Branches are created, moved ahead, unchanged, ahead or diverged; tags do not move."""
+    """Branches are created, moved ahead, unchanged, ahead or diverged; tags and HEAD do not move."""
     store, target = Memory(), Memory()
     chain(store, 3).tag("v1")
     first = exported(store, "main", "v1")
@@ -234,35 +234,16 @@ def test_refs_move_only_ahead() -> None:
     state = chain(store, 1, start=60)
     state.delete_tag("v1")
     state.tag("v1")
-    third = exported(store, "main", "v1")
+    other = chain(store, 1, "other").head
+    Repository(target).checkout(before["heads/main"])
+    third = exported(store, "main", "other", "v1")
     assert [ref.name for ref in imported(target, third).diverged] == ["heads/main", "tags/v1"]
-    assert refs_of(target) == before
-    assert brought(third, prefix="theirs/") == ("created", "created")
+    assert refs_of(target) == {**before, "HEAD": before["heads/main"], "heads/other": other and other.id}
+    assert brought(third, prefix="theirs/") == ("created", "created", "created")
     mine.merge("theirs/main", policy="ours")
     whole(target)
     line = next(Repository(target).refs.reflog("heads/theirs/main"))
     assert line.action.startswith("import: ")
-
-
-def test_one_diverged_ref_does_not_keep_the_others() -> None:
-    """An import moves every ref that has not diverged."""
-    store, target = Memory(), Memory()
-    chain(store, 2)
-    chain(target, 2)
-    chain(store, 2, "other")
-    report = imported(target, exported(store, "main", "other"))
-    assert outcomes(report) == {"heads/main": "diverged", "heads/other": "created"}
-
-
-def test_head_stays() -> None:
-    """An import moves branches, and HEAD not at all."""
-    store, target = Memory(), Memory()
-    chain(store, 2)
-    chain(target, 1, "mine")
-    Repository(target).checkout("mine")
-    imported(target, exported(store))
-    assert Repository(target).refs.head().branch == "mine"
-    assert Versioned(target)["small"] == 0
 
 
 @pytest.mark.parametrize("prefix", ["../", " ", "a..", "-", "x" * 200])

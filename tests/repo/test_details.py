@@ -184,8 +184,8 @@ def test_a_long_path_is_cut_at_its_beginning() -> None:
 @pytest.mark.slow
 def test_what_is_too_large_to_compare_is_one_change() -> None:
     """When the work is spent, the rest counts as too large, not as equal."""
-    part = [b"x" * 1_000_000]
-    old, new = part * 10_000, [bytes(bytearray(part[0]))] * 10_000
+    part = [b"x" * 4_000_000]
+    old, new = part * 2_000, [bytes(bytearray(part[0]))] * 2_000
     (found,) = details(old, new)
     assert found.note == "too large to compare further"
     keys = [{(n, n, "x"): n for n in range(200_000)} for _ in range(2)]
@@ -282,14 +282,14 @@ def test_cycles_sharing_and_size_are_bounded(old: Any, new: Any, count: int) -> 
 def test_a_long_part_in_many_places_costs_once() -> None:
     """One long text, number or buffer in many places is hashed once, or the comparison ends."""
     start = time.process_time()
-    for one, other in [("x" * 5_000_000, "y" * 5_000_000), (1 << 8_000_000, 3 << 8_000_000)]:
+    for one, other in [("x" * 1_000_000, "y" * 1_000_000), (1 << 2_000_000, 3 << 2_000_000)]:
         assert len(details([1, [one] * 100_000, 3], [[other] * 100_000, 2, 4, 5])) == 4
     arrays = []
-    for raw in (bytes(40_000_000), b"x" * 40_000_000):
+    for raw in (bytes(10_000_000), b"x" * 10_000_000):
         fields = {"dtype": "u1", "shape": (len(raw),)}
         arrays.append([Array("numpy.ndarray", fields, raw=memoryview(raw), itemsize=1) for _ in range(2000)])
     assert details(*arrays)[-1].note == "too large to compare further"
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 5
 
 
 def test_cycles_of_different_length_differ() -> None:
@@ -309,7 +309,7 @@ _values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(_values, _values)
 @pytest.mark.slow
 def test_details_are_empty_exactly_for_equal_values(old: Any, new: Any) -> None:

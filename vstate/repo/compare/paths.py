@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -97,25 +98,8 @@ def sequence_of(value: object, group: str) -> Sequence[object]:
 
 def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
     """The part of `value` in the place of `part`, from a value of the same kind; not for SEQUENCES."""
-    place = part.place
-    value, table = _opened(value)
-    if part.group == "columns":
-        columns = () if table is None else _columns(table)
-        found = (column for name, _, column in columns if prints.place(name) == place)
-        return next((part._replace(value=_cells(table, column)) for column in found if table), None)
-    if part.group == "rows" and isinstance(value, Array):
-        return next(_array_rows(value, part.step), None)
-    if part.group == "rows":
-        return None if table is None else next(_row(table, part.step, prints), None)
-    if part.group == "elements":
-        assert isinstance(value, Array)
-        assert isinstance(place, int)
-        found_elements = value.elements(place, place + 1) if place < value.count else []
-        return next((part._replace(value=element) for element in found_elements), None)
-    if part.group == "fields" and place == "data" and isinstance(value, Array) and value.raw is not None:
-        return part._replace(value=value.part(0, value.count))  # the field has only the first elements
-    found_group = next((group for group in _groups(value) if group.name == part.group), None)
-    return None if found_group is None else found_group.like(part, prints)
+    alike = _candidates(value, part.step, prints)
+    return next((each for each in alike if each[:3] == part[:3]), None)
 
 
 class _Group(NamedTuple):
@@ -146,7 +130,7 @@ class _Group(NamedTuple):
         """The parts whose step `rest` begins with, without a look at all keys where that can be."""
         name, inside = self.name, self.inside
         if name == "state" or self.prefix is None:
-            yield from (part for part in self.parts(prints) if rest.startswith(part.step))
+            yield from _beginning(rest, self.parts(prints))
         elif name in SEQUENCES:
             match = _INDEX.match(rest, len(self.prefix)) if rest.startswith(self.prefix) else None
             if match is not None and (index := int(match[1])) < len(inside):
@@ -155,20 +139,7 @@ class _Group(NamedTuple):
             key, step = plain
             yield Part(name, key, step, inside[key])
         elif rest.startswith("{" if name == "members" else "["):
-            yield from _one_of(rest, self.parts(prints))
-
-    def like(self, part: Part, prints: Fingerprints) -> Part | None:
-        """The part in the place of another value's `part`; not for SEQUENCES."""
-        inside = self.inside
-        if self.name == "state":
-            return part._replace(value=inside)
-        if not isinstance(inside, dict):
-            same = (member for member in inside if prints.place(member) == part.place)
-        elif isinstance(part.place, str):
-            same = (inside[key] for key in (part.place,) if key in inside)
-        else:
-            same = (item for key, item in inside.items() if prints.place(key) == part.place)
-        return next((part._replace(value=value) for value in same), None)
+            yield from _beginning(rest, self.parts(prints))
 
 
 def _groups(value: object) -> Iterator[_Group]:
@@ -286,7 +257,7 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
     length = len(rest)
     trail: list[Part] = []
     # A step can mean several parts of an Instance, so the search goes back from a dead end.
-    waiting = [_candidates(value, rest, prints)]
+    waiting = [_choices(value, rest, prints)]
     seen: set[tuple[int, int]] = set()
     furthest: tuple[int, object] = (length, value)
     while waiting:
@@ -306,7 +277,7 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
             furthest = (len(left), part.value)
         trail.append(part)
         rest = left
-        waiting.append(_candidates(part.value, rest, prints))
+        waiting.append(_choices(part.value, rest, prints))
     at, where = furthest
     raise _nowhere(path, rest[length - at :], where, prints)
 
@@ -387,7 +358,7 @@ def _row(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
 def _named_column(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
     """The columns of a table whose steps `rest` begins with; only these are read."""
     columns = ((name, step, column) for name, step, column in _columns(table) if rest.startswith(step))
-    yield from _one_of(rest, (_column_part(table, *found, prints) for found in columns))
+    yield from _beginning(rest, (_column_part(table, *found, prints) for found in columns))
 
 
 def _plain_name(named: Mapping[str, object] | Mapping[object, object], rest: str) -> tuple[str, str] | None:
@@ -398,14 +369,18 @@ def _plain_name(named: Mapping[str, object] | Mapping[object, object], rest: str
     return match[1], match[0]
 
 
-def _one_of(rest: str, parts: Iterable[Part]) -> Iterator[Part]:
-    found: dict[str, Part] = {}
-    for part in parts:
-        if rest.startswith(part.step):
-            if part.step in found:
-                raise InvalidInput(f"several keys print as {part.step}: choose a path that ends before it")
-            found[part.step] = part
-    yield from sorted(found.values(), key=lambda part: -len(part.step))
+def _beginning(rest: str, parts: Iterable[Part]) -> list[Part]:
+    """The parts whose step `rest` begins with, the longest step first."""
+    return sorted((part for part in parts if rest.startswith(part.step)), key=lambda part: -len(part.step))
+
+
+def _choices(value: object, rest: str, prints: Fingerprints) -> Iterator[Part]:
+    """The parts of the value whose step `rest` begins with; InvalidInput if two of a group print alike."""
+    found = [*_candidates(value, rest, prints)]
+    for part, count in Counter((part.group, part.step) for part in found).items():
+        if count > 1:
+            raise InvalidInput(f"several keys print as {part[1]}: choose a path that ends before it")
+    return iter(found)
 
 
 def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFound | InvalidInput:
