@@ -16,10 +16,9 @@ from blake3 import blake3
 from vstate.arguments import check_text
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
-from vstate.objects.canonical import decode, encode
+from vstate.objects.canonical import decode, decode_checked, encode, encode_checked
 from vstate.objects.commit import ONE_SECOND, moment
 from vstate.objects.ids import ID_BYTES, ObjectId
-from vstate.repo.checked_row import decode_checked, encode_checked
 
 REF = "r/"
 HEADS = "heads/"

@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
-from vstate.objects.canonical import encode, plain
+from vstate.objects.canonical import checked, decode_checked, encode, encode_checked, plain
 from vstate.objects.ids import ID_BYTES, ObjectId
-from vstate.repo.checked_row import checked, decode_checked, encode_checked
 from vstate.repo.names.refs import HEADS, LABELS, REF
 
 Atom = str | int | float | bool | None

@@ -22,7 +22,7 @@ from blake3 import blake3
 
 from vstate.errors import CorruptStore, InvalidInput, LeaseHeld, VStateError
 from vstate.kv.base import KVStore, check_key
-from vstate.repo.checked_row import decode_checked, encode_checked
+from vstate.objects.canonical import decode_checked, encode_checked
 from vstate.repo.objects import DAMAGED
 
 LEASE = "lease/"

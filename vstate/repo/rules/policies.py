@@ -10,7 +10,7 @@ from typing import Any
 from vstate.arguments import require_plain
 from vstate.errors import CannotLoad, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
-from vstate.repo.checked_row import decode_checked, encode_checked
+from vstate.objects.canonical import decode_checked, encode_checked
 from vstate.repo.names.refs import HEADS
 
 POLICY = "policy/"
