@@ -16,7 +16,7 @@ from vstate.values.alignment import common_ends
 from vstate.values.inert import Array, Global, Instance, preview, printable
 from vstate.values.tables import Table, is_table, table_of
 
-__all__ = ["Detail", "details", "step_of"]
+__all__ = ["Detail", "details", "member_step", "step_of"]
 
 Kind = Literal["added", "removed", "modified"]
 
@@ -177,7 +177,7 @@ class _Comparison:
             return self.items(path, old, new)
         if isinstance(old, set | frozenset) and type(old) is type(new):
             assert isinstance(new, set | frozenset)
-            return self.keyed(path, old, new, _member_step)
+            return self.keyed(path, old, new, member_step)
         return None
 
     # --- one generator for each kind of container
@@ -277,7 +277,8 @@ def _index(index: int) -> str:
     return f"[{index}]"
 
 
-def _member_step(member: object) -> str:
+def member_step(member: object) -> str:
+    """The step of a path that leads to this member of a set."""
     return f"{{{_brief(member, _STEP_NODES)}}}"
 
 

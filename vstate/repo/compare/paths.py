@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.plural import counted
-from vstate.repo.compare.details import details
+from vstate.repo.compare.details import member_step, step_of
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.tables import row_value
 from vstate.similar import similar
@@ -121,10 +121,9 @@ class _Group(NamedTuple):
         elif name == "state":
             yield Part(name, "", ".state", inside)
         else:
-            is_dict = isinstance(inside, dict)
-            steps = _steps(dict.fromkeys(inside) if is_dict else inside)
-            for key, step in zip(inside, steps, strict=True):
-                yield Part(name, prints.place(key), step, inside[key] if is_dict else key)
+            show = member_step if name == "members" else step_of
+            for key in inside:
+                yield Part(name, prints.place(key), show(key), key if name == "members" else inside[key])
 
     def starting(self, rest: str, prints: Fingerprints) -> Iterator[Part]:
         """The parts whose step `rest` begins with, without a look at all keys where that can be."""
@@ -166,9 +165,7 @@ def _groups(value: object) -> Iterator[_Group]:
 
 def _columns(table: Table) -> Iterator[tuple[object, str, Column]]:
     """The columns of a table with their names and steps."""
-    names = dict.fromkeys(column.name for column in table.columns)  # `table_of` has checked their hashes
-    steps = dict(zip(names, _steps(names), strict=True))
-    yield from ((column.name, steps[column.name], column) for column in table.columns)
+    yield from ((column.name, step_of(column.name), column) for column in table.columns)
 
 
 def _column_part(table: Table, name: object, step: str, column: Column, prints: Fingerprints) -> Part:
@@ -229,13 +226,6 @@ def _opened(value: object) -> tuple[object, Table | None]:
     if table is not None and table.type == "Series":
         return _cells(table, table.columns[0]), None
     return value, table
-
-
-def _steps(places: Collection[object]) -> Iterator[str]:
-    """The steps that lead to these keys or members, as `details` prints them when all are removed."""
-    nothing: object = {} if isinstance(places, dict) else type(places)()
-    for gone in details(places, nothing, limit=len(places)):
-        yield gone.path if gone.path[:1] in "[{" else f".{gone.path}"
 
 
 # Finding a part by its path

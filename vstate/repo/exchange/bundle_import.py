@@ -207,7 +207,7 @@ class _Import:
         """Note what need not be read again of these objects, and what is to be checked."""
         for oid, (kind, body) in objects.items():
             if kind is BLOB:
-                self._written.add(_link(Needed(kind, oid, len(body))))
+                self._written.add(Needed(kind, oid, len(body)).link)
             elif kind is COMMIT:
                 try:
                     parents = Commit.decode(oid, bytes(body)).parent_ids
@@ -256,7 +256,7 @@ class _Import:
         try:
             ids = new_commits(tips, known, ours=history, theirs=History(objects), read=read)
             for _, needed in difference.groups(ids or (), history, read):
-                blobs = (item for item in needed if item.kind is BLOB and _link(item) not in self._written)
+                blobs = (item for item in needed if item.kind is BLOB and item.link not in self._written)
                 for batch in batches(blobs, FRAME_BYTES):
                     read_bodies(objects, batch)
         except CorruptObject as error:
@@ -327,8 +327,3 @@ class _Import:
             return "ahead" if history.is_ancestor(new, old) else "diverged"
         except CorruptObject:  # in the history of our ref
             return "diverged"
-
-
-def _link(blob: Needed) -> bytes:
-    """A link to a blob, for an IdSet."""
-    return blob.oid + blob.length.to_bytes(8, "big")

@@ -42,6 +42,11 @@ class Needed(NamedTuple):
     length: int
     body: bytes | None = None
 
+    @property
+    def link(self) -> bytes:
+        """The id and the length that a link says: a forger may say several of one blob."""
+        return self.oid + encode(self.length)
+
 
 ReadCommits = Callable[[Sequence[ObjectId]], Sequence[Commit | None]]
 """Commits by their ids, None for a missing or damaged one."""
@@ -189,8 +194,9 @@ class Difference:
             for key, entry in self._entries.new_items(leaf) if is_new else self._entries.all(leaf):
                 for link in checked_links(child.oid, entry):
                     if is_single(link):
-                        if met.add(_blob(*link)) and is_new:
-                            yield Needed(BLOB, *link)
+                        blob = Needed(BLOB, *link)
+                        if met.add(blob.link) and is_new:
+                            yield blob
                     elif is_new:
                         streams += [(key, new) for new in self._unmet([_Child(link.id, None, link.length)])]
                     else:
@@ -198,9 +204,9 @@ class Difference:
                         self._know(streams_beside[key][-1:])
         old = [stream for key in dict.fromkeys(key for key, _ in streams) for stream in streams_beside[key]]
         for is_new, _, items in self._descend([stream for _, stream in streams], old, indexes):
-            for oid, length in items:
-                if met.add(_blob(oid, length)) and is_new:
-                    yield Needed(BLOB, oid, length)
+            for blob in (Needed(BLOB, *item) for item in items):
+                if met.add(blob.link) and is_new:
+                    yield blob
         yield from indexes.lowest_first()
         yield from nodes.lowest_first()
 
@@ -296,11 +302,6 @@ class Difference:
 
 _Found = tuple[_Child, int, Any, bool]
 """A node or an index that was read: its height, the Node or the items, and whether it is new to the walk."""
-
-
-def _blob(oid: ObjectId, length: int) -> bytes:
-    """A blob with the length that a link says: a forger may say several."""
-    return oid + encode(length)
 
 
 def _by_height(roots: Iterable[_Found]) -> dict[int, list[_Found]]:
