@@ -60,16 +60,24 @@ def test_the_number_of_tests_on_a_line(count: int) -> None:
         ([[], [0], [1], [2], [1], [4], [5], [3, 6], [7]], {5, 6, 7, 8}, (0, 8), 5),
         ([[], [0], [1], [0], [3], [2, 4], [5]], {4, 5, 6}, (2, 6), 4),
         ([[], [0], [0], [1, 2], [3]], {3, 4}, (0, 4), 3),
+        ([[], [0], [1], [2, 0]], {3}, (1, 3), 3),
     ],
-    ids=["it came by the second parent", "its branch is older than good", "the merge itself"],
+    ids=["the second parent", "a branch older than good", "the merge itself", "a parent before good"],
 )
 def test_the_side_of_a_merge_that_went_wrong(
     graph: Parents, bad: set[int], ends: tuple[int, int], first: int
 ) -> None:
-    """The first bad commit is found on the side that brought the bad in."""
+    """The first bad commit is found on the side that brought the bad in; none before good is tested."""
     repo, commits = built(graph)
-    good, last = (commits[end] for end in ends)
-    assert repo.bisect(lambda commit: int(commit.message) not in bad, good, last) == commits[first]
+    start, last = ends
+    tested: set[int] = set()
+
+    def good(commit: Commit) -> bool:
+        tested.add(int(commit.message))
+        return int(commit.message) not in bad
+
+    assert repo.bisect(good, commits[start], commits[last]) == commits[first]
+    assert not tested & (ancestors(graph, start) - {start})
 
 
 def test_what_is_left_is_reported() -> None:

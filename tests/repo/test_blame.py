@@ -439,6 +439,15 @@ def test_keys_that_print_alike_are_refused() -> None:
         find_part(value, f'["{"x" * 60}…"]', Fingerprints())
 
 
+def test_a_key_that_once_printed_like_another_is_followed() -> None:
+    """Long keys are cut in a path. The older value has another key with the same beginning."""
+    state, keys = Versioned(), ["x" * 70 + "a", "x" * 70 + "b"]
+    save(state, "first", k={keys[0]: 1, keys[1]: 2})
+    del state["k"][keys[0]]
+    state.commit("second")
+    assert state.blame("k", f'["{"x" * 60}…"]').message == "first"
+
+
 def test_values_inside_themselves() -> None:
     """A cycle is walked no further than the path says, and a path into it ends."""
     value: dict[str, Any] = {"a": 1}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate.repo.compare.details import Detail, details
+from vstate.repo.compare.details import details
 from vstate.values.inert import Array, Global, Instance, read
 
 nan = float("nan")
@@ -24,46 +24,81 @@ def _lines(old: object, new: object) -> list[str]:
     return [str(found) for found in details(old, new)]
 
 
-def test_paths_name_keys_indices_and_fields() -> None:
-    """Identifiers with a dot, other keys in brackets, indices in brackets, the value itself as nothing."""
-    old = {
-        "messages": [{"content": "a"}],
-        "odd key": {"x": 1},
-        7: 1,
-        "plan": Instance("app.Plan", {"goal": 1}),
-    }
-    new = {
-        "messages": [{"content": "b"}],
-        "odd key": {"x": 2},
-        7: 2,
-        "plan": Instance("app.Plan", {"goal": 2}),
-    }
-    assert _lines(old, new) == [
-        "~ messages[0].content: 'a' -> 'b'",
-        '~ ["odd key"].x: 1 -> 2',
-        "~ [7]: 1 -> 2",
-        "~ plan.goal: 1 -> 2",
-    ]
-    assert details("a", "b") == [Detail("", "modified", "a", "b")]
-    assert _lines("a", "b") == ["~ 'a' -> 'b'"]
+def _two(**parts: Any) -> list[Instance]:
+    """Two instances that share these parts."""
+    return [Instance("a.A", **parts), Instance("a.A", **parts)]
 
 
-def test_added_and_removed_entries() -> None:
-    """Keys of one side only are added or removed."""
-    assert _changes({"a": 1, "b": 2}, {"b": 2, "c": 3}) == [
-        ("removed", "a", 1, None),
-        ("added", "c", None, 3),
-    ]
-    assert _lines({"a": 1}, {"b": None}) == ["- a: 1", "+ b: None"]
+UTC = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+
+CHANGES: dict[str, tuple[object, object, list[str]]] = {
+    "the value itself": ("a", "b", ["~ 'a' -> 'b'"]),
+    "an identifier, an index": (
+        {"messages": [{"content": "a"}]},
+        {"messages": [{"content": "b"}]},
+        ["~ messages[0].content: 'a' -> 'b'"],
+    ),
+    "other keys": (
+        {"odd key": {"x": 1}, 7: 1},
+        {"odd key": {"x": 2}, 7: 2},
+        ['~ ["odd key"].x: 1 -> 2', "~ [7]: 1 -> 2"],
+    ),
+    "entries of one side": ({"a": 1, "b": 2}, {"b": 2, "c": None}, ["- a: 1", "+ c: None"]),
+    "an item put in": (
+        [{"id": n} for n in range(5)],
+        [{"id": n} for n in (0, 1, 9, 2, 3, 4)],
+        ["+ [2]: {'id': 9}"],
+    ),
+    "an item taken out": ([[n] for n in range(5)], [[n] for n in (0, 1, 3, 4)], ["- [2]: [2]"]),
+    "members of a set": ({1, "a"}, {1, "b"}, ["- {'a'}: 'a'", "+ {'b'}: 'b'"]),
+    "members by content": ({Instance("app.P", {"x": 1})}, {Instance("app.P", {"x": 1})}, []),
+    "two keys of one content": (
+        {Instance("a.A"): 1, Instance("a.A"): 2},
+        {Instance("a.A"): 1, Instance("a.A"): 3},
+        ["~ [a.A()]: 2 -> 3"],
+    ),
+    "keys by content": ({Instance("app.P"): 1}, {Instance("app.P"): 2}, ["~ [app.P()]: 1 -> 2"]),
+    "all parts of a record": (
+        Instance("app.P", {"a": 1, "b": 2}, args=(1, 2), items=[1], entries={"k": 1}, state=3),
+        Instance("app.P", {"a": 1, "c": 2}, args=(1, 3), items=[1, 2], entries={"k": 2}, state=4),
+        ["~ args[1]: 2 -> 3", "- b: 2", "+ c: 2", "+ [1]: 2", "~ k: 1 -> 2", "~ state: 3 -> 4"],
+    ),
+    "another class": (Instance("a.A"), Instance("a.B"), ["~ a.A() -> a.B()"]),
+    "an only argument": (
+        Instance("d.D", args=("1.5",)),
+        Instance("d.D", args=("1.6",)),
+        ["~ '1.5' -> '1.6'"],
+    ),
+    "no items and none": (Instance("a.A", items=None), Instance("a.A", items=[1]), ["+ [0]: 1"]),
+    "no entries and none": (Instance("a.A", entries={1: 2}), Instance("a.A"), ["- [1]: 2"]),
+    "items that two instances share": (
+        _two(items=[1, 2]),
+        _two(items=[1, 3]),
+        ["~ [0][1]: 2 -> 3"],
+    ),
+    "an argument that two instances share": (
+        _two(args=([1, 2], 1)),
+        _two(args=([1, 3], 1)),
+        ["~ [0].args[0][1]: 2 -> 3"],
+    ),
+    "one global": (Global("a.f"), Global("a.f"), []),
+    "two globals": (Global("a.f"), Global("a.g"), ["~ <a.f> -> <a.g>"]),
+    "control characters": ({"\x1b[2J": 1}, {"\x1b[2J": "\x1b[31m"}, ["~ [\"\\x1b[2J\"]: 1 -> '\\x1b[31m'"]),
+}
 
 
-def test_an_insertion_is_one_added_item() -> None:
-    """Items before and behind it are not touched, and equal items keep their places."""
-    old: list[dict[str, object]] = [{"id": n} for n in range(50)]
-    new: list[dict[str, object]] = [{"id": n} for n in range(50)]
-    new.insert(20, {"id": "x"})
-    assert _changes(old, new) == [("added", "[20]", None, {"id": "x"})]
-    assert _changes(new, old) == [("removed", "[20]", {"id": "x"}, None)]
+@pytest.mark.parametrize("case", CHANGES)
+def test_changes_are_told_by_path(case: str) -> None:
+    """Identifiers stand behind a dot, indices and other keys in brackets; equal parts are left out."""
+    old, new, lines = CHANGES[case]
+    assert _lines(old, new) == lines
+
+
+def test_the_moment_in_another_zone_is_another_value() -> None:
+    """A datetime compares equal to that of another offset, and is a change all the same."""
+    other = UTC.astimezone(datetime.timezone(datetime.timedelta(hours=1)))
+    assert other == UTC
+    assert len(details(UTC, other)) == 1
 
 
 def test_edits_in_several_places_of_a_list() -> None:
@@ -80,32 +115,6 @@ def test_edits_in_several_places_of_a_list() -> None:
         ("removed", "[2000]", {"role": "user", "text": "message 2000"}, None),
         ("added", "[3000]", None, {"role": "user", "text": "last"}),
     ]
-
-
-def test_sets_compare_by_member() -> None:
-    """Members are added or removed; instances are matched by content."""
-    assert _lines({1, "a"}, {1, "b"}) == ["- {'a'}: 'a'", "+ {'b'}: 'b'"]
-    assert details({Instance("app.P", {"x": 1})}, {Instance("app.P", {"x": 1})}) == []
-    assert details({Instance("app.P"): 1}, {Instance("app.P"): 1}) == []
-    assert _lines({Instance("app.P"): 1}, {Instance("app.P"): 2}) == ["~ [app.P()]: 1 -> 2"]
-
-
-def test_records_of_one_type_compare_by_part() -> None:
-    """Fields, arguments, items and entries; another type is another value."""
-    old = Instance("app.P", {"a": 1, "b": 2}, args=(1, 2), items=[1], entries={"k": 1}, state=3)
-    new = Instance("app.P", {"a": 1, "c": 2}, args=(1, 3), items=[1, 2], entries={"k": 2}, state=4)
-    assert [(found.kind, found.path) for found in details(old, new)] == [
-        ("modified", "args[1]"),
-        ("removed", "b"),
-        ("added", "c"),
-        ("added", "[1]"),
-        ("modified", "k"),
-        ("modified", "state"),
-    ]
-    assert [found.path for found in details(Instance("a.A"), Instance("a.B"))] == [""]
-    assert _lines(Instance("d.D", args=("1.5",)), Instance("d.D", args=("1.6",))) == ["~ '1.5' -> '1.6'"]
-    assert details(Global("a.f"), Global("a.f")) == []
-    assert _lines(Global("a.f"), Global("a.g")) == ["~ <a.f> -> <a.g>"]
 
 
 def test_arrays_are_compared_by_element() -> None:
@@ -193,37 +202,12 @@ def test_what_is_too_large_to_compare_is_one_change() -> None:
     assert (found.path, found.note) == ("", "too large to compare further")
 
 
-def test_instances_that_share_a_part_show_its_change_once() -> None:
-    """Arguments, items and entries that several instances share are compared at the first of them."""
-    old, new = [1, 2], [1, 3]
-    pairs = [[Instance("a.A", items=shared), Instance("a.A", items=shared)] for shared in (old, new)]
-    assert _lines(*pairs) == ["~ [0][1]: 2 -> 3"]
-    pairs = [[Instance("a.A", args=(shared, 1)), Instance("a.A", args=(shared, 1))] for shared in (old, new)]
-    assert _lines(*pairs) == ["~ [0].args[0][1]: 2 -> 3"]
-    assert _lines(Instance("a.A", items=None), Instance("a.A", items=[1])) == ["+ [0]: 1"]
-    assert _lines(Instance("a.A", entries={1: 2}), Instance("a.A")) == ["- [1]: 2"]
-
-
-def test_times_in_two_zones_differ() -> None:
-    """The same moment with another offset is a change."""
-    utc = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
-    other = utc.astimezone(datetime.timezone(datetime.timedelta(hours=1)))
-    assert utc == other
-    assert len(details(utc, other)) == 1
-
-
 def test_long_texts_are_shown_where_they_differ() -> None:
     """The common beginning is left out, so that the two sides look different."""
     (line,) = _lines({"t": "same " * 100 + "old end"}, {"t": "same " * 100 + "new end"})
     assert "old end" in line
     assert "new end" in line
     assert len(line) < 160
-
-
-def test_control_characters_are_escaped() -> None:
-    """Neither paths nor values can drive a terminal."""
-    line = _lines({"\x1b[2J": 1}, {"\x1b[2J": "\x1b[31m"})[0]
-    assert line.isprintable()
 
 
 def test_limit_bounds_the_number() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from bundle_files import chain, equal, large, refs_of, save, whole
+from bundle_files import chain, equal, refs_of, save, whole
 from histories import opened
 from sync_stores import cloned, push, statuses
 
@@ -80,29 +80,6 @@ def test_a_push_out_of_a_store_that_fails_at_any_call(target: KVStore) -> None:
             reasons.append(report.not_noted)
     assert raised
     assert "made to fail" in reasons[0]
-
-
-@pytest.mark.slow
-def test_a_push_brings_a_branch_with_all_that_it_needs(target: KVStore) -> None:
-    """Values of every size, merges, and later new commits; a report counts the writes."""
-    store = Memory()
-    state = chain(store, 4)
-    head = save(state, "many", many=dict.fromkeys(range(500)), **{f"k{i}": f"{i}" * 99 for i in range(500)})
-    report = push(store, target)
-    equal(store, target)
-    whole(target)
-    assert [(ref.name, ref.status, ref.old, ref.new) for ref in report.refs] == [
-        ("heads/main", "created", None, head.id)
-    ]
-    assert report.objects == len(list(store.keys("o/"))) == report.refs[0].objects
-    assert report.bytes == sum(len(value) for _, value in target.items("o/"))
-    save(state.fork("side", "HEAD~2"), "aside", other=large(5))
-    state.merge("side")
-    (ref,) = push(store, target).refs
-    assert (ref.name, ref.status, ref.old) == ("heads/main", "moved", head.id)
-    assert statuses(push(store, target, "side")) == {"heads/side": "created"}
-    equal(store, target)
-    whole(target)
 
 
 def test_a_fetch_moves_no_branch(target: KVStore) -> None:
