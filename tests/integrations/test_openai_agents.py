@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -166,6 +167,32 @@ async def test_a_cancelled_call_has_ended_when_the_cancellation_comes_out() -> N
     assert found == [str(number) for number in range(6)]
     await session.add_items(says("next"))
     assert await texts(session) == [*found, "next"]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_calls_that_the_end_of_their_loop_cancels_hold_up_no_later_call(steps: int) -> None:
+    """Whether the second one has begun to wait or not, the first ends, and the next loop goes on."""
+    session = VstateSession("ann", Memory())
+
+    async def cut_off() -> None:
+        first = asyncio.create_task(session.add_items(says("first")))
+        await asyncio.sleep(0)
+        later = asyncio.create_task(session.add_items(says("later")))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        kept.extend([first, later])
+
+    def use() -> None:
+        asyncio.run(cut_off())
+        asyncio.run(session.add_items(says("next")))
+        found.extend(asyncio.run(texts(session)))
+
+    kept, found = list[Any](), list[str]()
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found == ["first", "next"]
+    assert all(call.cancelled() for call in kept)
 
 
 @pytest.mark.slow

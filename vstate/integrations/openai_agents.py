@@ -458,19 +458,23 @@ class VstateSession(Opened):
     async def _in_order(self, work: Callable[[], _T]) -> _T:
         """Do the work in a thread, after the work of the calls before."""
         done: Future[None] = Future()
+        done.set_running_or_notify_cancel()  # or the next call, cancelled while it waits, would cancel it
         with self._lock:
             before, self._last = self._last, done
-
-        async def run() -> _T:
+        if before is None or before.done():  # no task is needed: `in_thread` has a shield
             try:
-                if before is not None and not before.done():
-                    await asyncio.wrap_future(before)
                 return await in_thread(work)
             finally:
                 done.set_result(None)
 
-        # Alone, the call needs no task: `in_thread` has a shield.
-        return await (run() if before is None or before.done() else shielded(run()))
+        async def run() -> _T:
+            await asyncio.wrap_future(before)
+            return await in_thread(work)
+
+        task = asyncio.ensure_future(run())
+        # Not in a `finally` of `run`: the end of the loop may cancel the task before its first step.
+        task.add_done_callback(lambda _: done.set_result(None))
+        return await shielded(task)
 
 
 def _now() -> str:
