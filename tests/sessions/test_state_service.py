@@ -7,6 +7,7 @@ import math
 import random
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,19 @@ async def test_starts_and_stops_at_once(tmp_path: Path) -> None:
     assert (service.opened, service.closed) == (2, 2)
 
 
+def test_one_event_loop_after_another() -> None:
+    """Also where calls had to wait for each other."""
+    service = StateService(Memory())
+
+    async def at_once(call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await asyncio.gather(*(call() for _ in range(5)))
+
+    for _ in range(2):
+        asyncio.run(at_once(service.start))
+        assert asyncio.run(service.health())
+        asyncio.run(at_once(service.stop))
+
+
 @in_a_loop
 async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     """The store is closed again, and start can be repeated."""
@@ -306,7 +320,8 @@ async def test_health_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Memory()
     async with StateService(store) as service:
         assert await service.health()
-        monkeypatch.setattr(store, "get_many", None)
+        for name in ("get", "get_many"):
+            monkeypatch.setattr(store, name, None)
         assert not await service.health()
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from vstate.errors import InvalidInput
 from vstate.forks import Uncopied, renew_in_child
@@ -154,3 +155,14 @@ class UnderWay:
         """Wait until no call is under way, in any event loop."""
         while self._count > 0:
             await asyncio.sleep(_PAUSE)
+
+
+class LoopLock:
+    """A lock for the tasks of each event loop in turn. An `asyncio.Lock` works in one loop only."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    def here(self) -> asyncio.Lock:
+        """The lock of the running loop."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())

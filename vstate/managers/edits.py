@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from dataclasses import dataclass, field
 from typing import Any
 
-from vstate.aio.workers import shielded
+from vstate.aio.workers import LoopLock, shielded
 from vstate.errors import InvalidInput, UncommittedWarning
 from vstate.forks import renew_in_child
-from vstate.managers.manager import LoopLock
 from vstate.patterns.copies import Frozen
 from vstate.state.closing import call_at_exit
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
-from weakref import WeakKeyDictionary
 
 from vstate import aio
 from vstate.aio.workers import UnderWay
@@ -183,14 +181,3 @@ class Wait:
     def __await__(self) -> Generator[Any, None, None]:
         if self._until_done is not None:
             yield from self._until_done().__await__()
-
-
-class LoopLock:
-    """A lock for the tasks of each event loop in turn. An `asyncio.Lock` works in one loop only."""
-
-    def __init__(self) -> None:
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-
-    def here(self) -> asyncio.Lock:
-        """The lock of the running loop."""
-        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())

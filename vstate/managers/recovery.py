@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vstate.aio.workers import LoopLock
 from vstate.arguments import check_count, check_flag
 from vstate.errors import InvalidInput, NotFound
 from vstate.managers.agents import AgentCheckpoint, AgentStateStore, Recovery, recoveries_of
-from vstate.managers.manager import LoopLock, Wait
+from vstate.managers.manager import Wait
 from vstate.state.namespace import Namespace
 
 __all__ = ["AgentRecoveryManager"]

@@ -11,9 +11,10 @@ from threading import Thread
 from typing import Any
 
 from vstate import aio
+from vstate.aio.workers import LoopLock
 from vstate.errors import VStateError
 from vstate.forks import renew_in_child
-from vstate.managers.manager import LoopLock, Wait
+from vstate.managers.manager import Wait
 from vstate.state.watching import Watch
 
 Subscriber = Callable[[str, Any, Any], Awaitable[object] | object]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -11,10 +10,9 @@ from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
-from vstate.aio.workers import UnderWay, shielded
+from vstate.aio.workers import LoopLock, UnderWay, shielded
 from vstate.arguments import check_count, check_seconds, check_text
 from vstate.errors import InvalidInput, InvalidRecord, KeyNotFound, NotFound
-from vstate.forks import renew_in_child
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects import expiry
@@ -84,14 +82,10 @@ class StateService:
         self._starts_when_used = False
         self._retention = None if seconds is None else Retention(seconds)
         self._state: aio.Versioned | None = None
-        self._changing = asyncio.Lock()
+        self._changing = LoopLock()
         self._under_way = UnderWay()
         self._known: dict[str, _Life] = {}
         """The sessions that this service saved or read: when each began, and how long it lives at least."""
-        renew_in_child(self, StateService._forget_calls)
-
-    def _forget_calls(self) -> None:
-        self._changing = asyncio.Lock()  # the call that holds it goes on in the parent alone
 
     def _make_store(self) -> KVStore | str | PathLike[str] | None:
         """The store, or its path or URL."""
@@ -104,7 +98,7 @@ class StateService:
 
     async def start(self) -> None:
         """Open the store; nothing if it is open. Raises StoreUnavailable."""
-        async with self._changing:
+        async with self._changing.here():
             if self._state is not None:
                 return
             state = aio.Versioned(self._make_store(), branch=self._branch)
@@ -125,7 +119,7 @@ class StateService:
 
     async def stop(self) -> None:
         """Wait for the calls under way, then close the store if the service opened it."""
-        async with self._changing:
+        async with self._changing.here():
             self._starts_when_used = False
             state, self._state = self._state, None
             if self._retention is not None:
