@@ -60,8 +60,11 @@ def test_a_message_that_cannot_fit_raises() -> None:
     conversation = talk("short", "x" * 100)
     with pytest.raises(InvalidInput, match="26 tokens"):
         conversation.window(max_tokens=24)
-    with pytest.raises(InvalidInput, match="summary"):
-        talk("a" * 100, "b" * 20).window(max_tokens=10, summarise=lambda messages: say("s" * 100))
+    for last in (None, 1, 0):
+        with pytest.raises(InvalidInput, match="the summary has 26 of 10 tokens"):
+            talk("a" * 100, "b" * 20).window(
+                max_tokens=10, last=last, summarise=lambda messages: say("s" * 100)
+            )
     for wrong in ({"last": -1}, {"max_tokens": -1}):
         with pytest.raises(InvalidInput):
             conversation.window(**wrong)

@@ -225,7 +225,7 @@ class Opening:
             branch,
             set=new if head or base or not new else {**self.marks, **new},
             delete=gone,
-            expect="anywhere" if base else head,
+            expect=head,
             base=base,
             labels=labels,
             message=message,

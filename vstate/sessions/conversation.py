@@ -101,14 +101,15 @@ class Conversation(Sequence[Message]):
             summary = called("summarise", summarise, self[: len(self) - len(shown)])
             if max_tokens is None:
                 return [summary], shown
-            fitting = _fitting(shown[::-1], max_tokens - count(summary), count)
-            if len(fitting) == len(shown):
-                return [summary], shown
-            if not fitting:
+            size = count(summary)
+            fitting = _fitting(shown[::-1], max_tokens - size, count)
+            if size > max_tokens or (shown and not fitting):
                 raise InvalidInput(
-                    f"the summary has {count(summary)} of {max_tokens} tokens, which leaves too few for the "
+                    f"the summary has {size} of {max_tokens} tokens, which leaves too few for the "
                     "newest message: shorten the summary, or raise max_tokens"
                 )
+            if len(fitting) == len(shown):
+                return [summary], shown
             shown = fitting
         return [], shown
 
