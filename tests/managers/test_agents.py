@@ -15,6 +15,11 @@ from vstate.managers import AgentCheckpoint, AgentSnapshot, AgentStateStore
 NOON = datetime(2026, 1, 1, 12)
 
 
+@pytest.fixture
+def store() -> AgentStateStore:
+    return AgentStateStore()
+
+
 def checkpoint(id: str, step: int = 0, agent: str = "a", **fields: Any) -> AgentCheckpoint:
     return AgentCheckpoint(agent_id=agent, checkpoint_id=id, step=step, **fields)
 
@@ -53,56 +58,51 @@ async def test_snapshots_come_back_as_they_were(local_store: AgentStore) -> None
 
 
 @in_a_loop
-async def test_latest_goes_by_step_and_time_and_never_by_text(local_store: AgentStore) -> None:
+async def test_latest_goes_by_step_and_time_and_never_by_text(store: AgentStateStore) -> None:
     """Of twelve checkpoints the original returned number 9: the texts "8" and "9" sort after "12"."""
-    async with AgentStateStore(local_store()) as store:
-        for step in (*range(1, 8), 12, 8, 9, 11, 10):
-            await store.save_checkpoint(
-                checkpoint(f"checkpoint-{step}", step, timestamp=NOON - timedelta(hours=step))
-            )
-        assert present(await store.latest_checkpoint("a")).step == 12
-        assert [found.step for found in await store.list_checkpoints("a")] == list(range(1, 13))
-        assert [found.step for found in await store.list_checkpoints("a", limit=2)] == [11, 12]
-        await store.save_checkpoint(checkpoint("a late one", 12, timestamp=NOON))
+    for step in (*range(1, 8), 12, 8, 9, 11, 10):
         await store.save_checkpoint(
-            checkpoint("the last one", 12, timestamp=NOON + timedelta(microseconds=1))
+            checkpoint(f"checkpoint-{step}", step, timestamp=NOON - timedelta(hours=step))
         )
-        assert present(await store.latest_checkpoint("a")).checkpoint_id == "the last one"
+    assert present(await store.latest_checkpoint("a")).step == 12
+    assert [found.step for found in await store.list_checkpoints("a")] == list(range(1, 13))
+    assert [found.step for found in await store.list_checkpoints("a", limit=2)] == [11, 12]
+    await store.save_checkpoint(checkpoint("a late one", 12, timestamp=NOON))
+    await store.save_checkpoint(checkpoint("the last one", 12, timestamp=NOON + timedelta(microseconds=1)))
+    assert present(await store.latest_checkpoint("a")).checkpoint_id == "the last one"
 
 
 @in_a_loop
-async def test_one_agent_is_not_another_whose_name_begins_alike(local_store: AgentStore) -> None:
+async def test_one_agent_is_not_another_whose_name_begins_alike(store: AgentStateStore) -> None:
     """In the original "a" got the checkpoints of "ab", and deleting "a" deleted them."""
-    async with AgentStateStore(local_store()) as store:
-        for agent in ("ab", "a/b", "a%2fb", ""):
-            await store.save_checkpoint(checkpoint("c", agent=agent, state={"of": agent}))
-            await store.save_snapshot(AgentSnapshot(agent_id=agent))
-        assert await store.latest_checkpoint("a") is None
-        assert await store.get_checkpoint("a", "b/c") is None
-        assert await store.list_checkpoints("a") == []
-        assert await store.list_snapshots("a") == []
-        assert await store.delete("a") is False
-        for agent in ("ab", "a/b", "a%2fb", ""):
-            found = present(await store.get_checkpoint(agent_id=agent, checkpoint_id="c"))
-            assert found.state == {"of": agent}
-            assert len(await store.list_snapshots(agent)) == 1
-        assert await store.delete("ab") is True
-        assert await store.list_agents() == sorted(["a/b", "a%2fb", ""])
+    for agent in ("ab", "a/b", "a%2fb", ""):
+        await store.save_checkpoint(checkpoint("c", agent=agent, state={"of": agent}))
+        await store.save_snapshot(AgentSnapshot(agent_id=agent))
+    assert await store.latest_checkpoint("a") is None
+    assert await store.get_checkpoint("a", "b/c") is None
+    assert await store.list_checkpoints("a") == []
+    assert await store.list_snapshots("a") == []
+    assert await store.delete("a") is False
+    for agent in ("ab", "a/b", "a%2fb", ""):
+        found = present(await store.get_checkpoint(agent_id=agent, checkpoint_id="c"))
+        assert found.state == {"of": agent}
+        assert len(await store.list_snapshots(agent)) == 1
+    assert await store.delete("ab") is True
+    assert await store.list_agents() == sorted(["a/b", "a%2fb", ""])
 
 
 @in_a_loop
-async def test_saving_a_checkpoint_again_replaces_it_and_its_rank(local_store: AgentStore) -> None:
-    async with AgentStateStore(local_store()) as store:
-        with pytest.raises(ValueError, match="step"):
-            checkpoint("x", -1)
-        await store.save_checkpoint(checkpoint("x", 5))
-        await store.save_checkpoint(checkpoint("y", 4))
-        await store.save_checkpoint(checkpoint("x", 3))
-        assert [(c.checkpoint_id, c.step) for c in await store.list_checkpoints("a")] == [("x", 3), ("y", 4)]
-        assert await store.delete("a", "y") is True
-        assert await store.delete("a", "y") is False
-        assert [c.checkpoint_id for c in await store.list_checkpoints("a")] == ["x"]
-        assert [commit.message for commit in await store.history("checkpoints/a/x")] == [
-            "checkpoint x of agent a at step 3",
-            "checkpoint x of agent a at step 5",
-        ]
+async def test_saving_a_checkpoint_again_replaces_it_and_its_rank(store: AgentStateStore) -> None:
+    with pytest.raises(ValueError, match="step"):
+        checkpoint("x", -1)
+    await store.save_checkpoint(checkpoint("x", 5))
+    await store.save_checkpoint(checkpoint("y", 4))
+    await store.save_checkpoint(checkpoint("x", 3))
+    assert [(c.checkpoint_id, c.step) for c in await store.list_checkpoints("a")] == [("x", 3), ("y", 4)]
+    assert await store.delete("a", "y") is True
+    assert await store.delete("a", "y") is False
+    assert [c.checkpoint_id for c in await store.list_checkpoints("a")] == ["x"]
+    assert [commit.message for commit in await store.history("checkpoints/a/x")] == [
+        "checkpoint x of agent a at step 3",
+        "checkpoint x of agent a at step 5",
+    ]

@@ -24,6 +24,11 @@ from vstate.managers import (
 HOUR = timedelta(hours=1)
 
 
+@pytest.fixture
+def manager() -> KnowledgeStateManager:
+    return KnowledgeStateManager()
+
+
 def source(id: str = "s", kb: str = "kb", **fields: Any) -> SourceState:
     return SourceState(source_id=id, knowledge_base_id=kb, **fields)
 
@@ -94,48 +99,46 @@ def test_how_far_it_is() -> None:
 
 
 @in_a_loop
-async def test_pausing(local_store: AgentStore) -> None:
+async def test_pausing(manager: KnowledgeStateManager) -> None:
     """Reports of running workers do not end the pause; the end of the indexing does."""
-    async with KnowledgeStateManager(local_store()) as manager:
-        await manager.update_indexing_progress(progress(10, 4))
-        assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
-        kept = await manager.update_indexing_progress(progress(10, 10))
-        assert (kept.status, kept.processed_documents) == (IndexingStatus.PAUSED, 10)
-        assert (await manager.resume("kb")).status is IndexingStatus.IN_PROGRESS
-        await manager.pause("kb")
-        done = await manager.update_indexing_progress(progress(10, 10, status="completed"))
-        assert done.status is IndexingStatus.COMPLETED
-        messages = [commit.message async for commit in manager.state.log()]
-        assert messages == [
-            "knowledge base kb: completed, 10 of 10 documents",
-            "knowledge base kb: paused",
-            "knowledge base kb: resumed",
-            "knowledge base kb: in_progress, 10 of 10 documents",
-            "knowledge base kb: paused",
-            "knowledge base kb: in_progress, 4 of 10 documents",
-        ]
+    await manager.update_indexing_progress(progress(10, 4))
+    assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
+    kept = await manager.update_indexing_progress(progress(10, 10))
+    assert (kept.status, kept.processed_documents) == (IndexingStatus.PAUSED, 10)
+    assert (await manager.resume("kb")).status is IndexingStatus.IN_PROGRESS
+    await manager.pause("kb")
+    done = await manager.update_indexing_progress(progress(10, 10, status="completed"))
+    assert done.status is IndexingStatus.COMPLETED
+    messages = [commit.message async for commit in manager.state.log()]
+    assert messages == [
+        "knowledge base kb: completed, 10 of 10 documents",
+        "knowledge base kb: paused",
+        "knowledge base kb: resumed",
+        "knowledge base kb: in_progress, 10 of 10 documents",
+        "knowledge base kb: paused",
+        "knowledge base kb: in_progress, 4 of 10 documents",
+    ]
 
 
 @pytest.mark.parametrize("status", IndexingStatus)
 @in_a_loop
-async def test_pause_and_resume_by_status(status: IndexingStatus) -> None:
+async def test_pause_and_resume_by_status(manager: KnowledgeStateManager, status: IndexingStatus) -> None:
     """Indexing that has not ended can be paused, and then resumed; other moves raise, and change nothing."""
-    async with KnowledgeStateManager() as manager:
-        await manager.update_indexing_progress(progress(status=status))
-        head = manager.state.head
-        if status is IndexingStatus.PAUSED:
-            with pytest.raises(IllegalTransition, match="resume"):
-                await manager.pause("kb")
-            await manager.resume("kb")
-            return
+    await manager.update_indexing_progress(progress(status=status))
+    head = manager.state.head
+    if status is IndexingStatus.PAUSED:
+        with pytest.raises(IllegalTransition, match="resume"):
+            await manager.pause("kb")
+        await manager.resume("kb")
+        return
+    with pytest.raises(IllegalTransition):
+        await manager.resume("kb")
+    if status in (IndexingStatus.COMPLETED, IndexingStatus.FAILED):
         with pytest.raises(IllegalTransition):
-            await manager.resume("kb")
-        if status in (IndexingStatus.COMPLETED, IndexingStatus.FAILED):
-            with pytest.raises(IllegalTransition):
-                await manager.pause("kb")
-            assert manager.state.head == head
-        else:
-            assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
+            await manager.pause("kb")
+        assert manager.state.head == head
+    else:
+        assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
 
 
 # Sources
@@ -171,13 +174,12 @@ async def test_sources_that_need_a_resync(fields: dict[str, Any], expected: bool
 
 
 @in_a_loop
-async def test_an_age_that_is_none() -> None:
+async def test_an_age_that_is_none(manager: KnowledgeStateManager) -> None:
     """It is a day then."""
-    async with KnowledgeStateManager() as manager:
-        await manager.update_source_state(source(last_sync=datetime.now() - 23 * HOUR))
-        assert not await manager.needs_resync("kb")
-        await manager.update_source_state(source(last_sync=datetime.now() - 25 * HOUR))
-        assert await manager.needs_resync("kb")
+    await manager.update_source_state(source(last_sync=datetime.now() - 23 * HOUR))
+    assert not await manager.needs_resync("kb")
+    await manager.update_source_state(source(last_sync=datetime.now() - 25 * HOUR))
+    assert await manager.needs_resync("kb")
 
 
 @in_a_loop
@@ -219,16 +221,15 @@ async def test_a_knowledge_base_summarises_its_parts(local_store: AgentStore) ->
 
 
 @in_a_loop
-async def test_an_unknown_knowledge_base() -> None:
+async def test_an_unknown_knowledge_base(manager: KnowledgeStateManager) -> None:
     """None, no sources, nothing to sync; pause and resume raise."""
-    async with KnowledgeStateManager() as manager:
-        assert await manager.get_indexing_progress("kb") is None
-        assert await manager.get_knowledge_base_state("kb") is None
-        assert await manager.get_sources("kb") == []
-        assert await manager.needs_resync("kb", 0) is False
-        for move in (manager.pause, manager.resume):
-            with pytest.raises(KeyNotFound):
-                await move("kb")
+    assert await manager.get_indexing_progress("kb") is None
+    assert await manager.get_knowledge_base_state("kb") is None
+    assert await manager.get_sources("kb") == []
+    assert await manager.needs_resync("kb", 0) is False
+    for move in (manager.pause, manager.resume):
+        with pytest.raises(KeyNotFound):
+            await move("kb")
 
 
 @in_a_loop

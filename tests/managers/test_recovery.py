@@ -17,6 +17,11 @@ from vstate.sessions.state_module import StateModule
 from vstate.testing import Faulty
 
 
+@pytest.fixture
+def store() -> AgentStateStore:
+    return AgentStateStore()
+
+
 class Agent:
     """As in the documentation: duck-typed, async."""
 
@@ -63,64 +68,61 @@ async def kept(store: AgentStateStore, *steps: int, agent: str = "a", **fields: 
 
 
 @in_a_loop
-async def test_the_latest_checkpoint_is_restored(local_store: AgentStore) -> None:
+async def test_the_latest_checkpoint_is_restored(store: AgentStateStore) -> None:
     """12, not 9; of this agent, not of "ab"; a recoverable one; and by its id, if that is named."""
-    async with AgentStateStore(local_store()) as store:
-        recovery = AgentRecoveryManager(agent_store=store, auto_recover=True, max_recovery_attempts=3)
-        agent = Agent()
-        recovery.register(agent)
-        await kept(store, 8, 9, 12, 10)
-        await kept(store, 13, recoverable=False)
-        await kept(store, 99, agent="ab")
-        recovered = await recovery.recover(agent_id="a", from_checkpoint="latest")
-        assert recovered
-        assert (agent.state, recovered.step) == ({"n": [12]}, 12)
-        assert agent.resumed == 0  # as documented, the program itself calls resume() next
-        assert await recovery.recover("a", from_checkpoint="c8")
-        assert agent.state == {"n": [8]}
-        with pytest.raises(NotFound, match="'c7'"):
-            await recovery.recover("a", "c7")
-        with pytest.raises(InvalidInput, match="not recoverable"):
-            await recovery.recover("a", "c13")
-        with pytest.raises(NotFound, match="register"):
-            await recovery.recover("ab")
+    recovery = AgentRecoveryManager(agent_store=store, auto_recover=True, max_recovery_attempts=3)
+    agent = Agent()
+    recovery.register(agent)
+    await kept(store, 8, 9, 12, 10)
+    await kept(store, 13, recoverable=False)
+    await kept(store, 99, agent="ab")
+    recovered = await recovery.recover(agent_id="a", from_checkpoint="latest")
+    assert recovered
+    assert (agent.state, recovered.step) == ({"n": [12]}, 12)
+    assert agent.resumed == 0  # as documented, the program itself calls resume() next
+    assert await recovery.recover("a", from_checkpoint="c8")
+    assert agent.state == {"n": [8]}
+    with pytest.raises(NotFound, match="'c7'"):
+        await recovery.recover("a", "c7")
+    with pytest.raises(InvalidInput, match="not recoverable"):
+        await recovery.recover("a", "c13")
+    with pytest.raises(NotFound, match="register"):
+        await recovery.recover("ab")
 
 
 @in_a_loop
-async def test_agents_of_every_kind() -> None:
+async def test_agents_of_every_kind(store: AgentStateStore) -> None:
     """Sync methods, another name of the id, an id as argument, StateModules; and no agent at all."""
-    async with AgentStateStore() as store:
-        recovery = AgentRecoveryManager(store)
-        sync, module = SyncAgent(), Counter()
-        recovery.register(sync)
-        recovery.register(module, agent_id="counter")
-        await kept(store, 1, agent="sync")
-        module.count = 5
-        await store.save_checkpoint(
-            AgentCheckpoint(agent_id="counter", checkpoint_id="c", state=module.state_dict())
-        )
-        module.count = 0
-        assert await recovery.recover("sync")
-        assert await recovery.recover("counter")
-        assert (sync.state, module.count) == ({"n": [1]}, 5)
-        with pytest.raises(InvalidInput, match="restore_from_checkpoint"):
-            recovery.register(object(), agent_id="x")
-        with pytest.raises(InvalidInput, match="agent_id="):
-            recovery.register(Counter())
+    recovery = AgentRecoveryManager(store)
+    sync, module = SyncAgent(), Counter()
+    recovery.register(sync)
+    recovery.register(module, agent_id="counter")
+    await kept(store, 1, agent="sync")
+    module.count = 5
+    await store.save_checkpoint(
+        AgentCheckpoint(agent_id="counter", checkpoint_id="c", state=module.state_dict())
+    )
+    module.count = 0
+    assert await recovery.recover("sync")
+    assert await recovery.recover("counter")
+    assert (sync.state, module.count) == ({"n": [1]}, 5)
+    with pytest.raises(InvalidInput, match="restore_from_checkpoint"):
+        recovery.register(object(), agent_id="x")
+    with pytest.raises(InvalidInput, match="agent_id="):
+        recovery.register(Counter())
 
 
 @in_a_loop
-async def test_a_restored_state_is_a_copy() -> None:
-    async with AgentStateStore() as store:
-        recovery = AgentRecoveryManager(store)
-        agent = Agent()
-        recovery.register(agent)
-        await kept(store, 1)
-        checkpoint = present(await recovery.recover("a"))
-        agent.state["n"].append("edited")
-        assert checkpoint.state == {"n": [1]}
-        await recovery.recover("a")
-        assert agent.state == {"n": [1]}
+async def test_a_restored_state_is_a_copy(store: AgentStateStore) -> None:
+    recovery = AgentRecoveryManager(store)
+    agent = Agent()
+    recovery.register(agent)
+    await kept(store, 1)
+    checkpoint = present(await recovery.recover("a"))
+    agent.state["n"].append("edited")
+    assert checkpoint.state == {"n": [1]}
+    await recovery.recover("a")
+    assert agent.state == {"n": [1]}
 
 
 @in_a_loop
@@ -148,70 +150,68 @@ async def test_attempts_are_counted_across_processes_until_it_does_well(local_st
 
 
 @in_a_loop
-async def test_guard_recovers_and_tries_again_as_long_as_it_may() -> None:
+async def test_guard_recovers_and_tries_again_as_long_as_it_may(store: AgentStateStore) -> None:
     """The loop in its documentation: two failures, then a success; and one without a success."""
-    async with AgentStateStore() as store:
-        recovery = AgentRecoveryManager(store)
-        agent = Agent()
-        recovery.register(agent)
-        await kept(store, 7)
-        runs = 0
+    recovery = AgentRecoveryManager(store)
+    agent = Agent()
+    recovery.register(agent)
+    await kept(store, 7)
+    runs = 0
+    while True:
+        async with recovery.guard("a") as guard:
+            runs += 1
+            if runs < 3:
+                raise RuntimeError("failed")
+        if not guard.recovered:
+            break
+        assert isinstance(guard.error, RuntimeError)
+        assert (agent.state, guard.attempts) == ({"n": [7]}, runs)
+    assert (runs, agent.resumed, await recovery.attempts("a")) == (3, 2, 0)
+
+    runs = 0
+
+    async def never_well() -> None:
+        nonlocal runs
         while True:
-            async with recovery.guard("a") as guard:
+            async with recovery.guard("a"):
                 runs += 1
-                if runs < 3:
-                    raise RuntimeError("failed")
-            if not guard.recovered:
-                break
-            assert isinstance(guard.error, RuntimeError)
-            assert (agent.state, guard.attempts) == ({"n": [7]}, runs)
-        assert (runs, agent.resumed, await recovery.attempts("a")) == (3, 2, 0)
+                raise RuntimeError("again")
 
-        runs = 0
-
-        async def never_well() -> None:
-            nonlocal runs
-            while True:
-                async with recovery.guard("a"):
-                    runs += 1
-                    raise RuntimeError("again")
-
-        with pytest.raises(RuntimeError, match="again"):
-            await never_well()
-        assert runs == 4
+    with pytest.raises(RuntimeError, match="again"):
+        await never_well()
+    assert runs == 4
 
 
 @in_a_loop
-async def test_guard_passes_on_other_exceptions() -> None:
+async def test_guard_passes_on_other_exceptions(store: AgentStateStore) -> None:
     """Cancellations; any error without auto_recover or a checkpoint; with a note if recovering failed."""
-    async with AgentStateStore() as store:
-        off = AgentRecoveryManager(store, auto_recover=False)
-        off.register(Agent())
-        await kept(store, 1)
-        with pytest.raises(RuntimeError):
-            async with off.guard("a"):
-                raise RuntimeError("no")
-        recovery = AgentRecoveryManager(store)
-        recovery.register(Agent())
-        with pytest.raises(asyncio.CancelledError):
-            async with recovery.guard("a"):
-                raise asyncio.CancelledError
-        assert await recovery.attempts("a") == 0
-        recovery.register(Agent("without"))
-        with pytest.raises(RuntimeError):
-            async with recovery.guard("without"):
-                raise RuntimeError("no checkpoint")
+    off = AgentRecoveryManager(store, auto_recover=False)
+    off.register(Agent())
+    await kept(store, 1)
+    with pytest.raises(RuntimeError):
+        async with off.guard("a"):
+            raise RuntimeError("no")
+    recovery = AgentRecoveryManager(store)
+    recovery.register(Agent())
+    with pytest.raises(asyncio.CancelledError):
+        async with recovery.guard("a"):
+            raise asyncio.CancelledError
+    assert await recovery.attempts("a") == 0
+    recovery.register(Agent("without"))
+    with pytest.raises(RuntimeError):
+        async with recovery.guard("without"):
+            raise RuntimeError("no checkpoint")
 
-        class Broken(Agent):
-            async def restore_from_checkpoint(self, state: Any) -> None:
-                raise ValueError("cannot")
+    class Broken(Agent):
+        async def restore_from_checkpoint(self, state: Any) -> None:
+            raise ValueError("cannot")
 
-        recovery.register(Broken())
-        with pytest.raises(RuntimeError) as caught:
-            async with recovery.guard("a"):
-                raise RuntimeError("first")
-        assert caught.value.__notes__ == ["vstate, while it recovered agent 'a': ValueError: cannot"]
-        assert await recovery.attempts("a") == 1, "an attempt that failed counts too"
+    recovery.register(Broken())
+    with pytest.raises(RuntimeError) as caught:
+        async with recovery.guard("a"):
+            raise RuntimeError("first")
+    assert caught.value.__notes__ == ["vstate, while it recovered agent 'a': ValueError: cannot"]
+    assert await recovery.attempts("a") == 1, "an attempt that failed counts too"
 
 
 @in_a_loop
@@ -243,23 +243,22 @@ async def test_recovering_never_holds_up_the_loop() -> None:
 
 
 @in_a_loop
-async def test_two_recoveries_of_one_agent_follow_each_other() -> None:
-    async with AgentStateStore() as store:
-        running = 0
+async def test_two_recoveries_of_one_agent_follow_each_other(store: AgentStateStore) -> None:
+    running = 0
 
-        class Careful(Agent):
-            async def restore_from_checkpoint(self, state: Any) -> None:
-                nonlocal running
-                running += 1
-                assert running == 1
-                await asyncio.sleep(0.01)
-                running -= 1
+    class Careful(Agent):
+        async def restore_from_checkpoint(self, state: Any) -> None:
+            nonlocal running
+            running += 1
+            assert running == 1
+            await asyncio.sleep(0.01)
+            running -= 1
 
-        recovery = AgentRecoveryManager(store, max_recovery_attempts=2)
-        recovery.register(Careful())
-        await kept(store, 1)
-        found = await asyncio.gather(*(recovery.recover("a") for _ in range(4)))
-        assert len([checkpoint for checkpoint in found if checkpoint]) == 2
+    recovery = AgentRecoveryManager(store, max_recovery_attempts=2)
+    recovery.register(Careful())
+    await kept(store, 1)
+    found = await asyncio.gather(*(recovery.recover("a") for _ in range(4)))
+    assert len([checkpoint for checkpoint in found if checkpoint]) == 2
 
 
 def test_recoveries_serve_one_loop_after_another() -> None:
@@ -286,11 +285,10 @@ def test_recoveries_serve_one_loop_after_another() -> None:
 
 
 @in_a_loop
-async def test_guard_of_an_agent_that_is_not_registered() -> None:
+async def test_guard_of_an_agent_that_is_not_registered(store: AgentStateStore) -> None:
     """The error comes when the block begins, not when it fails and needs a recovery."""
-    async with AgentStateStore() as store:
-        begun = False
-        with pytest.raises(NotFound, match=r"no agent 'a' is registered: register\(\) it"):
-            async with AgentRecoveryManager(store).guard("a"):
-                begun = True
-        assert not begun
+    begun = False
+    with pytest.raises(NotFound, match=r"no agent 'a' is registered: register\(\) it"):
+        async with AgentRecoveryManager(store).guard("a"):
+            begun = True
+    assert not begun

@@ -25,6 +25,11 @@ from vstate.managers import (
 )
 
 
+@pytest.fixture
+def manager() -> SpeechStateManager:
+    return SpeechStateManager()
+
+
 @in_a_loop
 async def test_the_documented_calls(local_store: AgentStore) -> None:
     """The calls in the documentation of agenticaiframework, on every store, and for another manager."""
@@ -66,80 +71,72 @@ async def test_the_documented_calls(local_store: AgentStore) -> None:
 
 @pytest.mark.parametrize("by_status", [False, True])
 @in_a_loop
-async def test_nothing_happens_after_the_end(by_status: bool) -> None:
+async def test_nothing_happens_after_the_end(manager: SpeechStateManager, by_status: bool) -> None:
     """States, another status and another end raise; reads of the ended session still work."""
-    async with SpeechStateManager() as manager:
-        session = await manager.create_session()
-        await manager.update_conversation_state(VoiceConversationState(session_id=session, turn_count=1))
-        if by_status:
-            await manager.update_session_status(session, AudioSessionStatus.COMPLETED)
-        else:
-            await manager.end_session(session, "bye")
-        for late in (
-            manager.update_conversation_state(VoiceConversationState(session_id=session, turn_count=2)),
-            manager.update_stt_state(STTState(session_id=session)),
-            manager.update_tts_state(TTSState(session_id=session)),
-            manager.update_session_status(session, "active"),
-            manager.end_session(session),
-        ):
-            with pytest.raises(IllegalTransition, match="'completed'"):
-                await late
-        assert present(await manager.get_conversation_state(session)).turn_count == 1
-        assert await manager.get_stt_state(session) is None
-        assert len([commit async for commit in manager.state.log()]) == 3
+    session = await manager.create_session()
+    await manager.update_conversation_state(VoiceConversationState(session_id=session, turn_count=1))
+    if by_status:
+        await manager.update_session_status(session, AudioSessionStatus.COMPLETED)
+    else:
+        await manager.end_session(session, "bye")
+    for late in (
+        manager.update_conversation_state(VoiceConversationState(session_id=session, turn_count=2)),
+        manager.update_stt_state(STTState(session_id=session)),
+        manager.update_tts_state(TTSState(session_id=session)),
+        manager.update_session_status(session, "active"),
+        manager.end_session(session),
+    ):
+        with pytest.raises(IllegalTransition, match="'completed'"):
+            await late
+    assert present(await manager.get_conversation_state(session)).turn_count == 1
+    assert await manager.get_stt_state(session) is None
+    assert len([commit async for commit in manager.state.log()]) == 3
 
 
 @in_a_loop
-async def test_list_active(local_store: AgentStore) -> None:
+async def test_list_active(manager: SpeechStateManager) -> None:
     """A session is active until its end, even with a PENDING transcription; oldest first."""
-    async with SpeechStateManager(local_store()) as manager:
-        sessions = [await manager.create_session() for _ in range(4)]
-        await manager.update_stt_state(STTState(session_id=sessions[0]))
-        await manager.update_session_status(sessions[1], AudioSessionStatus.ERROR)
-        await manager.update_session_status(sessions[2], AudioSessionStatus.LISTENING)
-        await manager.end_session(sessions[3])
-        assert present(await manager.get_stt_state(sessions[0])).status is TranscriptionStatus.PENDING
-        assert [active.session_id for active in await manager.list_active()] == [sessions[0], sessions[2]]
-        await manager.update_session_status(sessions[1], AudioSessionStatus.ACTIVE)
-        assert [active.session_id for active in await manager.list_active()] == sessions[:3]
+    sessions = [await manager.create_session() for _ in range(4)]
+    await manager.update_stt_state(STTState(session_id=sessions[0]))
+    await manager.update_session_status(sessions[1], AudioSessionStatus.ERROR)
+    await manager.update_session_status(sessions[2], AudioSessionStatus.LISTENING)
+    await manager.end_session(sessions[3])
+    assert present(await manager.get_stt_state(sessions[0])).status is TranscriptionStatus.PENDING
+    assert [active.session_id for active in await manager.list_active()] == [sessions[0], sessions[2]]
+    await manager.update_session_status(sessions[1], AudioSessionStatus.ACTIVE)
+    assert [active.session_id for active in await manager.list_active()] == sessions[:3]
 
 
 @in_a_loop
-async def test_a_state_begins_its_session(local_store: AgentStore) -> None:
+async def test_a_state_begins_its_session(manager: SpeechStateManager) -> None:
     """A state with a new id begins the session; any text is an id, and ids never mix."""
-    async with SpeechStateManager(local_store()) as manager:
-        ids = ["call/1", "call", "call:1", "call_1", "../1", "", "ä %2f"]
-        for number, id in enumerate(ids):
-            await manager.update_stt_state(STTState(session_id=id, audio_received_bytes=number))
-        assert [session.session_id for session in await manager.list_active()] == ids
-        for number, id in enumerate(ids):
-            assert present(await manager.get_stt_state(id)).audio_received_bytes == number
-        await manager.end_session("call")
-        assert "call/1" in [session.session_id for session in await manager.list_active()]
-        with pytest.raises(KeyNotFound):
-            await manager.end_session("nobody's")
-        assert await manager.get_session("nobody's") is None
+    ids = ["call/1", "call", "call:1", "call_1", "../1", "", "ä %2f"]
+    for number, id in enumerate(ids):
+        await manager.update_stt_state(STTState(session_id=id, audio_received_bytes=number))
+    assert [session.session_id for session in await manager.list_active()] == ids
+    for number, id in enumerate(ids):
+        assert present(await manager.get_stt_state(id)).audio_received_bytes == number
+    await manager.end_session("call")
+    assert "call/1" in [session.session_id for session in await manager.list_active()]
+    with pytest.raises(KeyNotFound):
+        await manager.end_session("nobody's")
+    assert await manager.get_session("nobody's") is None
 
 
 @in_a_loop
-async def test_records_keep_unknown_fields(local_store: AgentStore) -> None:
+async def test_records_keep_unknown_fields(manager: SpeechStateManager) -> None:
     """Extra fields come back; an invalid state raises, and is not written."""
-    async with SpeechStateManager(local_store()) as manager:
-        state: Any = STTState(session_id="s", provider="openai", words=[{"word": "hi"}])
-        await manager.update_stt_state(state)
-        state.words.append("mine")
-        kept: Any = await manager.get_stt_state("s")
-        assert (kept.provider, kept.words) == ("openai", [{"word": "hi"}])
-        with pytest.raises(InvalidRecord, match="audio_received_bytes"):
-            await manager.update_stt_state(
-                STTState.model_construct(session_id="s", audio_received_bytes="many")
-            )
-        with pytest.raises(
-            InvalidInput, match="'sleeping' is no AudioSessionStatus; these are: idle, active"
-        ):
-            await manager.update_session_status("s", "sleeping")
-        with pytest.raises(InvalidInput, match="'both' is no StreamingMode"):
-            await manager.create_session(streaming_mode="both")
+    state: Any = STTState(session_id="s", provider="openai", words=[{"word": "hi"}])
+    await manager.update_stt_state(state)
+    state.words.append("mine")
+    kept: Any = await manager.get_stt_state("s")
+    assert (kept.provider, kept.words) == ("openai", [{"word": "hi"}])
+    with pytest.raises(InvalidRecord, match="audio_received_bytes"):
+        await manager.update_stt_state(STTState.model_construct(session_id="s", audio_received_bytes="many"))
+    with pytest.raises(InvalidInput, match="'sleeping' is no AudioSessionStatus; these are: idle, active"):
+        await manager.update_session_status("s", "sleeping")
+    with pytest.raises(InvalidInput, match="'both' is no StreamingMode"):
+        await manager.create_session(streaming_mode="both")
 
 
 @pytest.mark.parametrize(

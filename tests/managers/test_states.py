@@ -74,6 +74,11 @@ class Heard:
         self.notes.append((key, old, new))
 
 
+@pytest.fixture
+def manager() -> StateManager:
+    return StateManager()
+
+
 # Values
 
 
@@ -115,14 +120,15 @@ async def test_arrays_are_copied_too() -> None:
 
 
 @in_a_loop
-async def test_an_update_of_an_absent_key_begins_with_nothing_and_of_no_dict_is_refused() -> None:
-    async with StateManager() as manager:
-        await manager.update("new", {"a": 1})
-        assert await manager.get("new") == {"a": 1}
-        await manager.save("text", "hello")
-        with pytest.raises(InvalidInput, match=r"holds a str.*save"):
-            await manager.update("text", {"a": 1})
-        assert await manager.get("text") == "hello"
+async def test_an_update_of_an_absent_key_or_of_no_dict(
+    manager: StateManager,
+) -> None:
+    await manager.update("new", {"a": 1})
+    assert await manager.get("new") == {"a": 1}
+    await manager.save("text", "hello")
+    with pytest.raises(InvalidInput, match=r"holds a str.*save"):
+        await manager.update("text", {"a": 1})
+    assert await manager.get("text") == "hello"
 
 
 @in_a_loop
@@ -447,28 +453,27 @@ def test_a_subscription_made_before_there_is_a_loop_begins_with_the_first_call()
 
 
 @in_a_loop
-async def test_history_and_rollback_of_a_key(local_store: AgentStore) -> None:
+async def test_history_and_rollback_of_a_key(manager: StateManager) -> None:
     """One key goes back, the others stay; no history is lost."""
-    async with StateManager(local_store()) as manager:
-        for n in range(4):
-            await manager.save("k", {"n": n})
-            await manager.save("other", n)
-        history = await manager.history("k")
-        assert [commit.message for commit in history] == ["save k"] * 4
-        assert await manager.get("k", rev=history[-1]) == {"n": 0}
-        assert await manager.get("other", "absent", rev=history[-1]) == "absent"
-        assert len(await manager.history("k", limit=2)) == 2
-        await manager.rollback("k", steps=2)
-        assert (await manager.get("k"), await manager.get("other")) == ({"n": 1}, 3)
-        await manager.rollback("k", rev=history[1])
-        assert await manager.get("k") == {"n": 2}
-        await manager.rollback("k", rev=history[-1])
-        assert await manager.get("k") == {"n": 0}
-        assert len(await manager.history("k")) == 7
-        with pytest.raises(InvalidInput, match="'other' has changed 4 times"):
-            await manager.rollback("other", steps=5)
-        await manager.rollback("other", steps=4)
-        assert await manager.get("other") is None
+    for n in range(4):
+        await manager.save("k", {"n": n})
+        await manager.save("other", n)
+    history = await manager.history("k")
+    assert [commit.message for commit in history] == ["save k"] * 4
+    assert await manager.get("k", rev=history[-1]) == {"n": 0}
+    assert await manager.get("other", "absent", rev=history[-1]) == "absent"
+    assert len(await manager.history("k", limit=2)) == 2
+    await manager.rollback("k", steps=2)
+    assert (await manager.get("k"), await manager.get("other")) == ({"n": 1}, 3)
+    await manager.rollback("k", rev=history[1])
+    assert await manager.get("k") == {"n": 2}
+    await manager.rollback("k", rev=history[-1])
+    assert await manager.get("k") == {"n": 0}
+    assert len(await manager.history("k")) == 7
+    with pytest.raises(InvalidInput, match="'other' has changed 4 times"):
+        await manager.rollback("other", steps=5)
+    await manager.rollback("other", steps=4)
+    assert await manager.get("other") is None
 
 
 @in_a_loop
@@ -495,23 +500,22 @@ async def test_rollback_of_all_keys_leaves_other_managers_alone(local_store: Age
 
 
 @in_a_loop
-async def test_each_rollback_goes_further_back() -> None:
+async def test_each_rollback_goes_further_back(manager: StateManager) -> None:
     """Of one key, whose name begins another's, and of all keys; a rollback of another key is a step."""
-    async with StateManager() as manager:
-        for n in range(5):
-            await manager.save("k", n)
-            await manager.save("k2", n)
-        found = []
-        for _ in range(2):
-            await manager.rollback("k")
-            await manager.rollback("k2", steps=2)
-            found.append((await manager.get("k"), await manager.get("k2")))
-        assert found == [(3, 2), (2, 0)]
-        await manager.rollback()
-        await manager.rollback()
-        assert (await manager.get("k"), await manager.get("k2")) == (3, 2)
+    for n in range(5):
+        await manager.save("k", n)
+        await manager.save("k2", n)
+    found = []
+    for _ in range(2):
         await manager.rollback("k")
-        assert await manager.get("k") == 2
+        await manager.rollback("k2", steps=2)
+        found.append((await manager.get("k"), await manager.get("k2")))
+    assert found == [(3, 2), (2, 0)]
+    await manager.rollback()
+    await manager.rollback()
+    assert (await manager.get("k"), await manager.get("k2")) == (3, 2)
+    await manager.rollback("k")
+    assert await manager.get("k") == 2
 
 
 @in_a_loop

@@ -29,6 +29,11 @@ from vstate.managers import (
 from vstate.managers.task_queue import place
 
 
+@pytest.fixture
+def manager() -> OrchestrationStateManager:
+    return OrchestrationStateManager()
+
+
 def team(agents: int = 2, team_id: str = "crew", **fields: Any) -> TeamState:
     """A team of idle agents a0, a1, …"""
     members = {f"a{n}": AgentCoordinationState(agent_id=f"a{n}") for n in range(agents)}
@@ -90,153 +95,144 @@ async def test_the_documented_calls(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_teams_come_and_go(local_store: AgentStore) -> None:
+async def test_teams_come_and_go(manager: OrchestrationStateManager) -> None:
     """Extra fields are kept; a second team with the same id is refused; a deleted team leaves nothing."""
-    async with OrchestrationStateManager(local_store()) as manager:
-        await manager.create_team(team(mode="parallel", shared_context={"goal": "win"}))
-        await manager.create_team(team(1, "other"))
-        await manager.enqueue_task("crew", {"id": "t"})
-        with pytest.raises(AlreadyExists):
-            await manager.create_team(team())
-        found = present(await manager.get_team("crew"))
-        assert found.model_extra == {"mode": "parallel", "shared_context": {"goal": "win"}}
-        assert (list(found.agents), len(found.task_queue.pending)) == (["a0", "a1"], 1)
-        assert [t.team_id for t in await manager.list_teams()] == ["crew", "other"]
-        await manager.delete_team("crew")
-        assert await manager.get_team("crew") is None
-        assert [t.team_id for t in await manager.list_teams()] == ["other"]
-        assert [key async for key in manager.state.keys("teams/")] == [
-            "teams/agents/other/a0",
-            "teams/state/other",
-        ]
-
-
-@in_a_loop
-async def test_a_team_can_bring_its_queue() -> None:
-    """Tasks in any status, also as bare ids; an agent under the id of another is refused."""
-    async with OrchestrationStateManager() as manager:
-        queue = TaskQueueState(
-            pending=["p1", {"id": "p2", "priority": "high", "assigned_to": "a1"}],
-            in_progress=[{"id": "i", "assigned_to": "a1"}],
-            completed=[{"id": "c"}],
-            failed=[{"id": "f"}],
-        )
-        made = await manager.create_team(team(task_queue=queue))
-        assert [task["id"] for task in made.task_queue.pending] == ["p2", "p1"]
-        assert "assigned_at" not in made.task_queue.pending[0], "nobody is at it"
-        assert (made.task_queue.total_tasks, made.task_queue.completion_rate) == (5, 0.2)
-        done = await manager.complete_task("crew", "i", agent_id="a1")
-        assert done["status"] == "completed"
-        with pytest.raises(InvalidInput, match="one id"):
-            await manager.create_team(
-                TeamState(team_id="x", agents={"a": AgentCoordinationState(agent_id="b")})
-            )
-        assert await manager.get_team("x") is None
-
-
-@in_a_loop
-async def test_an_unknown_team_agent_or_task() -> None:
-    """An unknown team, agent or task raises KeyNotFound; only `get_team` returns None."""
-    async with OrchestrationStateManager() as manager:
-        assert await manager.get_team("crew") is None
-        for call in (
-            manager.delete_team("crew"),
-            manager.get_available_agents("crew"),
-            manager.update_agent_status("crew", "a0", "idle"),
-            manager.add_agent("crew", AgentCoordinationState(agent_id="a")),
-            manager.enqueue_task("crew", {"id": "t"}),
-            manager.assign_task("crew"),
-            manager.get_queue_status("crew"),
-            anext(manager.watch_agents("crew")),
-        ):
-            with pytest.raises(KeyNotFound):
-                await call
+    await manager.create_team(team(mode="parallel", shared_context={"goal": "win"}))
+    await manager.create_team(team(1, "other"))
+    await manager.enqueue_task("crew", {"id": "t"})
+    with pytest.raises(AlreadyExists):
         await manager.create_team(team())
-        for call in (
-            manager.update_agent_status("crew", "nobody", "idle"),
-            manager.remove_agent("crew", "nobody"),
-            manager.assign_task("crew", agent_id="nobody"),
-            manager.assign_task("crew", "nothing"),
-            manager.complete_task("crew", "nothing"),
-        ):
-            with pytest.raises(KeyNotFound):
-                await call
+    found = present(await manager.get_team("crew"))
+    assert found.model_extra == {"mode": "parallel", "shared_context": {"goal": "win"}}
+    assert (list(found.agents), len(found.task_queue.pending)) == (["a0", "a1"], 1)
+    assert [t.team_id for t in await manager.list_teams()] == ["crew", "other"]
+    await manager.delete_team("crew")
+    assert await manager.get_team("crew") is None
+    assert [t.team_id for t in await manager.list_teams()] == ["other"]
+    assert [key async for key in manager.state.keys("teams/")] == [
+        "teams/agents/other/a0",
+        "teams/state/other",
+    ]
 
 
 @in_a_loop
-async def test_ids_never_collide(local_store: AgentStore) -> None:
+async def test_a_team_can_bring_its_queue(manager: OrchestrationStateManager) -> None:
+    """Tasks in any status, also as bare ids; an agent under the id of another is refused."""
+    queue = TaskQueueState(
+        pending=["p1", {"id": "p2", "priority": "high", "assigned_to": "a1"}],
+        in_progress=[{"id": "i", "assigned_to": "a1"}],
+        completed=[{"id": "c"}],
+        failed=[{"id": "f"}],
+    )
+    made = await manager.create_team(team(task_queue=queue))
+    assert [task["id"] for task in made.task_queue.pending] == ["p2", "p1"]
+    assert "assigned_at" not in made.task_queue.pending[0], "nobody is at it"
+    assert (made.task_queue.total_tasks, made.task_queue.completion_rate) == (5, 0.2)
+    done = await manager.complete_task("crew", "i", agent_id="a1")
+    assert done["status"] == "completed"
+    with pytest.raises(InvalidInput, match="one id"):
+        await manager.create_team(TeamState(team_id="x", agents={"a": AgentCoordinationState(agent_id="b")}))
+    assert await manager.get_team("x") is None
+
+
+@in_a_loop
+async def test_an_unknown_team_agent_or_task(manager: OrchestrationStateManager) -> None:
+    """An unknown team, agent or task raises KeyNotFound; only `get_team` returns None."""
+    assert await manager.get_team("crew") is None
+    for call in (
+        manager.delete_team("crew"),
+        manager.get_available_agents("crew"),
+        manager.update_agent_status("crew", "a0", "idle"),
+        manager.add_agent("crew", AgentCoordinationState(agent_id="a")),
+        manager.enqueue_task("crew", {"id": "t"}),
+        manager.assign_task("crew"),
+        manager.get_queue_status("crew"),
+        anext(manager.watch_agents("crew")),
+    ):
+        with pytest.raises(KeyNotFound):
+            await call
+    await manager.create_team(team())
+    for call in (
+        manager.update_agent_status("crew", "nobody", "idle"),
+        manager.remove_agent("crew", "nobody"),
+        manager.assign_task("crew", agent_id="nobody"),
+        manager.assign_task("crew", "nothing"),
+        manager.complete_task("crew", "nothing"),
+    ):
+        with pytest.raises(KeyNotFound):
+            await call
+
+
+@in_a_loop
+async def test_ids_never_collide(manager: OrchestrationStateManager) -> None:
     """Ids with slashes and with equal beginnings never mix."""
-    async with OrchestrationStateManager(local_store()) as manager:
-        for team_id in ("a", "ab", "a/b", "a:b", "a_b", "", ".."):
-            await manager.create_team(team(1, team_id))
-            await manager.enqueue_task(team_id, {"id": "x/y"})
-            await manager.enqueue_task(team_id, {"id": f"only of {team_id}"})
-        await manager.delete_team("a")
-        found = await manager.list_teams()
-        assert [t.team_id for t in found] == ["", "..", "a/b", "a:b", "a_b", "ab"]
-        for t in found:
-            assert [task["id"] for task in t.task_queue.pending] == ["x/y", f"only of {t.team_id}"]
+    for team_id in ("a", "ab", "a/b", "a:b", "a_b", "", ".."):
+        await manager.create_team(team(1, team_id))
+        await manager.enqueue_task(team_id, {"id": "x/y"})
+        await manager.enqueue_task(team_id, {"id": f"only of {team_id}"})
+    await manager.delete_team("a")
+    found = await manager.list_teams()
+    assert [t.team_id for t in found] == ["", "..", "a/b", "a:b", "a_b", "ab"]
+    for t in found:
+        assert [task["id"] for task in t.task_queue.pending] == ["x/y", f"only of {t.team_id}"]
 
 
 # Agents
 
 
 @in_a_loop
-async def test_agents_join_and_leave(local_store: AgentStore) -> None:
+async def test_agents_join_and_leave(manager: OrchestrationStateManager) -> None:
     """The task of a removed agent goes back to its old place."""
-    async with OrchestrationStateManager(local_store()) as manager:
-        await manager.create_team(team(1))
-        await manager.add_agent("crew", AgentCoordinationState(agent_id="new", capabilities=["search"]))
-        with pytest.raises(AlreadyExists):
-            await manager.add_agent("crew", AgentCoordinationState(agent_id="new"))
-        for id in ("first", "second"):
-            await manager.enqueue_task("crew", {"id": id})
-        assert await manager.assign_task("crew", agent_id="new")
-        assert await ids(manager) == ["second"]
-        await manager.remove_agent("crew", "new")
-        assert await ids(manager) == ["first", "second"]
-        assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
-        again = present(await manager.assign_task("crew"))
-        assert (again["id"], again["assigned_to"]) == ("first", "a0")
+    await manager.create_team(team(1))
+    await manager.add_agent("crew", AgentCoordinationState(agent_id="new", capabilities=["search"]))
+    with pytest.raises(AlreadyExists):
+        await manager.add_agent("crew", AgentCoordinationState(agent_id="new"))
+    for id in ("first", "second"):
+        await manager.enqueue_task("crew", {"id": id})
+    assert await manager.assign_task("crew", agent_id="new")
+    assert await ids(manager) == ["second"]
+    await manager.remove_agent("crew", "new")
+    assert await ids(manager) == ["first", "second"]
+    assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
+    again = present(await manager.assign_task("crew"))
+    assert (again["id"], again["assigned_to"]) == ("first", "a0")
 
 
 @in_a_loop
-async def test_the_status_of_an_agent() -> None:
+async def test_the_status_of_an_agent(manager: OrchestrationStateManager) -> None:
     """Any text or enum member is a status; the task stays until the agent is free, or the call changes it."""
-    async with OrchestrationStateManager() as manager:
-        await manager.create_team(team(1))
-        agent = await manager.update_agent_status("crew", "a0", AgentCoordinationStatus.WORKING, "t1")
-        assert (agent.status, agent.current_task, agent.is_available) == ("working", "t1", False)
-        agent = await manager.update_agent_status("crew", "a0", "thinking hard")
-        assert (agent.status, agent.current_task) == ("thinking hard", "t1")
-        assert await manager.get_available_agents("crew") == []
-        agent = await manager.update_agent_status("crew", "a0", "thinking hard", None)
-        assert agent.current_task is None
-        await manager.update_agent_status("crew", "a0", "working", "t2")
-        for free in ("idle", "available"):
-            agent = await manager.update_agent_status("crew", "a0", free)
-            assert (agent.status, agent.current_task, agent.is_available) == (free, None, True)
-        found = present(await manager.get_team("crew"))
-        assert ([a.agent_id for a in found.available_agents], found.busy_agents) == (["a0"], [])
+    await manager.create_team(team(1))
+    agent = await manager.update_agent_status("crew", "a0", AgentCoordinationStatus.WORKING, "t1")
+    assert (agent.status, agent.current_task, agent.is_available) == ("working", "t1", False)
+    agent = await manager.update_agent_status("crew", "a0", "thinking hard")
+    assert (agent.status, agent.current_task) == ("thinking hard", "t1")
+    assert await manager.get_available_agents("crew") == []
+    agent = await manager.update_agent_status("crew", "a0", "thinking hard", None)
+    assert agent.current_task is None
+    await manager.update_agent_status("crew", "a0", "working", "t2")
+    for free in ("idle", "available"):
+        agent = await manager.update_agent_status("crew", "a0", free)
+        assert (agent.status, agent.current_task, agent.is_available) == (free, None, True)
+    found = present(await manager.get_team("crew"))
+    assert ([a.agent_id for a in found.available_agents], found.busy_agents) == (["a0"], [])
 
 
 @in_a_loop
-async def test_a_noted_task_gives_way_to_an_assigned_one() -> None:
+async def test_a_noted_task_gives_way_to_an_assigned_one(manager: OrchestrationStateManager) -> None:
     """Also if it is pending. A task in progress does not, nor does a status without a task."""
-    async with OrchestrationStateManager() as manager:
-        await manager.create_team(team(1))
-        for id in ("t1", "t2", "t3"):
-            await manager.enqueue_task("crew", {"id": id})
-        for status, noted, task_id in (("busy", "their own", "t1"), ("idle", "t2", "t2")):
-            await manager.update_agent_status("crew", "a0", status, noted)
-            assert await manager.assign_task("crew") is None  # a call that names no agent leaves it alone
-            assert await manager.assign_task("crew", task_id, "a0")
-            with pytest.raises(IllegalTransition, match=f"complete or fail '{task_id}'"):
-                await manager.assign_task("crew", "t3", "a0")
-            await manager.complete_task("crew", task_id)
-        await manager.update_agent_status("crew", "a0", "busy")
-        with pytest.raises(IllegalTransition, match="be idle"):
+    await manager.create_team(team(1))
+    for id in ("t1", "t2", "t3"):
+        await manager.enqueue_task("crew", {"id": id})
+    for status, noted, task_id in (("busy", "their own", "t1"), ("idle", "t2", "t2")):
+        await manager.update_agent_status("crew", "a0", status, noted)
+        assert await manager.assign_task("crew") is None  # a call that names no agent leaves it alone
+        assert await manager.assign_task("crew", task_id, "a0")
+        with pytest.raises(IllegalTransition, match=f"complete or fail '{task_id}'"):
             await manager.assign_task("crew", "t3", "a0")
+        await manager.complete_task("crew", task_id)
+    await manager.update_agent_status("crew", "a0", "busy")
+    with pytest.raises(IllegalTransition, match="be idle"):
+        await manager.assign_task("crew", "t3", "a0")
 
 
 @in_a_loop
@@ -310,113 +306,108 @@ def test_a_place_sorts_as_it_should(tasks: list[tuple[float, int]]) -> None:
 
 
 @in_a_loop
-async def test_the_id_of_a_task() -> None:
+async def test_the_id_of_a_task(manager: OrchestrationStateManager) -> None:
     """From "id" or "task_id"; a new one without them; never used twice, even after the task has ended."""
-    async with OrchestrationStateManager() as manager:
-        await manager.create_team(team())
-        assert await manager.enqueue_task("crew", {"id": "a"}) == "a"
-        assert await manager.enqueue_task("crew", {"task_id": "b", "data": 1}) == "b"
-        made = await manager.enqueue_task("crew", {"data": 2})
-        other = await manager.enqueue_task("crew", {"data": 2})
-        assert len({made, other, "a", "b"}) == 4
-        assert await ids(manager) == ["a", "b", made, other]
-        await manager.assign_task("crew", "a")
-        await manager.complete_task("crew", "a")
-        with pytest.raises(AlreadyExists):
-            await manager.enqueue_task("crew", {"id": "a"})
+    await manager.create_team(team())
+    assert await manager.enqueue_task("crew", {"id": "a"}) == "a"
+    assert await manager.enqueue_task("crew", {"task_id": "b", "data": 1}) == "b"
+    made = await manager.enqueue_task("crew", {"data": 2})
+    other = await manager.enqueue_task("crew", {"data": 2})
+    assert len({made, other, "a", "b"}) == 4
+    assert await ids(manager) == ["a", "b", made, other]
+    await manager.assign_task("crew", "a")
+    await manager.complete_task("crew", "a")
+    with pytest.raises(AlreadyExists):
+        await manager.enqueue_task("crew", {"id": "a"})
 
 
 @in_a_loop
-async def test_impossible_moves(local_store: AgentStore) -> None:
+async def test_impossible_moves(manager: OrchestrationStateManager) -> None:
     """A second end, an unassigned task, the task of another agent, a second task, and the reverse."""
-    async with OrchestrationStateManager(local_store()) as manager:
-        await manager.create_team(team(3))
-        for id in ("t1", "t2", "t3"):
-            await manager.enqueue_task("crew", {"id": id})
-        with pytest.raises(IllegalTransition, match="complete"):
-            await manager.complete_task("crew", "t1")
-        await manager.assign_task("crew", "t1", "a0")
-        head = manager.state.head
-        with pytest.raises(IllegalTransition, match="assign"):
-            await manager.assign_task("crew", "t1", "a1")
-        for task_id in ("t2", None):
-            with pytest.raises(IllegalTransition, match="working at 't1'"):
-                await manager.assign_task("crew", task_id, "a0")
-        for end in (manager.complete_task, manager.fail_task):
-            with pytest.raises(IllegalTransition, match="'t1' by 'a0'"):
-                await end("crew", "t1", agent_id="a1")
-        assert await manager.history("tasks/crew/t1", limit=1) == [head]
-        await manager.complete_task("crew", "t1", agent_id="a0")
-        for end in (manager.complete_task, manager.fail_task):
-            with pytest.raises(IllegalTransition):
-                await end("crew", "t1")
-        await manager.update_agent_status("crew", "a0", "blocked")
-        with pytest.raises(IllegalTransition, match="blocked"):
-            await manager.assign_task("crew", "t2", "a0")
-        assert (await ids(manager), await ids(manager, "completed")) == (["t2", "t3"], ["t1"])
-
-
-@in_a_loop
-async def test_a_free_agent_is_found() -> None:
-    """Without a named agent any free one gets the task; None if none is free, or if there is no task."""
-    async with OrchestrationStateManager() as manager:
-        await manager.create_team(team(2))
-        assert await manager.assign_task("crew") is None
-        for id in ("t1", "t2", "t3"):
-            await manager.enqueue_task("crew", {"id": id})
-        given = [await manager.assign_task("crew") for _ in range(3)]
-        assert [task and (task["id"], task["assigned_to"]) for task in given] == [
-            ("t1", "a0"),
-            ("t2", "a1"),
-            None,
-        ]
-
-
-@in_a_loop
-async def test_a_failed_task(local_store: AgentStore) -> None:
-    """The task keeps its error, or goes back to its old place; the agent is free again."""
-    async with OrchestrationStateManager(local_store()) as manager:
-        await manager.create_team(team(1))
-        for id in ("t1", "t2"):
-            await manager.enqueue_task("crew", {"id": id})
-        await manager.assign_task("crew")
-        again = await manager.fail_task("crew", "t1", "timeout", requeue=True)
-        assert (again["status"], again["error"], "assigned_to" in again) == ("pending", "timeout", False)
-        assert await ids(manager) == ["t1", "t2"]
-        await manager.assign_task("crew")
-        failed = await manager.fail_task("crew", "t1", error="no use")
-        assert (failed["status"], failed["error"], failed["assigned_to"]) == ("failed", "no use", "a0")
-        assert (await ids(manager, "failed"), await ids(manager)) == (["t1"], ["t2"])
-        assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
-
-
-@in_a_loop
-async def test_the_messages_of_commits() -> None:
-    """Each commit names the team and the change."""
-    async with OrchestrationStateManager() as manager:
-        await manager.create_team(team(1))
-        await manager.enqueue_task("crew", {"id": "t1"})
-        await manager.enqueue_task("crew", {"id": "t2"})
-        await manager.assign_task("crew", "t2", "a0")
-        await manager.fail_task("crew", "t2", requeue=True)
-        await manager.assign_task("crew", agent_id="a0")
+    await manager.create_team(team(3))
+    for id in ("t1", "t2", "t3"):
+        await manager.enqueue_task("crew", {"id": id})
+    with pytest.raises(IllegalTransition, match="complete"):
         await manager.complete_task("crew", "t1")
-        await manager.update_agent_status("crew", "a0", "waiting")
-        await manager.remove_agent("crew", "a0")
-        await manager.delete_team("crew")
-        messages = [commit.message async for commit in manager.state.log()]
-        assert messages[::-1] == [
-            "team crew: created",
-            "team crew: task t1 enqueued",
-            "team crew: task t2 enqueued",
-            "team crew: task t2 to a0",
-            "team crew: task t2 failed, back in the queue",
-            "team crew: task t1 to a0",
-            "team crew: task t1 completed",
-            "team crew: agent a0 is waiting",
-            "team crew: agent a0 left",
-            "team crew: deleted",
-        ]
+    await manager.assign_task("crew", "t1", "a0")
+    head = manager.state.head
+    with pytest.raises(IllegalTransition, match="assign"):
+        await manager.assign_task("crew", "t1", "a1")
+    for task_id in ("t2", None):
+        with pytest.raises(IllegalTransition, match="working at 't1'"):
+            await manager.assign_task("crew", task_id, "a0")
+    for end in (manager.complete_task, manager.fail_task):
+        with pytest.raises(IllegalTransition, match="'t1' by 'a0'"):
+            await end("crew", "t1", agent_id="a1")
+    assert await manager.history("tasks/crew/t1", limit=1) == [head]
+    await manager.complete_task("crew", "t1", agent_id="a0")
+    for end in (manager.complete_task, manager.fail_task):
+        with pytest.raises(IllegalTransition):
+            await end("crew", "t1")
+    await manager.update_agent_status("crew", "a0", "blocked")
+    with pytest.raises(IllegalTransition, match="blocked"):
+        await manager.assign_task("crew", "t2", "a0")
+    assert (await ids(manager), await ids(manager, "completed")) == (["t2", "t3"], ["t1"])
+
+
+@in_a_loop
+async def test_a_free_agent_is_found(manager: OrchestrationStateManager) -> None:
+    """Without a named agent any free one gets the task; None if none is free, or if there is no task."""
+    await manager.create_team(team(2))
+    assert await manager.assign_task("crew") is None
+    for id in ("t1", "t2", "t3"):
+        await manager.enqueue_task("crew", {"id": id})
+    given = [await manager.assign_task("crew") for _ in range(3)]
+    assert [task and (task["id"], task["assigned_to"]) for task in given] == [
+        ("t1", "a0"),
+        ("t2", "a1"),
+        None,
+    ]
+
+
+@in_a_loop
+async def test_a_failed_task(manager: OrchestrationStateManager) -> None:
+    """The task keeps its error, or goes back to its old place; the agent is free again."""
+    await manager.create_team(team(1))
+    for id in ("t1", "t2"):
+        await manager.enqueue_task("crew", {"id": id})
+    await manager.assign_task("crew")
+    again = await manager.fail_task("crew", "t1", "timeout", requeue=True)
+    assert (again["status"], again["error"], "assigned_to" in again) == ("pending", "timeout", False)
+    assert await ids(manager) == ["t1", "t2"]
+    await manager.assign_task("crew")
+    failed = await manager.fail_task("crew", "t1", error="no use")
+    assert (failed["status"], failed["error"], failed["assigned_to"]) == ("failed", "no use", "a0")
+    assert (await ids(manager, "failed"), await ids(manager)) == (["t1"], ["t2"])
+    assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
+
+
+@in_a_loop
+async def test_the_messages_of_commits(manager: OrchestrationStateManager) -> None:
+    """Each commit names the team and the change."""
+    await manager.create_team(team(1))
+    await manager.enqueue_task("crew", {"id": "t1"})
+    await manager.enqueue_task("crew", {"id": "t2"})
+    await manager.assign_task("crew", "t2", "a0")
+    await manager.fail_task("crew", "t2", requeue=True)
+    await manager.assign_task("crew", agent_id="a0")
+    await manager.complete_task("crew", "t1")
+    await manager.update_agent_status("crew", "a0", "waiting")
+    await manager.remove_agent("crew", "a0")
+    await manager.delete_team("crew")
+    messages = [commit.message async for commit in manager.state.log()]
+    assert messages[::-1] == [
+        "team crew: created",
+        "team crew: task t1 enqueued",
+        "team crew: task t2 enqueued",
+        "team crew: task t2 to a0",
+        "team crew: task t2 failed, back in the queue",
+        "team crew: task t1 to a0",
+        "team crew: task t1 completed",
+        "team crew: agent a0 is waiting",
+        "team crew: agent a0 left",
+        "team crew: deleted",
+    ]
 
 
 @pytest.mark.slow
@@ -501,21 +492,20 @@ def test_zero_and_minus_zero_are_one_priority() -> None:
 
 
 @in_a_loop
-async def test_an_agent_leaves_no_task_by_its_status() -> None:
+async def test_an_agent_leaves_no_task_by_its_status(manager: OrchestrationStateManager) -> None:
     """The first task would be in progress for ever. Other statuses are allowed."""
-    async with OrchestrationStateManager() as manager:
-        await manager.create_team(team(1))
-        for id in ("t1", "t2"):
-            await manager.enqueue_task("crew", {"id": id})
-        await manager.assign_task("crew", "t1", "a0")
-        head = manager.state.head
-        for status, task in (("idle", ...), ("available", ...), ("working", None), ("working", "t2")):
-            with pytest.raises(IllegalTransition, match=r"fail_task\(\.\.\., requeue=True\), of 't1' first"):
-                await manager.update_agent_status("crew", "a0", status, task)
-        assert manager.state.head == head
-        await manager.update_agent_status("crew", "a0", "blocked")
-        agent = await manager.update_agent_status("crew", "a0", "idle", "t1")
-        assert not agent.is_available
-        await manager.complete_task("crew", "t1")
-        agent = await manager.update_agent_status("crew", "a0", "idle")
-        assert agent.is_available
+    await manager.create_team(team(1))
+    for id in ("t1", "t2"):
+        await manager.enqueue_task("crew", {"id": id})
+    await manager.assign_task("crew", "t1", "a0")
+    head = manager.state.head
+    for status, task in (("idle", ...), ("available", ...), ("working", None), ("working", "t2")):
+        with pytest.raises(IllegalTransition, match=r"fail_task\(\.\.\., requeue=True\), of 't1' first"):
+            await manager.update_agent_status("crew", "a0", status, task)
+    assert manager.state.head == head
+    await manager.update_agent_status("crew", "a0", "blocked")
+    agent = await manager.update_agent_status("crew", "a0", "idle", "t1")
+    assert not agent.is_available
+    await manager.complete_task("crew", "t1")
+    agent = await manager.update_agent_status("crew", "a0", "idle")
+    assert agent.is_available

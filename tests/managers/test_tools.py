@@ -24,6 +24,11 @@ from vstate.managers import (
 )
 
 
+@pytest.fixture
+def manager() -> ToolStateManager:
+    return ToolStateManager()
+
+
 def execution(id: str, tool: str = "search", **fields: Any) -> ToolExecution:
     return ToolExecution(execution_id=id, tool_name=tool, **fields)
 
@@ -86,47 +91,45 @@ async def test_the_documented_calls(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_an_execution_ends_once(local_store: AgentStore) -> None:
+async def test_an_execution_ends_once(manager: ToolStateManager) -> None:
     """A second end, a failure after completion and a second start raise, and nothing is counted twice."""
-    async with ToolStateManager(local_store()) as manager:
+    await manager.start_execution(execution("a"))
+    with pytest.raises(IllegalTransition, match="in the status 'running' 'start' is not possible"):
         await manager.start_execution(execution("a"))
-        with pytest.raises(IllegalTransition, match="in the status 'running' 'start' is not possible"):
-            await manager.start_execution(execution("a"))
-        await manager.complete_execution("a", result=1)
-        for again in (manager.complete_execution("a", result=2), manager.fail_execution("a", "late")):
-            with pytest.raises(IllegalTransition, match="'completed'"):
-                await again
-        with pytest.raises(IllegalTransition):
-            await manager.start_execution(execution("a"))
-        with pytest.raises(IllegalTransition):
-            await manager.update_retry_state(RetryState(execution_id="a", attempts=1))
-        with pytest.raises(KeyNotFound):
-            await manager.complete_execution("nobody's")
-        kept = present(await manager.get_execution("a"))
-        assert (kept.result, kept.error) == (1, None)
-        assert await manager.get_pending_retries() == []
-        assert (await manager.get_tool_stats("search")).total_executions == 1
+    await manager.complete_execution("a", result=1)
+    for again in (manager.complete_execution("a", result=2), manager.fail_execution("a", "late")):
+        with pytest.raises(IllegalTransition, match="'completed'"):
+            await again
+    with pytest.raises(IllegalTransition):
+        await manager.start_execution(execution("a"))
+    with pytest.raises(IllegalTransition):
+        await manager.update_retry_state(RetryState(execution_id="a", attempts=1))
+    with pytest.raises(KeyNotFound):
+        await manager.complete_execution("nobody's")
+    kept = present(await manager.get_execution("a"))
+    assert (kept.result, kept.error) == (1, None)
+    assert await manager.get_pending_retries() == []
+    assert (await manager.get_tool_stats("search")).total_executions == 1
 
 
 @in_a_loop
-async def test_statistics(local_store: AgentStore) -> None:
+async def test_statistics(manager: ToolStateManager) -> None:
     """Rates and the average follow from the counts; 0 ms counts, no duration does not, no data is 0."""
-    async with ToolStateManager(local_store()) as manager:
-        nothing = await manager.get_tool_stats("search")
-        assert f"{nothing.success_rate:.2%} {nothing.cache_hit_rate:.2%}" == "0.00% 0.00%"
-        assert (nothing.total_executions, nothing.avg_duration_ms) == (0, 0)
-        for id, duration in (("a", 100), ("b", 0), ("c", None)):
-            await manager.start_execution(execution(id))
-            await manager.complete_execution(id, duration_ms=duration)
-        await manager.start_execution(execution("d"))
-        failed = await manager.fail_execution("d", TimeoutError("too slow"))
-        assert (failed.status, failed.error) == (ToolExecutionStatus.FAILED, "too slow")
-        await manager.start_execution(execution("e", "search:x"))
-        await manager.fail_execution("e", KeyError(), duration_ms=8)
-        stats = await manager.get_tool_stats("search")
-        assert (stats.total_executions, stats.success_rate, stats.error_rate) == (4, 0.75, 0.25)
-        assert stats.avg_duration_ms == 50
-        assert (await manager.get_tool_stats("search:x")).error_rate == 1
+    nothing = await manager.get_tool_stats("search")
+    assert f"{nothing.success_rate:.2%} {nothing.cache_hit_rate:.2%}" == "0.00% 0.00%"
+    assert (nothing.total_executions, nothing.avg_duration_ms) == (0, 0)
+    for id, duration in (("a", 100), ("b", 0), ("c", None)):
+        await manager.start_execution(execution(id))
+        await manager.complete_execution(id, duration_ms=duration)
+    await manager.start_execution(execution("d"))
+    failed = await manager.fail_execution("d", TimeoutError("too slow"))
+    assert (failed.status, failed.error) == (ToolExecutionStatus.FAILED, "too slow")
+    await manager.start_execution(execution("e", "search:x"))
+    await manager.fail_execution("e", KeyError(), duration_ms=8)
+    stats = await manager.get_tool_stats("search")
+    assert (stats.total_executions, stats.success_rate, stats.error_rate) == (4, 0.75, 0.25)
+    assert stats.avg_duration_ms == 50
+    assert (await manager.get_tool_stats("search:x")).error_rate == 1
 
 
 @in_a_loop
@@ -152,54 +155,51 @@ async def test_statistics_of_two_managers_at_once(local_store: AgentStore) -> No
 
 
 @in_a_loop
-async def test_errors_of_any_text(local_store: AgentStore) -> None:
+async def test_errors_of_any_text(manager: ToolStateManager) -> None:
     """The record has the whole error, and the log its beginning."""
-    async with ToolStateManager(local_store()) as manager:
-        error = OSError("no such file: \udcff\n" + "x" * 10_000)
-        await manager.start_execution(execution("a"))
-        failed = await manager.fail_execution("a", error)
-        assert failed.error == present(await manager.get_execution("a")).error == str(error)
-        assert present(manager.state.head).message == "execution a: failed: no such file: ?"
-        with pytest.raises(IllegalTransition):
-            await manager.fail_execution("a", "again")
+    error = OSError("no such file: \udcff\n" + "x" * 10_000)
+    await manager.start_execution(execution("a"))
+    failed = await manager.fail_execution("a", error)
+    assert failed.error == present(await manager.get_execution("a")).error == str(error)
+    assert present(manager.state.head).message == "execution a: failed: no such file: ?"
+    with pytest.raises(IllegalTransition):
+        await manager.fail_execution("a", "again")
 
 
 @in_a_loop
-async def test_history(local_store: AgentStore) -> None:
+async def test_history(manager: ToolStateManager) -> None:
     """The latest start first, of that tool only; the limit holds, and times without a zone stay so."""
-    async with ToolStateManager(local_store()) as manager:
-        for n in (8, 12, 3):
-            await manager.start_execution(execution(f"e{n}", started_at=datetime(2026, 1, 1, n)))
-        aware = datetime(2026, 1, 3, tzinfo=UTC)
-        await manager.start_execution(execution("aware", started_at=aware))
-        await manager.start_execution(execution("old", started_at=datetime(1960, 1, 1)))
-        await manager.start_execution(execution("other", "search:x"))
-        history = await manager.get_execution_history("search")
-        assert [each.execution_id for each in history] == ["aware", "e12", "e8", "e3", "old"]
-        assert (history[0].started_at, history[1].started_at) == (aware, datetime(2026, 1, 1, 12))
-        assert [each.execution_id for each in await manager.get_execution_history("search", 2)] == [
-            "aware",
-            "e12",
-        ]
-        assert await manager.get_execution_history("search", 0) == []
-        assert await manager.get_execution_history("sear") == []
+    for n in (8, 12, 3):
+        await manager.start_execution(execution(f"e{n}", started_at=datetime(2026, 1, 1, n)))
+    aware = datetime(2026, 1, 3, tzinfo=UTC)
+    await manager.start_execution(execution("aware", started_at=aware))
+    await manager.start_execution(execution("old", started_at=datetime(1960, 1, 1)))
+    await manager.start_execution(execution("other", "search:x"))
+    history = await manager.get_execution_history("search")
+    assert [each.execution_id for each in history] == ["aware", "e12", "e8", "e3", "old"]
+    assert (history[0].started_at, history[1].started_at) == (aware, datetime(2026, 1, 1, 12))
+    assert [each.execution_id for each in await manager.get_execution_history("search", 2)] == [
+        "aware",
+        "e12",
+    ]
+    assert await manager.get_execution_history("search", 0) == []
+    assert await manager.get_execution_history("sear") == []
 
 
 # The cache
 
 
 @in_a_loop
-async def test_parameters_are_matched_by_content(local_store: AgentStore) -> None:
+async def test_parameters_are_matched_by_content(manager: ToolStateManager) -> None:
     """Any order of keys finds the entry, at any depth, and a tuple equals a list; other content does not."""
-    async with ToolStateManager(local_store()) as manager:
-        given = {"q": "x", "options": {"b": [1, 2], "a": None}}
-        await manager.cache_result(ToolCacheEntry(tool_name="s", parameters=given, result="found"))
-        same = {"options": {"a": None, "b": (1, 2)}, "q": "x"}
-        found = present(await manager.get_cached_result("s", same))
-        assert (found.result, found.parameters_hash) == ("found", parameters_hash(same))
-        for other in ({**given, "q": "y"}, {"q": "x"}, {}, {**given, "options": {"b": [1.0, 2], "a": None}}):
-            assert await manager.get_cached_result("s", other) is None
-        assert await manager.get_cached_result("s:x", given) is None
+    given = {"q": "x", "options": {"b": [1, 2], "a": None}}
+    await manager.cache_result(ToolCacheEntry(tool_name="s", parameters=given, result="found"))
+    same = {"options": {"a": None, "b": (1, 2)}, "q": "x"}
+    found = present(await manager.get_cached_result("s", same))
+    assert (found.result, found.parameters_hash) == ("found", parameters_hash(same))
+    for other in ({**given, "q": "y"}, {"q": "x"}, {}, {**given, "options": {"b": [1.0, 2], "a": None}}):
+        assert await manager.get_cached_result("s", other) is None
+    assert await manager.get_cached_result("s:x", given) is None
 
 
 def test_hashes_differ() -> None:
@@ -226,14 +226,13 @@ def test_parameters_that_are_not_plain(parameters: Any, place: str) -> None:
 
 
 @in_a_loop
-async def test_a_cached_none_is_a_hit(local_store: AgentStore) -> None:
+async def test_a_cached_none_is_a_hit(manager: ToolStateManager) -> None:
     """A cached None is an entry; no entry is None."""
-    async with ToolStateManager(local_store()) as manager:
-        await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}, result=None))
-        found = await manager.get_cached_result("s", {})
-        assert found
-        assert found.result is None
-        assert await manager.get_cached_result("s", {"q": 1}) is None
+    await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}, result=None))
+    found = await manager.get_cached_result("s", {})
+    assert found
+    assert found.result is None
+    assert await manager.get_cached_result("s", {"q": 1}) is None
 
 
 @in_a_loop
@@ -281,32 +280,30 @@ async def test_without_ttl(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_a_hash_of_ones_own(local_store: AgentStore) -> None:
+async def test_a_hash_of_ones_own(manager: ToolStateManager) -> None:
     """The hash is kept, also beside `parameters`; an entry with neither is refused."""
-    async with ToolStateManager(local_store()) as manager:
-        both = ToolCacheEntry(tool_name="s", parameters_hash="mine", parameters={"q": 1}, result=2)
-        assert both.parameters_hash == "mine"
-        await manager.cache_result(both)
-        assert await manager.get_cached_result("s", parameters_hash="mine")
-        assert await manager.get_cached_result("s", {"q": 1}) is None
-        with pytest.raises(InvalidInput, match="parameters_hash"):
-            await manager.cache_result(ToolCacheEntry(tool_name="s"))
+    both = ToolCacheEntry(tool_name="s", parameters_hash="mine", parameters={"q": 1}, result=2)
+    assert both.parameters_hash == "mine"
+    await manager.cache_result(both)
+    assert await manager.get_cached_result("s", parameters_hash="mine")
+    assert await manager.get_cached_result("s", {"q": 1}) is None
+    with pytest.raises(InvalidInput, match="parameters_hash"):
+        await manager.cache_result(ToolCacheEntry(tool_name="s"))
 
 
 @in_a_loop
-async def test_invalidating(local_store: AgentStore) -> None:
+async def test_invalidating(manager: ToolStateManager) -> None:
     """Exactly the named tool and parameters: {} is not all, and "s" is not "s:x"."""
-    async with ToolStateManager(local_store()) as manager:
-        for tool in ("s", "s:x", "s/x", "sx"):
-            for parameters in ({}, {"q": 1}, {"q": 2}):
-                await manager.cache_result(ToolCacheEntry(tool_name=tool, parameters=parameters))
-        assert await manager.invalidate_cache("s", {}) == 1
-        assert await manager.invalidate_cache("s", {}) == 0
-        assert await manager.get_cached_result("s", {}) is None
-        assert await manager.get_cached_result("s", {"q": 1}) is not None
-        assert await manager.invalidate_cache("s") == 2
-        for tool in ("s:x", "s/x", "sx"):
-            assert await manager.invalidate_cache(tool) == 3
+    for tool in ("s", "s:x", "s/x", "sx"):
+        for parameters in ({}, {"q": 1}, {"q": 2}):
+            await manager.cache_result(ToolCacheEntry(tool_name=tool, parameters=parameters))
+    assert await manager.invalidate_cache("s", {}) == 1
+    assert await manager.invalidate_cache("s", {}) == 0
+    assert await manager.get_cached_result("s", {}) is None
+    assert await manager.get_cached_result("s", {"q": 1}) is not None
+    assert await manager.invalidate_cache("s") == 2
+    for tool in ("s:x", "s/x", "sx"):
+        assert await manager.invalidate_cache(tool) == 3
 
 
 @in_a_loop
@@ -325,29 +322,28 @@ async def test_a_cache_that_is_off(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_retries(local_store: AgentStore) -> None:
+async def test_retries(manager: ToolStateManager) -> None:
     """The first due first, until the execution runs again or has no attempts left."""
-    async with ToolStateManager(local_store()) as manager:
-        naive, aware = datetime(2026, 1, 2, 12), datetime(2025, 12, 31, 12, tzinfo=UTC)
-        await manager.start_execution(execution("a"))
-        await manager.fail_execution("a", "no")
-        await manager.update_retry_state(RetryState(execution_id="a", attempts=1, next_retry_at=naive))
-        await manager.update_retry_state(RetryState(execution_id="b", attempts=2, next_retry_at=aware))
-        await manager.update_retry_state(RetryState(execution_id="c", attempts=3, max_attempts=3))
-        pending = await manager.get_pending_retries()
-        assert [(retry.execution_id, retry.next_retry_at) for retry in pending] == [
-            ("b", aware),
-            ("a", naive),
-        ]
-        assert present(await manager.get_execution("a")).status is ToolExecutionStatus.RETRYING
+    naive, aware = datetime(2026, 1, 2, 12), datetime(2025, 12, 31, 12, tzinfo=UTC)
+    await manager.start_execution(execution("a"))
+    await manager.fail_execution("a", "no")
+    await manager.update_retry_state(RetryState(execution_id="a", attempts=1, next_retry_at=naive))
+    await manager.update_retry_state(RetryState(execution_id="b", attempts=2, next_retry_at=aware))
+    await manager.update_retry_state(RetryState(execution_id="c", attempts=3, max_attempts=3))
+    pending = await manager.get_pending_retries()
+    assert [(retry.execution_id, retry.next_retry_at) for retry in pending] == [
+        ("b", aware),
+        ("a", naive),
+    ]
+    assert present(await manager.get_execution("a")).status is ToolExecutionStatus.RETRYING
 
-        await manager.start_execution(execution("a", attempt=2))
-        assert [retry.execution_id for retry in await manager.get_pending_retries()] == ["b"]
-        assert [each.attempt for each in await manager.get_execution_history("search")] == [2]  # type: ignore[attr-defined]
-        await manager.complete_execution("a", result="at last")
-        assert [retry.execution_id for retry in await manager.get_pending_retries()] == ["b"]
-        stats = await manager.get_tool_stats("search")
-        assert (stats.total_executions, stats.success_rate) == (2, 0.5)
+    await manager.start_execution(execution("a", attempt=2))
+    assert [retry.execution_id for retry in await manager.get_pending_retries()] == ["b"]
+    assert [each.attempt for each in await manager.get_execution_history("search")] == [2]  # type: ignore[attr-defined]
+    await manager.complete_execution("a", result="at last")
+    assert [retry.execution_id for retry in await manager.get_pending_retries()] == ["b"]
+    stats = await manager.get_tool_stats("search")
+    assert (stats.total_executions, stats.success_rate) == (2, 0.5)
 
 
 # The layers below
@@ -374,35 +370,33 @@ async def test_names_do_not_meet(tmp_path: Any) -> None:
 
 
 @in_a_loop
-async def test_the_log_reads_well() -> None:
+async def test_the_log_reads_well(manager: ToolStateManager) -> None:
     """Each change is one commit, with a message."""
-    async with ToolStateManager() as manager:
-        await manager.start_execution(execution("e1"))
-        await manager.fail_execution("e1", "no")
-        await manager.update_retry_state(RetryState(execution_id="e1", attempts=1))
-        await manager.cache_result(ToolCacheEntry(tool_name="search", parameters={}))
-        await manager.get_cached_result("search", {})
-        await manager.get_cached_result("search", {"n": 2})
-        await manager.invalidate_cache("search")
-        messages = [commit.message async for commit in manager.state.log()]
-        assert messages == [
-            "cache of search: 1 dropped",
-            "cache of search: a miss",
-            "cache of search: a hit",
-            "cache of search: a result kept",
-            "execution e1: to be retried after attempt 1",
-            "execution e1: failed: no",
-            "execution e1: started search",
-        ]
-        assert len(await manager.history("executions/e1")) == 3
+    await manager.start_execution(execution("e1"))
+    await manager.fail_execution("e1", "no")
+    await manager.update_retry_state(RetryState(execution_id="e1", attempts=1))
+    await manager.cache_result(ToolCacheEntry(tool_name="search", parameters={}))
+    await manager.get_cached_result("search", {})
+    await manager.get_cached_result("search", {"n": 2})
+    await manager.invalidate_cache("search")
+    messages = [commit.message async for commit in manager.state.log()]
+    assert messages == [
+        "cache of search: 1 dropped",
+        "cache of search: a miss",
+        "cache of search: a hit",
+        "cache of search: a result kept",
+        "execution e1: to be retried after attempt 1",
+        "execution e1: failed: no",
+        "execution e1: started search",
+    ]
+    assert len(await manager.history("executions/e1")) == 3
 
 
 @in_a_loop
-async def test_a_completed_execution_leaves_no_retry(local_store: AgentStore) -> None:
-    async with ToolStateManager(local_store()) as manager:
-        await manager.start_execution(ToolExecution(execution_id="e", tool_name="t"))
-        await manager.fail_execution("e", "timeout")
-        await manager.update_retry_state(RetryState(execution_id="e", attempts=1))
-        assert await manager.read(lambda tools: list(tools.keys("retries/"))) == ["retries/e"]
-        await manager.complete_execution("e")
-        assert await manager.read(lambda tools: list(tools.keys("retries/"))) == []
+async def test_a_completed_execution_leaves_no_retry(manager: ToolStateManager) -> None:
+    await manager.start_execution(ToolExecution(execution_id="e", tool_name="t"))
+    await manager.fail_execution("e", "timeout")
+    await manager.update_retry_state(RetryState(execution_id="e", attempts=1))
+    assert await manager.read(lambda tools: list(tools.keys("retries/"))) == ["retries/e"]
+    await manager.complete_execution("e")
+    assert await manager.read(lambda tools: list(tools.keys("retries/"))) == []

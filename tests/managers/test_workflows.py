@@ -41,6 +41,11 @@ LEGAL = {
 }
 
 
+@pytest.fixture
+def manager() -> WorkflowStateManager:
+    return WorkflowStateManager()
+
+
 def step(number: int, status: str = "completed", **fields: Any) -> StepState:
     return StepState(step_number=number, status=status, **fields)
 
@@ -102,71 +107,67 @@ async def test_the_documented_calls(local_store: AgentStore) -> None:
 @pytest.mark.parametrize("event", LEGAL)
 @pytest.mark.parametrize("status", WorkflowStatus)
 @in_a_loop
-async def test_moves(status: WorkflowStatus, event: str) -> None:
+async def test_moves(manager: WorkflowStateManager, status: WorkflowStatus, event: str) -> None:
     """Each status allows its moves; others raise IllegalTransition, and change nothing."""
-    async with WorkflowStateManager() as manager:
-        await manager.create(WorkflowState(workflow_id="w", status=status, total_steps=10, error="before"))
-        await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="cp"))
-        calls: dict[str, Callable[[], Any]] = {
-            "begin": lambda: manager.update_step("w", step(1, "running")),
-            "end": lambda: manager.update_step("w", step(1)),
-            "break": lambda: manager.update_step("w", step(1, "failed")),
-            "go back": lambda: manager.resume_from("w"),
-        }
-        call = calls.get(event) or (lambda: getattr(manager, event)("w"))
-        head = manager.state.head
-        if status in LEGAL[event]:
-            assert (await call()).status == LEGAL[event][status]
-        else:
-            with pytest.raises(IllegalTransition) as raised:
-                await call()
-            assert raised.value.status == status
-            assert (await manager.get_status("w"), manager.state.head) == (status, head)
+    await manager.create(WorkflowState(workflow_id="w", status=status, total_steps=10, error="before"))
+    await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="cp"))
+    calls: dict[str, Callable[[], Any]] = {
+        "begin": lambda: manager.update_step("w", step(1, "running")),
+        "end": lambda: manager.update_step("w", step(1)),
+        "break": lambda: manager.update_step("w", step(1, "failed")),
+        "go back": lambda: manager.resume_from("w"),
+    }
+    call = calls.get(event) or (lambda: getattr(manager, event)("w"))
+    head = manager.state.head
+    if status in LEGAL[event]:
+        assert (await call()).status == LEGAL[event][status]
+    else:
+        with pytest.raises(IllegalTransition) as raised:
+            await call()
+        assert raised.value.status == status
+        assert (await manager.get_status("w"), manager.state.head) == (status, head)
 
 
 @in_a_loop
-async def test_the_last_step_completes_and_a_failed_one_fails(local_store: AgentStore) -> None:
+async def test_the_last_step_completes_and_a_failed_one_fails(manager: WorkflowStateManager) -> None:
     """Pending until the first step, then running; its end follows from the steps."""
-    async with WorkflowStateManager(local_store()) as manager:
-        for id in ("good", "bad", "open"):
-            await manager.create(WorkflowState(workflow_id=id, total_steps=0 if id == "open" else 2))
-        statuses = [(await run(manager, n, id="good")).status for n in (1, 2)]
-        assert statuses == ["running", "completed"]
-        failed = await manager.update_step("bad", step(1, "failed", name="load", error="no such file"))
-        assert (failed.status, failed.error, failed.current_step) == ("failed", "no such file", 0)
-        assert (await run(manager, 1, 2, 3, id="open")).status == "running"
-        assert (await manager.complete("open")).status == "completed"
-        silent = await manager.create(WorkflowState(workflow_id="silent"))
-        assert (silent.error, silent.progress) == (None, 0.0)
-        assert (
-            await manager.update_step("silent", step(3, "failed", name="load"))
-        ).error == "step 3 'load' failed"
+    for id in ("good", "bad", "open"):
+        await manager.create(WorkflowState(workflow_id=id, total_steps=0 if id == "open" else 2))
+    statuses = [(await run(manager, n, id="good")).status for n in (1, 2)]
+    assert statuses == ["running", "completed"]
+    failed = await manager.update_step("bad", step(1, "failed", name="load", error="no such file"))
+    assert (failed.status, failed.error, failed.current_step) == ("failed", "no such file", 0)
+    assert (await run(manager, 1, 2, 3, id="open")).status == "running"
+    assert (await manager.complete("open")).status == "completed"
+    silent = await manager.create(WorkflowState(workflow_id="silent"))
+    assert (silent.error, silent.progress) == (None, 0.0)
+    assert (
+        await manager.update_step("silent", step(3, "failed", name="load"))
+    ).error == "step 3 'load' failed"
 
 
 @in_a_loop
-async def test_a_failed_step_is_done_again() -> None:
+async def test_a_failed_step_is_done_again(manager: WorkflowStateManager) -> None:
     """`retry` runs the workflow again; only the failed step is left to do."""
-    async with WorkflowStateManager() as manager:
-        await manager.create(WorkflowState(workflow_id="w", total_steps=4))
-        await run(manager, 1, 2)
-        await manager.update_step("w", step(3, "failed"))
-        again = await manager.retry("w")
-        assert (again.status, again.error, again.current_step) == ("running", None, 2)
-        assert (await run(manager, 4)).current_step == 2
-        assert (await run(manager, 3)).status == "completed"
+    await manager.create(WorkflowState(workflow_id="w", total_steps=4))
+    await run(manager, 1, 2)
+    await manager.update_step("w", step(3, "failed"))
+    again = await manager.retry("w")
+    assert (again.status, again.error, again.current_step) == ("running", None, 2)
+    assert (await run(manager, 4)).current_step == 2
+    assert (await run(manager, 3)).status == "completed"
 
 
 @in_a_loop
-async def test_a_paused_workflow() -> None:
+async def test_a_paused_workflow(manager: WorkflowStateManager) -> None:
     """A step under way may end, also the last one, and no step begins."""
-    async with WorkflowStateManager() as manager:
-        await manager.create(WorkflowState(workflow_id="w", total_steps=2))
-        await manager.update_step("w", step(1, "running"))
-        await manager.pause("w")
-        with pytest.raises(IllegalTransition, match="begin a step"):
-            await manager.update_step("w", step(2, "running"))
-        assert (await run(manager, 1)).status == "paused"
-        assert (await run(manager, 2)).status == "completed"
+    await manager.create(WorkflowState(workflow_id="w", total_steps=2))
+    await manager.update_step("w", step(1, "running"))
+    await manager.pause("w")
+    with pytest.raises(IllegalTransition, match="begin a step"):
+        await manager.update_step("w", step(2, "running"))
+    assert (await run(manager, 1)).status == "paused"
+    assert (await run(manager, 2)).status == "completed"
 
 
 @in_a_loop
@@ -188,42 +189,40 @@ async def test_of_two_that_contradict_each_other_one_wins(local_store: AgentStor
 
 
 @in_a_loop
-async def test_current_step_follows() -> None:
+async def test_current_step_follows(manager: WorkflowStateManager) -> None:
     """To the last done step, but never past one begun and not done; steps may be skipped or unknown."""
-    async with WorkflowStateManager() as manager:
-        await manager.create(WorkflowState(workflow_id="w", total_steps=9))
+    await manager.create(WorkflowState(workflow_id="w", total_steps=9))
 
-        async def reached(number: int, status: str = "completed") -> int:
-            return (await manager.update_step("w", step(number, status))).current_step
+    async def reached(number: int, status: str = "completed") -> int:
+        return (await manager.update_step("w", step(number, status))).current_step
 
-        assert await reached(1, "running") == 0
-        assert await reached(1, ToolExecutionStatus.COMPLETED) == 1
-        assert await reached(2, "skipped") == 2
-        assert await reached(3, "running") == 2
-        assert await reached(4, "running") == 2
-        assert await reached(5) == 2
-        assert await reached(3) == 3
-        assert await reached(4) == 5
-        assert await reached(7) == 7
-        assert await reached(5, "running") == 4
-        assert await reached(5) == 5
-        assert await reached(9) == 9
-        assert await manager.get_status("w") == "running", "6 and 8 are still to come"
-        assert (await reached(6), await reached(8)) == (9, 9)
-        assert await manager.get_status("w") == "completed"
+    assert await reached(1, "running") == 0
+    assert await reached(1, ToolExecutionStatus.COMPLETED) == 1
+    assert await reached(2, "skipped") == 2
+    assert await reached(3, "running") == 2
+    assert await reached(4, "running") == 2
+    assert await reached(5) == 2
+    assert await reached(3) == 3
+    assert await reached(4) == 5
+    assert await reached(7) == 7
+    assert await reached(5, "running") == 4
+    assert await reached(5) == 5
+    assert await reached(9) == 9
+    assert await manager.get_status("w") == "running", "6 and 8 are still to come"
+    assert (await reached(6), await reached(8)) == (9, 9)
+    assert await manager.get_status("w") == "completed"
 
 
 @in_a_loop
-async def test_a_workflow_that_began_elsewhere() -> None:
+async def test_a_workflow_that_began_elsewhere(manager: WorkflowStateManager) -> None:
     """One that starts at a later step, or resumes there, completes with the rest."""
-    async with WorkflowStateManager() as manager:
-        for id, at in (("w", 3), ("v", 0)):
-            await manager.create(WorkflowState(workflow_id=id, total_steps=5, current_step=at))
-        await manager.update_step("v", step(2))
-        await manager.checkpoint(WorkflowCheckpoint(workflow_id="v", checkpoint_id="c", step=3))
-        await manager.resume_from("v", "c")
-        for id in ("w", "v"):
-            assert [(await run(manager, n, id=id)).status for n in (4, 5)] == ["running", "completed"]
+    for id, at in (("w", 3), ("v", 0)):
+        await manager.create(WorkflowState(workflow_id=id, total_steps=5, current_step=at))
+    await manager.update_step("v", step(2))
+    await manager.checkpoint(WorkflowCheckpoint(workflow_id="v", checkpoint_id="c", step=3))
+    await manager.resume_from("v", "c")
+    for id in ("w", "v"):
+        assert [(await run(manager, n, id=id)).status for n in (4, 5)] == ["running", "completed"]
 
 
 @in_a_loop
@@ -239,69 +238,65 @@ async def test_a_step_that_has_not_begun_is_not_forgotten() -> None:
 
 
 @in_a_loop
-async def test_steps_are_kept(local_store: AgentStore) -> None:
+async def test_steps_are_kept(manager: WorkflowStateManager) -> None:
     """Each by its number, in order of number, as it was written; numbers begin at 1."""
-    async with WorkflowStateManager(local_store()) as manager:
-        await manager.create(WorkflowState(workflow_id="w"))
-        for number in (10, 9, 2):
-            await manager.update_step("w", step(number, result={"n": number}, tries=2))
-        assert [found.step_number for found in await manager.list_steps("w")] == [2, 9, 10]
-        found = present(await manager.get_step("w", 9))
-        assert (found.result, found.model_extra) == ({"n": 9}, {"tries": 2})
-        assert await manager.get_step("w", 3) is None
-        with pytest.raises(ValueError, match="step_number"):
-            step(0)
+    await manager.create(WorkflowState(workflow_id="w"))
+    for number in (10, 9, 2):
+        await manager.update_step("w", step(number, result={"n": number}, tries=2))
+    assert [found.step_number for found in await manager.list_steps("w")] == [2, 9, 10]
+    found = present(await manager.get_step("w", 9))
+    assert (found.result, found.model_extra) == ({"n": 9}, {"tries": 2})
+    assert await manager.get_step("w", 3) is None
+    with pytest.raises(ValueError, match="step_number"):
+        step(0)
 
 
 @in_a_loop
-async def test_the_context(local_store: AgentStore) -> None:
+async def test_the_context(manager: WorkflowStateManager) -> None:
     """Its keys are merged."""
-    async with WorkflowStateManager(local_store()) as manager:
-        await manager.create(WorkflowState(workflow_id="w", context={"a": [1]}))
-        assert (await manager.update_context("w", {"b": (2, 3)})).context == {"a": [1], "b": (2, 3)}
+    await manager.create(WorkflowState(workflow_id="w", context={"a": [1]}))
+    assert (await manager.update_context("w", {"b": (2, 3)})).context == {"a": [1], "b": (2, 3)}
 
 
 @in_a_loop
-async def test_workflows_by_status(local_store: AgentStore) -> None:
+async def test_workflows_by_status(manager: WorkflowStateManager) -> None:
     """All, or those with one status, in order of id; ids with slashes or equal beginnings never mix."""
-    async with WorkflowStateManager(local_store()) as manager:
-        for id in ("b", "a/b", "a", ""):
-            await manager.create(WorkflowState(workflow_id=id, total_steps=5))
-        with pytest.raises(AlreadyExists):
-            await manager.create(WorkflowState(workflow_id="a"))
-        await run(manager, 1, id="a/b")
-        await run(manager, 1, id="a")
-        assert [w.workflow_id for w in await manager.list_workflows()] == ["", "a", "a/b", "b"]
-        assert [w.workflow_id for w in await manager.list_workflows(WorkflowStatus.RUNNING)] == ["a", "a/b"]
-        assert [w.workflow_id for w in await manager.list_workflows("pending")] == ["", "b"]
-        assert await manager.list_workflows("failed") == []
-        with pytest.raises(ValueError, match="done"):
-            await manager.list_workflows("done")
+    for id in ("b", "a/b", "a", ""):
+        await manager.create(WorkflowState(workflow_id=id, total_steps=5))
+    with pytest.raises(AlreadyExists):
+        await manager.create(WorkflowState(workflow_id="a"))
+    await run(manager, 1, id="a/b")
+    await run(manager, 1, id="a")
+    assert [w.workflow_id for w in await manager.list_workflows()] == ["", "a", "a/b", "b"]
+    assert [w.workflow_id for w in await manager.list_workflows(WorkflowStatus.RUNNING)] == ["a", "a/b"]
+    assert [w.workflow_id for w in await manager.list_workflows("pending")] == ["", "b"]
+    assert await manager.list_workflows("failed") == []
+    with pytest.raises(ValueError, match="done"):
+        await manager.list_workflows("done")
 
 
 @in_a_loop
-async def test_an_unknown_workflow() -> None:
+async def test_an_unknown_workflow(manager: WorkflowStateManager) -> None:
     """None for an unknown workflow, or KeyNotFound."""
-    async with WorkflowStateManager() as manager:
-        assert await manager.get("w") is None
-        for call in (
-            manager.get_status("w"),
-            manager.update_step("w", step(1)),
-            manager.get_step("w", 1),
-            manager.list_steps("w"),
-            manager.update_context("w", {}),
-            manager.pause("w"),
-            manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c")),
-            manager.list_checkpoints("w"),
-            manager.resume_from("w", "c"),
-        ):
-            with pytest.raises(KeyNotFound):
-                await call
-        await manager.create(WorkflowState(workflow_id="w"))
-        for id in ("latest", "c"):
-            with pytest.raises(KeyNotFound):
-                await manager.resume_from("w", id)
-        assert await manager.state.contains("workflows/steps/w/000000001") is False
+    assert await manager.get("w") is None
+    for call in (
+        manager.get_status("w"),
+        manager.update_step("w", step(1)),
+        manager.get_step("w", 1),
+        manager.list_steps("w"),
+        manager.update_context("w", {}),
+        manager.pause("w"),
+        manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c")),
+        manager.list_checkpoints("w"),
+        manager.resume_from("w", "c"),
+    ):
+        with pytest.raises(KeyNotFound):
+            await call
+    await manager.create(WorkflowState(workflow_id="w"))
+    for id in ("latest", "c"):
+        with pytest.raises(KeyNotFound):
+            await manager.resume_from("w", id)
+    assert await manager.state.contains("workflows/steps/w/000000001") is False
 
 
 # Checkpoints
@@ -370,27 +365,26 @@ async def test_resuming_from_a_checkpoint(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_a_checkpoint_of_ones_own(local_store: AgentStore) -> None:
+async def test_a_checkpoint_of_ones_own(manager: WorkflowStateManager) -> None:
     """Any dict is a state; missing parts come from the workflow; the same id again replaces it."""
-    async with WorkflowStateManager(local_store()) as manager:
-        await manager.create(WorkflowState(workflow_id="w", context={"goal": "win"}))
-        await run(manager, 1)
-        mine = {"cursor": (3, 4), "seen": {"a"}}
-        await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", state=mine))
-        mine["seen"].clear()
-        [made] = await manager.list_checkpoints("w")
-        assert (made.step, made.state, made.context) == (
-            1,
-            {"cursor": (3, 4), "seen": {"a"}},
-            {"goal": "win"},
-        )
-        await run(manager, 2)
-        resumed = await manager.resume_from("w", "c")
-        assert (resumed.current_step, resumed.context) == (1, {"goal": "win"})
-        await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=7))
-        assert [made.step for made in await manager.list_checkpoints("w")] == [7]
-        commits = await manager.history("checkpoints/w/c")
-        assert len(commits) == 2
+    await manager.create(WorkflowState(workflow_id="w", context={"goal": "win"}))
+    await run(manager, 1)
+    mine = {"cursor": (3, 4), "seen": {"a"}}
+    await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", state=mine))
+    mine["seen"].clear()
+    [made] = await manager.list_checkpoints("w")
+    assert (made.step, made.state, made.context) == (
+        1,
+        {"cursor": (3, 4), "seen": {"a"}},
+        {"goal": "win"},
+    )
+    await run(manager, 2)
+    resumed = await manager.resume_from("w", "c")
+    assert (resumed.current_step, resumed.context) == (1, {"goal": "win"})
+    await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=7))
+    assert [made.step for made in await manager.list_checkpoints("w")] == [7]
+    commits = await manager.history("checkpoints/w/c")
+    assert len(commits) == 2
 
 
 # Cost, writers beside each other
@@ -462,21 +456,20 @@ async def test_the_messages_of_commits() -> None:
 
 
 @in_a_loop
-async def test_a_step_that_cannot_be_is_refused() -> None:
+async def test_a_step_that_cannot_be_is_refused(manager: WorkflowStateManager) -> None:
     """A step after the last one, unless their number is unknown: the workflow would never complete."""
-    async with WorkflowStateManager() as manager:
-        await manager.create(WorkflowState(workflow_id="w", total_steps=2))
-        head = manager.state.head
-        two = WorkflowState(workflow_id="w", total_steps=2)
-        for call in (
-            run(manager, 5),
-            manager.create(WorkflowState(workflow_id="v", total_steps=2, current_step=9)),
-            manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=3)),
-            manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=3, state=two)),
-        ):
-            with pytest.raises(InvalidInput, match=r"'.' has 2 steps, so .* no step [539]: .*total_steps=0"):
-                await call
-        assert manager.state.head == head
-        assert (await run(manager, 1, 2)).status == "completed"
-        await manager.create(WorkflowState(workflow_id="free", current_step=9))
-        assert (await run(manager, 12, id="free")).current_step == 12
+    await manager.create(WorkflowState(workflow_id="w", total_steps=2))
+    head = manager.state.head
+    two = WorkflowState(workflow_id="w", total_steps=2)
+    for call in (
+        run(manager, 5),
+        manager.create(WorkflowState(workflow_id="v", total_steps=2, current_step=9)),
+        manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=3)),
+        manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=3, state=two)),
+    ):
+        with pytest.raises(InvalidInput, match=r"'.' has 2 steps, so .* no step [539]: .*total_steps=0"):
+            await call
+    assert manager.state.head == head
+    assert (await run(manager, 1, 2)).status == "completed"
+    await manager.create(WorkflowState(workflow_id="free", current_step=9))
+    assert (await run(manager, 12, id="free")).current_step == 12
