@@ -26,6 +26,13 @@ from vstate.managers import files as readable_files
 from vstate.managers.files import Names
 
 
+class Mute:
+    """An object with a value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 def shown(base: Path) -> dict[str, Any]:
     """The contents of the files by path."""
     files = base / "files"
@@ -183,6 +190,24 @@ def test_a_value_too_long_to_be_shown_is_described(tmp_path: Path) -> None:
         state.commit()
     found = shown(tmp_path)["long.json"]
     assert (found["$type"], found["$size"]) == ("bytes", 1_500_000)
+
+
+@pytest.mark.parametrize("value", [2**70, [{"n": -(2**65)}], "\ud800", {"\udc80": 1}, Mute(2**70)], ids=ascii)
+@pytest.mark.parametrize("in_one_file", [False, True])
+def test_a_value_that_msgpack_cannot_hold_is_described(tmp_path: Path, value: Any, in_one_file: bool) -> None:
+    """The commit succeeds, as do later ones, and the other values are shown."""
+    file = tmp_path / "all.msgpack" if in_one_file else None
+    with FileBackend(tmp_path / "s", "msgpack", False, file=file) as store, Versioned(store) as state:
+        for key, kept in (("odd", value), ("even", 1)):
+            state[key] = kept
+            state.commit()
+    if file is None:
+        found = {key: (tmp_path / "s" / "files" / f"{key}.msgpack").read_bytes() for key in ("odd", "even")}
+        read = {key: msgpack.unpackb(data) for key, data in found.items()}
+    else:
+        read = msgpack.unpackb(file.read_bytes())
+    assert read["even"] == 1
+    assert read["odd"].keys() == {"$type", "$size", "$not_shown"}
 
 
 def test_msgpack_files_and_their_compression(tmp_path: Path) -> None:

@@ -53,8 +53,9 @@ class FileBackend(Disk):
     file, and the files of commits by other programs or before a crash. Files are not synced, so a power cut
     may empty them: then call `write_files`.
 
-    `format` is "json" or "msgpack", with equal contents. `compression` adds ".gz" to the names of the files.
-    None compresses msgpack only. The store itself always compresses data that shrinks.
+    `format` is "json" or "msgpack", with equal contents. Msgpack holds no int over 64 bits and no lone
+    surrogate, so a value with one is only described there. `compression` adds ".gz" to the names of the
+    files. None compresses msgpack only. The store itself always compresses data that shrinks.
 
     With `file`, all values go into this one file instead, a dict by key, which each commit replaces. `part`
     limits the file to the keys under `part/`, and leaves the `part/` out. Raises InvalidInput if the file is

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgpack
 from blake3 import blake3
 
-from vstate.errors import CannotLoad, InvalidInput, StorageError, VStateError
+from vstate.errors import CannotLoad, InvalidInput, StorageError
 from vstate.kv.files import locked, open_shared, replace_file
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
@@ -89,7 +89,7 @@ class ReadableFiles:
         try:
             with self._note() as note:
                 self._catch_up(repo, note)
-        except (OSError, VStateError) as error:
+        except Exception as error:  # the commit has landed, whatever a file cannot hold
             _log.warning("the files in %s are behind, the store is not: %s", self._directory, error)
 
     def write_all(self, repo: Repository) -> None:
@@ -135,9 +135,13 @@ class ReadableFiles:
         return Names(ignores_case=(self._directory / NOTE.upper()).exists())
 
     def _encode(self, repo: Repository, key: str, entry: bytes) -> bytes:
-        value = _as_json(repo.parse_entry(key, entry), repo.objects)
+        parsed = repo.parse_entry(key, entry)
+        value = _as_json(parsed, repo.objects)
         if self._format != "json":
-            return msgpack.packb(value)  # type: ignore[no-any-return]
+            try:
+                return bytes(msgpack.packb(value))
+            except (OverflowError, ValueError) as error:  # an int of over 64 bits, or a lone surrogate
+                return bytes(msgpack.packb(_not_shown(parsed, error)))
         try:
             return _as_text(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # a lone surrogate, which only an escape can show
@@ -243,7 +247,11 @@ def _as_json(entry: Entry, reader: Reader) -> object:
             pass
         return plain(inspect_value(entry, reader, limit=LONGEST_OTHER))
     except (InertError, InvalidInput) as error:
-        return {"$type": entry.type, "$size": entry.size, "$not_shown": str(error)}
+        return _not_shown(entry, error)
+
+
+def _not_shown(entry: Entry, error: Exception) -> dict[str, object]:
+    return {"$type": entry.type, "$size": entry.size, "$not_shown": str(error)}
 
 
 def _as_text(value: object, *, ensure_ascii: bool) -> str:
