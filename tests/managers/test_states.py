@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import threading
 import time
 import warnings
@@ -20,7 +21,8 @@ from loops import in_a_loop
 from present import present
 
 from vstate import Disk, InvalidInput, Memory, StoreUnavailable, UncommittedWarning, Versioned
-from vstate.managers import StateConfig, StateManager, ToolStateManager
+from vstate.kv.wrapper import StoreWrapper
+from vstate.managers import StateConfig, StateManager, ToolStateManager, subscriptions
 from vstate.testing import Faulty
 
 
@@ -400,6 +402,36 @@ async def test_a_subscriber_that_fails_is_logged_and_hears_the_next(caplog: pyte
         await manager.save("b", 1)
         await until(lambda: seen == ["a", "b"])
         assert "a subscriber failed at added 'a'" in caplog.text
+
+
+class Patchy(StoreWrapper):
+    """A store that fails the next reads of long values."""
+
+    failures = 0
+
+    def get(self, key: str) -> bytes | None:
+        found = super().get(key)
+        if self.failures and found is not None and len(found) > 5000:
+            self.failures -= 1
+            raise StoreUnavailable("gone")
+        return found
+
+
+@in_a_loop
+async def test_a_subscriber_hears_of_a_change_whose_values_could_not_be_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store fails between the news of the commit and the value. The next changes are heard too."""
+    monkeypatch.setattr(subscriptions, "_PAUSE", 0.01)
+    memory, heard = Memory(), list[tuple[str, bytes]]()
+    store, values = Patchy(memory), {key: random.Random(key).randbytes(9000) for key in "ab"}
+    async with StateManager(store) as manager, StateManager(memory) as other:
+        await manager.subscribe("*", lambda key, old, new: heard.append((key, new)))
+        store.failures = 2
+        for key, value in values.items():
+            await other.save(key, value)
+        await until(lambda: len(heard) == 2)
+        assert (dict(heard), store.failures) == (values, 0)
 
 
 @in_a_loop

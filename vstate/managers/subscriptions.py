@@ -12,15 +12,19 @@ from typing import Any
 
 from vstate import aio
 from vstate.aio.workers import LoopLock
-from vstate.errors import VStateError
+from vstate.errors import StoreUnavailable, VStateError
 from vstate.forks import renew_in_child
 from vstate.managers.manager import Wait
+from vstate.objects.commit import Commit
+from vstate.repo.compare.diff import Change
 from vstate.state.watching import Watch
 
 Subscriber = Callable[[str, Any, Any], Awaitable[object] | object]
 """`function(key, old, new)`, sync or async; None stands for an absent value."""
 
 _log = logging.getLogger("vstate")
+
+_PAUSE = 1.0  # seconds
 
 
 class Subscriptions:
@@ -140,11 +144,7 @@ class _Subscription:
     async def _run(self, watch: Watch, prefix: int) -> None:
         try:
             async for key, change, commit in watch:
-                old, new = await asyncio.to_thread(attrgetter("old", "new"), change)
-                if not self._over:
-                    await self._call(
-                        key[prefix:], old, new, f"{change.kind} {key[prefix:]!r} in {commit.short}"
-                    )
+                await self._call(key[prefix:], change, commit)
                 if self._over:
                     return
         except VStateError:
@@ -153,14 +153,17 @@ class _Subscription:
             if self._over:
                 self._close()
 
-    async def _call(self, key: str, old: Any, new: Any, change: str) -> None:
-        self._calling = True
+    async def _call(self, key: str, change: Change, commit: Commit) -> None:
         try:
+            old, new = await _values(change)
+            if self._over:
+                return
+            self._calling = True
             returned = self.function(key, old, new)
             if inspect.isawaitable(returned):
                 await returned
         except Exception:  # no caller waits for this error, and the function may manage the next change
-            _log.exception("a subscriber failed at %s", change)
+            _log.exception("a subscriber failed at %s %r in %s", change.kind, key, commit.short)
         finally:
             self._calling = False
 
@@ -168,3 +171,13 @@ class _Subscription:
         """Close the watch in a thread: close() waits for a read of the store."""
         if self._watch is not None:
             Thread(target=self._watch.close, name="vstate close", daemon=True).start()
+
+
+async def _values(change: Change) -> tuple[Any, Any]:
+    """The old and the new value. While the store cannot be reached, it is asked again."""
+    while True:
+        try:
+            return await asyncio.to_thread(attrgetter("old", "new"), change)
+        except StoreUnavailable as error:
+            _log.warning("a change waits for its subscriber: %s; trying again", error)
+            await asyncio.sleep(_PAUSE)
