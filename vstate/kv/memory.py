@@ -46,8 +46,7 @@ class Memory(Uncopied, TransactionalStore):
             return {key for key in keys if check_key(key) in self._values}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        check_keys(expected)
-        check_keys(writes)
+        check_keys([*expected, *writes])
         sets, deletes = {}, []
         for key, value in writes.items():
             if value is None:

@@ -26,17 +26,19 @@ class Packer:
     """
 
     def __init__(self, store: KVStore) -> None:
-        self._store = store
+        self._store = store if store.keeps_packs else None
         self._made: NewObjects = {}
         self._newest: dict[str, Commit] = {}
         self._bytes = 0
 
     def note(self, made: NewObjects, newest: Mapping[str, Commit]) -> None:
         """These objects were written, and these branches are at these commits now."""
+        if self._store is None:
+            return
         size = 0
         for _, body in made.values():
             size += len(body)
-        if size > STEP_BYTES or not self._store.keeps_packs:
+        if size > STEP_BYTES:
             return
         self._made.update(made)
         self._newest.update(newest)
