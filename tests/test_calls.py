@@ -21,7 +21,7 @@ ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
     "commit": (93, 29),
-    "memory": (80, 23),
+    "memory": (78, 23),
     "update": (130, 29),
     "read": (56, 12),
     "open": (119, 31),
