@@ -149,6 +149,8 @@ def test_a_missing_object_fails_the_command_after_all_the_rest(vstate, store):
     assert result.exit_code == 1
     assert len(json.loads(result.stdout)["changes"]) == 4
     assert "is corrupt: it is missing" in vstate.fails("show", "a")
+    lost = vstate.run("show", "a", "--json")
+    assert (lost.exit_code, json.loads(lost.stdout)["value"]) == (1, None)
 
 
 NASTY = "\x1b]0;title\x07 \x1b[2J \x9b31m [bold red]x[/] :smile: \r\n‮ \u2028 \\ 'q' \"q\""

@@ -291,7 +291,7 @@ def test_all_of_them_have_a_bar(copy, store, tmp_path, monkeypatch):
             copy("pull")
 
 
-def test_status_compares_with_the_remote(copy, store):
+def test_status_compares_with_the_remote(copy, store, tmp_path):
     """`status` counts the commits that each side has alone, as of the last push, pull or fetch."""
     assert re.search(r"^upstream +origin/main  up to date$", copy("status"), re.MULTILINE)
     commit(store, theirs=1)
@@ -304,5 +304,8 @@ def test_status_compares_with_the_remote(copy, store):
     copy("pull")
     copy("push")
     assert copy.json("status")["upstream"] == {"name": "origin/main", "ahead": 0, "behind": 0}
+    copy("remote", "add", "another", str(tmp_path / "another"))
+    copy("push", "another", "--create")
+    assert copy.json("status")["upstream"]["name"] == "another/main"
     copy("checkout", "HEAD~1")
     assert copy.json("status")["upstream"] is None

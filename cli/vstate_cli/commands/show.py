@@ -194,8 +194,6 @@ def _show_value(session: Session, commit: Commit, key: str, path: str | None, li
         similar = session.similar_keys(commit, key)
         raise NotFound(f"{KeyNotFound(key)} at {commit.short}", name=key, candidates=similar)
     value, reason = _read(session, key, entry)
-    if out.damage is not None:
-        raise out.damage
     if path is not None and reason is None:
         value = part_at(value, path)
     if session.json:
