@@ -118,7 +118,7 @@ def view(
         if session.json:
             session.out.json({"url": url}, indent=None)
         else:
-            session.out.line(f"Viewing {store.location} at")
+            session.out.line(f"Viewing {safe(store.location)} at")
             session.out.line("  ", (url, "bold"))
             session.out.line(("Press Ctrl-C to end.", "dim"))
         session.out.flush()

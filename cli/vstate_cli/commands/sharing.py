@@ -168,7 +168,7 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
         )
         if not session.json:
             _show(session, report, "received")
-            session.out.line((safe(name), "bold green"), f": {result}")
+            session.out.line((safe(name), "bold green"), f": {safe(str(result))}")
     if session.json:
         session.out.json({"fetched": fetched, "branches": merged})
 
