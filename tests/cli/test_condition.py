@@ -76,32 +76,15 @@ def test_objects_are_records():
     assert Condition("value == value").is_true(Global("os.system"))
 
 
-@pytest.mark.parametrize(
-    ("text", "absent"),
-    [
-        (
-            "value.gaol == 'win'",
-            "there is no gaol in value; it has goal, steps, scores, messages, odd key, when",
-        ),
-        ("!missing && value.points[0] > `1`", "there is no points in value"),
-        ("value.goal.deep", "there is no deep in value.goal, which is a text"),
-        ("value.scores[7] > `1`", "there is no [7] in value.scores, which is a list of 3 items"),
-        ("value.zero[0]", "there is no [0] in value.zero, which is a number"),
-        ("value.no[*].x | [0]", "there is no no in value"),
-        ("value.messages[?value.x]", ""),
-        ("value.messages[*].no", ""),
-        ("value.nothing.x", ""),
-        ("value.goal == value.when.no", "there is no no in value.when"),
-    ],
-)
-def test_an_absent_part_is_named(text, absent):
-    """The first part that the expression names and the value has not; null has no parts to miss."""
-    condition = Condition(text)
+def test_the_names_of_the_parts_are_told():
+    """Those of a dict or an object, the first ones of many; a list has none."""
+    condition = Condition("value.gaol == 'win'")
     condition.is_true(VALUE)
-    assert condition.absent.startswith(absent)
-    assert bool(condition.absent) == bool(absent)
-    condition.is_true(None, missing=True)
-    assert condition.absent == ""
+    assert condition.names == "goal, steps, scores, messages, odd key, when, tags, nothing and 1 more"
+    condition.is_true(Instance("app.Plan", {"goal": "win"}))
+    assert condition.names == "goal"
+    condition.is_true([1])
+    assert condition.names == ""
 
 
 @pytest.mark.parametrize(

@@ -189,8 +189,8 @@ def test_bisect_over_an_object(vstate, arguments, commit):
     ("arguments", "message"),
     [
         (["plan", "value.goal = 'win'"], "column 12 of the expression: invalid syntax at '='"),
-        (["plan", "length(value.goals) > `3`"], "there is no goals in value; it has goal, steps"),
-        (["plan", "value.gaol == 'win'"], "should be good: there is no gaol in value; it has goal, steps"),
+        (["plan", "length(value.goals) > `3`"], "not null; value has goal, steps"),
+        (["plan", "value.gaol == 'win'"], "give an older commit as good; value has goal, steps"),
         (["plan", "gaol", "value"], "no .gaol in"),
         (
             ["never", "length(value) > `3`"],

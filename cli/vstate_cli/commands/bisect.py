@@ -90,8 +90,10 @@ def bisect(session: Session, key: str, words: tuple[str, ...], good: str, bad: s
     try:
         first = repo.bisect(is_good, good, bad, report=report)
     except InvalidInput as error:
-        reason = condition.absent or reason
-        raise InvalidInput(f"{str(error).partition(': ')[0]}: {reason}") if reason else error from None
+        if reason:
+            raise InvalidInput(f"{str(error).partition(': ')[0]}: {reason}") from None
+        has = f"; value has {condition.names}" if condition.names else ""
+        raise InvalidInput(f"{error}{has}") from None
     diff = repo.changes(first)
     refs = session.refs().get(first.id, [])
     if session.json:

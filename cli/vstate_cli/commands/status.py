@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import click
 
@@ -31,7 +30,7 @@ _CLOCK_READ_EVERY = 64  # counted items
     json="{store, bytes, branch, upstream, head, commits, branches, tags, keys, objects, at_least}. branch "
     "is null if HEAD is detached; upstream is {name, ahead, behind}, or null; head is a commit as `vstate "
     "log --json` prints it, or null; at_least lists the counts that the timeout ended early; bytes is null "
-    "for a store that is no directory.",
+    "where the size is unknown.",
 )
 @click.option(
     "--timeout",
@@ -82,10 +81,9 @@ def status(session: Session, timeout: float) -> None:
         ahead = count("ahead", repo.history.outside([commit.oid], [there]))
         behind = count("behind", repo.history.outside([there], [commit.oid]))
         upstream = {"name": name, "ahead": ahead, "behind": behind}
-    size = _size(Path(repo.store.location))
     refs = session.refs().get(commit.id, []) if commit is not None else []
     shown = None if commit is None else documents.commit_document(commit, refs)
-    position: Document = {"store": repo.store.location, "bytes": size, "branch": head.branch}
+    position: Document = {"store": repo.store.location, "bytes": repo.store.size(), "branch": head.branch}
     document = position | {"upstream": upstream, "head": shown} | numbers | {"at_least": at_least}
     session.answer(document, _lines(session, commit, document, numbers))
 
@@ -121,16 +119,3 @@ def _lines(
 
 def _row(name: str, *parts: Part) -> Line:
     return [(f"{name:10}", "dim"), *parts]
-
-
-def _size(directory: Path) -> int | None:
-    """The bytes of the files of a store on this machine; None for any other store."""
-    if not directory.is_dir():
-        return None
-    total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            pass  # another process deleted it, such as a log that SQLite closed
-    return total
