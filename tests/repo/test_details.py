@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vstate.repo.compare.details import details
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import parts_of
 from vstate.values.inert import Array, Global, Instance, read
 
 nan = float("nan")
@@ -146,6 +148,22 @@ def test_rows_at_the_end_of_an_array_are_added_or_removed() -> None:
     assert (rest.path, rest.kind, rest.new) == ("a[3:5]", "removed", None)
     _, rest = details({"a": new}, {"a": old})
     assert (rest.path, rest.kind, rest.old) == ("a[3:5]", "added", None)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f4", "?", "c16", "M8[ns]", "S3", "O", "category", "string"])
+def test_a_table_without_rows_is_compared(dtype: str) -> None:
+    """Rows and the whole column came or went; its cells can be listed."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.DataFrame({"a": pandas.Series(np.zeros(2)).astype(dtype)})
+    for whole in (frame, frame["a"]):
+        full, empty = read(pickle.dumps(whole)), read(pickle.dumps(whole[:0]))
+        for old, new, kind in ((full, empty, "removed"), (empty, full, "added")):
+            assert [(found.path, found.kind) for found in details(old, new)] == [
+                ("rows[0]", kind),
+                ("rows[1]", kind),
+            ]
+        assert details(empty, read(pickle.dumps(whole[:0]))) == []
+        assert [part.group for part in parts_of(empty, Fingerprints())] in (["columns"], ["fields"])
 
 
 @settings(max_examples=60, deadline=None)

@@ -73,7 +73,8 @@ class Array(Instance):
             return data[start:stop] if isinstance(data, list) else []
         if self.layout is None or self.itemsize > _WIDEST_ITEM:
             return []
-        return self.layout.decode(self.raw[start * self.itemsize :], max(stop - start, 0)) or []
+        count = max(min(stop, self.count) - start, 0)
+        return self.layout.decode(self.raw[start * self.itemsize :], count) or []
 
     def part(self, start: int, stop: int, step: int = 1) -> Array:
         """The array of one dimension of these elements. It shares their bytes where `step` is 1."""
