@@ -1,8 +1,6 @@
 """Disk: the store contract, and real processes, kills, quotas and damage."""
 
 import copy
-import multiprocessing
-import operator
 import os
 import pickle
 import shutil
@@ -105,28 +103,6 @@ def test_an_interrupted_creation_is_completed(directory: Path) -> None:
         assert store.get("key") == b"value"
 
 
-def test_a_relative_directory_survives_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path counts from where the store was opened."""
-    monkeypatch.chdir(tmp_path)
-    with Disk("agent-state") as store:
-        assert repr(store) == "Disk('agent-state')"
-        assert store.location == str(tmp_path / "agent-state")
-        monkeypatch.chdir("/")
-        store.set("key", b"value")
-        assert store.get("key") == b"value"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"durability": "none"}, {"size_limit": 0}, {"size_limit": -1}, {"directory": ""}, {"directory": "\0"}],
-)
-def test_wrong_options_are_refused(directory: Path, options: dict[str, Any]) -> None:
-    """An option that means nothing raises InvalidInput and makes nothing."""
-    with pytest.raises(InvalidInput):
-        Disk(**({"directory": directory} | options))
-    assert not directory.exists()
-
-
 @pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
 def test_durability_sets_synchronous(directory: Path, durability: Any, synchronous: int) -> None:
     """The writing connection syncs at every commit, or at checkpoints; the log is on and bounded in both."""
@@ -157,16 +133,6 @@ def test_pickling_opens_it_again(directory: Path) -> None:
     shutil.rmtree(directory)
     with pytest.raises(NotFound):
         pickle.loads(pickle.dumps(store))
-
-
-@pytest.mark.slow
-def test_a_spawned_process_can_be_given_a_store(directory: Path) -> None:
-    """A Disk passed to multiprocessing works in the other process."""
-    with Disk(directory) as store, multiprocessing.get_context("spawn").Pool(1) as pool:
-        store.set("key", b"value")
-        assert pool.apply(operator.methodcaller("get", "key"), (store,)) == b"value"
-        assert pool.apply(operator.methodcaller("compare_and_swap", "key", b"value", b"new"), (store,))
-        assert store.get("key") == b"new"
 
 
 # Keys and size

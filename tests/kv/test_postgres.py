@@ -1,7 +1,6 @@
 """Postgres: the store contract, and real servers, processes, kills and cut connections."""
 
 import copy
-import operator
 import os
 import pickle
 import signal
@@ -11,10 +10,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +20,11 @@ import pytest
 from postgres_server import PASSWORD, PostgresServer
 from protocol_proxies import Pooler, at_commit
 from proxy import FAR, Proxy
+from running import all_at_once
 
 from vstate.errors import InvalidInput, NotFound, StoreFull, StoreUnavailable, UnsupportedFormat
 from vstate.kv.postgres import Postgres
-from vstate.kv.postgres.transactions import MAX_VALUE_BYTES, MOST_LOCKS, STATEMENT_BYTES, STATEMENT_ROWS
+from vstate.kv.postgres.transactions import MOST_LOCKS, STATEMENT_BYTES, STATEMENT_ROWS
 from vstate.testing import KVStoreTests
 
 pytestmark = pytest.mark.slow
@@ -86,13 +84,6 @@ def _number(value: bytes | None) -> int:
     return int(value or b"0")
 
 
-def _together(*works: Callable[[], object]) -> None:
-    """Run the calls at once, each in a thread. Raises the first error."""
-    with ThreadPoolExecutor(len(works)) as threads:
-        for done in [threads.submit(work) for work in works]:
-            done.result()
-
-
 def _until_one_waits(sql: Sql) -> None:
     """Wait until a transaction waits for a lock."""
     while sql.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").rowcount == 0:
@@ -139,7 +130,7 @@ def test_many_may_make_the_table_at_once(postgres_dsn: str, postgres_table: str)
         stores = [stack.enter_context(Postgres(postgres_dsn, table=name)) for name in names]
         for store in stores:
             assert store.get("warm") is None
-        _together(*(partial(store.set, f"key {n}", b"1") for n, store in enumerate(stores)))
+        all_at_once(*(partial(store.set, f"key {n}", b"1") for n, store in enumerate(stores)))
         assert len(list(stores[0].keys())) == 7
 
 
@@ -260,7 +251,7 @@ def test_pickling_needs_an_address_without_a_password(
 ) -> None:
     """An address with a password cannot be pickled.
 
-    Without one, the other process opens the same table and options.
+    Without one, a copy opens the same table with the same options.
     """
     with Postgres(postgres_dsn, table=postgres_table) as store, pytest.raises(TypeError, match="PGPASSWORD"):
         pickle.dumps(store)
@@ -277,9 +268,6 @@ def test_pickling_needs_an_address_without_a_password(
             assert pickle.dumps(other) == pickle.dumps(store)
         assert PASSWORD.encode() not in pickle.dumps(store)
         assert b"vstate.kv.postgres\x94\x8c\x08Postgres" in pickle.dumps(store, protocol=4)
-        with get_context("spawn").Pool(1) as pool:
-            assert pool.apply(operator.methodcaller("compare_and_swap", "key", b"value", b"new"), (store,))
-            assert store.get("key") == b"new"
 
 
 # Other programs' tables, rights, limits
@@ -354,7 +342,7 @@ def test_isolation_is_not_left_to_the_database(start_postgres: Start) -> None:
     with psycopg.connect(server.dsn, autocommit=True) as sql:
         sql.execute("ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'")
     with Postgres(server.dsn) as store:
-        _together(*[lambda: _increment(store, "counter", 20)] * 4)
+        all_at_once(*[lambda: _increment(store, "counter", 20)] * 4)
         assert store.get("counter") == b"80"
 
 
@@ -410,13 +398,6 @@ def test_what_is_expected_is_bytes(store: Postgres, writes: dict[str, bytes | No
     with pytest.raises(TypeError):
         store.transact(writes, {"key": "text"})  # type: ignore[dict-item]
     assert store.transact(writes, {"key": bytearray(b"text")})
-
-
-def test_a_value_beyond_the_limit_is_refused(store: Postgres) -> None:
-    """More than a row can hold raises InvalidInput, before anything is sent."""
-    with pytest.raises(InvalidInput, match="at most"):
-        store.set("key", bytes(MAX_VALUE_BYTES + 1))
-    assert "key" not in store
 
 
 # Rows
@@ -479,7 +460,7 @@ def test_a_large_change_that_loses_halfway_writes_nothing(store: Postgres, sql: 
         entered.wait()
         results.append(store.transact({**objects, "ref": b"2"}, {"ref": b"1"}))
 
-    _together(lambda: store.exclusively(plan), lose)
+    all_at_once(lambda: store.exclusively(plan), lose)
     assert results == [False]
     assert dict(store.items()) == {"ref": b"theirs"}
 
@@ -547,7 +528,7 @@ def test_swaps_of_an_object_are_apart_from_plain_writes(store: Postgres, absent:
             store.set(_object(1), b"old")
         results: list[bool] = []
         expected = None if absent else b"old"
-        _together(
+        all_at_once(
             lambda: results.append(store.compare_and_swap(_object(1), expected, b"swapped")),  # noqa: B023
             lambda: store.set(_object(1), b"set"),
         )
@@ -571,7 +552,7 @@ def test_opposite_orders_do_not_deadlock(store: Postgres, monkeypatch: pytest.Mo
                 if store.transact(dict([*new.items()][::order]), dict([*old.items()][::order])):
                     break
 
-    _together(lambda: work(1), lambda: work(-1), lambda: work(1), lambda: work(-1))
+    all_at_once(lambda: work(1), lambda: work(-1), lambda: work(1), lambda: work(-1))
     assert set(store.get_many(names).values()) == {b"80"}
 
 
@@ -588,7 +569,7 @@ def test_writers_of_the_same_objects_do_not_deadlock(
             start.wait()
             assert store.transact({f"r/{order}": b"%d" % number, **dict(objects[::order])}, {})
 
-    _together(lambda: work(1), lambda: work(-1))
+    all_at_once(lambda: work(1), lambda: work(-1))
     assert len(list(store.keys("o/"))) == 15 * 800
 
 
@@ -628,13 +609,9 @@ def test_more_keys_than_locks(store: Postgres) -> None:
                     break
 
     def swap_one() -> None:
-        for _ in range(30):
-            while True:
-                old = store.get("other")
-                if store.compare_and_swap("other", old, b"%d" % (_number(old) + 1)):
-                    break
+        _increment(store, "other", 30)
 
-    _together(swap_all, swap_all, swap_one, swap_one)
+    all_at_once(swap_all, swap_all, swap_one, swap_one)
     assert set(store.get_many(names).values()) == {b"20"}
     assert store.get("other") == b"60"
 
@@ -645,7 +622,7 @@ def test_exclusively_lets_readers_and_vacuum_go_on(store: Postgres, postgres_tab
     seen = []
 
     def plan() -> dict[str, bytes | None]:
-        _together(lambda: seen.append(store.get("key")))
+        all_at_once(lambda: seen.append(store.get("key")))
         return {"key": b"new"}
 
     with sql.transaction():
@@ -671,7 +648,7 @@ def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: Sql
         results.append(store.compare_and_swap("key", b"1", b"mine"))
         results.append(store.compare_and_swap("key", b"2", b"mine"))
 
-    _together(lambda: store.exclusively(plan), swap)
+    all_at_once(lambda: store.exclusively(plan), swap)
     assert results == [False, True]
 
 
@@ -967,13 +944,13 @@ def test_behind_a_pooler(pooled: tuple[Pooler, str]) -> None:
         store.set_many(contents)
         assert dict(other.items()) == contents
         assert other.present(contents) == contents.keys()
-        _together(*[lambda: _increment(store, "counter", 10), lambda: _increment(other, "counter", 10)] * 2)
+        all_at_once(*[lambda: _increment(store, "counter", 10), lambda: _increment(other, "counter", 10)] * 2)
         assert store.get("counter") == b"40"
 
         def plan() -> dict[str, bytes | None]:
             return {"counter": b"%d" % (_number(store.get("counter")) + 1), **dict.fromkeys(store.keys("o/"))}
 
-        _together(*[lambda: store.exclusively(plan), lambda: _increment(other, "counter", 5)] * 3)
+        all_at_once(*[lambda: store.exclusively(plan), lambda: _increment(other, "counter", 5)] * 3)
         assert store.get("counter") == b"58"
         assert list(store.keys("o/")) == []
     assert min(pooler.transactions) > 20

@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,12 @@ from vstate import Versioned
 from vstate.errors import InvalidInput
 from vstate.kv import Disk, KVStore, Memory, Prefixed
 from vstate.kv.prefixed import RESERVED
-from vstate.testing import KVStoreTests
 
 KEY = "o/" + "ab" * 32
 REF = "r/heads/main"
 
 OTHERS = {"tenant/o": b"1", "tenant": b"2", "tenant-10/a": b"3", "a": b"4", KEY: b"5", "tenant-1": b"6"}
 """Keys around those of the part "tenant-1"."""
-
-
-class TestPrefixed(KVStoreTests):
-    """The store contract. Afterwards the keys beside the part must be unchanged."""
-
-    @pytest.fixture
-    def store(self) -> Iterator[KVStore]:
-        whole = Memory()
-        whole.set_many(OTHERS)
-        yield Prefixed(whole, "tenant-1")
-        rest = {key: value for key, value in whole.items() if not key.startswith("tenant-1/")}
-        assert rest == OTHERS
 
 
 @pytest.fixture

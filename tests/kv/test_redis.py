@@ -246,14 +246,6 @@ def test_set_many_of_more_than_one_exchange(store: Redis) -> None:
     assert store.get_many(rows) == rows
 
 
-def test_a_value_too_large_for_redis(store: Redis) -> None:
-    """It is refused before it is sent."""
-    value = bytes(512 * 1024 * 1024 + 1)
-    with pytest.raises(InvalidInput, match="536,870,912"):
-        store.set("key", value)
-    assert store.get("key") is None
-
-
 def test_objects_are_listed_by_a_few_digits(store: Redis) -> None:
     """Any number of digits finds the objects that begin so, odd numbers too."""
     ids = [f"{number * 2654435761 % 2**32:08x}" + "0" * 56 for number in range(700)]

@@ -1,29 +1,14 @@
 """A cache, tiers and a part, one on top of the other, on each server."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
 
 from vstate import Versioned
 from vstate.kv import Cache, Disk, KVStore, Memory, Prefixed, Tiered, open_store
 from vstate.repo.repository import Repository
-from vstate.testing import KVStoreTests
 
 
 def stack(url: str, directory: Path) -> KVStore:
     return Cache(Tiered(Memory(), Prefixed(open_store(url), "tenant-1", owns=True)), 10_000, directory, 10**6)
-
-
-class TestOnAServer(KVStoreTests):
-    @pytest.fixture
-    def store(self, server_url: str, tmp_path: Path) -> Iterator[KVStore]:
-        with stack(server_url, tmp_path / "cache") as store:
-            yield store
-
-    @pytest.fixture
-    def reopen(self, server_url: str, tmp_path: Path) -> Callable[[], KVStore]:
-        return lambda: stack(server_url, tmp_path / "second")
 
 
 def test_tenants_with_a_near_disk(server_url: str, tmp_path: Path) -> None:

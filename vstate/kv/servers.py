@@ -1,4 +1,4 @@
-"""What the stores on servers share: the attempts of a call, a pool of connections, and the check of a URL."""
+"""What the stores on servers share: attempts of calls, a pool of connections, listeners, checks of URLs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from weakref import WeakSet
 from vstate.backoff import Backoff, Timeout
 from vstate.errors import InvalidInput, StoreUnavailable, VStateError
 from vstate.forks import new_lock, renew_in_child
+from vstate.kv.base import POLL_SECONDS
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -29,6 +30,9 @@ LONGEST_IDLE: Final = 240.0
 
 LOOK_SECONDS: Final = 0.01
 """Seconds after which a waiting call looks again for a free place, if the news went to another."""
+
+RECONNECT_SECONDS: Final = 1.0
+"""Seconds between two attempts of a listener to connect."""
 
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
@@ -246,6 +250,65 @@ class Pool(ABC, Generic[C]):
             for connection in made:
                 with suppress(Exception):
                     os.dup2(nothing.fileno(), self.descriptor(connection), inheritable=False)
+
+
+class Listener(ABC, Generic[C]):
+    """Waits for changes of one key, on a connection of its own beside those of the pool.
+
+    Without a connection it hears nothing. So a wait that loses its connection, or gets one, returns at once,
+    and other waits without one end after POLL_SECONDS. A `deaf` listener, which the server tells nothing,
+    does not connect again. The errors of `troubles` mean that there is no connection: the caller looks at the
+    key next, and gets the error from the store.
+    """
+
+    troubles: tuple[type[Exception], ...] = (Failed, VStateError)
+
+    def __init__(self, connections: Pool[C]) -> None:
+        self._connections = connections
+        self._connection: C | None = None
+        self._next_try = 0.0
+        self.deaf = False
+        self._connect()
+
+    @abstractmethod
+    def begin(self, connection: C) -> None:
+        """Ask the server for messages on this new connection."""
+
+    @abstractmethod
+    def listen(self, connection: C, end: float) -> None:
+        """Return when the key may have changed, or at this time."""
+
+    def wait(self, timeout: float) -> None:
+        """Return when the key may have changed, after so many seconds at most."""
+        end = time.monotonic() + timeout
+        is_due = self._connection is None and not self.deaf and time.monotonic() >= self._next_try
+        if is_due and self._connect():
+            return  # there may have been changes meanwhile
+        if self._connection is None:
+            time.sleep(max(0.0, min(timeout, POLL_SECONDS)))
+            return
+        try:
+            self.listen(self._connection, end)
+        except self.troubles:
+            self.close()
+            self._connect()
+        if self.deaf:
+            self.close()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._connections.discard(connection)
+
+    def _connect(self) -> bool:
+        try:
+            self._connection = self._connections.connect()
+            self.begin(self._connection)
+            return True
+        except self.troubles:
+            self._next_try = time.monotonic() + RECONNECT_SECONDS
+            self.close()
+            return False
 
 
 # Addresses

@@ -17,7 +17,7 @@ from vstate.kv.base import Plain, TransactionalStore, batches, is_object
 from vstate.kv.disk import packs
 from vstate.kv.disk.connections import Handle
 from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
-from vstate.kv.packing import OBJECT_MARK, pack_all, pack_writes, ranges, unpack
+from vstate.kv.stored_keys import OBJECT_MARK, key_of, ranges, stored_keys, stored_writes
 
 if TYPE_CHECKING:
     import sqlite3
@@ -57,7 +57,7 @@ _LOOSE = (
 )
 
 
-_split = partial(pack_writes, longest=MAX_VALUE_BYTES, store="SQLite")
+_split = partial(stored_writes, longest=MAX_VALUE_BYTES, store="SQLite")
 
 
 class Disk(TransactionalStore):
@@ -124,40 +124,40 @@ class Disk(TransactionalStore):
     # Reading
 
     def get(self, key: str) -> bytes | None:
-        (packed,) = pack_all((key,))
+        (name,) = stored_keys((key,))
         reader = self._reader
-        if packed[0:1] == OBJECT_MARK:
+        if name[0:1] == OBJECT_MARK:
             # The short way of most reads: an object that is there. Anything else goes the long way.
             try:
                 with reader.lock:
                     connection = reader.connection
                     if connection is not None and reader.unlocked is None:
-                        for (value,) in connection.execute(_GET, (packed,)):
+                        for (value,) in connection.execute(_GET, (name,)):
                             if type(value) is bytes:
                                 return value
             except sqlite3.Error:
                 pass
-        for (value,) in self._query(_GET, (packed,), immutable=packed.startswith(OBJECT_MARK)):
-            return self._value(packed, value)
+        for (value,) in self._query(_GET, (name,), immutable=name.startswith(OBJECT_MARK)):
+            return self._value(name, value)
         return None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         places: list[tuple[int, bytes, str]] = []
         for some in batches(keys, KEYS_PER_QUERY):
-            names = dict(zip(pack_all(some), some, strict=True))
+            names = dict(zip(stored_keys(some), some, strict=True))
             marks = ",".join(["(?)"] * len(names))
             # A fifth quicker than `key IN (…)`, for which SQLite makes a table with an index.
             sql = f"SELECT key, value FROM (VALUES {marks}) CROSS JOIN kv ON key = column1"
-            for packed, value in self._query(sql, list(names)):
-                key = names.get(packed) or self._unpacked(packed)
+            for name, value in self._query(sql, list(names)):
+                key = names.get(name) or self._key_of(name)
                 if type(value) is int:
-                    places.append((value, packed, key))
-                elif (whole := self._value(packed, value)) is not None:
+                    places.append((value, name, key))
+                elif (whole := self._value(name, value)) is not None:
                     found[key] = whole
         # One pack after the other: each is unpacked once.
-        for place, packed, key in sorted(places):
-            if (value := self._value(packed, place)) is not None:
+        for place, name, key in sorted(places):
+            if (value := self._value(name, place)) is not None:
                 found[key] = value
         return found
 
@@ -168,18 +168,18 @@ class Disk(TransactionalStore):
         # The index of the keys answers: 100 keys with values of 64 KB take 0.13 ms, with the values 2 to 6.
         wanted = set(keys)
         # A damaged index finds other keys too.
-        return wanted & {self._unpacked(packed) for (packed,) in self._query_each("key", wanted)}
+        return wanted & {self._key_of(name) for (name,) in self._query_each("key", wanted)}
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         for some in self._pages(_KEYS, list(ranges(prefix)), KEYS_PER_PAGE):
-            for (packed,) in some:
-                yield self._unpacked(packed)
+            for (name,) in some:
+                yield self._key_of(name)
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         for some in self._pages(_ITEMS, list(ranges(prefix)), ITEMS_PER_PAGE):
-            for packed, stored in some:
-                if (value := self._value(packed, stored)) is not None:
-                    yield self._unpacked(packed), value
+            for name, stored in some:
+                if (value := self._value(name, stored)) is not None:
+                    yield self._key_of(name), value
 
     def size(self) -> int:
         """The bytes that the store takes on the disk, its log included."""
@@ -239,7 +239,7 @@ class Disk(TransactionalStore):
                 first = rows[-1][0] + b"\0"
 
     def _query_each(self, columns: str, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        for some in map(pack_all, batches(keys, KEYS_PER_QUERY)):
+        for some in map(stored_keys, batches(keys, KEYS_PER_QUERY)):
             marks = ",".join("?" * len(some))
             yield from self._query(f"SELECT {columns} FROM kv WHERE key IN ({marks})", some)
 
@@ -263,9 +263,9 @@ class Disk(TransactionalStore):
                 if reader.unlocked is None or not self._database.is_outdated(reader):
                     backoff = self._pause(error, backoff, reader)
 
-    def _unpacked(self, stored: bytes) -> str:
+    def _key_of(self, stored: bytes) -> str:
         try:
-            return unpack(stored)
+            return key_of(stored)
         except (UnicodeDecodeError, AttributeError, TypeError) as error:
             raise CorruptStore(self.location, f"{stored!r} is no key") from error
 
@@ -298,7 +298,7 @@ class Disk(TransactionalStore):
     # Writing
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        rows, conditions = _split(writes), zip(pack_all(expected), expected.values(), strict=True)
+        rows, conditions = _split(writes), zip(stored_keys(expected), expected.values(), strict=True)
         return self._write(Write(rows, list(conditions)))
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
@@ -459,7 +459,7 @@ class Disk(TransactionalStore):
         """The stored keys of these objects that could be packed, and the lengths of their values."""
         objects = [key for key in keys if is_object(key)]
         lengths = dict(self._query_each(f"key, CASE WHEN {packs.LOOSE} THEN length(value) END", objects))
-        for key in pack_all(objects):
+        for key in stored_keys(objects):
             if lengths.get(key) is not None:
                 yield key, lengths[key]
 
@@ -477,7 +477,7 @@ class Disk(TransactionalStore):
         forms = {}
         for key in keys:
             for (value,) in connection.execute(_GET, (key,)).fetchall():
-                form = plain(self._unpacked(key), value) if type(value) is bytes else None
+                form = plain(self._key_of(key), value) if type(value) is bytes else None
                 if form is not None and len(form) <= packs.LONGEST_PACKED:
                     forms[key] = form
         packs.write_all(connection, forms)

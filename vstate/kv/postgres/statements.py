@@ -106,7 +106,7 @@ def check_table(table: object) -> str:
 
 
 def lock_number(key: bytes) -> int:
-    """The number of the advisory lock of a packed key, before the table is mixed in."""
+    """The number of the advisory lock of a stored key, before the table is mixed in."""
     # Odd, and so none of the numbers above.
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big", signed=True) | 1
 

@@ -11,7 +11,7 @@ from vstate.arguments import check_count, check_installed, check_seconds
 from vstate.backoff import Timeout
 from vstate.errors import CorruptStore
 from vstate.kv.base import TransactionalStore, batches
-from vstate.kv.packing import pack, pack_all, ranges, unpack
+from vstate.kv.stored_keys import key_of, ranges, stored_key, stored_keys
 
 ROWS_PER_PAGE: Final = 1000
 BYTES_PER_PAGE: Final = 4 * 1024 * 1024
@@ -83,27 +83,27 @@ class Postgres(TransactionalStore):
     # Reading
 
     def get(self, key: str) -> bytes | None:
-        rows = self._session.read(self._session.statements.get, (pack(key),))
+        rows = self._session.read(self._session.statements.get, (stored_key(key),))
         return self._value(rows[0][0]) if rows else None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         rows = self._query_each(self._session.statements.get_many, keys)
-        return {self._unpacked(packed): self._value(value) for packed, value in rows}
+        return {self._key_of(stored): self._value(value) for stored, value in rows}
 
     def __contains__(self, key: str) -> bool:
         return bool(self.present([key]))
 
     def present(self, keys: Iterable[str]) -> Set[str]:
         return {
-            self._unpacked(packed) for (packed,) in self._query_each(self._session.statements.present, keys)
+            self._key_of(stored) for (stored,) in self._query_each(self._session.statements.present, keys)
         }
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        return (self._unpacked(packed) for packed, _ in self._paged(self._session.statements.keys, prefix))
+        return (self._key_of(stored) for stored, _ in self._paged(self._session.statements.keys, prefix))
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        for packed, value, _ in self._paged(self._session.statements.items, prefix):
-            yield self._unpacked(packed), self._value(value)
+        for stored, value, _ in self._paged(self._session.statements.items, prefix):
+            yield self._key_of(stored), self._value(value)
 
     def _paged(self, statement: bytes, prefix: str) -> Iterator[tuple[Any, ...]]:
         # Each page is a query of its own: a cursor would keep a transaction open, and a connection taken, for
@@ -117,12 +117,12 @@ class Postgres(TransactionalStore):
                 first = rows[-1][0] + b"\0"
 
     def _query_each(self, statement: bytes, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        for some in map(pack_all, batches(keys, KEYS_PER_QUERY)):
+        for some in map(stored_keys, batches(keys, KEYS_PER_QUERY)):
             yield from self._session.read(statement, (some,))
 
-    def _unpacked(self, stored: bytes) -> str:
+    def _key_of(self, stored: bytes) -> str:
         try:
-            return unpack(stored)
+            return key_of(stored)
         except UnicodeDecodeError as error:
             raise CorruptStore(self.location, f"{stored!r} is no key") from error
 
@@ -150,7 +150,7 @@ class Postgres(TransactionalStore):
         """
         from vstate.kv.postgres.listener import Listener  # late, as is every driver
 
-        listener = Listener(self._session, pack(key))
+        listener = Listener(self._session, stored_key(key))
         try:
             yield listener.wait
         finally:

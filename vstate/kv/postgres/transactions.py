@@ -13,11 +13,11 @@ import psycopg
 
 from vstate.errors import StoreUnavailable
 from vstate.kv.base import check_value
-from vstate.kv.packing import OBJECT_MARK, pack, pack_writes
 from vstate.kv.postgres.connections import Connection
 from vstate.kv.postgres.session import Session, Steps
 from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number
 from vstate.kv.servers import Attempts
+from vstate.kv.stored_keys import OBJECT_MARK, stored_keys, stored_writes
 
 MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
 """The longest value. PostgreSQL's limit is 2^30 bytes, for a row and for a message with its overhead."""
@@ -45,7 +45,7 @@ have changed. "overwritten": only rows that others have written since. "unseen":
 
 @dataclass(slots=True)
 class Change:
-    """The writes and the expectations of a transaction, by packed keys."""
+    """The writes and the expectations of a transaction, by stored keys."""
 
     sets: list[tuple[bytes, bytes]] = field(default_factory=list)
     deletes: list[bytes] = field(default_factory=list)
@@ -53,9 +53,9 @@ class Change:
 
     @classmethod
     def of(cls, writes: Writes, expected: Writes) -> Change:
-        sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="PostgreSQL")
-        packed = {pack(key): None if value is None else check_value(value) for key, value in expected.items()}
-        return cls(sets, deletes, packed)
+        sets, deletes = stored_writes(writes, longest=MAX_VALUE_BYTES, store="PostgreSQL")
+        values = [None if value is None else check_value(value) for value in expected.values()]
+        return cls(sets, deletes, dict(zip(stored_keys(expected), values, strict=True)))
 
     @property
     def witnesses(self) -> list[bytes]:

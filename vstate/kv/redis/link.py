@@ -182,13 +182,6 @@ class Link:
                 return replies
         return self._send(commands, attempts, again)
 
-    def connect(self) -> Any:
-        """A connection of the driver, for the caller to discard."""
-        try:
-            return self.connections.connect()
-        except TROUBLES as error:
-            raise self.meaning(error) from None
-
     def _send(
         self,
         commands: Sequence[Command],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final, Literal
 
-from vstate.kv.packing import OBJECT_MARK
+from vstate.kv.stored_keys import OBJECT_MARK
 
 Command = tuple[Any, ...]
 """One command for the server: its name and its arguments."""
@@ -42,11 +42,11 @@ class Keys:
         """The keys of WRITE."""
         self.channel = f"{self.base}:changes"
 
-    def place(self, packed: bytes) -> tuple[str, bytes]:
-        """The hash that holds the value of a packed key, and the field."""
-        if packed[:1] == OBJECT_MARK:
-            return self.objects[packed[1] >> 4], packed[1:]
-        return self.values, packed
+    def place(self, stored: bytes) -> tuple[str, bytes]:
+        """The hash that holds the value of a stored key, and the field."""
+        if stored[:1] == OBJECT_MARK:
+            return self.objects[stored[1] >> 4], stored[1:]
+        return self.values, stored
 
     def stage(self, token: str) -> str:
         """The hash beside the store for the rows of a large write."""
@@ -65,15 +65,15 @@ class Script:
 
 
 # The keys of every script that reads or writes rows: sixteen hashes of objects, by the first digit of the id;
-# the hash of the other values; the index of their keys. The packed key of an object begins with the byte 255.
+# the hash of the other values; the index of their keys. The stored key of an object begins with the byte 255.
 _PLACE = """
 local VALUES, INDEX = KEYS[17], KEYS[18]
 
-local function place(packed)
-    if string.byte(packed) == 255 then
-        return KEYS[1 + math.floor(string.byte(packed, 2) / 16)], string.sub(packed, 2)
+local function place(stored)
+    if string.byte(stored) == 255 then
+        return KEYS[1 + math.floor(string.byte(stored, 2) / 16)], string.sub(stored, 2)
     end
-    return VALUES, packed
+    return VALUES, stored
 end
 """
 
@@ -142,8 +142,8 @@ local function flush(command)
     rows = {}
 end
 
-local function add(command, packed, value)
-    local hash, field = place(packed)
+local function add(command, stored, value)
+    local hash, field = place(stored)
     if hash == VALUES then names[#names + 1] = field end
     local words = rows[hash] or {}
     rows[hash] = words
@@ -223,13 +223,13 @@ return 1
 """
 )
 
-# Arguments: packed keys. Answers a text of as many digits: 1 for a key that is present.
+# Arguments: stored keys. Answers a text of as many digits: 1 for a key that is present.
 PRESENT = Script(
     _PLACE
     + """
 local found = {}
-for at, packed in ipairs(ARGV) do
-    local hash, field = place(packed)
+for at, stored in ipairs(ARGV) do
+    local hash, field = place(stored)
     found[at] = redis.call('HEXISTS', hash, field)
 end
 return table.concat(found)

@@ -11,8 +11,8 @@ from vstate.arguments import check_installed, check_seconds
 from vstate.backoff import Timeout
 from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, TransactionalStore, batches, check_key
-from vstate.kv.packing import OBJECT_MARK, pack, unpack
 from vstate.kv.redis.scripts import DIGITS, FIELDS, KEYS_PER_EXCHANGE, PRESENT, Keys
+from vstate.kv.stored_keys import OBJECT_MARK, key_of, stored_key
 
 if TYPE_CHECKING:
     import redis
@@ -103,24 +103,24 @@ class Redis(TransactionalStore):
     # Reading
 
     def get(self, key: str) -> bytes | None:
-        hash_name, name = self._keys.place(pack(key))
+        hash_name, name = self._keys.place(stored_key(key))
         value: bytes | None = self._link.exchange([("HGET", hash_name, name)])[0]
         return value
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The values of those keys that are present, of up to 5,000 keys in one round trip."""
         found = {}
-        wanted = dict.fromkeys(pack(key) for key in keys)
+        wanted = dict.fromkeys(stored_key(key) for key in keys)
         for some in batches(wanted, KEYS_PER_EXCHANGE):
             by_hash: dict[str, list[tuple[bytes, bytes]]] = {}
-            for packed in some:
-                hash_name, field = self._keys.place(packed)
-                by_hash.setdefault(hash_name, []).append((packed, field))
+            for stored in some:
+                hash_name, field = self._keys.place(stored)
+                by_hash.setdefault(hash_name, []).append((stored, field))
             commands = [("HMGET", name, *(field for _, field in part)) for name, part in by_hash.items()]
             for part, values in zip(by_hash.values(), self._link.exchange(commands), strict=True):
-                for (packed, _), value in zip(part, values, strict=True):
+                for (stored, _), value in zip(part, values, strict=True):
                     if value is not None:
-                        found[unpack(packed)] = value
+                        found[key_of(stored)] = value
         return found
 
     def __contains__(self, key: str) -> bool:
@@ -128,18 +128,18 @@ class Redis(TransactionalStore):
 
     def present(self, keys: Iterable[str]) -> Set[str]:
         found: set[str] = set()
-        wanted = dict.fromkeys(pack(key) for key in keys)
+        wanted = dict.fromkeys(stored_key(key) for key in keys)
         for some in batches(wanted, KEYS_PER_EXCHANGE):
             (digits,) = self._link.exchange([PRESENT.call(self._keys.rows, *some)])
             found.update(
-                unpack(packed) for packed, digit in zip(some, digits, strict=True) if digit == ord("1")
+                key_of(stored) for stored, digit in zip(some, digits, strict=True) if digit == ord("1")
             )
         return found
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """As promised by KVStore. A sixteenth of the names of objects is in memory at a time."""
         text = check_key(prefix).encode()
-        return (unpack(packed) for packed in self._listed(prefix, text))
+        return (key_of(stored) for stored in self._listed(prefix, text))
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         for some in batches(self.keys(prefix), ITEMS_PER_PAGE):
@@ -162,7 +162,7 @@ class Redis(TransactionalStore):
                         yield from self._listed_objects(hash_name, digits)
 
     def _listed_objects(self, hash_name: str, digits: str) -> Iterator[bytes]:
-        """The packed keys of the objects in one hash whose ids begin with these digits."""
+        """The stored keys of the objects in one hash whose ids begin with these digits."""
         whole = bytes.fromhex(digits[: len(digits) // 2 * 2])
         # A hash that shrinks meanwhile lists some fields twice, and a restarted server lists all again.
         seen: set[bytes] = set()
@@ -221,15 +221,15 @@ class Redis(TransactionalStore):
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
         """As promised by KVStore. It takes a connection; a wait that loses it, or gets another, returns."""
-        packed = pack(key)
-        if packed[:1] == OBJECT_MARK:
+        stored = stored_key(key)
+        if stored[:1] == OBJECT_MARK:
             # An object does not change, so no message tells of it.
             with super().listening(key) as wait:
                 yield wait
             return
         from vstate.kv.redis.listener import Listener  # late, as is every driver
 
-        listener = Listener(self._link, self._keys.channel, packed)
+        listener = Listener(self._link, self._keys.channel, stored)
         try:
             yield listener.wait
         finally:

@@ -12,7 +12,6 @@ from functools import partial
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput, StorageError, StoreUnavailable
 from vstate.kv.base import batches, check_value
-from vstate.kv.packing import OBJECT_MARK, pack, pack_writes
 from vstate.kv.redis.link import Link
 from vstate.kv.redis.scripts import (
     BUSY,
@@ -29,6 +28,7 @@ from vstate.kv.redis.scripts import (
     Keys,
 )
 from vstate.kv.servers import Attempts
+from vstate.kv.stored_keys import OBJECT_MARK, stored_key, stored_writes
 
 MAX_VALUE_BYTES = 512 * 1024 * 1024  # the default of proto-max-bulk-len
 BYTES_PER_COMMAND = 4 * 1024 * 1024
@@ -45,7 +45,7 @@ LONGEST_BUSY_PAUSE = 0.02
 
 @dataclass(frozen=True)
 class Change:
-    """The writes of a transaction and their conditions, by packed keys."""
+    """The writes of a transaction and their conditions, by stored keys."""
 
     sets: Sequence[tuple[bytes, bytes]] = ()
     deletes: Sequence[bytes] = ()
@@ -65,10 +65,10 @@ class Change:
         absent, equal = [], []
         for key, value in (expected or {}).items():
             if value is None:
-                absent.append(pack(key))
+                absent.append(stored_key(key))
             else:
-                equal.append((pack(key), check_value(value)))
-        sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="Redis")
+                equal.append((stored_key(key), check_value(value)))
+        sets, deletes = stored_writes(writes, longest=MAX_VALUE_BYTES, store="Redis")
         return cls(sets, deletes, absent, equal, lock)
 
     def needs_token(self) -> bool:
@@ -99,7 +99,7 @@ class Transactions:
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Delete the keys, in a transaction for each part."""
-        for part in batches([pack(key) for key in keys], KEYS_PER_EXCHANGE):
+        for part in batches([stored_key(key) for key in keys], KEYS_PER_EXCHANGE):
             self._carry_out(Change(deletes=part))
 
     def write_alone(self, plan: Callable[[], Mapping[str, bytes | None]]) -> None:

@@ -1,11 +1,11 @@
-"""How keys are packed where they are bytes in order."""
+"""The stored form of keys where keys are bytes in order."""
 
 import enum
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vstate.kv.packing import OBJECT_MARK, pack, ranges, unpack
+from vstate.kv.stored_keys import OBJECT_MARK, key_of, ranges, stored_key
 
 KEY = "o/" + "ab" * 32
 
@@ -21,10 +21,10 @@ class Named(enum.StrEnum):
 
 
 @given(_any)
-def test_what_was_packed_is_unpacked(key: str) -> None:
+def test_a_stored_key_leads_back_to_its_key(key: str) -> None:
     """Every key comes back, and an object's takes 33 bytes."""
-    assert unpack(pack(key)) == key
-    assert len(pack(KEY)) == 33
+    assert key_of(stored_key(key)) == key
+    assert len(stored_key(KEY)) == 33
 
 
 @given(_any, _any, st.integers(0, 70))
@@ -32,10 +32,12 @@ def test_ranges_hold_the_keys_with_a_prefix(key: str, other: str, length: int) -
     """All keys with the prefix lie in them, and no others."""
     prefix = key[:length]
     for some in (key, other):
-        assert any(first <= pack(some) <= last for first, last in ranges(prefix)) == some.startswith(prefix)
+        assert any(first <= stored_key(some) <= last for first, last in ranges(prefix)) == some.startswith(
+            prefix
+        )
 
 
 def test_a_subclass_of_str_is_the_same_key() -> None:
-    """A key is packed by its text, so an enum's member equals the plain string."""
-    assert pack(Named.OBJECT) == pack(KEY)
-    assert pack(Named.OBJECT).startswith(OBJECT_MARK)
+    """A key is stored as its text, so an enum's member equals the plain string."""
+    assert stored_key(Named.OBJECT) == stored_key(KEY)
+    assert stored_key(Named.OBJECT).startswith(OBJECT_MARK)

@@ -1,4 +1,4 @@
-"""Packing: the stored form of a key where keys are bytes in order. The key of an object takes 33 bytes."""
+"""The stored form of a key, where keys are bytes in order. The key of an object takes 33 bytes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, check_key, check_value
 
 OBJECT_MARK = b"\xff"
-"""The first byte of an object's packed key. No UTF-8 text holds this byte."""
+"""The first byte of an object's stored key. No UTF-8 text holds this byte."""
 
 _OBJECT_KEY_LENGTH = len(OBJECT_PREFIX) + 64
 
 
-def pack(key: str) -> bytes:
+def stored_key(key: str) -> bytes:
     """The stored form of a key: for "o/" and 64 hex digits the mark and 32 bytes, for any other its UTF-8."""
-    return pack_all((key,))[0]
+    return stored_keys((key,))[0]
 
 
-def pack_all(keys: Iterable[str]) -> list[bytes]:
+def stored_keys(keys: Iterable[str]) -> list[bytes]:
     """The stored forms of keys, in their order."""
-    packed = []
+    stored = []
     for key in keys:
         if type(key) is not str:
             key = str.__str__(check_key(key))  # a member of an enum, say, is stored as its text
@@ -30,22 +30,22 @@ def pack_all(keys: Iterable[str]) -> list[bytes]:
                 oid = bytes.fromhex(digits)
             except ValueError:
                 oid = b""
-            # fromhex also takes capitals and spaces, which unpack() would not give back.
+            # fromhex also takes capitals and spaces, which key_of() would not give back.
             if oid.hex() == digits:
-                packed.append(OBJECT_MARK + oid)
+                stored.append(OBJECT_MARK + oid)
                 continue
         if "\0" in key or not key.isascii():
             check_key(key)
-        packed.append(key.encode())
-    return packed
+        stored.append(key.encode())
+    return stored
 
 
-def unpack(stored: bytes) -> str:
+def key_of(stored: bytes) -> str:
     """The key whose stored form is `stored`."""
     return OBJECT_PREFIX + stored[1:].hex() if stored.startswith(OBJECT_MARK) else stored.decode()
 
 
-def pack_writes(
+def stored_writes(
     writes: Mapping[str, bytes | None], *, longest: int, store: str
 ) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
     """The rows to set, and the stored keys to delete.
@@ -54,17 +54,17 @@ def pack_writes(
     """
     sets: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []
-    for key, packed, value in zip(writes, pack_all(writes), writes.values(), strict=True):
+    for key, stored, value in zip(writes, stored_keys(writes), writes.values(), strict=True):
         if type(value) is bytes and len(value) <= longest:  # mostly so
-            sets.append((packed, value))
+            sets.append((stored, value))
         elif value is None:
-            deletes.append(packed)
+            deletes.append(stored)
         else:
             value = check_value(value)
             if len(value) > longest:
                 size, most = f"{len(value):,} bytes", f"{longest:,} at most"
                 raise InvalidInput(f"the value of {key!r} has {size}; {store} takes {most}: split it")
-            sets.append((packed, value))
+            sets.append((stored, value))
     return sets, deletes
 
 
