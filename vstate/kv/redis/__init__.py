@@ -1,9 +1,8 @@
 """A store on a Redis or Valkey server, or on a cluster of them.
 
 `store` reads; `transactions` writes; `link` makes connections, sends commands, repeats them when a connection
-breaks, and translates errors; `address` reads URLs and clients; `scripts` runs on the server; `listener`
-hears of changes. The driver is imported when a store is made, and so are all these modules but `store` and
-`scripts`.
+breaks, hears of changes, and translates errors; `address` reads URLs and clients; `scripts` runs on the
+server. The driver is imported when a store is made, and so are all these modules but `store` and `scripts`.
 """
 
 from vstate.kv.redis.store import Redis

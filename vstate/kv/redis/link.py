@@ -1,5 +1,5 @@
-"""Link: sends commands to the server of a store, repeats them when a connection breaks, and says what the
-driver's errors mean.
+"""Link: sends commands to the server of a store, repeats them when a connection breaks, hears of changes, and
+says what the driver's errors mean.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import redis
 
 from vstate.backoff import Timeout
 from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
+from vstate.kv import servers
 from vstate.kv.files import NO_ROOM
 from vstate.kv.redis.address import Address
 from vstate.kv.redis.scripts import ALL, MEMORY, Command, Keys
@@ -270,6 +271,40 @@ class Link:
         else:
             reason = f"cannot be reached ({text}); see that it runs, and retry"
         return StoreUnavailable(f"{place} {reason}")
+
+
+class Listener(servers.Listener[Any]):
+    """Hears of changes of `key`, which the scripts that write publish on `channel`. It is deaf where the user
+    may not subscribe, or a proxy knows no channels.
+    """
+
+    troubles = TROUBLES
+
+    def __init__(self, link: Link, channel: str, key: bytes) -> None:
+        self._channel = channel
+        self._key = key
+        super().__init__(link.connections)
+
+    def begin(self, connection: Any) -> None:
+        connection.send_command("SUBSCRIBE", self._channel)
+        try:
+            connection.read_response(push_request=True)
+        except TROUBLES as error:
+            self.deaf = is_refusal(error)
+            raise
+
+    def listen(self, connection: Any, end: float) -> None:
+        while (left := end - time.monotonic()) > 0 and connection.can_read(timeout=left):
+            if self._concerns(connection.read_response(push_request=True)):
+                return
+
+    def _concerns(self, message: Any) -> bool:
+        """Whether the message is about the key. The caller looks after any message that is not a change."""
+        if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
+            return True
+        names = message[2]
+        # An empty text stands for too many names for one message.
+        return not names or self._key in names.split(b"\0")
 
 
 def code_of(error: Exception) -> str:

@@ -227,7 +227,7 @@ class Redis(TransactionalStore):
             with super().listening(key) as wait:
                 yield wait
             return
-        from vstate.kv.redis.listener import Listener  # late, as is every driver
+        from vstate.kv.redis.link import Listener  # late, as is every driver
 
         listener = Listener(self._link, self._keys.channel, stored)
         try:
