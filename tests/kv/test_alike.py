@@ -224,7 +224,7 @@ def test_a_listener_hears_of_changes_of_its_key_alone(url: str, monkeypatch: pyt
 @pytest.fixture
 def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
     with Proxy.before(server_url) as proxy:
-        yield proxy, within(1.5, proxy.through(server_url))
+        yield proxy, within(0.7, proxy.through(server_url))
 
 
 def test_a_server_that_goes_away(proxied: tuple[Proxy, str]) -> None:

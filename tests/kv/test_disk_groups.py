@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from raising import raised_at
+from soak import SOAK
 
 from vstate import Disk, StoreFull, StoreUnavailable
 from vstate.kv.disk.database import FILE_NAME
@@ -245,7 +246,8 @@ class _TimeLimit(Exception):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "beside"),
-    [(_TimeLimit, False), (_TimeLimit, True), (MemoryError, True), (KeyboardInterrupt, False)],
+    [(_TimeLimit, True), (KeyboardInterrupt, False)]
+    + ([(_TimeLimit, False), (MemoryError, True)] if SOAK else []),
 )
 def test_nothing_lands_after_its_caller_has_gone(
     tmp_path: Path, threads: ThreadPoolExecutor, kind: type[BaseException], beside: bool
@@ -274,7 +276,7 @@ def test_nothing_lands_after_its_caller_has_gone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [_TimeLimit, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", [_TimeLimit, KeyboardInterrupt] if SOAK else [KeyboardInterrupt])
 def test_an_exception_of_the_leader_is_known_to_all(
     tmp_path: Path, threads: ThreadPoolExecutor, kind: type[BaseException]
 ) -> None:

@@ -72,7 +72,7 @@ def _quiet_destructors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         gc.collect()
 
 
-@pytest.mark.parametrize("thread", ["main", "second"])
+@pytest.mark.parametrize("thread", ["main", "second"] if SOAK else ["main"])
 def test_an_exception_at_any_line_costs_no_connection(
     bounded: KVStore, thread: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -295,18 +295,6 @@ def test_prefixes_are_stores_of_their_own(store: Redis, redis_url: str, redis_pr
         assert dict(store.items()) == {"a": b"1", OBJECT: b"1"}
 
 
-def test_many_threads_through_few_connections(redis_url: str, redis_prefix: str) -> None:
-    """Threads for which the client's pool has no connection wait for one."""
-    with driver.Redis.from_url(redis_url, max_connections=2) as client:
-        store = Redis(client=client, prefix=redis_prefix)
-        threads = [threading.Thread(target=store.set, args=(f"n/{number}", b"1")) for number in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(list(store.keys("n/"))) == 20
-
-
 def test_pickling(store: Redis, redis_url: str) -> None:
     """A store is pickled as its URL; not with a password in it, and not if it was made of a client."""
     store.set("a", b"1")

@@ -88,7 +88,7 @@ def _unknown() -> Iterator[None]:
 # Stored objects
 
 
-@pytest.mark.parametrize("size", range(12))
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9])
 def test_no_value_is_taken_for_a_deleted_key(store: S3, size: int) -> None:
     """Values as short as a tombstone are values, however they were written."""
     value = bytes(size)
@@ -259,7 +259,7 @@ def test_a_swap_of_what_is_remembered_is_one_request(s3_place: S3Place, proxy: R
 
 def test_a_swap_that_hangs_holds_up_others_for_half_their_time(s3_place: S3Place) -> None:
     """Swaps of one process queue for a key, which is a courtesy."""
-    with s3_place.open(timeout=8) as store:
+    with s3_place.open(timeout=3) as store:
         assert store.compare_and_swap("key", None, b"1")
         with ExitStack() as hanging:
             for lock in store._locks:
@@ -267,7 +267,7 @@ def test_a_swap_that_hangs_holds_up_others_for_half_their_time(s3_place: S3Place
             begin = time.monotonic()
             with ThreadPoolExecutor(1) as another:
                 assert another.submit(store.compare_and_swap, "key", b"1", b"2").result()
-            assert time.monotonic() - begin > 3.9  # after 8 the swap would have raised
+            assert time.monotonic() - begin > 1.4  # after 3 the swap would have raised
 
 
 def test_the_same_value_written_anew_is_still_expected(store: S3, far: S3) -> None:

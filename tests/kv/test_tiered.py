@@ -263,7 +263,7 @@ class Down(Memory):
 
 def test_a_slow_failure_is_not_waited_for_again() -> None:
     """The hot store is left alone for ten times as long as its failure took, then tried again."""
-    hot = Down(0.2)
+    hot = Down(0.05)
     store = Tiered(hot, Memory())
     for number in range(20):
         store.set(f"o/{number:064x}", b"1")
