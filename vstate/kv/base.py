@@ -63,6 +63,23 @@ def batches(things: Iterable[T], count: int) -> Iterator[list[T]]:
         yield batch
 
 
+def batches_by_bytes(
+    things: Iterable[T], size: Callable[[T], int], *, most_bytes: int, most: int
+) -> Iterator[list[T]]:
+    """Lists of so many things and bytes at most. A thing of more bytes is alone in its list."""
+    batch: list[T] = []
+    total = 0
+    for thing in things:
+        length = size(thing)
+        if batch and (total + length > most_bytes or len(batch) == most):
+            yield batch
+            batch, total = [], 0
+        batch.append(thing)
+        total += length
+    if batch:
+        yield batch
+
+
 Plain = Callable[[str, bytes], bytes | None]
 """The form of an object's value that compresses best beside others, by its key and the value. None leaves the
 value as it is."""

@@ -6,9 +6,9 @@ connections while the process forks; `packs` keeps values that are seldom read.
 sqlite3 is imported when a store is made.
 """
 
-from vstate.kv.disk.store import Disk, _reopen
+from vstate.kv.disk.store import Disk
 
 __all__ = ["Disk"]
 
-# Errors and pickles name these by the place they are imported from, as earlier versions did.
-Disk.__module__ = _reopen.__module__ = __name__
+# Errors and pickles name the class by the place it is imported from.
+Disk.__module__ = __name__

@@ -13,7 +13,7 @@ from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreFull, StoreUnavailable, VStateError
 from vstate.forks import renew_in_child
-from vstate.kv.base import Plain, TransactionalStore, batches, is_object
+from vstate.kv.base import Plain, TransactionalStore, batches, batches_by_bytes, is_object
 from vstate.kv.disk import packs
 from vstate.kv.disk.connections import Handle
 from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
@@ -449,9 +449,10 @@ class Disk(TransactionalStore):
 
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         """As promised by KVStore, for short values of objects: some hundred KB in each transaction."""
-        steps: Iterable[list[bytes]]
         if keys is None:
-            steps = _in_steps(self._loose())
+            limits = {"most_bytes": packs.PACK_BYTES, "most": packs.MOST_PACKED}
+            rows = batches_by_bytes(self._loose(), lambda row: row[1], **limits)
+            steps: Iterable[list[bytes]] = ([key for key, _ in some] for some in rows)
         else:
             steps = map(stored_keys, batches(filter(is_object, keys), packs.MOST_PACKED))
         for some in steps:
@@ -595,20 +596,8 @@ class Disk(TransactionalStore):
 
     def __reduce__(self) -> tuple[object, ...]:
         file = self._database
-        return _reopen, (file.directory, file.size_limit, file.durability, self._timeout)
-
-
-def _in_steps(rows: Iterable[tuple[bytes, int]]) -> Iterator[list[bytes]]:
-    """The keys of these rows, in the order given, for one transaction each."""
-    keys: list[bytes] = []
-    size = 0
-    for key, length in rows:
-        keys.append(key)
-        size += length
-        if size >= packs.PACK_BYTES or len(keys) == packs.MOST_PACKED:
-            yield keys
-            keys, size = [], 0
-    yield keys
+        reopen = partial(Disk, size_limit=file.size_limit, durability=file.durability, create=False)
+        return partial(reopen, timeout=self._timeout), (file.directory,)
 
 
 def _was_stopped(error: sqlite3.Error) -> bool:
@@ -617,7 +606,3 @@ def _was_stopped(error: sqlite3.Error) -> bool:
     """
     is_interrupt = database.result_code(error) == sqlite3.SQLITE_INTERRUPT
     return is_interrupt or isinstance(error, sqlite3.ProgrammingError)
-
-
-def _reopen(directory: str, size_limit: int | None, durability: Durability, timeout: float) -> Disk:
-    return Disk(directory, size_limit=size_limit, durability=durability, create=False, timeout=timeout)

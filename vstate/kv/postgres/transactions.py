@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import psycopg
 
 from vstate.errors import StoreUnavailable
-from vstate.kv.base import check_value
+from vstate.kv.base import batches_by_bytes, check_value
 from vstate.kv.postgres.connections import Connection
 from vstate.kv.postgres.session import Session, Steps
 from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number
@@ -71,21 +71,15 @@ class Change:
     def size(self) -> int:
         return sum(len(value) for _, value in self.sets)
 
-    def parts(self) -> Iterator[list[tuple[bytes, bytes]]]:
+    def parts(self) -> list[list[tuple[bytes, bytes]]]:
         """The rows to set, for one statement each. Rows with an expectation come last: all compare them."""
         # Sorted, so that two writers of the same objects follow one another and do not wait in a circle.
         rows = sorted(self.sets)
-        part: list[tuple[bytes, bytes]] = []
-        size = 0
-        for row in rows:
-            if row[0] in self.expected:
-                continue
-            if part and (size + len(row[1]) > STATEMENT_BYTES or len(part) >= STATEMENT_ROWS):
-                yield part
-                part, size = [], 0
-            part.append(row)
-            size += len(row[1])
-        yield part + [row for row in rows if row[0] in self.expected]
+        others = [row for row in rows if row[0] not in self.expected]
+        limits = {"most_bytes": STATEMENT_BYTES, "most": STATEMENT_ROWS}
+        parts = list(batches_by_bytes(others, lambda row: len(row[1]), **limits)) or [[]]
+        parts[-1] += [row for row in rows if row[0] in self.expected]
+        return parts
 
 
 class Transactions:
@@ -172,7 +166,7 @@ class Transactions:
     ) -> bool:
         """Write and commit if every expectation holds, and notify listeners. `head` is sent along."""
         statements = self._session.statements
-        parts = list(change.parts())
+        parts = change.parts()
         steps = list(head)
         if len(parts) > 1:
             steps.append((statements.stay, None))

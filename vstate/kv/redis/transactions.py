@@ -11,7 +11,7 @@ from functools import partial
 
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput, StorageError, StoreUnavailable
-from vstate.kv.base import batches, check_value
+from vstate.kv.base import batches, batches_by_bytes, check_value
 from vstate.kv.redis.link import Link
 from vstate.kv.redis.scripts import (
     BUSY,
@@ -230,14 +230,5 @@ class Transactions:
 
 def _by_bytes(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
     """The rows in parts that are short enough for one command."""
-    part: list[tuple[bytes, bytes]] = []
-    size = 0
-    for row in rows:
-        length = len(row[0]) + len(row[1])
-        if part and (size + length > BYTES_PER_COMMAND or len(part) == KEYS_PER_EXCHANGE):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += length
-    if part:
-        yield part
+    limits = {"most_bytes": BYTES_PER_COMMAND, "most": KEYS_PER_EXCHANGE}
+    return batches_by_bytes(rows, lambda row: len(row[0]) + len(row[1]), **limits)

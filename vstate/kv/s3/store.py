@@ -12,7 +12,7 @@ from typing import Any
 from vstate.backoff import Timeout
 from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable, VStateError
 from vstate.forks import new_lock
-from vstate.kv.base import KVStore, check_key, check_value, is_object
+from vstate.kv.base import KVStore, batches_by_bytes, check_key, check_value, is_object
 from vstate.kv.s3.bucket import AT_ONCE, PAGE, Bucket, Mark, Stored
 from vstate.kv.s3.names import beginning_of, just_before, key_of, name_of
 from vstate.kv.s3.values import Marks, frame, frame_of_swap, is_value, value_of
@@ -101,15 +101,9 @@ class S3(KVStore):
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         for page in self._pages(prefix):
-            batch: list[str] = []
-            size = 0
-            for key, bytes_stored in page:
-                batch.append(key)
-                size += bytes_stored
-                if size > _ITEMS_BYTES or len(batch) >= 8 * AT_ONCE:
-                    yield from self.get_many(batch).items()
-                    batch, size = [], 0
-            yield from self.get_many(batch).items()
+            limits = {"most_bytes": _ITEMS_BYTES, "most": 8 * AT_ONCE}
+            for some in batches_by_bytes(page, lambda found: found[1], **limits):
+                yield from self.get_many([key for key, _ in some]).items()
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         wanted = list(dict.fromkeys(map(check_key, keys)))
