@@ -199,18 +199,17 @@ def test_a_server_that_goes_away_after_it_refused(
 # Servers that are not there
 
 
-def test_a_server_that_was_never_there() -> None:
-    """A wrong address is one quick error, and no write can have happened."""
+def test_a_server_that_was_never_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong address is one error, without another attempt, and no write can have happened."""
+    monkeypatch.setattr("vstate.kv.servers.Backoff.pause", lambda *_, **__: pytest.fail("tried again"))
     (port,) = free_ports(1)
     places = [f"127.0.0.1:{port}", "no..name:1", f"{'a' * 80}:1"]
     urls = [f"{scheme}://{place}" for scheme in ("redis", "redis+cluster") for place in places]
     for url in (*urls, "unix:///nowhere/socket"):
         with Redis(url) as store:
             for call in (lambda: store.get("a"), lambda: store.set("a", b"1"), lambda: list(store.keys())):
-                start = time.monotonic()
                 with pytest.raises(StoreUnavailable) as caught:
                     call()
-                assert time.monotonic() - start < 15  # and not the 30 of its timeout
                 assert not caught.value.outcome_unknown
                 assert caught.value.__cause__ is None
                 assert url.removeprefix("unix://") in str(caught.value)
