@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +280,28 @@ def test_a_quota_holds_after_reopening_a_connection(directory: Path) -> None:
         store.delete(_object(0))
         store.delete(_object(1))
         store.set("more", b"small")
+
+
+def test_a_deletion_that_fails_lends_no_room(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion may take some pages beyond the limit. After one that failed, the limit is as before."""
+    with Disk(directory, size_limit=300_000) as store:
+        count = _fill(store)
+        limit = store._database.spare_pages
+
+        @contextmanager
+        def failing(connection: sqlite3.Connection) -> Iterator[None]:
+            with limit(connection):
+                raise StoreUnavailable("no deletion")
+            yield
+
+        monkeypatch.setattr(store._database, "spare_pages", failing)
+        with pytest.raises(StoreUnavailable, match="no deletion"):
+            store.delete("ref")
+        monkeypatch.undo()
+        for _ in range(20):
+            with pytest.raises(StoreFull):
+                store.set("more", os.urandom(30_000))
+        assert store.get("ref") == b"%d" % count
 
 
 def test_a_full_disk_loses_nothing(mounted: Path) -> None:

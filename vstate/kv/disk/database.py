@@ -314,8 +314,11 @@ class Database:
     def spare_pages(self, connection: sqlite3.Connection) -> Iterator[None]:
         """Let the file have SPARE_PAGES more than `size_limit`, in the block."""
         self._limit_pages(connection, SPARE_PAGES)
-        yield
-        self._limit_pages(connection)
+        try:
+            yield
+        finally:
+            with suppress(sqlite3.Error):  # a connection that was closed meanwhile has no limit
+                self._limit_pages(connection)
 
     def _limit_pages(self, connection: sqlite3.Connection, spare: int = 0) -> None:
         if self.size_limit is not None:

@@ -64,7 +64,7 @@ PARTLY_USED = f"""
 PLACES = f"SELECT key, value FROM kv WHERE typeof(value) = 'integer' AND value / {MOST_PACKED} IN ({{}})"
 
 _INSERT = "INSERT INTO packs (count, body) VALUES (?, ?)"
-_DELETE = "DELETE FROM packs WHERE id = ?"
+DELETE = "DELETE FROM packs WHERE id = ?"
 _DELETE_ROW = "DELETE FROM kv WHERE key = ?"
 _INSERT_ROW = "INSERT INTO kv (key, value) VALUES (?, ?)"
 
@@ -100,13 +100,6 @@ def write(connection: sqlite3.Connection, values: Mapping[bytes, bytes]) -> None
     # Not an UPDATE: that would leave the row's page as empty as it makes it.
     connection.executemany(_DELETE_ROW, zip(values))
     connection.executemany(_INSERT_ROW, zip(values, range(first, first + len(values)), strict=True))
-
-
-def rewrite(connection: sqlite3.Connection, pack: int, values: Mapping[bytes, bytes]) -> None:
-    """Replace a pack by one with these values only. The connection has the write lock."""
-    if values:
-        write(connection, values)
-    connection.execute(_DELETE, (pack,))
 
 
 def values_in(count: int, body: bytes) -> list[bytes]:

@@ -191,7 +191,7 @@ class Disk(TransactionalStore):
 
     def release(self) -> None:
         """As promised by KVStore, from the end of the file, a mebibyte in each transaction. The values of
-        deleted objects go from the packs before.
+        deleted objects go from the packs before, however many there are.
         """
         self._query("SELECT 1", ())  # is it open, and still there?
         try:
@@ -504,7 +504,9 @@ class Disk(TransactionalStore):
                         return [], []
                     values[key] = value
         with self._database.spare_pages(connection):
-            packs.rewrite(connection, pack, values)
+            if values:
+                packs.write(connection, values)
+            connection.execute(packs.DELETE, (pack,))
         return [], []
 
     # Long work
