@@ -494,6 +494,7 @@ def test_a_server_that_evicts_is_refused(
                 with pytest.raises(InvalidInput, match=f"{policy}.*noeviction"):
                     store.set("a", b"1")
             server.command("CONFIG", "SET", "maxmemory", "0")
+            assert store.get("a") is None
         store.set("a", b"1")
         assert store.get("a") == b"1"
 

@@ -35,7 +35,7 @@ def store(proxied: str) -> Iterator[Redis]:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_cut_connection_is_no_failure(store: Redis, proxy: Proxy, point: str) -> None:
+def test_a_cut_connection_is_no_failure(store: Redis, proxy: Proxy, proxied: str, point: str) -> None:
     """A call that is cut at any point returns the true answer, and takes effect once."""
     calls: list[tuple[Callable[[], object], object]] = [
         (lambda: store.get("r/heads/main"), b"1"),
@@ -58,6 +58,9 @@ def test_a_cut_connection_is_no_failure(store: Redis, proxy: Proxy, point: str) 
         assert call() == expected, number
         assert cut.made
     assert dict(store.items()) == {"r/heads/main": b"3", "stale": b"x", "b": b"2", OBJECT: b"object"}
+    at_request(proxy, point)
+    with Redis(proxied) as fresh:
+        assert fresh.get("stale") == b"x"
 
 
 @pytest.mark.parametrize("point", POINTS)
