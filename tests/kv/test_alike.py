@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 from proxy import Proxy
 from servers import on_server, url_of, with_options
-from soak import SOAK
 
 from vstate.errors import InvalidInput, StoreUnavailable
 from vstate.kv import KVStore, open_store
 
-KILLS = 20 if SOAK else 3
 OBJECT = "o/" + "ab" * 32
 
 
@@ -272,77 +270,3 @@ def test_a_server_that_falls_silent(proxied: tuple[Proxy, str], monkeypatch: pyt
             assert time.monotonic() - began < 60
             assert caught.value.outcome_unknown is unknown
             proxy.watch = lambda side, data: "pass"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["redis", "postgres"])
-def test_no_confirmed_write_is_lost_with_a_killed_server(kind: str, request: pytest.FixtureRequest) -> None:
-    """Threads write and count while a server that syncs each write is killed and started again.
-
-    All confirmed writes are there, each count happened once, and no answer was wrong.
-    """
-    server = request.getfixturevalue(f"start_{kind}")(**({"fsync": "on"} if kind == "postgres" else {}))
-    url = f"{server.url if kind == 'redis' else server.dsn}?timeout=60"
-    stop = threading.Event()
-    written: list[dict[str, bytes]] = [{} for _ in range(3)]
-    counted, unknown = [0, 0], [0, 0]
-    errors: list[BaseException] = []
-
-    def write(thread: int) -> None:
-        with open_store(url) as store:
-            while not stop.is_set():
-                rows = {f"o/{thread:032x}{len(written[thread]):032x}": os.urandom(200)}
-                store.set_many({**rows, f"n/{thread}": b"line"})
-                written[thread] = {**written[thread], **rows}
-
-    def count(thread: int) -> None:
-        with open_store(url) as store:
-            while not stop.is_set():
-                old = store.get("counter")
-                new = b"%d" % (number(old) + 1)
-                name = f"o/{thread + 10:032x}{int(new):032x}"
-                try:
-                    counted[thread] += store.transact({"counter": new, name: new}, {"counter": old})
-                except StoreUnavailable as error:
-                    if not error.outcome_unknown:
-                        raise
-                    unknown[thread] += 1
-
-    def guarded(work: Callable[[int], None], thread: int) -> None:
-        try:
-            work(thread)
-        except BaseException as error:
-            errors.append(error)
-
-    def until_all_got_on() -> None:
-        rows, counts = [len(each) for each in written], counted.copy()
-        while not errors and not (
-            all(len(each) > before + 2 for each, before in zip(written, rows, strict=True))
-            and all(now > before for now, before in zip(counted, counts, strict=True))
-        ):
-            time.sleep(0.01)
-
-    works = [(write, 0), (write, 1), (write, 2), (count, 0), (count, 1)]
-    threads = [threading.Thread(target=guarded, args=work) for work in works]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(KILLS):
-            until_all_got_on()
-            time.sleep(0.2)
-            server.kill()
-            time.sleep(0.1)
-            server.start()
-        until_all_got_on()
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert errors == []
-    with open_store(url) as store:
-        for rows in written:
-            assert store.get_many(rows) == rows
-        total = number(store.get("counter"))
-        assert sum(counted) <= total <= sum(counted) + sum(unknown)
-        assert kind == "postgres" or not sum(unknown)
-        assert len(list(store.keys(f"o/{'0' * 31}"))) - sum(map(len, written)) == total

@@ -1,7 +1,6 @@
 """Cache: the store contract over Memory and Disk, and its own tiers. Tiered has tests of the rest."""
 
 import os
-import pickle
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -217,11 +216,3 @@ def test_negative_bounds_are_refused() -> None:
     """A bound is a number of bytes."""
     with pytest.raises(InvalidInput):
         Cache(Memory(), max_bytes=-1)
-
-
-def test_pickling_opens_it_again(tmp_path: Path, tier: Path) -> None:
-    """A pickled Cache is another one over the same store."""
-    with Cache(Disk(tmp_path / "store"), directory=tier) as store:
-        store.set_many({KEY: b"object", "ref": b"value"})
-        with pickle.loads(pickle.dumps(store)) as other:
-            assert other.get_many([KEY, "ref"]) == {KEY: b"object", "ref": b"value"}

@@ -1,6 +1,5 @@
 """Prefixed: tenants of one store, which never see each other."""
 
-import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -111,18 +110,3 @@ def test_closing(tmp_path: Path) -> None:
     Prefixed(whole, "b", owns=True).close()
     with pytest.raises(InvalidInput, match="is closed"):
         whole.get("k")
-
-
-@pytest.mark.parametrize("owns", [True, False])
-def test_pickling(tmp_path: Path, owns: bool) -> None:
-    """A pickled part is the same part of the store, opened again."""
-    with Disk(tmp_path / "store") as whole:
-        Prefixed(whole, "a").set("k", b"1")
-        other = pickle.loads(pickle.dumps(Prefixed(whole, "a", owns=owns)))
-        assert (other.get("k"), other.name) == (b"1", "a")
-        behind = other._store
-        other.close()
-        if owns:
-            with pytest.raises(InvalidInput, match="is closed"):
-                behind.get("k")
-        behind.close()

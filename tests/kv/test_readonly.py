@@ -1,13 +1,12 @@
 """ReadOnly: a store that is looked at."""
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from vstate import Versioned
-from vstate.errors import InvalidInput, ReadOnly
+from vstate.errors import ReadOnly
 from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, Prefixed, Tiered
 from vstate.kv import ReadOnly as ReadOnlyStore
 from vstate.repo.repository import Repository
@@ -117,17 +116,3 @@ def test_composition(tmp_path: Path) -> None:
                 with pytest.raises(ReadOnly):
                     state.commit()
                 assert state.status().modified == ["k"]
-
-
-def test_closing_and_pickling(tmp_path: Path) -> None:
-    """A pickled one is read-only too; closing closes the store."""
-    disk = Disk(tmp_path / "store")
-    disk.set("a", b"1")
-    store = ReadOnlyStore(disk)
-    with pickle.loads(pickle.dumps(store)) as other:
-        assert other.get("a") == b"1"
-        with pytest.raises(ReadOnly):
-            other.set("a", b"2")
-    store.close()
-    with pytest.raises(InvalidInput, match="is closed"):
-        disk.get("a")

@@ -90,12 +90,6 @@ class TestRedisCluster(KVStoreTests):
         assert client.ping()
         client.close()
 
-    def test_a_node_of_a_cluster_is_no_server(self, cluster: str) -> None:
-        """A node of a cluster that is addressed as a server names the right URL, or serves all slots."""
-        with Redis(cluster.replace("+cluster", ""), prefix="x") as store:
-            store.set("a", b"1")  # the only node has all the slots
-            assert store.get("a") == b"1"
-
     def test_a_key_moved_elsewhere(self, tmp_path: Path, redis_prefix: str) -> None:
         """The store waits for a slot that no node serves, then raises StoreUnavailable.
 
@@ -657,6 +651,21 @@ def test_a_replica(server: RedisServer, start_redis: Start) -> None:
             with pytest.raises(StoreUnavailable, match="replica") as caught:
                 call()
             assert not caught.value.outcome_unknown
+
+
+def test_behind_a_name_another_primary_is_found(
+    server: RedisServer, start_redis: Start, proxy: Proxy, proxied: str
+) -> None:
+    """After a failover the name leads to another server: no connection to the old one is used again."""
+    other = start_redis()
+    with Redis(proxied) as store:
+        store._link.connections.use(lambda _: store.set("a", b"1"))  # so it has two connections
+        server.command("REPLICAOF", "127.0.0.1", str(other.port))
+        proxy._server = ("127.0.0.1", other.port)
+        with pytest.raises(StoreUnavailable, match="replica"):
+            store.set("a", b"2")
+        store.set("a", b"3")
+        assert store.get("a") == b"3"
 
 
 def test_tls(server: RedisServer, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Tiered: near stores that help a far one, and never more than that."""
 
 import os
-import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -363,11 +362,3 @@ def test_it_is_its_coldest_store(tmp_path: Path) -> None:
     for closed in (near, far):
         with pytest.raises(InvalidInput, match="is closed"):
             closed.get(KEY)
-
-
-def test_pickling_opens_them_again(tmp_path: Path) -> None:
-    """A pickled Tiered is another one over the same stores."""
-    with Tiered(Disk(tmp_path / "near"), Disk(tmp_path / "far")) as store:
-        store.set_many({KEY: b"object", REF: b"1"})
-        with pickle.loads(pickle.dumps(store)) as other:
-            assert other.get_many([KEY, REF]) == {KEY: b"object", REF: b"1"}

@@ -291,7 +291,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_another_package_adds_a_scheme(site: Path) -> None:
     """A plugin gets the URL as written, and works in compositions."""
-    distribution(site, "good", "good-1 = vstate_good:open_it\nplain = vstate_good:open_it", GOOD)
+    entries = [f"{name} = vstate_good:open_it" for name in ("good-1", "plain")]
+    distribution(site, "good", "\n".join([*entries, "empty = vstate_good:not_found"]), GOOD)
+    with pytest.raises(NotFound, match=r"^nothing there$"):
+        open_store("empty://host")
     for text in ("good-1://user:secret@host/x?a=b#c", "plain:x", "GOOD-1://x"):
         with open_store(text) as store:
             assert store.get("url") == text.encode()
@@ -311,13 +314,6 @@ def test_only_an_unknown_scheme_is_looked_up(site: Path, tmp_path: Path) -> None
     assert isinstance(open_store("memory:"), Memory)
     with pytest.raises(InvalidInput, match="redis: URL cannot be read"):
         open_store("redis://host:port")
-
-
-def test_errors_of_its_own(site: Path) -> None:
-    """An error of vstate reaches the caller unchanged."""
-    distribution(site, "good", "good = vstate_good:not_found", GOOD)
-    with pytest.raises(NotFound, match=r"^nothing there$"):
-        open_store("good://host")
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """Stores in front of stores pass on every call of the contract, and every call that it gets later."""
 
+import copy
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vstate import errors
-from vstate.kv import Cache, Encrypted, KVStore, Memory, Prefixed, ReadOnly, Tiered
+from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, Prefixed, ReadOnly, Tiered
 from vstate.testing import Faulty
 
 SECRET = bytes(32)
@@ -205,3 +208,27 @@ def test_uncached_is_in_front_of_what_is_behind_a_cache(wrapper: str) -> None:
     assert behind.uncached() is behind
     cached.forget(KEY)
     assert cached.get(KEY) is None
+
+
+PICKLED: dict[str, Callable[[Path], KVStore]] = {
+    "Disk": lambda path: Disk(path / "far", size_limit=10**6, durability="process", timeout=5),
+    "Cache": lambda path: Cache(Disk(path / "far"), 1000, path / "near", 10**6),
+    "Prefixed": lambda path: Prefixed(Disk(path / "far"), "a", owns=True),
+    "ReadOnly": lambda path: ReadOnly(Disk(path / "far")),
+    "Tiered": lambda path: Tiered(Disk(path / "near"), Disk(path / "far")),
+}
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda store: pickle.loads(pickle.dumps(store))])
+@pytest.mark.parametrize("kind", PICKLED)
+def test_a_pickled_store_is_opened_again(
+    kind: str, again: Callable[[KVStore], KVStore], tmp_path: Path
+) -> None:
+    """A pickle or a copy is another handle on the same store, with the same options."""
+    with PICKLED[kind](tmp_path) as store:
+        writer = Disk(tmp_path / "far") if kind == "ReadOnly" else store
+        writer.set_many(ROWS)
+        with again(store) as other:
+            assert other.get_many(ROWS) == ROWS
+            assert pickle.dumps(other) == pickle.dumps(store)
+    assert b"vstate.kv.disk.store" not in pickle.dumps(store)  # the place to import it from is vstate.kv.disk
