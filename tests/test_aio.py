@@ -19,8 +19,7 @@ from loops import in_a_loop
 from running import all_at_once
 
 import vstate
-from vstate import InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, StoreUnavailable, aio
-from vstate.testing import Faulty
+from vstate import InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, aio
 
 
 class Slow(Memory):
@@ -524,18 +523,6 @@ async def test_a_closed_state_says_so() -> None:
             await call()
 
 
-@in_a_loop
-async def test_errors_come_out_as_they_are() -> None:
-    """A failing store raises, and staged changes stay staged."""
-    store = Faulty(Memory(), fail_at=None)
-    async with aio.Versioned(store) as state:
-        state["a"] = 1
-        store.fail_at, store.error = len(store.calls) + 1, StoreUnavailable
-        with pytest.raises(StoreUnavailable):
-            await state.commit()
-        assert await state.commit() is not None
-
-
 @opened
 async def test_many_watches_leave_the_other_work_alone(state: aio.Versioned) -> None:
     """Watches wait in threads of their own, so forty of them delay no call."""
@@ -659,19 +646,6 @@ async def test_a_watch_need_not_be_awaited() -> None:
     watching = other.watch("part/n", since="HEAD~1")
     assert (await anext(watching))[1].new == 1, "it opens the state"
     await other.close()
-
-
-@opened
-async def test_a_watch_goes_on_behind_a_cancelled_wait(state: aio.Versioned) -> None:
-    """After a cancelled wait at the start, the watch still yields every commit since it was created."""
-    watching = state.watch("n")
-    waits = asyncio.create_task(anext(watching))
-    await asyncio.sleep(0)
-    time.sleep(0.05)  # the thread is done, and the watch has not heard of it
-    await cancelled(waits)
-    await state.set("n", 1)
-    await state.commit()
-    assert (await anext(watching))[1].new == 1
 
 
 @opened

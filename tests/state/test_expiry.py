@@ -276,31 +276,6 @@ def test_a_time_that_was_over_is_not_for_what_is_written_after(store: KVStore, t
     assert [state.expires(key) for key in state] == [None] * len(expected)
 
 
-def test_an_update_that_runs_again_expires_its_key(store: KVStore, time: Time) -> None:
-    """An expiry that was asked for is a change like any other."""
-    state, other = Versioned(store), Versioned(store)
-    state["k"] = [1]
-    state.commit()
-    runs = []
-
-    def touch(now: Versioned) -> None:
-        runs.append(now["k"])
-        now.expire("k", 5)
-        if len(runs) == 1:
-            other.refresh()
-            other["k"].append(2)
-            other.commit()
-
-    assert state.apply(touch) is not None
-    assert runs == [[1], [1, 2]]
-    assert state.expires("k") == time.after(5)
-    time.pass_(5)
-    assert state.apply(lambda now: now.__setitem__("seen", "k" in now)) is not None
-    assert state["seen"] is False
-    with pytest.raises(KeyNotFound):
-        state.apply(lambda now: now.expire("k", 1))
-
-
 def is_gone_after(state: Versioned, time: Time, seconds: float) -> None:
     """Check that the key expires then, on the handle and in its commit."""
     time.pass_(seconds)

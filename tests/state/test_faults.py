@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from soak import sized
 from state_operations import OPERATIONS, Operation, Stores, Undisturbed, edits, picture, stored, undisturbed
 
-from vstate import Disk, Memory, Versioned
-from vstate.errors import CorruptStore, InvalidInput, StoreFull, StoreUnavailable, VStateError
+from vstate import Disk, KVStore, Memory, Versioned
+from vstate.errors import (
+    CorruptStore,
+    InvalidInput,
+    StoreFull,
+    StoreUnavailable,
+    UncommittedChanges,
+    VStateError,
+)
+from vstate.kv.wrapper import StoreWrapper
 from vstate.state.committing import OnRace
 from vstate.testing import Faulty
 
@@ -121,7 +131,7 @@ def test_a_write_that_lands_after_the_look(on_race: OnRace) -> None:
     state.commit()
     state["n"] += 1
     state.record("once")
-    late.holds = True
+    late.holds = 1
     with pytest.raises(StoreUnavailable):
         state.commit("one")
     assert state.head is not None
@@ -144,7 +154,7 @@ def test_trying_again_keeps_one_copy_of_the_changes() -> None:
     state.commit()
     state.update({f"key-{number}": [number] for number in range(100)})
     for _ in range(3):
-        late.holds = True
+        late.holds = 1
         with pytest.raises(StoreUnavailable):
             state.commit()
         assert state.head is None  # looked for, and not found
@@ -173,7 +183,7 @@ def test_an_update_that_lands_late_is_a_commit_of_somebody_else() -> None:
         now["n"] += 1
         now["list"].append(1)
 
-    late.holds = True
+    late.holds = 1
     with pytest.raises(StoreUnavailable) as raised:
         state.apply(step)
     assert raised.value.outcome_unknown
@@ -185,15 +195,103 @@ def test_an_update_that_lands_late_is_a_commit_of_somebody_else() -> None:
     assert dict(state) == dict(Versioned(memory)) == {"n": 1, "list": [0, 1], "other": 1}
 
 
-class Late(Faulty):
-    """A store that reports one transaction's outcome as unknown, and carries it out later."""
+def events_of(state: Versioned) -> list[str]:
+    """The kinds of the events that commits hold, oldest first."""
+    return [event.kind for commit in state.log() for event in commit.events][::-1]
 
-    holds = False
+
+def failing_transaction(state: Versioned, inside: Callable[[Versioned], object]) -> None:
+    """Change values in a transaction that is undone."""
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        state["a"] = "never"
+        state["list"].append("never")
+        inside(state)
+        raise ZeroDivisionError
+
+
+def test_a_commit_that_lands_late_is_known_after_a_failed_transaction() -> None:
+    """The transaction has put back all that the commit holds: it counts once, and deletions since stay."""
+    late = Late(Memory())
+    state = Versioned(late)
+    state["list"], state["n"] = [0], 0
+    state.commit()
+    state["list"].append(1)
+    state["a"], state["n"] = 1, 1
+    state.record("once")
+    late.holds = 1
+    with pytest.raises(StoreUnavailable):
+        state.commit()
+    del state["a"]
+    state["n"] = 0
+    failing_transaction(state, lambda state: None)
+    late.carry_out()
+    state["list"].append(2)
+    state.commit()
+    fresh = Versioned(late.store)
+    assert dict(fresh) == dict(state) == {"list": [0, 1, 2], "n": 0}
+    assert events_of(fresh) == ["once"]
+
+
+def test_a_commit_that_lands_late_inside_a_failed_transaction() -> None:
+    """What was staged after that commit, and before the transaction, is staged again."""
+    late = Late(Memory())
+    state = Versioned(late)
+    state["list"], state["b"] = [0], 0
+    state.commit()
+    state["a"] = 1
+    late.holds = 1
+    with pytest.raises(StoreUnavailable):
+        state.commit()
+    state["a"] = 2
+    state["list"].append(1)
+
+    def commit_another_key(state: Versioned) -> None:
+        late.carry_out()
+        state["b"] = 1
+        state.commit(keys=["b"])
+
+    failing_transaction(state, commit_another_key)
+    assert dict(state) == {"a": 2, "b": 1, "list": [0, 1]}
+    state.commit()
+    assert dict(Versioned(late.store)) == dict(state)
+
+
+def test_a_commit_over_an_undone_update_that_landed_late() -> None:
+    """The update is somebody else's commit. The one that was merged with it, and gave no answer, is ours."""
+    late = Late(Memory())
+    state = Versioned(late)
+    state["n"] = 0
+    state.commit()
+    late.holds = 1
+    with pytest.raises(StoreUnavailable):
+        state.apply(lambda now: now.update(n=1))
+    late.carry_out()
+    state["mine"] = 1
+    state.record("once")
+    late.holds = 2  # the first one finds that the race is lost
+    with pytest.raises(StoreUnavailable):
+        state.commit()
+    assert state.has_uncommitted  # looked for, and not found
+    late.carry_out()
+    state["more"] = 1
+    state.commit()
+    fresh = Versioned(late.store)
+    assert dict(fresh) == {"n": 1, "mine": 1, "more": 1}
+    assert events_of(fresh) == ["once"]
+
+
+class Late(Faulty):
+    """A store that reports the outcome of the next transaction, or of the one after it, as unknown, and
+    carries it out later.
+    """
+
+    holds = 0
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        if not self.holds:
+        if self.holds != 1:
+            self.holds = max(self.holds - 1, 0)
             return super().transact(writes, expected)
-        self.holds = False
+        self.holds = 0
         self.carry_out = lambda: self.store.transact(writes, expected)
         raise StoreUnavailable("no answer", outcome_unknown=True)
 
@@ -307,3 +405,118 @@ def test_a_reset_to_head_that_fails_drops_nothing() -> None:
             assert state["k"] == 1
             break
     assert fail_at > 1
+
+
+class Unsure(StoreWrapper):
+    """A store that loses answers, carries some writes out later, and stays away for a while."""
+
+    def __init__(self, store: KVStore, chance: random.Random) -> None:
+        super().__init__(store)
+        self.chance, self.share, self.away = chance, 0.0, 0
+        self.later: Callable[[], object] | None = None
+
+    def carry_out(self) -> None:
+        later, self.later = self.later, None
+        if later is not None:
+            later()
+
+    def reach(self) -> None:
+        if self.chance.random() < 0.4:
+            self.carry_out()
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable("away")
+
+    def get(self, key: str) -> bytes | None:
+        self.reach()
+        return super().get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        self.reach()
+        return super().get_many(keys)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        self.reach()
+        if self.chance.random() >= self.share:
+            return super().transact(writes, expected)
+        self.away = self.chance.choice([0, 0, 1, 2, 4])
+        transact = partial(super().transact, writes, expected)
+        match self.chance.choice(["lost", "landed", "late"]):
+            case "landed":
+                transact()
+            case "late" if self.later is None:
+                self.later = transact
+        raise StoreUnavailable("no answer", outcome_unknown=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(sized(8, 400)))
+def test_any_mixture_of_calls_on_a_store_that_is_unsure(seed: int) -> None:
+    """The one writer's values are those of a dict, each event is there once, and an update or a transaction
+    that raised is there once or not at all.
+    """
+    for number in range(50):
+        run_on_an_unsure_store(random.Random(seed * 1000 + number))
+
+
+def run_on_an_unsure_store(chance: random.Random) -> None:
+    memory = Memory()
+    store = Unsure(memory, chance)
+    state = Versioned(store, branch="main")
+    state["update"], state["transaction"], state["list"] = 0, 0, []
+    state.commit()
+    model: dict[str, Any] = {"list": []}
+    done = {"update": [0, 0], "transaction": [0, 0], "record": [0, 0]}
+
+    def count(now: Versioned) -> None:
+        now["update"] += 1
+
+    def transact() -> None:
+        with state.transaction():
+            state["transaction"] += 1
+
+    calls: dict[str, Callable[[int], object]] = {
+        "set": lambda number: state.__setitem__("ab"[number % 2], [number]),
+        "delete": lambda number: state.pop("ab"[number % 2], None),
+        "edit": lambda number: state["list"].append(number),
+        "commit": lambda number: state.commit(),
+        "commit a key": lambda number: state.commit(keys=["list"]),
+        "record": lambda number: state.record(f"{number}"),
+        "refresh": lambda number: state.refresh(),
+        "update": lambda number: state.apply(count),
+        "transaction": lambda number: transact(),
+        "undone": lambda number: failing_transaction(state, lambda state: state.commit(keys=["update"])),
+    }
+    store.share = 0.3
+    for number in range(chance.randrange(5, 40)):
+        name = chance.choice([*calls, "commit", "commit"])
+        try:
+            calls[name](number)
+        except StoreUnavailable:
+            if name in done:
+                done[name][1] += name != "record"  # perhaps
+            continue
+        except UncommittedChanges:
+            continue
+        if name == "set":
+            model["ab"[number % 2]] = [number]
+        elif name == "delete":
+            model.pop("ab"[number % 2], None)
+        elif name == "edit":
+            model["list"].append(number)
+        elif name in done:
+            done[name][0] += 1
+    store.share = store.away = 0
+    store.carry_out()
+    state.commit()
+    state.refresh()
+    state.commit()
+    fresh = Versioned(memory, branch="main")
+    found = dict(fresh)
+    assert dict(state) == found
+    kinds = events_of(fresh)
+    assert len(kinds) == len(set(kinds)) == done["record"][0]
+    for name in ("update", "transaction"):
+        certain, perhaps = done[name]
+        assert certain <= found.pop(name) <= certain + perhaps
+    assert found == model

@@ -682,27 +682,16 @@ def test_a_prefix_that_no_key_can_have_is_refused() -> None:
 
 def test_the_log_of_first_parents_and_the_merge_base() -> None:
     """A log along first parents leaves out merged branches, also for a key; a base is where two part."""
-    with Versioned() as state:
-        state["x"] = 0
-        base = state.commit("base")
-        with state.fork("side") as side:
-            side["y"] = 1
-            side.commit("side 1")
-            side["y"] = 2
-            side.commit("side 2")
-        state["x"] = 1
-        state.commit("main 1")
-        assert state.merge_base("side") == base == state.merge_base("main", "side")
-        merged = state.merge("side").commit
-        assert state.merge_base("side") == next(state.log("side"))
-        assert [commit.message for commit in state.log(first_parent=True)][1:] == ["main 1", "base"]
-        assert len(list(state.log())) == 5
-        assert list(state.log(key="y", first_parent=True)) == [merged]
-        assert [commit.message for commit in state.log(key="y")] == ["side 2", "side 1"]
-        assert state.merge_base("main", "main") == merged
-        with Versioned(state.store, branch="other") as other:
-            other["z"] = 1
-            other.commit()
-            assert other.merge_base("main") is None
-            with pytest.raises(NotFound):
-                other.merge_base("nope")
+    main, side = pair({"x": 0})
+    base = main.head
+    commit(side, y=1)
+    commit(main, x=1)
+    assert main.merge_base("side") == base == main.merge_base("main", "side")
+    merged = main.merge("side").commit
+    assert main.merge_base("side") == side.head
+    assert [log.message for log in main.log(first_parent=True)] == [present(merged).message, "", "base"]
+    assert list(main.log(key="y", first_parent=True)) == [merged]
+    assert list(main.log(key="y")) == [side.head]
+    with pytest.raises(NotFound):
+        main.merge_base("nope")
+    assert Versioned(main.store, branch="other").merge_base("main", "main") == merged

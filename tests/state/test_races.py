@@ -212,22 +212,6 @@ def cut_below(store: KVStore) -> None:
     writer.repo.gc(branch="main", keep_last=1, keep_reflog="0")
 
 
-def test_a_stale_handle_does_not_commit_onto_what_was_cut_off() -> None:
-    """gc removed the commit's base: the commit raises RefMoved, and the handle goes on after a refresh."""
-    store = Memory()
-    stale = history(2, store)
-    cut_below(store)
-    stale["mine"] = 1
-    with pytest.raises(RefMoved, match=r"refresh\(\)"):
-        stale.commit()
-    assert stale["mine"] == 1
-    assert intact(store)
-    stale.refresh()
-    assert (stale["w"], stale["mine"]) == (3, 1)
-    assert stale.commit() is not None
-    assert intact(store)
-
-
 def test_a_handle_that_cannot_read_its_base_any_more_is_told_the_way_out() -> None:
     """With changes, refresh names discard, which helps. Nothing is dropped before."""
     store = Memory()

@@ -26,7 +26,6 @@ from vstate.errors import (
 from vstate.patterns import scope
 from vstate.repo import Repository
 from vstate.state import plan
-from vstate.testing import Faulty
 
 
 def test_the_same_object_until_the_state_moves() -> None:
@@ -174,7 +173,7 @@ def test_unpicklable_keeps_everything_staged() -> None:
     assert state["kept"] == [1, 2]
     assert state["good"] == "y"
     del state["job"]["steps"][1]["lock"]
-    del state["gen"]
+    state.discard("gen")
     assert state.commit() is not None
     assert dict(Versioned(state.store)) == {
         "kept": [1, 2],
@@ -323,36 +322,6 @@ def test_snapshots_are_read_only() -> None:
         snapshot["absent"]
 
 
-@pytest.mark.slow
-def test_opening_a_large_store_is_lazy() -> None:
-    """Opening a store of 5,000 keys and reading one takes a handful of reads, views by prefix few more."""
-    store = Memory()
-    state = Versioned(store)
-    state.update({f"ns{i // 25:03}/k{i:05}": "v" * 150 + str(i) for i in range(5_000)})
-    state.commit()
-    faulty = Faulty(store)
-    fresh = Versioned(faulty)
-    opened = len(faulty.calls)
-    assert opened <= 4
-    assert fresh["ns077/k01937"] == "v" * 150 + "1937"
-    assert len(faulty.calls) <= opened + 6
-    assert set(faulty.calls) <= {"get", "get_many"}
-    assert len(fresh) == 5_000
-    assert next(iter(fresh)) == "ns000/k00000"
-    assert len(fresh.keys("ns050/")) == 25
-    assert len(faulty.calls) <= opened + 20
-    for view in (fresh.values("ns123/"), fresh.items("ns124/"), fresh.keys("ns125/")):
-        before = len(faulty.calls)
-        iterator = iter(view)
-        assert len(faulty.calls) == before
-        next(iterator)
-        assert len(faulty.calls) <= before + 6
-    before = len(faulty.calls)
-    fresh["ns077/k01937"] = "new"
-    assert fresh.commit() is not None
-    assert len(faulty.calls) <= before + 12
-
-
 class Counted:
     """Counts how often it is pickled."""
 
@@ -388,22 +357,6 @@ def test_sealed_values_are_not_pickled_again(monkeypatch: pytest.MonkeyPatch) ->
     kept["number"] = "edited"
     assert state.commit() is not None
     assert state.checkout("HEAD")["k5"]["number"] == "edited"
-
-
-def test_discard() -> None:
-    """It drops the changes of all keys or the named ones, unpicklable ones too, and restores deleted keys."""
-    state = Versioned()
-    state["a"], state["b"] = [1], [2]
-    state.commit()
-    state["a"].append(3)
-    del state["b"]
-    state["c"] = threading.Lock()
-    state.discard("a")
-    assert state["a"] == [1]
-    assert "b" not in state
-    state.discard()
-    assert dict(state) == {"a": [1], "b": [2]}
-    assert state.commit() is None
 
 
 def test_diff_forms() -> None:

@@ -166,21 +166,6 @@ def test_immutable(value: Any, expected: bool) -> None:
     assert is_immutable(value) is expected
 
 
-def test_an_edit_through_a_weak_reference_to_a_set() -> None:
-    """A set that the program can still reach by a weak reference is compared at each commit."""
-    state = Versioned()
-    value = {1}
-    reference = weakref.ref(value)
-    state["k"] = value
-    del value
-    state.commit()
-    found = reference()
-    if found is not None:
-        found.add(2)
-    del found
-    assert state.commit() is not None
-
-
 def test_an_edit_through_the_method_of_a_part() -> None:
     """A part that a stored method of its own leads to is compared at each commit."""
     state = Versioned()

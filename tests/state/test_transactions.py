@@ -239,18 +239,6 @@ def test_pickling_sees_the_state_as_it_is() -> None:
     assert "other" not in state
 
 
-def test_what_pickling_takes_from_the_state_stays_open() -> None:
-    """A value that another value's pickling code kept is compared at the next commit."""
-    state = Versioned()
-    state["seen"] = []
-    Writes.state = state
-    state["v"] = Writes()
-    state.commit()
-    Writes.seen.append("kept by the pickling code")
-    assert state.commit() is not None
-    assert Versioned(state.store)["seen"] == ["kept by the pickling code"]
-
-
 def test_a_reducer_of_copyreg_keeps_a_value_open() -> None:
     """A registered reducer may read anything, so such a value is compared at each commit."""
     elsewhere = [1]

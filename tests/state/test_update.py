@@ -210,17 +210,6 @@ def test_a_namespace_and_a_live_state_update_too() -> None:
     assert live["n"] == 2
 
 
-def test_objects_in_hand_stay_the_same() -> None:
-    """An update of one key leaves the others' objects in the program's hand, edits of them included."""
-    state, _ = start(n=1, log=[1])
-    log = state["log"]
-    state.apply(lambda now: now.__setitem__("n", 2))
-    assert state["log"] is log
-    log.append(2)
-    state.commit()
-    assert Versioned(state.store)["log"] == [1, 2]
-
-
 def test_what_is_in_hand_is_not_copied() -> None:
     """An update costs the same for any number of values in hand: all stay in one dict."""
     state = Versioned()

@@ -159,8 +159,9 @@ def finish_commit(
             known = set(map(id, in_flight.events))
             events = tuple(event for event in at.events if id(event) not in known)
         saved = rest.open if late or not rest.open else rest.inner
-        if saved and not in_flight.whole:  # the other keys that were staged then are staged still
-            saved = tuple(each.without(steps) if each.epoch == at.epoch else each for each in saved)
+        if saved and (late or not in_flight.whole):  # the other keys that were staged then are staged still
+            held = () if late else steps
+            saved = tuple(each.without(held) if each.epoch == at.epoch else each for each in saved)
         rest = Unsettled(steps, None, saved, rest.owed)
         hot = at.hot if not moved and at.hot is at.table.cache else NO_VALUES
         return Position(hot, at.table, head, at.branch, events, at.epoch + 1, rest)
@@ -202,12 +203,10 @@ def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
     slots = handle.at.table.slots
     for in_flight in handle.rest.doubts:
         if in_flight.branch == branch and handle.repo.is_behind(in_flight.commit.oid, head):
-            for key, (old, _) in in_flight.steps.items():
-                now = slots.get(key)
-                if now is not old and (now is None or not now.is_set):
-                    return False
-            finish_commit(handle, in_flight, in_flight.commit, late=True)
-            return True
+            changed = [key for key, (old, _) in in_flight.steps.items() if slots.get(key) is not old]
+            if handle.plan(keys=changed).touched.issuperset(changed):
+                finish_commit(handle, in_flight, in_flight.commit, late=True)
+                return True
     return False
 
 

@@ -49,8 +49,8 @@ class Plan:
 
     - `changes`: the new entry of each key that differs, None for a deleted key; `encoded` the same before
       they are stored, and `objects` the objects that the entries need.
-    - `unchanged`: keys that were set to their committed value and have an expiry: no change for a commit, but
-      a savepoint has to set them again.
+    - `unchanged`: keys that were set to their committed value, or deleted and not committed: no change for a
+      commit, but a savepoint has to set them again.
     - `steps`: the successor of each slot, once the changes are committed.
     - `unshared`: keys whose values nobody outside could reach.
     - `unpicklable`: for each value that could not be stored, its part that is to blame.
@@ -61,7 +61,7 @@ class Plan:
         self.changes: dict[str, bytes | None] = {}
         self.encoded: dict[str, Encoded | None] = {}
         self.objects: NewObjects = {}
-        self.unchanged: dict[str, Encoded] = {}
+        self.unchanged: dict[str, Encoded | None] = {}
         self.steps: dict[str, Step] = {}
         self.unshared: list[str] = []
         self.unpicklable: dict[str, str] = {}
@@ -116,6 +116,8 @@ def make_plan(
         if slot.value is ABSENT:
             if tree.lookup(repo.objects.node, root, key) is not None:
                 plan.changes[key] = plan.encoded[key] = None
+            else:
+                plan.unchanged[key] = None
             plan.steps[key] = slot, FORGET
         elif slot.value is UNREAD:
             _plan_expiry(plan, key, slot, tree.lookup(repo.objects.node, root, key))
@@ -203,7 +205,7 @@ def _plan_value(
         if unshared:
             plan.unshared.append(key)
         return
-    elif due is not None and slot.is_set:
+    elif slot.is_set:
         plan.unchanged[key] = encoded._replace(entry=with_expiry(encoded.entry, due))
     if fixed and due is None:
         plan.steps[key] = slot, CLEAN
