@@ -19,7 +19,7 @@ import bombs
 
 from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
-from vstate.objects.commit import Commit
+from vstate.objects.commit import LAST_ORDER, Commit
 from vstate.objects.ids import COMMIT, ID_BYTES, TREE, ObjectId
 from vstate.objects.stream import read_index
 from vstate.objects.tree import Node, diff, scan
@@ -72,20 +72,23 @@ _odd = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
+_paths = st.lists(st.integers(0, 11), min_size=1, max_size=3)
 _edits = st.lists(
-    st.tuples(st.integers(0, 9), st.sampled_from(["replace", "insert", "delete"]), _odd), max_size=3
+    st.tuples(_paths, st.sampled_from(["replace", "replace", "insert", "delete"]), _odd), max_size=2
 )
 
 
-def _nearly(value: Any, edits: list[tuple[int, str, Any]], cuts: list[tuple[int, int, bytes]]) -> bytes:
+def _nearly(value: Any, edits: list[tuple[list[int], str, Any]], cuts: list[tuple[int, int, bytes]]) -> bytes:
     """The encoding of a structure with parts and bytes replaced, put in and taken out."""
     made = copy.deepcopy(value)
-    for at, action, part in edits:
-        inside = made
-        while isinstance(inside[at % len(inside)], list) and inside[at % len(inside)] and at % 3:
-            inside = inside[at % len(inside)]
-        place = at % len(inside)
-        inside[place : place + (action != "insert")] = [part] if action != "delete" else []
+    for path, action, part in edits:
+        inside, (at, *steps) = made, path
+        for step in steps:
+            if not isinstance(inside[at % len(inside)], list) or not inside[at % len(inside)]:
+                break
+            inside, at = inside[at % len(inside)], step
+        at %= len(inside)
+        inside[at : at + (action != "insert")] = [part] if action != "delete" else []
         made = made or [None]
     data: bytes = msgpack.packb(made, unicode_errors="surrogatepass")
     for at, count, piece in cuts:
@@ -98,7 +101,7 @@ _cuts = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 3), st.binary(m
 
 
 @pytest.mark.slow
-@settings(max_examples=500 * LONGER)
+@settings(max_examples=1000 * LONGER)
 @given(data=st.builds(_nearly, st.sampled_from(VALID), _edits, st.just([]) | _cuts))
 def test_only_value_errors_come_out(data: bytes) -> None:
     """From nearly valid bytes each decoder raises ValueError, or makes an object of the promised types."""
@@ -111,13 +114,18 @@ def test_only_value_errors_come_out(data: bytes) -> None:
             assert found.height >= 0
             assert found.count == (sum(found.counts) if found.height else len(found.keys))
             assert len(found.children()) == (len(found.items) if found.height else 0)
+            assert {*map(len, found.children())} <= {ID_BYTES}
+            assert {*map(type, found.counts)} <= {int}
         elif name == "entry":
-            assert type(found.size) is int
+            assert (type(found.size), type(found.type)) == (int, str)
             assert isinstance(found.value, None | bool | int | float | str | bytes)
             assert sum(link.length for link in found.links) <= found.size
+            assert all(link.length >= 0 for link in found.links)
         elif name == "commit":
             assert str(found)
             assert repr(found)
+            assert isinstance(found.info, dict)
+            assert found.order <= LAST_ORDER
             assert all(event.time.tzinfo for event in found.events)
         elif name == "index":
             assert 0 < found[0] <= 64

@@ -108,19 +108,6 @@ def test_cutting_from_an_older_version_changes_nothing(length: int, steps: list)
         previous = chunks
 
 
-@pytest.mark.parametrize("cut", range(0, 300_000, 17_001))
-def test_truncation_anywhere_cuts_as_anew(cut: int) -> None:
-    """A truncated stream, even at the end of a chunk, is cut as if there was no previous version."""
-    data = noise(300_000)
-    previous = split(data, split(data)[1])[1]
-    assert len(previous.prints) > 2
-    ends = [sum(previous.lengths[: i + 1]) for i in range(len(previous.lengths))]
-    nearest = min(ends, key=lambda end: abs(end - cut))
-    for end in {cut, nearest - 1, nearest, nearest + 1}:
-        if 0 <= end <= len(data):
-            assert split(data[:end], previous)[:2] == split(data[:end])[:2]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(-5, 6))
 @pytest.mark.parametrize("into", [-200, -1, 0, 1, 200])

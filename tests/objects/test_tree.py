@@ -322,6 +322,7 @@ def test_the_empty_tree_is_none() -> None:
         *(b"\xc1", b"\x81\x01"),
         *(encode([0, ["a"], [b"\x92\0\1"], [], each]) for each in ([None], [1, 2], ["1"], [True], None)),
         encode([0, ["a"], [b"\x92\0\1"], [], [1], []]),
+        *(encode([1, ["a"], [oid], [count]]) for oid, count in ((b"short", 1), (bytes(32), "1"))),
     ],
 )
 def test_malformed_nodes_are_refused(body: bytes) -> None:

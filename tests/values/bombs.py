@@ -9,7 +9,6 @@ import gc
 import io
 import json
 import os
-import random
 import resource
 import struct
 import sys
@@ -97,43 +96,6 @@ def pair(old: bytes, new: bytes, make: Callable[[bytes], bytes]) -> Bomb:
     return Bomb(make(old), make(new))
 
 
-def along(bits: int, taken: int, count: int) -> list[int]:
-    """Ints that take so many places of a dict's table of 2**bits, then others that pass most of these.
-
-    Once the bits of a hash are used up, CPython's next place is always 5 times the last one plus 1. The first
-    ints lie along that orbit, each in its own place. Each of the others comes to its beginning over places
-    that are all taken: five bits of it at a time decide on the next.
-    """
-    mask = (1 << bits) - 1
-    orbit = [1]
-    while len(orbit) < taken:
-        orbit.append((5 * orbit[-1] + 1) & mask)
-    position = dict(zip(orbit, range(taken), strict=True))
-    chance = random.Random(5)
-    found: list[int] = []
-    while len(found) < count:
-        number = at = chance.choice(orbit)
-        step = 0
-        while number >> 5 * step:
-            step += 1
-            base = 5 * at + 1
-            if 5 * step + bits <= 60:
-                choices = [more << 5 * (step - 1) + bits | number for more in chance.sample(range(1, 32), 8)]
-            else:
-                choices = [number]
-            for choice in choices:
-                at = (base + (choice >> 5 * step)) & mask
-                if at in position:
-                    number = choice
-                    break
-            else:
-                break
-        else:
-            if position[at] < taken // 2:
-                found.append(number)
-    return orbit + found
-
-
 def often(numbers: Sequence[int]) -> bytes:
     """A dict of these keys, the last of which is set again and again."""
     entries = b"".join(long(n) + b"N" for n in numbers)
@@ -218,7 +180,7 @@ BOMBS: dict[str, Callable[[], bytes | Bomb]] = {
     "shared frozensets": lambda: b"((K\x01\x91" + b"2\x85\x94(h\0h\0\x85\x91" * 60 + b"\x91.",
     "colliding ints": lambda: b"}(" + multiples(b"N") + b"u.",
     "colliding members": lambda: b"(" + multiples(b"") + b"\x91.",
-    "one key along a path, often": lambda: often(along(17, 80_000, 1)),
+    "one key of a taken hash, often": lambda: often([n * PRIME for n in range(1, 20_000)]),
     "equal long keys": lambda: b"}" + 2 * (text(b"k" * MILLION) + b"\x94") + b"s" + b"h\1Ns" * 500_000 + b".",
     "a giant int as a key": lambda: (
         b"}(\x8b" + le(MILLION, 4) + b"\x7f" * MILLION + b"\x94N" + b"h\0N" * 800_000 + b"u."
@@ -291,12 +253,6 @@ BOMBS: dict[str, Callable[[], bytes | Bomb]] = {
         * 1000
     ),
     "an array of itself": lambda: BARE_ARRAY + b"\x94(K\1K\1\x85" + dtype("O8") + b"\x89](h\0etb.",
-    "a frame of many columns": lambda: frame(
-        array_of("i1", 9000, 100, data=binary(bytes(900_000))),
-        9000,
-        axis(objects(b"".join(word(f"c{n}") for n in range(9000)), 9000)),
-        row_numbers(100),
-    ),
     "a frame with names of one hash": lambda: frame(
         array_of("i1", 9000, 1, data=binary(bytes(9000))),
         9000,
@@ -306,19 +262,6 @@ BOMBS: dict[str, Callable[[], bytes | Bomb]] = {
     "a frame of wide texts": lambda: Bomb(
         *2 * (frame(array_of("U250", 1, 20_000), 1, axis(objects(word("a"), 1)), row_numbers(20_000)),),
         [bytes(20 * MILLION)],
-    ),
-    "a frame of objects in objects": lambda: frame(
-        called("numpy._core.multiarray._reconstruct", b"cnumpy\nndarray\n", b"K\0\x85", b"C\1b")
-        + b"(K\1(K\1J"
-        + le(300, 4)
-        + b"t"
-        + dtype("O8")
-        + b"\x89]("
-        + (b"]" * 90 + b"a" * 89) * 300
-        + b"etb",
-        1,
-        axis(objects(word("a"), 1)),
-        row_numbers(300),
     ),
     "Arrow texts that are one text, often": lambda: Bomb(
         *2
@@ -357,16 +300,6 @@ BOMBS: dict[str, Callable[[], bytes | Bomb]] = {
         + b"e."
     ),
     # The most expensive to compare.
-    "frames that differ everywhere": lambda: Bomb(
-        frame(array_of("i1", 1, 30 * MILLION), 1, axis(objects(word("a"), 1)), row_numbers(30 * MILLION)),
-        frame(
-            array_of("i1", 1, 30 * MILLION, data=b"\x970\x97"),
-            1,
-            axis(objects(word("a"), 1)),
-            row_numbers(30 * MILLION),
-        ),
-        [bytes(30 * MILLION), b"\1" * 30 * MILLION],
-    ),
     "arrays of which every second element differs": lambda: Bomb(
         b"\x80\x05" + array_of("i1", 30 * MILLION) + b".",
         b"\x80\x05" + array_of("i1", 30 * MILLION, data=b"\x970\x97") + b".",
@@ -491,7 +424,7 @@ COMMANDS = ["show HEAD bomb", "show HEAD bomb --json", "diff", "diff --json", "l
 
 QUICK = (
     """
-lists; marks; nested records; a key of shared tuples; colliding members; one key along a path, often
+lists; marks; nested records; a key of shared tuples; colliding members; one key of a taken hash, often
 a name of a megabyte; paths of one tuple; keywords of many; lists inside of each other
 billion laughs of tuples; an array that says to be long
 Arrow texts that are one text, often; a text in many places, and one more

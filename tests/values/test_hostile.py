@@ -76,7 +76,7 @@ def test_bombs_cost_little(name: str, measure: Callable[[str], list[list[Any]]])
         assert peak < MEGABYTES, outcome
         assert max(seconds.values()) < SECONDS, (seconds, outcome)
         # Keys of different hashes that all look for a place where others are.
-        assert name != "one key along a path, often" or outcome.startswith("its keys take more time")
+        assert name != "one key of a taken hash, often" or outcome.startswith("its keys take more time")
 
 
 def test_blobs_that_are_longer_than_they_should_be_take_no_memory() -> None:

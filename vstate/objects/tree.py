@@ -169,18 +169,6 @@ def find(read: ReadNode, root: ObjectId | None, key: str) -> tuple[Node, int] | 
     return (node, i) if i < len(node.keys) and node.keys[i] == key else None
 
 
-def counterpart(read: ReadNode, root: ObjectId | None, node: Node) -> tuple[bytes, Node] | None:
-    """The node at the height of `node` where its first key is, or would be, in another tree, and its id."""
-    if root is None:
-        return None
-    oid: bytes = root
-    found = read(oid)
-    while found.height > node.height:
-        oid = found.items[max(bisect_right(found.keys, node.keys[0]) - 1, 0)]  # type: ignore[assignment]  # written
-        found = read(oid)
-    return (oid, found) if found.height == node.height else None
-
-
 def holds(read: ReadNode, root: ObjectId | None, oid: ObjectId, node: Node) -> bool:
     """Whether a tree has this very node. Reads only nodes above its place."""
     below: bytes | None = root
