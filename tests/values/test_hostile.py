@@ -35,6 +35,7 @@ from vstate.repo.compare.details import details
 from vstate.repo.objects import Objects
 from vstate.values import shapes
 from vstate.values.inert import InertError, Instance, Limits, plain, preview, read
+from vstate.values.merging import same
 from vstate.values.opcodes import OPCODES, frameless, tokens
 from vstate.values.pickling import dumps
 from vstate.values.tables import Column, table_of
@@ -182,8 +183,10 @@ def test_a_process_that_reads_pickles_imports_nothing(run_python: Callable[..., 
     made = [
         *PICKLES,
         b"Vtext\\u00e9\n.",
-        b"cos\nsystem\n(S'x'\ntR.",
-        b"(S'x'\nios\nsystem\n.",
+        *(b"cos\nsystem\n(S'x'\ntR.", b"(S'x'\nios\nsystem\n.", b"(cos\nsystem\nS'x'\no."),
+        *(b"\x80\2cos\nsystem\nX\1\0\0\0x\x85\x81.", b"\x80\4\x8c\2os\x8c\6system\x93\x8c\1x\x85R."),
+        *(b"cos\nsystem\n(S'x'\ntR0N.", b"}cos\nsystem\n(S'x'\ntRI1\ns.", b"capp\nX\n)\x81cos\nsystem\n)Rb."),
+        b"cbuiltins\ngetattr\n(cos\nx\nS'system'\ntR(S'x'\ntR.",
         *map(_global, NAMES),
     ]
     script = tmp_path / "read.py"
@@ -372,19 +375,6 @@ _data = st.recursive(
     ),
     max_leaves=12,
 )
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two values are equal, and of the same types all the way down."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return len(a) == len(b) and all(map(same, a, b)) and all(map(same, a.values(), b.values()))
-    if isinstance(a, set | frozenset):
-        return a == b and sorted(map(repr, map(type, a))) == sorted(map(repr, map(type, b)))
-    return a == b and (not isinstance(a, float | complex) or repr(a) == repr(b))
 
 
 @pytest.mark.slow

@@ -71,23 +71,6 @@ def test_frameless_changes_nothing_but_the_frames(value: Any, protocol: int, in_
     assert frameless(framed(bare)) == bare
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("protocol", [4, 5])
-@pytest.mark.parametrize("in_python", [False, True])
-def test_many_frames_and_large_objects_between_them(protocol: int, in_python: bool) -> None:
-    """Large objects outside of frames, with a few loose bytes between them that look like frames."""
-    large = b"\x95" * 70_000
-    value: list[Any] = [[large + bytes([n]), 0x95, 0x9595, "\x95" * 40_000 + str(n), None] for n in range(5)]
-    value += [[f"text {n}", n * 0.5, n] for n in range(20_000)]
-    data = _python_dumps(value, protocol) if in_python else pickle.dumps(value, protocol)
-    bare = frameless(data)
-    assert sum(op.name == "FRAME" for op, _, _ in pickletools.genops(data)) > 5
-    assert not _has_frames(bare)
-    assert pickle.loads(bare) == value
-    reader = pickle.Unpickler(io.BytesIO(framed(bare)))
-    assert reader.load() == value
-
-
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3])
 def test_protocols_without_frames_stay_as_they_are(protocol: int) -> None:
     """Before protocol 4 there are no frames, and both functions return their argument."""
