@@ -23,6 +23,7 @@ from vstate.readers.shown import Shown
 from vstate.repo.repository import Repository
 from vstate.values import recipes
 from vstate.values.budget import Limits
+from vstate.values.entry import encode_value
 from vstate.viewer.asgi import application
 
 SHOWN = {
@@ -164,6 +165,23 @@ def test_a_record_that_no_reader_reads_shows_as_stored(raw: Any, keys: dict[str,
     assert "as it was said" in listed
     reason = CliRunner().invoke(cli, ["show", "main", "vstate.reader", "--store", path]).stdout
     assert "the stored keys are shown, because the reader failed" in reason
+
+
+@pytest.mark.parametrize("error", [RecursionError, pickle.PicklingError])
+def test_a_state_that_is_too_deep_shows_as_stored(raw: Any, error: Any, monkeypatch: Any) -> None:
+    """A forged record may be nested deeper than any pickler goes: each Python has its own error for that."""
+
+    def encode(value: Any, known: Any) -> Any:
+        if isinstance(value, dict):
+            raise error("too deep")
+        return encode_value(value, known)
+
+    monkeypatch.setattr("vstate.readers.shown.encode_value", encode)
+    items = [{"turn": 1, "usage": [1]}]
+    with Disk(raw(**{"vstate.reader": "openai_agents", "items/000000000000": items})) as store:
+        shown = Shown(Repository(store))
+        assert shown.entry(shown.resolve("main").root, "items/000000000000") is not None
+        assert "too deep" in shown.unread["openai_agents"]
 
 
 def test_what_was_before_a_deletion_reads_too(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from pickle import PicklingError
 from typing import Any, Final
 
 from vstate.errors import CorruptObject, InvalidInput, StorageError
@@ -40,8 +41,10 @@ UNREADABLE: Final = (
     TypeError,
     LookupError,
     AttributeError,
+    RecursionError,
+    PicklingError,
 )
-"""A reader raises these for a record that is damaged, malformed, or of a later version."""
+"""A reader raises these for a record that is damaged, malformed, too deep, or of a later version."""
 
 
 class Shown(Repository):
