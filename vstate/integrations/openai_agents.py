@@ -12,8 +12,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import UTC, datetime
-from secrets import token_hex
+from functools import partial
+from itertools import chain, count
 from typing import Any, Final, NamedTuple, TypeVar
 
 from vstate.aio.workers import awaited, in_thread, shielded
@@ -233,10 +235,11 @@ class VstateSession(Opened):
         if branch_name is not None and not branch_name.strip():
             raise InvalidInput("Branch name cannot be empty")
 
-        name = branch_name or f"branch_from_turn_{turn_number}_{int(time.time())}_{token_hex(4)}"
+        own = f"branch_from_turn_{turn_number}_{int(time.time())}"
+        names = [branch_name] if branch_name else chain([own], (f"{own}_{number}" for number in count(2)))
         current = self._branch
 
-        def fork(journal: Journal[_History]) -> None:
+        def fork(name: str, journal: Journal[_History]) -> None:
             def plan(history: _History) -> Iterable[Any]:
                 _require_present(history)
                 if turn_number < 1 or history.first_at(turn_number) is None:
@@ -249,14 +252,14 @@ class VstateSession(Opened):
             journal.fork(ref, plan, message=f"branch from turn {turn_number}", labels=first_labels(ref, None))
 
         def begin() -> str:
-            try:
-                self._change(current, fork)
-            except RefMoved:
-                raise InvalidInput(
-                    f"Branch {name!r} has already been used in this session: choose another name"
-                ) from None
-            self._branch = name
-            return name
+            for name in names:
+                with suppress(RefMoved):
+                    self._change(current, partial(fork, name))
+                    self._branch = name
+                    return name
+            raise InvalidInput(
+                f"Branch {branch_name!r} has already been used in this session: choose another name"
+            )
 
         return await self._in_order(begin)
 
