@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 from bundle_files import chain, refs_of, whole
-from sync_stores import cloned
 
 from vstate import Disk, Memory
-from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound
+from vstate.errors import AlreadyExists, InvalidInput, NotFound
 from vstate.repo import Repository
 from vstate.repo.clone import clone
 from vstate.repo.names.remotes import Remotes, absolute, expanded
@@ -240,30 +239,6 @@ def test_a_remote_does_not_keep_a_history_from_being_cut_off() -> None:
     assert len(list(repo.log("main"))) == len(list(repo.log("o/main"))) == 2
     whole(store)
     repo.push(other, remote="o")
-
-
-def test_fsck_knows_remotes() -> None:
-    """Rows of remotes are known to fsck, which reports damaged ones and repairs them."""
-    store = Memory()
-    chain(store, 3)
-    target = cloned(store)
-    repo = Repository(target)
-    repo.remotes.add("origin", "/there")
-    repo.fetch(store, remote="origin")
-    report = repo.fsck()
-    assert (report.ok, report.foreign, report.refs) == (True, 0, 3)
-    good = target.get("r/remotes/origin/main")
-    target.set_many({"r/remotes/origin/main": b"nonsense", "remote/origin": b"\xff\xfe"})
-    report = repo.fsck()
-    damage = [("ref", "r/remotes/origin/main"), ("remote", "remote/origin")]
-    assert [(damage.kind, damage.id) for damage in report.damage] == damage
-    assert report.broken == ("remotes/origin/main",)
-    with pytest.raises(CorruptStore):
-        repo.remotes.list()
-    assert repo.fsck(repair=True).ok
-    assert target.get("r/remotes/origin/main") == good
-    assert repo.remotes.list() == {}
-    assert Repository(target).fsck().ok
 
 
 def test_a_long_branch_of_a_remote_is_no_fault() -> None:

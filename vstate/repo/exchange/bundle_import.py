@@ -234,7 +234,7 @@ class _Import:
         for oid in history.shallow():
             if oid in self._bundled and oid not in self._header.shallow:
                 commit = objects.commit(oid)
-                ends.note(commit, commit.parent_ids)
+                ends.note(commit, [parent for parent in commit.parent_ids if parent in self._bundled])
         return ends
 
     def _check_connected(

@@ -415,21 +415,21 @@ def _note(repo: Core, remote: str, refs: Iterable[SyncRef]) -> str:
     try:
         for ref in refs:
             if ref.name.startswith(HEADS):
-                _track(repo, remote, ref.name.removeprefix(HEADS), _oid(ref.new), "push")
+                oid = None if ref.new is None else ObjectId.parse(ref.new)
+                _track(repo, remote, ref.name.removeprefix(HEADS), oid)
     except (ReadOnly, StorageError) as error:
         return str(error)
     return ""
 
 
-def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None, action: str) -> None:
+def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None) -> None:
     """Move a tracking ref to a commit of this store."""
     ref = tracking_ref(remote, branch)
     while (old := repo.refs.read(ref)) != oid:
         sweep = {SWEEP: repo.refs.sweep()}
         if oid is not None and not repo.objects.is_stored(oid):
             return  # the branch has moved on here, and gc has removed the commit
-        line = f"{action}: to {remote}"
-        if repo.refs.publish(ref, {}, expected=old, new=oid, action=line, expecting=sweep):
+        if repo.refs.publish(ref, {}, expected=old, new=oid, action=f"push: to {remote}", expecting=sweep):
             return
 
 
@@ -506,10 +506,6 @@ def _current(repo: Core) -> str:
             f"HEAD is on no branch; name the branches to push, as in `vstate push {ORIGIN} main`"
         )
     return branch
-
-
-def _oid(text: str | None) -> ObjectId | None:
-    return None if text is None else ObjectId.parse(text)
 
 
 def _text(oid: ObjectId | None) -> str | None:
