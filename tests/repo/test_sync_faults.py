@@ -294,6 +294,33 @@ def test_gc_on_the_target_meanwhile(small_batches: None, way: str, atomic: bool,
     whole(memory)
 
 
+class Vanishing(Memory):
+    """Another process deletes a tag, right after the read of it with this number."""
+
+    reads_left = 0
+
+    def get(self, key: str) -> bytes | None:
+        value = super().get(key)
+        if key == "r/tags/v1":
+            self.reads_left -= 1
+            if self.reads_left == 0:
+                Repository(self).delete_tag("v1")
+        return value
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_tag_that_goes_while_it_is_fetched_leads_to_nothing_that_is_missing(number: int) -> None:
+    """The fetch leaves it, or brings it with its objects."""
+    store, target = Memory(), Vanishing()
+    chain(store, 2).tag("v1")
+    Repository(store).commit("other", set={"n": 1})
+    chain(target, 1, "mine")
+    Repository(target).create_tag("v1", "mine")
+    target.reads_left = number
+    Repository(target).fetch(store, "other", remote="o", tags=True)
+    whole(target)
+
+
 def test_gc_on_the_source_meanwhile() -> None:
     """A fetch looks up a branch again that was moved and swept meanwhile."""
     store, memory = Memory(), Memory()

@@ -367,9 +367,11 @@ class Sync:
         if wanted.ref in self.done:
             return True
         refs = self._target.refs
-        # A tag that stays needs no objects.
-        left = wanted.unless_there and refs.read(wanted.ref) is not None
-        copied = transfer.nothing() if left else transfer.copy(wanted.oid, wanted.branch)
+        if wanted.unless_there and (old := refs.read(wanted.ref)) is not None:  # it needs no objects
+            status = self.status(wanted, old)
+            self.done[wanted.ref] = SyncRef(wanted.ref, status, str(old), str(old))
+            return True
+        copied = transfer.copy(wanted.oid, wanted.branch)
         objects, size = self._written.get(wanted.ref, (0, 0))
         self._written[wanted.ref] = objects, size = objects + copied.objects, size + copied.bytes
         while True:

@@ -118,7 +118,7 @@ class Transfer:
 
         `branch` is a ref in the source that leads to the commit, if there is one.
         """
-        copied = self.nothing()
+        copied = Copied(Ends(self._target.store, self._history, self._known))
         if branch is not None:
             self._source.refs.mention(branch)
         ids = () if tip in self._known else self._new_commits(tip)
@@ -139,10 +139,6 @@ class Transfer:
             self._copy_segments(commits)
         self._known.append(tip)
         return copied
-
-    def nothing(self) -> Copied:
-        """What is copied for a ref that needs nothing."""
-        return Copied(Ends(self._target.store, self._history, self._known))
 
     def _send(self, batch: Sequence[Needed], copied: Copied) -> None:
         """Write the objects of a batch that the target lacks."""
