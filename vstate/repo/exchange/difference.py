@@ -152,7 +152,6 @@ class Difference:
         self._met = IdSet()
         self._lately: set[_Child] = set()  # of those met: most stood in the node before too
         self._entries = Entries()
-        """Whether a needed tree has keys that expire: older programs would misread it."""
 
     def leave_out(self, commits: Iterable[Commit]) -> None:
         """Take the trees of these commits as known. Reads all of them: `beside`, in `needs`, costs less."""
@@ -197,11 +196,13 @@ class Difference:
                         blob = Needed(BLOB, *link)
                         if met.add(blob.link) and is_new:
                             yield blob
-                    elif is_new:
-                        streams += [(key, new) for new in self._unmet([_Child(link.id, None, link.length)])]
+                        continue
+                    stream = _Child(link.id, None, link.length)
+                    if is_new:
+                        streams += [(key, unmet) for unmet in self._unmet([stream])]
                     else:
-                        streams_beside[key].append(_Child(link.id, None, link.length))
-                        self._know(streams_beside[key][-1:])
+                        streams_beside[key].append(stream)
+                        self._know([stream])
         old = [stream for key in dict.fromkeys(key for key, _ in streams) for stream in streams_beside[key]]
         for is_new, _, items in self._descend([stream for _, stream in streams], old, indexes):
             for blob in (Needed(BLOB, *item) for item in items):
@@ -242,9 +243,8 @@ class Difference:
         waiting_beside: Sequence[_Child] = ()
         for height in range(max([*new, *old]), lowest - 1, -1):
             known: list[_Child] = []
-            for child, _, content, _ in chain(
-                old[height], self._read_near(waiting_beside, kept.kind, height)
-            ):
+            near = self._read_near(waiting_beside, kept.kind, height)
+            for child, _, content, _ in chain(old[height], near):
                 if height == lowest:
                     yield False, child, content
                 else:
@@ -258,8 +258,7 @@ class Difference:
                     # Of a node that stands elsewhere too, only the end of the last child is another one.
                     unmet = self._unmet(children if is_new else children[-1:])
                     below += unmet
-                    shared.update(each.oid for each in children)
-                    shared.difference_update(each.oid for each in unmet)
+                    shared |= {each.oid for each in children} - {each.oid for each in unmet}
                 elif is_new:
                     yield True, child, content
             waiting = below
