@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from bundle_files import chain, large, refs_of, save, values_at
-from sync_stores import push
 
 from vstate import Disk, Memory, Versioned, open_store
 from vstate.errors import Diverged
@@ -44,14 +43,3 @@ def test_there_and_back(server_url: str, tmp_path: Path, monkeypatch: pytest.Mon
         report = Repository(there).fsck()
         assert report.ok, str(report)
         assert report.orphans == 0
-
-
-def test_from_server_to_server(server_url: str, redis_url: str, redis_prefix: str) -> None:
-    """Any store to any store."""
-    store = Memory()
-    chain(store, 3)
-    with open_store(server_url) as one, open_store(f"{redis_url}?prefix={redis_prefix}-other") as other:
-        push(store, one)
-        assert push(one, other).objects == len(list(store.keys("o/")))
-        assert refs_of(other) == refs_of(store)
-        assert Repository(other).fsck().ok
