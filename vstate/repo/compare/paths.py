@@ -82,7 +82,7 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
         _check_size(
             table, sum(1 for each in table.columns if each.read and not _is_numbered_array(table, each))
         )
-        yield from (_column_part(table, *found, prints) for found in _columns(table))
+        yield from (_column_part(table, column, prints) for column in table.columns)
     elif isinstance(value, Array) and value.layout is not None:
         yield from _elements(value)
     else:
@@ -163,13 +163,8 @@ def _groups(value: object) -> Iterator[_Group]:
         yield _Group("fields", value.fields)
 
 
-def _columns(table: Table) -> Iterator[tuple[object, str, Column]]:
-    """The columns of a table with their names and steps."""
-    yield from ((column.name, step_of(column.name), column) for column in table.columns)
-
-
-def _column_part(table: Table, name: object, step: str, column: Column, prints: Fingerprints) -> Part:
-    return Part("columns", prints.place(name), step, _cells(table, column))
+def _column_part(table: Table, column: Column, prints: Fingerprints) -> Part:
+    return Part("columns", prints.place(column.name), step_of(column.name), _cells(table, column))
 
 
 def _cells(table: Table, column: Column) -> object:
@@ -347,8 +342,8 @@ def _row(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
 
 def _named_column(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
     """The columns of a table whose steps `rest` begins with; only these are read."""
-    columns = ((name, step, column) for name, step, column in _columns(table) if rest.startswith(step))
-    yield from _beginning(rest, (_column_part(table, *found, prints) for found in columns))
+    columns = (column for column in table.columns if rest.startswith(step_of(column.name)))
+    yield from _beginning(rest, (_column_part(table, column, prints) for column in columns))
 
 
 def _plain_name(named: Mapping[str, object] | Mapping[object, object], rest: str) -> tuple[str, str] | None:
@@ -390,7 +385,7 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
         if table is None or table.type == "Series":
             steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
         else:  # no cell is read for a suggestion
-            steps = [step for _, step, _ in islice(_columns(table), _COMPARED)]
+            steps = [step_of(column.name) for column in islice(table.columns, _COMPARED)]
         near = similar(step, steps)
         name = value.type if isinstance(value, Instance) else type(value).__name__
         article = "an" if name[:1] in "aeiou" else "a"
