@@ -2,15 +2,13 @@
 
 import os
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from vstate import Versioned
 from vstate.errors import InvalidInput
-from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, Prefixed, Tiered
+from vstate.kv import Cache, Memory
 from vstate.testing import Faulty
 
 KEY = "o/" + "ab" * 32
@@ -44,60 +42,6 @@ def test_a_written_object_is_not_fetched(inner: Faulty) -> None:
     store.set(OTHER, b"2")
     assert store.get_many([KEY, OTHER]) == {KEY: b"1", OTHER: b"2"}
     assert inner.calls == ["transact", "set"]
-
-
-class Special(bytes):
-    """Bytes of another class."""
-
-
-@pytest.mark.parametrize("kind", [bytes, Special, bytearray, memoryview])
-def test_every_kind_of_bytes_reaches_every_tier(kind: Any, tier: Path) -> None:
-    """However it is written, alone or among others, a later Cache on the directory has it as bytes."""
-    value = kind(b"value")
-    writes: list[Callable[[Cache], object]] = [
-        lambda store: store.set(KEY, value),
-        lambda store: store.set_many({OTHER: b"other", KEY: value}),
-        lambda store: store.transact({OTHER: b"other", KEY: value}, {}),
-        lambda store: store.compare_and_swap(KEY, None, value),
-        lambda store: store.exclusively(lambda: {KEY: value}),
-    ]
-    for number, write in enumerate(writes):
-        with Cache(Memory(), directory=tier / str(number)) as store:
-            write(store)
-            assert {type(copy) for copy in store._memory._values.values()} == {bytes}
-        inner = Faulty(Memory())
-        with Cache(inner, directory=tier / str(number)) as store:
-            assert store.get(KEY) == b"value"
-            assert type(store.get(KEY)) is bytes
-        assert inner.calls == []
-
-
-FRONTS: dict[str, Callable[[KVStore], KVStore]] = {
-    "nothing": lambda store: store,
-    "Encrypted": lambda store: Encrypted(store, bytes(32)),
-    "Tiered": lambda store: Tiered(Memory(), store),
-    "Cache": Cache,
-}
-
-
-@pytest.mark.parametrize(
-    ("front", "behind"),
-    list(zip(FRONTS, ["Disk", "Memory", "Prefixed", "Disk"], strict=True)),
-)
-def test_all_objects_of_a_state_reach_the_directory(front: str, behind: str, tmp_path: Path) -> None:
-    """Also those that the store keeps as differences to earlier versions."""
-    store: KVStore = Memory() if behind == "Memory" else Disk(tmp_path / "store")
-    if behind == "Prefixed":
-        store = Prefixed(store, "part", owns=True)
-    cache = Cache(store, directory=tmp_path / "cache")
-    with Versioned(FRONTS[front](cache)) as state:
-        for number in range(20):
-            state["x"] = {"n": number, "text": f"abc {number} " * 200}
-            state.commit(str(number))
-        objects = list(cache.keys("o/"))
-        assert len(objects) >= 60
-        assert cache._tier is not None
-        assert cache._tier.get_many(objects) == cache.uncached().get_many(objects)
 
 
 def test_what_the_directory_could_not_delete_is_not_read(tmp_path: Path, tier: Path) -> None:

@@ -239,16 +239,15 @@ class Link:
             # Behind a name, a sentinel or in a cluster there may be another primary by now.
             self.connections.clear()
         answered = bool(code) or isinstance(error, redis.exceptions.ResponseError)
-        busy = "Too many connections" in str(error)
         if code in _ELSEWHERE:
             passing = self.address.clustered
-        elif answered or busy:
-            passing = code in _PASSING or busy
+        elif answered:
+            passing = code in _PASSING
         else:
             # A server that was never reached has a wrong address.
             passing = sending or self._reached
         lost_at = None
-        if not (answered or busy or (sending and isinstance(error, redis.TimeoutError | TimeoutError))):
+        if not (answered or (sending and isinstance(error, redis.TimeoutError | TimeoutError))):
             lost_at = time.monotonic() if sending else began
         if self.address.clustered and passing and self.connections.found_primary():
             lost_at = None  # another node answers, and knows where the primary is or will be
