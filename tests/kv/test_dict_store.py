@@ -47,12 +47,6 @@ class TestDictStore(KVStoreTests):
         return DictStore()
 
 
-class TestFaultyWithoutFault(KVStoreTests):
-    @pytest.fixture
-    def store(self) -> Faulty:
-        return Faulty(DictStore(), atomic=False)
-
-
 class Careless(DictStore):
     """A store that forgets to check keys in one method and values in another."""
 

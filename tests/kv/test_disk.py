@@ -26,9 +26,9 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 
 
 class TestDisk(KVStoreTests):
-    @pytest.fixture(params=["power", "process"])
-    def store(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
-        with Disk(tmp_path / "store", durability=request.param) as store:
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Disk]:
+        with Disk(tmp_path / "store") as store:
             yield store
 
     @pytest.fixture

@@ -226,6 +226,3 @@ def test_a_server_started_anew_knows_no_scripts(server: RedisServer) -> None:
             server.restart()
             assert store.compare_and_swap("a", str(number + 1).encode(), str(number + 2).encode()) is True
             assert sorted(store.keys()) == ["a"]
-
-
-# Kills in the middle of writes

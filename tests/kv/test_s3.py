@@ -693,9 +693,3 @@ def test_little_is_remembered(store: S3) -> None:
     known = store._marks._keys
     assert len(known) == 1024
     assert sum(len(value or b"") for value, _ in known.values()) == 1024 * 1000
-
-
-# Forks
-
-
-# Layers above
