@@ -22,8 +22,6 @@ from vstate.kv.disk.database import LOG_BYTES
 from vstate.kv.disk.store import MAX_VALUE_BYTES
 from vstate.testing import KVStoreTests
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-
 
 class TestDisk(KVStoreTests):
     @pytest.fixture

@@ -16,10 +16,6 @@ from vstate.kv import Disk, KVStore, Memory, Prefixed
 from vstate.kv.prefixed import RESERVED
 
 KEY = "o/" + "ab" * 32
-REF = "r/heads/main"
-
-OTHERS = {"tenant/o": b"1", "tenant": b"2", "tenant-10/a": b"3", "a": b"4", KEY: b"5", "tenant-1": b"6"}
-"""Keys around those of the part "tenant-1"."""
 
 
 @pytest.fixture

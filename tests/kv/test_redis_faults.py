@@ -11,7 +11,6 @@ from ports import free_ports
 from protocol_proxies import at_request
 from proxy import Proxy
 from redis_server import RedisServer
-from soak import SOAK
 
 from vstate.errors import StoreUnavailable
 from vstate.kv.redis import Redis
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.slow
 
 OBJECT = "o/" + "0123456789abcdef" * 4
 POINTS = ["before", "half", "reply", "torn"]
-KILLS = 20 if SOAK else 3
 
 
 @pytest.fixture

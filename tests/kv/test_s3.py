@@ -22,8 +22,6 @@ from vstate.testing.kvstore import OBJECT
 
 pytestmark = pytest.mark.slow
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-
 
 class TestS3(KVStoreTests):
     @pytest.fixture

@@ -3,12 +3,8 @@
 from pathlib import Path
 
 from vstate import Versioned
-from vstate.kv import Cache, Disk, KVStore, Memory, Prefixed, Tiered, open_store
+from vstate.kv import Disk, Prefixed, Tiered, open_store
 from vstate.repo.repository import Repository
-
-
-def stack(url: str, directory: Path) -> KVStore:
-    return Cache(Tiered(Memory(), Prefixed(open_store(url), "tenant-1", owns=True)), 10_000, directory, 10**6)
 
 
 def test_tenants_with_a_near_disk(server_url: str, tmp_path: Path) -> None:
