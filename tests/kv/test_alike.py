@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proxy import Proxy
+from proxy import FAR, Proxy
 from servers import on_server, url_of, with_options
 
 from vstate.errors import InvalidInput, StoreUnavailable
@@ -214,6 +214,40 @@ def test_a_listener_hears_of_changes_of_its_key_alone(url: str, monkeypatch: pyt
         assert took(lambda: wait(20)) < 15  # also a change from before the wait
         with store.listening(OBJECT) as wait_for_object:
             assert took(lambda: wait_for_object(0.01)) < 5
+
+
+# Servers
+
+
+@on("redis", "postgres")
+def test_a_call_is_one_round_trip(url: str) -> None:
+    """Also a transaction of many objects with a ref, whether it is done or not."""
+    many: dict[str, bytes] = {f"o/{n:064x}": b"x" * 200 for n in range(80)}
+    many |= {f"n/{n}": b"" for n in range(20)}
+    with Proxy.before(url) as proxy, open_store(proxy.through(url)) as store:
+        store.set("r/main", b"1")
+        proxy.latency = FAR
+        calls: dict[str, Callable[[], object]] = {
+            "set_many": lambda: store.set_many(many),
+            "get": lambda: store.get("n/1"),
+            "get_many": lambda: store.get_many(many),
+            "present": lambda: store.present(many),
+            "items": lambda: list(store.items("n/1")),
+            "set": lambda: store.set("a", b"1"),
+            "delete": lambda: store.delete("a"),
+            "delete_many": lambda: store.delete_many(list(many)[:10]),
+            "compare_and_swap": lambda: store.compare_and_swap("a", None, b"1"),
+            "transact": lambda: store.transact({**many, "r/main": b"2", "a": None}, {"r/main": b"1"}),
+            "transact in vain": lambda: store.transact({**many, "r/main": b"3"}, {"r/main": b"1"}),
+        }
+        counted = {}
+        for name, call in calls.items():
+            before = proxy.round_trips
+            call()
+            counted[name] = proxy.round_trips - before
+        # On Redis a listing is a call for the keys, and one for the values.
+        expected = dict.fromkeys(calls, 1) | {"items": 2 if url.startswith("redis") else 1}
+        assert counted == expected
 
 
 # Servers in trouble

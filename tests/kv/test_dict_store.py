@@ -7,6 +7,7 @@ import pytest
 
 from vstate.errors import InvalidInput, StoreUnavailable
 from vstate.kv import KVStore, check_key, check_value
+from vstate.kv.base import batches_by_bytes
 from vstate.testing import Faulty, KVStoreTests
 
 
@@ -123,3 +124,10 @@ def test_faulty_after_has_done_it() -> None:
     with pytest.raises(StoreUnavailable):
         store.set("a", b"1")
     assert store.get("a") == b"1"
+
+
+def test_lists_of_so_many_things_and_bytes() -> None:
+    """Neither number is exceeded, but by a thing that is too long by itself."""
+    cut = batches_by_bytes([3, 3, 3, 9, 1, 1, 1, 1], lambda number: number, most_bytes=6, most=3)
+    assert list(cut) == [[3, 3], [3], [9], [1, 1, 1], [1]]
+    assert list(batches_by_bytes([], len, most_bytes=1, most=1)) == []

@@ -101,33 +101,6 @@ def store(redis_url: str, redis_prefix: str) -> Iterator[Redis]:
 # Round trips
 
 
-def test_round_trips(proxy: Proxy, proxied: str) -> None:
-    """Each method that needs one exchange with the server has one."""
-    proxy.latency = FAR
-    with Redis(proxied) as store:
-        store.get("first use")
-        many = {f"o/{number:064x}": b"x" * 200 for number in range(80)} | {
-            f"n/{number}": b"" for number in range(20)
-        }
-        calls: dict[str, Callable[[], object]] = {
-            "set_many": lambda: store.set_many(many),
-            "get": lambda: store.get("n/1"),
-            "get_many": lambda: store.get_many(many),
-            "present": lambda: store.present(many),
-            "set": lambda: store.set("a", b"1"),
-            "delete": lambda: store.delete("a"),
-            "delete_many": lambda: store.delete_many(list(many)[:10]),
-            "compare_and_swap": lambda: store.compare_and_swap("a", None, b"1"),
-            "transact": lambda: store.transact({**many, "r/heads/main": b"1"}, {"r/heads/main": None}),
-        }
-        counted = {}
-        for name, call in calls.items():
-            proxy.round_trips = 0
-            call()
-            counted[name] = proxy.round_trips
-        assert counted == dict.fromkeys(calls, 1)
-
-
 def test_round_trips_of_the_first_use(proxy: Proxy, proxied: str) -> None:
     """A new process needs one round trip for its first key, which also tells the server's memory policy."""
     with Redis(proxied) as store:
