@@ -72,9 +72,6 @@ class Recent:
             for key in keys:
                 self._evict(key)
 
-    def check(self) -> Iterator[str]:
-        return iter(())
-
     def close(self) -> None:
         with self._lock:
             self._values.clear()
@@ -112,16 +109,6 @@ class Helper:
         if not self._delete_stale() and len(self._stale) > MOST_STALE:
             self._rests_until = math.inf
             self._stale.clear()
-
-    def check(self) -> Iterator[str]:
-        store = self._opened()
-        # Named in the sentence, because the store as a whole may be undamaged.
-        where = f"the hot store at {store.location}"
-        try:
-            for find in store.check():
-                yield f"{where}: {find}"
-        except VStateError as error:
-            yield f"{where} could not be checked: {error}"
 
     def close(self) -> None:
         with suppress(Exception):  # the other stores are closed all the same
@@ -173,10 +160,6 @@ class Directory(Helper):
         self._size = size
         self._lock = new_lock()
         self._next_digit = os.urandom(1)[0] % 16
-
-    def check(self) -> Iterator[str]:
-        """Nothing: all of it may be lost."""
-        return iter(())
 
     def is_taken(self) -> bool:
         """Whether a store of its own is in the directory, such as that of a repository."""
@@ -293,12 +276,6 @@ class Copying(StoreWrapper):
     def uncached(self) -> KVStore:
         return self._store.uncached()
 
-    def check(self) -> Iterator[str]:
-        """The damage in the store, and in a store of copies. If one cannot be checked, that is a find too."""
-        yield from self._store.check()
-        for place in self._places:
-            yield from place.check()
-
     def close(self) -> None:
         for place in self._places:
             place.close()
@@ -384,6 +361,18 @@ class Tiered(Copying):
             raise InvalidInput("a Tiered store takes two stores or more, the hottest first")
         self._stores = tuple(check_kvstore(store, Tiered) for store in stores)
         super().__init__(stores[-1], [Helper(store) for store in stores[:-1]])
+
+    def check(self) -> Iterator[str]:
+        """The damage in all of them. If a hot store cannot be checked, that is a find too."""
+        yield from self._store.check()
+        for store in self._stores[:-1]:
+            # Named in the sentence, because the store as a whole may be undamaged.
+            where = f"the hot store at {store.location}"
+            try:
+                for find in store.check():
+                    yield f"{where}: {find}"
+            except VStateError as error:
+                yield f"{where} could not be checked: {error}"
 
     def __repr__(self) -> str:
         return f"Tiered({', '.join(map(repr, self._stores))})"
