@@ -280,21 +280,6 @@ def test_a_damaged_copy_in_a_cache_is_read_again(tmp_path: Path) -> None:
     assert store.get_many([OBJECT, OTHER]) == {OBJECT: b"value"}
 
 
-def test_damage_in_a_repository_names_the_object(memory: Memory) -> None:
-    """A commit whose row was changed raises CorruptObject with its id."""
-    store = Encrypted(memory, KEY)
-    state = Versioned(store)
-    state["k"] = "v" * 5000
-    commit = state.commit("m")
-    assert commit is not None
-    name = store._cipher.name(f"o/{commit.id}")
-    row = bytearray(memory._values[name])
-    row[-1] ^= 1
-    memory.set(name, bytes(row))
-    with pytest.raises(CorruptObject, match=commit.id):
-        Versioned(Encrypted(memory, KEY))["k"]
-
-
 # Keys
 
 

@@ -232,89 +232,74 @@ def test_it_behaves_as_its_coldest_store(data: st.DataObject) -> None:
         assert store.get(key) == model.get(key)
 
 
-class Down(Memory):
-    """A server that is down: every call takes a while, and fails."""
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        super().__init__()
-        self.seconds = seconds
-        self.calls = 0
-        self.down = True
-
-    def get(self, key: str) -> bytes | None:
-        self._fail()
-        return super().get(key)
-
-    def transact(self, writes: Any, expected: Any) -> bool:
-        self._fail()
-        return super().transact(writes, expected)
-
-    def delete_many(self, keys: Any) -> None:
-        self._fail()
-        super().delete_many(keys)
-
-    def _fail(self) -> None:
-        self.calls += 1
-        if self.down:
-            time.sleep(self.seconds)
-            raise StoreUnavailable("down")
+def go_down(hot: Faulty) -> None:
+    """Every call fails from now on."""
+    hot.fail_at, hot.away = len(hot.calls) + 1, 10**9
 
 
-def test_a_slow_failure_is_not_waited_for_again() -> None:
+def test_a_slow_failure_is_not_waited_for_again(hot: Faulty, cold: Faulty) -> None:
     """The hot store is left alone for ten times as long as its failure took, then tried again."""
-    hot = Down(0.05)
-    store = Tiered(hot, Memory())
+
+    def slow(text: str) -> StoreUnavailable:
+        time.sleep(0.05)
+        return StoreUnavailable(text)
+
+    hot.error = slow
+    go_down(hot)
+    store = Tiered(hot, cold)
     for number in range(20):
         store.set(f"o/{number:064x}", b"1")
         assert store.get(f"o/{number:064x}") == b"1"
-    assert hot.calls == 1
-    hot.down = False
+    assert len(hot.calls) == 1
+    hot.fail_at = None
     deadline = time.monotonic() + 100
-    while hot.calls == 1 and time.monotonic() < deadline:
+    while len(hot.calls) == 1 and time.monotonic() < deadline:
         time.sleep(0.05)
         assert store.get(KEY) is None
-    assert hot.calls > 1
+    assert len(hot.calls) > 1
     store.set(KEY, b"1")
-    assert hot.get(KEY) == b"1"
+    assert hot.store.get(KEY) == b"1"
 
 
-def test_what_could_not_be_deleted_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_deleted_is_not_read(
+    hot: Faulty, cold: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Deleted while the hot store is down, an object stays deleted, and is deleted there once it is up."""
     monkeypatch.setattr(module, "REST", 0)
-    hot = Down()
-    hot.down = False
-    store = Tiered(hot, Memory())
+    store = Tiered(hot, cold)
     store.set_many({KEY: b"1", OTHER: b"2"})
-    hot.down = True
+    go_down(hot)
     store.delete(KEY)
-    hot.down = False
-    assert hot.get(KEY) == b"1"
+    hot.fail_at = None
+    assert hot.store.get(KEY) == b"1"
     assert store.get(KEY) is None
     assert store.get_many([KEY, OTHER]) == {OTHER: b"2"}
     store.delete("o/another")
-    assert list(hot.keys()) == [OTHER]
+    assert list(hot.store.keys()) == [OTHER]
     store.set(KEY, b"1")
-    calls = hot.calls
+    hot.calls.clear()
     assert store.get(KEY) == b"1"
-    assert hot.calls == calls + 1
+    assert hot.calls == ["get"]
 
 
-def test_a_hot_store_that_deletes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hot_store_that_deletes_nothing_is_given_up(
+    hot: Faulty, cold: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The memory of stale objects is bounded."""
     monkeypatch.setattr(module, "MOST_STALE", 10)
     monkeypatch.setattr(module, "REST", 0)
-    hot = Down()
-    store = Tiered(hot, Memory())
+    go_down(hot)
+    store = Tiered(hot, cold)
     keys = [f"o/{number:064x}" for number in range(100)]
     for key in keys:
         store.delete(key)
-    assert hot.calls == 11
-    hot.down = False
-    hot.set(keys[0], b"left over")
+    assert len(hot.calls) == 11
+    hot.fail_at = None
+    hot.store.set(keys[0], b"left over")
     assert store.get(keys[0]) is None
     store.set(keys[1], b"1")
     assert store.get(keys[1]) == b"1"
-    assert list(hot.keys()) == [keys[0]]
+    assert list(hot.store.keys()) == [keys[0]]
 
 
 def test_a_full_hot_store_still_answers(tmp_path: Path) -> None:
