@@ -128,8 +128,6 @@ class Helper:
 
         def delete(store: KVStore) -> bool:
             store.delete_many(keys)
-            for key in keys:
-                store.forget(key)
             return True
 
         if keys and not self._attempt(delete, False):
