@@ -299,7 +299,7 @@ _edits = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=1500 * LONGER)
+@settings(max_examples=1000 * LONGER)
 @given(data=st.builds(_edited, st.sampled_from(PICKLES), _edits))
 def test_pickles_with_other_opcodes(data: bytes) -> None:
     """Pickles with opcodes and bytes replaced, taken out, put in and doubled are read or refused."""
@@ -378,7 +378,7 @@ _data = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=200 * LONGER)
+@settings(max_examples=120 * LONGER)
 @given(value=_data, protocol=st.integers(0, 5), optimised=st.booleans())
 def test_plain_data_is_what_pickle_loads(value: Any, protocol: int, optimised: bool) -> None:
     """Of plain data, the inert value equals the loaded one, in each protocol, also with classes by value."""

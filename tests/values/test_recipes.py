@@ -130,7 +130,7 @@ def test_names_in_old_opcodes_are_no_plain_data():
     assert recipes.read(b"cos\nsystem\n.", (), inert.Limits())[1] is False
     assert recipes.read(*pickling.dumps([1, "x", {2}]), inert.Limits())[1] is True
     with pytest.raises(inert.InertError):
-        recipes.read(b"\x80\x04(" + b"K\x01" + b"2\x86" * 60 + b"\x91.", (), inert.Limits())
+        recipes.read(b"\x80\x04(" + b"K\x01" + b"2\x86" * 60 + b"\x91.", (), inert.Limits(nodes=100_000))
 
 
 def test_forged_numbers_and_calls():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -125,11 +126,16 @@ def pydantic_ai_state(stored: Stored) -> Mapping[str, Any]:
     return {"record": record, MESSAGES: line[::-1]}
 
 
-def pydantic_ai_title(stored: Stored, before: Stored | None) -> str | None:
-    """The new messages in words."""
-    keys = [key for key in stored.changed(before) if key.startswith("messages/")]
-    new = [entry["message"] for entry in map(stored.get, keys) if entry is not None]  # their ids have times
+def keyed_title(stored: Stored, before: Stored | None, convert: Callable[[Any], Any]) -> str | None:
+    """The new messages in words, where each message has a key."""
+    keys = [key for key in stored.changed(before) if "messages/" in key]
+    new = [
+        convert(value) for value in map(stored.get, keys) if value is not None
+    ]  # in the order of their ids
     return messages_in_words(new, with_role=True) if new else None
+
+
+pydantic_ai_title = partial(keyed_title, convert=itemgetter("message"))
 
 
 def strands_state(stored: Stored) -> Mapping[str, Any]:
@@ -144,13 +150,6 @@ def strands_state(stored: Stored) -> Mapping[str, Any]:
     return values
 
 
-def strands_title(stored: Stored, before: Stored | None) -> str | None:
-    """The new message in words, with its agent."""
-    keys = [key for key in stored.changed(before) if key.startswith("agents/") and "/messages/" in key]
-    new = [strands_message(value) for value in map(stored.get, keys) if value is not None]
-    return messages_in_words(new, with_role=True) if new else None
-
-
 def strands_message(stored: Any) -> dict[str, Any]:
     """A message of Strands; the redacted form, if it was redacted."""
     message = stored.get("redact_message") or stored["message"]
@@ -163,6 +162,9 @@ def strands_message(stored: Any) -> dict[str, Any]:
         else:
             blocks.append({"type": "text", "text": block["text"]} if "text" in block else _other(block))
     return {"role": message["role"], "content": blocks}
+
+
+strands_title = partial(keyed_title, convert=strands_message)
 
 
 def _call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:

@@ -301,10 +301,8 @@ def _bytes_of(data: bytes | bytearray | memoryview) -> memoryview | None:
     view = memoryview(data)
     if not view.contiguous or 0 in (view.shape or ()):
         return memoryview(b"") if view.nbytes == 0 else None
-    return view if view.format == "B" and view.ndim == 1 else _cast(view)
-
-
-def _cast(view: memoryview) -> memoryview | None:
+    if view.format == "B" and view.ndim == 1:
+        return view
     try:
         return view.cast("B")
     except (TypeError, ValueError):

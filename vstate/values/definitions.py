@@ -81,11 +81,6 @@ _KINDS_OF_CODE: Final = (type, FunctionType, _CACHED, Enum, Logger, EllipsisType
 _ALIASES: Final = (GenericAlias, UnionType, typing._BaseGenericAlias)  # type: ignore[attr-defined]
 
 
-def is_class(obj: Any) -> bool:
-    """Whether `obj` is a class, of any metaclass."""
-    return issubclass(type(obj), type)
-
-
 def needs_definition(obj: Any) -> bool:
     """Whether this class or function is stored by value, because no other process can import it."""
     if getattr(obj, "__module__", None) == "__mp_main__":
@@ -469,7 +464,7 @@ class ByValue(Pickler):
         self._classes: dict[int, type] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        if is_class(obj):
+        if issubclass(type(obj), type):
             return self._reduce_class(obj)
         return super().reducer_override(obj)
 
@@ -505,7 +500,10 @@ class ByValue(Pickler):
             names["__orig_bases__"] = attributes["__orig_bases__"]
         base = type(cls), cls.__name__, _bases(cls), names, identity
         members: dict[str, Any] = dict(cls.__members__) if isinstance(cls, EnumType) else {}
-        own = {name: _own_attributes(member) for name, member in members.items()}
+        own = {
+            name: {key: value for key, value in vars(member).items() if key not in _OF_MEMBERS}
+            for name, member in members.items()
+        }
         make: Any
         if members:
             values = [(name, member._value_, _arguments(member)) for name, member in members.items()]
@@ -514,7 +512,9 @@ class ByValue(Pickler):
             make = (builders.make_struct, (*base, *_struct_fields(cls)))
         else:
             if "__slots__" in attributes:
-                names["__slots__"] = tuple(_slots(cls))
+                names["__slots__"] = tuple(
+                    sorted(name for name, value in vars(cls).items() if _is_slot(cls, value))
+                )
             make = (builders.make_class, base)
         return *make, (attributes, own), None, None, builders.set_class
 
@@ -568,27 +568,17 @@ def _attributes(cls: type) -> dict[str, Any]:
         found["_abc_impl"] = sorted(filter(None, subclasses), key=lambda cls: cls.__qualname__)
     if "__static_attributes__" in found:  # a tuple of Python 3.13, in the order of hashes
         found["__static_attributes__"] = tuple(sorted(found["__static_attributes__"]))
-    return {
-        name: _ordered(value)
-        for name, value in found.items()
-        if not isinstance(value, _DESCRIPTORS) or value.__objclass__ is not cls
-    }
+    return {name: _ordered(value) for name, value in found.items() if not _is_slot(cls, value)}
 
 
-def _slots(cls: type) -> Iterator[str]:
-    for name, value in sorted(vars(cls).items()):
-        if isinstance(value, _DESCRIPTORS) and value.__objclass__ is cls:
-            yield name
+def _is_slot(cls: type, value: Any) -> bool:
+    return isinstance(value, _DESCRIPTORS) and value.__objclass__ is cls
 
 
 def _bases(cls: type) -> tuple[Any, ...]:
     if type(cls).__name__ == "_TypedDictMeta":  # its base is dict, and making it takes another one
         return (sys.modules[type(cls).__module__].TypedDict,)
     return cls.__bases__
-
-
-def _own_attributes(member: Enum) -> dict[str, Any]:
-    return {name: value for name, value in vars(member).items() if name not in _OF_MEMBERS}
 
 
 def _arguments(member: Enum) -> tuple[Any, ...]:
