@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -230,14 +229,3 @@ async def test_an_unknown_knowledge_base(manager: KnowledgeStateManager) -> None
     for move in (manager.pause, manager.resume):
         with pytest.raises(KeyNotFound):
             await move("kb")
-
-
-@in_a_loop
-async def test_sources_that_two_managers_update_at_once(local_store: AgentStore) -> None:
-    """All are there, each as it was updated last."""
-    async with KnowledgeStateManager(local_store()) as one, KnowledgeStateManager(local_store()) as two:
-        for synced in (0, 1):
-            sources = [source(f"{n:02}", documents_synced=synced) for n in range(20)]
-            await asyncio.gather(*((one, two)[n % 2].update_source_state(sources[n]) for n in range(20)))
-        found = [(s.source_id, s.documents_synced) for s in await two.get_sources("kb")]
-        assert found == [(f"{n:02}", 1) for n in range(20)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
 from typing import Any
 
@@ -152,15 +151,3 @@ def test_members(kind: type[StrEnum], names: str) -> None:
     """The names in the documentation and the package of agenticaiframework."""
     assert {member.name for member in kind} == set(names.split())
     assert all(member.value == member.name.lower() for member in kind)
-
-
-@in_a_loop
-async def test_one_of_many_ends_wins(local_store: AgentStore) -> None:
-    """Of ten that end a session at once, one succeeds, and the others raise."""
-    managers = [SpeechStateManager(store) for store in [local_store()] * 2]
-    session = await managers[0].create_session()
-    ends = [managers[n % 2].end_session(session, str(n)) for n in range(10)]
-    outcomes = await asyncio.gather(*ends, return_exceptions=True)
-    assert sum(isinstance(outcome, IllegalTransition) for outcome in outcomes) == 9
-    for manager in managers:
-        await manager.close()

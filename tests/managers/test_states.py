@@ -133,6 +133,21 @@ async def test_an_update_of_an_absent_key_or_of_no_dict(
     assert await manager.get("text") == "hello"
 
 
+@pytest.mark.parametrize("auto_save", [True, False])
+@in_a_loop
+async def test_an_update_by_an_empty_dict_makes_one(auto_save: bool) -> None:
+    """Also of a key that was deleted just before, and with a time to live."""
+    async with StateManager(config=StateConfig(ttl=60, auto_save=auto_save)) as manager:
+        await manager.save("gone", {"old": 1})
+        await manager.delete("gone")
+        for key in ("gone", "new"):
+            await manager.update(key, {})
+        for _ in range(2):
+            assert await manager.list_keys() == ["gone", "new"]
+            assert (await manager.get("gone"), await manager.get("new")) == ({}, {})
+            await manager.flush()
+
+
 @in_a_loop
 async def test_concurrent_updates_of_one_dict_lose_nothing(local_store: AgentStore) -> None:
     """Managers, as of several processes, merge different top-level keys of one value at once."""

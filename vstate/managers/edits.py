@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vstate.aio.workers import LoopLock, shielded
@@ -26,23 +26,23 @@ _NAMED = 10
 class Edit:
     """An edit of one key.
 
-    With `replaces`, the key gets `value`, or is deleted if that is None. Then the top-level keys in `merged`
-    are set.
+    With `replaces`, the key gets `value`, or is deleted if that is None. Then the top-level keys in `merged`,
+    if that is no None, are set in the dict under the key, which may be a new one.
     """
 
     replaces: bool = False
     value: Frozen | None = None
-    merged: dict[str, Frozen] = field(default_factory=dict)
+    merged: dict[Any, Frozen] | None = None
 
     def then(self, later: Edit) -> Edit:
         """Both edits as one."""
         if later.replaces:
             return later
-        return Edit(self.replaces, self.value, {**self.merged, **later.merged})
+        return Edit(self.replaces, self.value, {**(self.merged or {}), **(later.merged or {})})
 
     @property
     def deletes(self) -> bool:
-        return self.replaces and self.value is None and not self.merged
+        return self.replaces and self.value is None and self.merged is None
 
     def apply(self, values: MutableMapping[str, Any], key: str) -> None:
         """Edit the key in this mapping. Raises InvalidInput if top-level keys are merged into no dict."""
@@ -51,7 +51,7 @@ class Edit:
             return
         if self.replaces:
             values[key] = {} if self.value is None else self.value.thaw()
-        if self.merged:
+        if self.merged is not None:
             require_dict(key, values.setdefault(key, {})).update(
                 {name: frozen.thaw() for name, frozen in self.merged.items()}
             )
