@@ -371,6 +371,14 @@ async def test_in_an_event_loop(tmp_path: Path) -> None:
         assert len([one async for one in saver.alist(None)]) == 1
 
 
+@in_a_loop
+async def test_a_long_list_is_whole_in_an_event_loop(saver: VstateSaver) -> None:
+    """It has the checkpoints of `list`, each once."""
+    for number in range(150):
+        step(saver, number, {})
+    assert [one async for one in saver.alist(None)] == list(saver.list(None))
+
+
 WRITING = """
 import sys
 from langgraph.checkpoint.base import empty_checkpoint

@@ -6,6 +6,7 @@ import pickle
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from langchain_core.messages import BaseMessage
@@ -417,7 +418,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`, some at a time in a thread."""
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while some := await in_thread(lambda: [one for one, _ in zip(found, range(_BATCH), strict=False)]):
+        while some := await in_thread(lambda: [*islice(found, _BATCH)]):
             for one in some:
                 yield one
 
