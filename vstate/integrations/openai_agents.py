@@ -16,6 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, count
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from vstate.aio.workers import awaited, in_thread, shielded
@@ -304,7 +305,7 @@ class VstateSession(Opened):
 
     @awaited
     def list_branches(self) -> list[dict[str, Any]]:
-        """The branches with items, the oldest first: `branch_id`, `message_count`, `user_turns`,
+        """The branches with items, `main` first, then by name: `branch_id`, `message_count`, `user_turns`,
         `is_current`, and `created_at`, the time of the first item."""
         self._history(None)
         found = {name: self._journal(name).refresh() for name in self._branches()}
@@ -350,13 +351,15 @@ class VstateSession(Opened):
 
     @awaited
     def get_tool_usage(self, branch_id: str | None = None) -> list[tuple[str, int, int]]:
-        """How often each tool was called in each turn: its name, the count, the turn."""
+        """How often each tool was called in each turn: its name, the count, the turn; in order of turn."""
         entries = self._history(branch_id).entries
         calls = Counter((turn, _tool(item)) for turn, _, item in entries if _kind(item) in _CALLS)
         # A search that the server made may have left its output only.
         outputs = Counter((turn, _tool(item)) for turn, _, item in entries if _kind(item) == _SEARCHES[1])
         calls.update({call: count for call, count in outputs.items() if call not in calls})
-        return [(name or "", count, turn) for (turn, name), count in sorted(calls.items(), key=str)]
+        return sorted(
+            ((name or "", count, turn) for (turn, name), count in calls.items()), key=itemgetter(2, 0)
+        )
 
     # Usage
 
