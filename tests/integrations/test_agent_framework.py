@@ -209,11 +209,7 @@ async def test_messages_are_added_once_and_sessions_are_apart() -> None:
     found[0].contents[0].text = "edited"
     found[0].additional_properties["k"] = 1
     assert [m.text for m in await provider.get_messages("s")] == ["a", "b", "cinnamon"]
-    assert [m.text for m in await VstateHistoryProvider(store).get_messages("s")] == [
-        "a",
-        "b",
-        "cinnamon",
-    ]
+    assert [m.text for m in await VstateHistoryProvider(store).get_messages("s")] == ["a", "b", "cinnamon"]
     assert [m.text for m in await other.get_messages("s")] == ["a"]
     assert [m.text for m in await provider.get_messages(None)] == ["b"]
     excluded = Message(role="user", contents=["d"], additional_properties={"_excluded": True})

@@ -46,10 +46,7 @@ async def test_a_life(local_store: Callable[[], KVStore]) -> None:
     assert await value(session, "s", "bob") == [0]
     assert await value(session, "s", "ann") == "ann's"
     found = await session.list_sessions()
-    assert [(one.user_id, one.session_id, one.saves) for one in found] == [
-        ("ann", "s", 1),
-        ("bob", "s", 4),
-    ]
+    assert [(one.user_id, one.session_id, one.saves) for one in found] == [("ann", "s", 1), ("bob", "s", 4)]
     assert found[1].modules == ("box", "other")
     assert [one.user_id for one in await session.list_sessions("bob")] == ["bob"]
     assert await session.delete_session("s", "bob")

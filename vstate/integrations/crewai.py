@@ -18,14 +18,7 @@ from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of
-from vstate.integrations.opening import (
-    Changes,
-    Opened,
-    Opening,
-    StoreLike,
-    required_path,
-    summary,
-)
+from vstate.integrations.opening import Changes, Opened, Opening, StoreLike, required_path, summary
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import Fields, exact

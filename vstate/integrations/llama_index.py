@@ -12,13 +12,7 @@ from vstate.aio.workers import awaited
 from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of, branches_below
-from vstate.integrations.opening import (
-    Opened,
-    Opening,
-    StoreLike,
-    required_path,
-    summary,
-)
+from vstate.integrations.opening import Opened, Opening, StoreLike, required_path, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals, Records
 from vstate.state.snapshot import Snapshot

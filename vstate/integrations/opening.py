@@ -286,11 +286,6 @@ def first_labels(branch: str, head: Commit | None) -> Mapping[str, Any] | None:
     return branch.labels if head is None and isinstance(branch, BranchName) else None
 
 
-def begins(journal: Journal[Any], records: object) -> Mapping[str, Any] | None:
-    """`first_labels` for a journal."""
-    return first_labels(journal.branch, journal.head)
-
-
 def summary(*lines: str) -> str:
     """The message of a commit: the first line of each text, shortened."""
     short = []

@@ -14,14 +14,7 @@ from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved, VStateError
 from vstate.integrations import framework_of
 from vstate.integrations.branches import branch_of
-from vstate.integrations.opening import (
-    AsyncOpened,
-    Changes,
-    Opened,
-    Opening,
-    StoreLike,
-    summary,
-)
+from vstate.integrations.opening import AsyncOpened, Changes, Opened, Opening, StoreLike, summary
 from vstate.kv.memory import Memory
 from vstate.objects.commit import Commit
 from vstate.patterns.fields import exact

@@ -30,15 +30,7 @@ from vstate.integrations.branches import IDS, BranchName, branch_below, texts_be
 from vstate.integrations.langgraph.store import field_of
 from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
 from vstate.patterns.journal import Journal, Journals
-from vstate.readers.threads import (
-    CHECKPOINT,
-    Pair,
-    Record,
-    Saved,
-    Thread,
-    Value,
-    writes_record,
-)
+from vstate.readers.threads import CHECKPOINT, Pair, Record, Saved, Thread, Value, writes_record
 from vstate.repo.core import Guard
 from vstate.repo.rules.labels import Label
 from vstate.state.tracking import IMMUTABLE

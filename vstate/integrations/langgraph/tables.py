@@ -16,7 +16,7 @@ import msgpack
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput
 from vstate.extras import install
 from vstate.integrations.branches import branch_below, ids_of, texts_below
-from vstate.integrations.opening import begins, sqlite_tables, summary
+from vstate.integrations.opening import first_labels, sqlite_tables, summary
 from vstate.patterns.journal import Journal
 from vstate.readers.table import marks
 from vstate.readers.threads import Pair, Record, Saved, Thread, writes_record
@@ -133,7 +133,13 @@ def _take(repo: Repository, source: _Sqlite | _Postgres, prefix: str, progress: 
         except InvalidInput as error:  # the id is too long for a name
             left_out.append((thread_id, str(error)))
             continue
-        journal = Journal(repo, branch, Thread, labels=begins, marks=marks("langgraph"))
+        journal = Journal(
+            repo,
+            branch,
+            Thread,
+            labels=lambda own, records: first_labels(own.branch, own.head),
+            marks=marks("langgraph"),
+        )
         rows: list[tuple[_Row, bool]] = []
         for id, make in source.checkpoints(thread_id):
             try:
