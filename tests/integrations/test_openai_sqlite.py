@@ -16,7 +16,7 @@ pytest.importorskip("agents", reason="openai-agents is not installed: pip instal
 from agents import SQLiteSession
 from agents.extensions.memory import AdvancedSQLiteSession
 
-from vstate import InvalidInput, Memory, NotFound
+from vstate import InvalidInput, Memory, NotFound, SigningKey, Versioned
 from vstate.integrations.openai_agents import VstateSession
 from vstate.integrations.openai_sqlite import take_sqlite
 from vstate.repo import Repository
@@ -53,6 +53,17 @@ def test_sessions_come_with_their_items_and_times(tmp_path: Path) -> None:
     assert items(repo, "ann") == asyncio.run(theirs["ann"].get_items())
     for session in theirs.values():
         session.close()
+
+
+def test_the_commits_are_those_of_the_repository(tmp_path: Path) -> None:
+    """They are signed, so a program that trusts the key reads them."""
+    theirs, key = SQLiteSession("ann", tmp_path / "s.sqlite"), SigningKey.generate()
+    add(theirs, "one")
+    theirs.close()
+    with Versioned(Memory(), sign=key, trust=key.public) as state:
+        assert take_sqlite(state.repo, tmp_path / "s.sqlite").written == 2
+        with Versioned(state.store, branch="openai/ann/main", trust=key.public) as read:
+            assert len(read) == 2
 
 
 def test_branches_come_too(tmp_path: Path) -> None:

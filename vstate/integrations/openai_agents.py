@@ -38,6 +38,8 @@ _T = TypeVar("_T")
 Item = Any
 """An item of a conversation: a dict of plain data, as the API of the model takes it."""
 
+READER: Final = "openai_agents"
+ITEMS: Final = "items"
 _MAIN: Final = "main"
 _PREVIEW: Final = 100  # characters of a turn
 _COUNTS: Final = ("requests", "input_tokens", "output_tokens", "total_tokens")
@@ -66,7 +68,7 @@ class _Entry(NamedTuple):
     item: Item
 
 
-class _History:
+class History:
     """The index of a branch's journal: its items, and the usage of its turns."""
 
     def __init__(self) -> None:
@@ -146,10 +148,10 @@ class VstateSession(Opened):
     ) -> None:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
-        self._opening = Opening(store, "openai_agents")
+        self._opening = Opening(store, READER)
         branch_of("openai", session_id)  # refuses an id that makes no name
         self._branch = _MAIN
-        self._journals = self._opening.journals(_History, "items")
+        self._journals = self._opening.journals(History, ITEMS)
         self._lock = new_lock()
         self._last: Future[None] | None = None
         self._is_closed = False
@@ -188,7 +190,7 @@ class VstateSession(Opened):
         records = _copied([{"at": now, "item": item} for item in items])
         message = summary(f"add {', '.join(map(_kind, items))}")
 
-        def plan(history: _History) -> Iterable[Any]:
+        def plan(history: History) -> Iterable[Any]:
             _require_present(history)
             return records
 
@@ -201,7 +203,7 @@ class VstateSession(Opened):
         branch = self._branch
         popped: list[Item] = []
 
-        def plan(history: _History) -> Iterable[Any] | None:
+        def plan(history: History) -> Iterable[Any] | None:
             _require_present(history)
             popped[:] = [entry.item for entry in history.entries[-1:]]
             return history.without_last() if popped else None
@@ -240,8 +242,8 @@ class VstateSession(Opened):
         names = [branch_name] if branch_name else chain([own], (f"{own}_{number}" for number in count(2)))
         current = self._branch
 
-        def fork(name: str, journal: Journal[_History]) -> None:
-            def plan(history: _History) -> Iterable[Any]:
+        def fork(name: str, journal: Journal[History]) -> None:
+            def plan(history: History) -> Iterable[Any]:
                 _require_present(history)
                 if turn_number < 1 or history.first_at(turn_number) is None:
                     raise InvalidInput(
@@ -380,7 +382,7 @@ class VstateSession(Opened):
             history = journal.refresh()
             turn, first = history.turns, history.first_at(history.turns)
 
-            def plan(history: _History) -> Iterable[Any]:
+            def plan(history: History) -> Iterable[Any]:
                 is_there = first is not None and history.first_at(turn) == first
                 return [{"turn": turn, "usage": stored}] if is_there else []
 
@@ -422,11 +424,11 @@ class VstateSession(Opened):
         """The names of the branches of the session, those that are gone too."""
         return [parts[-1] for parts in branches_below(self.repo, "openai", self.session_id).values()]
 
-    def _journal(self, branch: str) -> Journal[_History]:
+    def _journal(self, branch: str) -> Journal[History]:
         self._require_open()
         return self._journals[self._ref(branch)]
 
-    def _history(self, branch: str | None) -> _History:
+    def _history(self, branch: str | None) -> History:
         """The history of a branch, by default the current one."""
         if branch is not None:
             return self._journal(branch).refresh()
@@ -440,7 +442,7 @@ class VstateSession(Opened):
     def _asked(self, branch: str | None) -> list[_Entry]:
         return [entry for entry in self._history(branch).entries if _is_user(entry.item)]
 
-    def _change(self, branch: str, change: Callable[[Journal[_History]], object]) -> None:
+    def _change(self, branch: str, change: Callable[[Journal[History]], object]) -> None:
         """Change the branch that was current at the call; main, if that branch is gone."""
         try:
             change(self._journal(branch))
@@ -487,7 +489,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def _require_present(history: _History) -> None:
+def _require_present(history: History) -> None:
     if history.is_gone:
         raise _GoneError
 

@@ -11,8 +11,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from vstate.errors import CorruptObject, InvalidInput
-from vstate.integrations.openai_agents import VstateSession
-from vstate.integrations.opening import sqlite_tables
+from vstate.integrations.branches import BranchName, branch_of
+from vstate.integrations.openai_agents import ITEMS, READER, History
+from vstate.integrations.opening import first_labels, sqlite_tables
+from vstate.patterns.journal import Journal
+from vstate.readers.table import marks
 from vstate.repo.repository import Repository
 
 _MAIN: Final = "main"
@@ -47,7 +50,7 @@ def take_sqlite(
         for (id,) in connection.execute("SELECT session_id FROM agent_sessions ORDER BY 1"):
             sessions += 1
             try:
-                session = VstateSession(id, repo.store)
+                branch_of("openai", id)
             except (InvalidInput, TypeError) as error:  # an id that is too long for a name
                 left_out.append((str(id), str(error)))
                 continue
@@ -55,7 +58,7 @@ def take_sqlite(
                 records = list(_records(id, rows, left_out))
                 found += len(records)
                 try:
-                    written += _append(session, branch, records)
+                    written += _append(repo, branch_of("openai", id, branch), records)
                 except InvalidInput as error:
                     left_out.append((f"{id} {branch}", str(error)))
                 progress(found)
@@ -105,9 +108,21 @@ def _iso(at: object) -> str:
     return datetime.fromisoformat(str(at)).replace(tzinfo=UTC).isoformat(timespec="microseconds")
 
 
-def _append(session: VstateSession, branch: str, records: list[dict[str, Any]]) -> int:
+def _journal(repo: Repository, branch: BranchName) -> Journal[History]:
+    """The journal of a branch, by this repository, which may sign its commits."""
+    return Journal(
+        repo,
+        branch,
+        History,
+        name=ITEMS,
+        labels=lambda own, records: first_labels(own.branch, own.head),
+        marks=marks(READER),
+    )
+
+
+def _append(repo: Repository, branch: BranchName, records: list[dict[str, Any]]) -> int:
     """Commit the records that the branch lacks; how many. InvalidInput if it has others."""
-    journal, new = session._journal(branch), 0
+    journal, new = _journal(repo, branch), 0
 
     def plan(history: Any) -> list[dict[str, Any]]:
         nonlocal new
@@ -118,6 +133,6 @@ def _append(session: VstateSession, branch: str, records: list[dict[str, Any]]) 
         return records[len(here) :]
 
     journal.append(plan, message=f"import {len(records)} items", fresh=True)
-    if VstateSession(session.session_id, session.repo.store)._journal(branch).refresh().records != records:
-        raise CorruptObject(session.session_id, f"branch {branch} does not hold the items as imported")
+    if _journal(repo, branch).refresh().records != records:
+        raise CorruptObject(branch, "the branch does not hold the items as imported")
     return new
