@@ -481,17 +481,26 @@ async def test_unsubscribing_waits_for_a_call_under_way_and_may_be_done_by_it() 
 
 
 def test_a_subscription_made_before_there_is_a_loop_begins_with_the_first_call() -> None:
-    """A subscription goes on in the next loop where it was in the last one."""
+    """A subscription goes on in the next loop where it was in the last one, and can be ended in a third."""
     manager = StateManager()
     heard: list[Any] = []
-    manager.subscribe("k", lambda key, old, new: heard.append(new))
+
+    def hear(key: str, old: Any, new: Any) -> None:
+        heard.append(new)
+
+    manager.subscribe("k", hear)
 
     async def save(value: int) -> None:
         await manager.save("k", value)
         await until(lambda: value in heard)
 
+    async def end() -> None:
+        await manager.unsubscribe("k", hear)
+        await manager.save("k", 3)
+
     asyncio.run(save(1))
     asyncio.run(save(2))
+    asyncio.run(end())
     assert heard == [1, 2]
     asyncio.run(manager.close())
 

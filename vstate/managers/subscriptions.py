@@ -138,8 +138,11 @@ class _Subscription:
             task.cancel()
 
     async def ended(self) -> None:
-        if self._task is not None and self._task is not asyncio.current_task():
-            await asyncio.wait([self._task])
+        task = self._task
+        if task is None or task is asyncio.current_task():
+            return
+        if task.get_loop() is asyncio.get_running_loop():  # the task of a loop that has ended is done
+            await asyncio.wait([task])
 
     async def _run(self, watch: Watch, prefix: int) -> None:
         try:
