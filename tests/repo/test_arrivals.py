@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 
 import pytest
+from bundle_files import exported, imported, outcomes
 
 from vstate import Memory, Versioned
 from vstate.errors import NotFound
@@ -56,8 +56,7 @@ def test_a_commit_that_arrives_beside_gc_is_whole_or_gone(way: str, number: int)
     state["value"] = bytes(range(256)) * 20
     new = state.commit("arrives")
     assert new is not None
-    bundle = io.BytesIO()
-    Repository(other).export(bundle, ["side"])
+    bundle = exported(other, "side")
     repo = Repository(store)
     Versioned(other, branch="side").push(store)
     repo.commit("main", set={"kept": 1})
@@ -65,7 +64,7 @@ def test_a_commit_that_arrives_beside_gc_is_whole_or_gone(way: str, number: int)
 
     def act() -> None:
         if way == "import":
-            repo.import_bundle(io.BytesIO(bundle.getvalue()))
+            imported(store, bundle)
         else:
             Versioned(other, branch="side").push(store)
 
@@ -85,11 +84,9 @@ def test_commits_that_arrived_without_a_ref_stay_noted() -> None:
     store, other = Memory(), Memory()
     for each in (store, other):
         Repository(each).commit("main", set={"value": id(each)})
-    bundle = io.BytesIO()
-    Repository(other).export(bundle, ["main"])
+    bundle = exported(other, "main")
     repo = Repository(store)
-    bundle.seek(0)
-    assert [ref.outcome for ref in repo.import_bundle(bundle).refs] == ["diverged"]
+    assert outcomes(imported(store, bundle)) == {"heads/main": "diverged"}
     assert arrivals(store)[1] == [Repository(other).resolve("main").oid]
     assert repo.fsck().foreign == 0
     repo.gc()
@@ -101,11 +98,10 @@ def test_notes_go_without_garbage_and_with_damage() -> None:
     store, other = Memory(), Memory()
     commit = Repository(other).commit("main", set={"value": 1})
     assert commit is not None
-    bundle = io.BytesIO()
-    Repository(other).export(bundle, ["main"])
+    bundle = exported(other, "main")
     repo = Repository(store)
     repo.commit("main", set={"value": 2})
-    repo.import_bundle(io.BytesIO(bundle.getvalue()))
+    imported(store, bundle)
     repo.swap_branch("back", None, commit, action="back")
     store.set(f"{ARRIVED}0", b"damaged")
     assert arrivals(store)[1] == [commit.oid]
@@ -123,12 +119,11 @@ def test_gc_removes_what_a_bundle_continues_from() -> None:
     assert first is not None
     Versioned(other, branch="side").push(store)
     Repository(other).commit("side", set={"more": 1})
-    bundle = io.BytesIO()
-    Repository(other).export(bundle, ["side"], since=[str(first.oid)])
+    bundle = exported(other, "side", since=[str(first.oid)])
     repo.delete_branch("side")
     store.before_objects = lambda: repo.gc(keep_reflog="0s")
     with pytest.raises(NotFound, match=str(first.oid)[:10]):
-        repo.import_bundle(io.BytesIO(bundle.getvalue()))
+        imported(store, bundle)
     assert arrivals(store) == ([], [])
 
 
@@ -168,12 +163,11 @@ def test_a_forgotten_branch_leaves_no_noted_commit_without_its_objects() -> None
     value = bytes(5000)
     arrived = Repository(other).commit("main", set={"value": value})
     assert arrived is not None
-    bundle = io.BytesIO()
-    Repository(other).export(bundle, ["main"])
+    bundle = exported(other, "main")
     repo = Repository(store)
     repo.commit("main", set={"kept": 1})
     repo.commit("side", set={"value": value})
-    repo.import_bundle(io.BytesIO(bundle.getvalue()))
+    imported(store, bundle)
     assert OBJECT_PREFIX + arrived.oid.hex() in store
     repo.delete_branch("side", forget=True)
     assert OBJECT_PREFIX + arrived.oid.hex() not in store
