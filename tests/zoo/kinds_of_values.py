@@ -25,7 +25,6 @@ True
 float('inf')
 1+2j
 'text' * 100
-'\\ud800'
 b'bytes' * 100
 bytearray(b'ab' * 600) || v[3] = 0
 memoryview(b'ab') || || bytes(v)
@@ -78,7 +77,6 @@ pathlib.PurePosixPath('/a/b')
 pathlib.Path('a')
 re.compile('a+', re.I)
 re.error('bad', 'a(', 1) || v.msg = 'worse' || (str(v), v.pos, v.msg)
-array.array('d', [1, 2]) || v.append(3)
 struct.Struct('<i') || refused
 random.Random(5) || v.random() || v.getstate()
 itertools.count(5) || next(v) || repr(v)
@@ -213,12 +211,10 @@ kinds_of_values.graph() || v[0].neighbours.add(v[0])
 
 OPTIONAL = """
 numpy.arange(1000).reshape(10, 100) || v[3, 3] = 0 || v.tolist()
-numpy.asfortranarray([[1., 2.], [3., 4.]]) || v[0, 0] = 9 || (v.tolist(), v.flags.f_contiguous)
 numpy.float32(1.5)
 numpy.datetime64('2026-01-02')
 numpy.dtype([('a', 'i4')])
 numpy.array([{'a': 1}, None], dtype=object) || v[0]['a'] = 2 || v.tolist()
-numpy.zeros(3, dtype=[('a', 'i4'), ('b', 'U3')]) || v['a'][1] = 5 || v.tolist()
 numpy.random.default_rng(1) || v.random() || v.bit_generator.state
 numpy.random.RandomState(1) || v.rand() || v.randint(1000)
 numpy.matrix([[1, 2]]) || v[0, 0] = 3 || v.tolist()
@@ -238,7 +234,6 @@ kinds_of_libraries.views() || v['all'].fill(1) || v['all'].tolist()
 kinds_of_libraries.twice() || v[0].fill(1) || (v[1].tolist(), v[0] is v[1])
 kinds_of_libraries.mixture() || v['data'][1][1]['deep'][0].extend(b'!') || str(v)
 pandas.DataFrame({'a': [1, 2], 'b': ['x', None]}) || v.loc[0, 'a'] = 9 || v.to_dict()
-pandas.Series([1., 2.], name='s') || v[0] = 9 || v.to_dict()
 kinds_of_libraries.frame() || v.loc[3, 'x'] = 42.0 || (v.to_csv(), list(v.dtypes))
 kinds_of_libraries.frame().copy() || v.insert(0, 'new', 1) || (v.to_csv(), list(v.dtypes))
 pandas.Series([1.0, None, 3.0], index=['a', 'b', 'c'], name='s') || v['b'] = 2.0 || (v.to_csv(), v.name)
