@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from numbers import Real
 from operator import index
@@ -135,6 +135,13 @@ def is_amount(value: object) -> bool:
         return bool(value >= 0)  # type: ignore[operator]  # caught below
     except (TypeError, ValueError, ArithmeticError):  # Decimal("NaN") raises ArithmeticError
         return False
+
+
+def check_several(texts: Iterable[str], call: str = "get_many", what: str = "keys") -> Iterable[str]:
+    """The texts. TypeError for a single one, whose characters would be taken for texts."""
+    if isinstance(texts, str):
+        raise TypeError(f"{call} takes several {what}, not a str: write [{texts!r}]")
+    return texts
 
 
 def check_flag(name: str, value: object) -> None:

@@ -245,7 +245,7 @@ def test_an_id_of_none_and_a_text_for_a_list_of_ids_are_refused(saver: VstateSav
         with pytest.raises(InvalidInput, match="thread_id"):
             call()
     for remove in (saver.delete_for_runs, partial(saver.prune, strategy="delete")):
-        with pytest.raises(TypeError, match="list"):
+        with pytest.raises(TypeError, match="several ids"):
             remove("t")
     assert saver.repo.branch_names() == ["threads/t"]
     assert len(ids(saver)) == 1

@@ -10,9 +10,10 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from vstate import state as sync
 from vstate.aio.workers import Workers
+from vstate.arguments import check_several
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
-from vstate.state.base import ReadableState, State, check_several, handle_of
+from vstate.state.base import ReadableState, State, handle_of
 from vstate.state.slots import ABSENT
 
 _P = ParamSpec("_P")

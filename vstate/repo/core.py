@@ -11,7 +11,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
-from vstate.arguments import check_count, check_flag, check_limit, check_text
+from vstate.arguments import check_count, check_flag, check_limit, check_several, check_text
 from vstate.backoff import Backoff
 from vstate.errors import (
     AlreadyExists,
@@ -581,9 +581,7 @@ class Core(Uncopied):
     def _ids(self, names: Iterable[str] | None) -> dict[str, ObjectId]:
         if names is None:
             return self.refs.list(HEADS)
-        if isinstance(names, str):
-            raise TypeError(f"names are several names, not a str: write [{names!r}]")
-        asked = list(dict.fromkeys(names))
+        asked = list(dict.fromkeys(check_several(names, "the call", "names")))
         found = self.refs.read_many([HEADS + name for name in asked])
         return {name: oid for name, oid in zip(asked, found, strict=True) if oid is not None}
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from vstate.arguments import check_new_key, check_state_key
+from vstate.arguments import check_new_key, check_several, check_state_key
 from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
@@ -82,7 +82,7 @@ class BranchChanges:
         self._labels = None if labels is None else check_labels(labels)
         self.entries, self._objects = _encode(set, expire)
         """The entry that each key gets in the tree, None for a key that is deleted."""
-        for key in delete:
+        for key in check_several(delete, "delete"):
             if key in self.entries:
                 raise InvalidInput(f"{key!r} is both set and deleted: choose one")
             self.entries[check_state_key(key)] = None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from warnings import warn
 from weakref import ref
 
-from vstate.arguments import called, check_text, require_plain, takes_one
+from vstate.arguments import called, check_several, check_text, require_plain, takes_one
 from vstate.errors import InvalidInput, KeyNotFound, NotVersioned, VStateError
 from vstate.forks import Uncopied, is_mine, new_lock
 from vstate.objects import expiry
@@ -54,13 +54,6 @@ _INSTEAD: Final = (
     "Versioned(PATH_OR_URL, branch=NAME) there; in this process, fork(NAME) is a second state, and "
     "dict(state) has the values"
 )
-
-
-def check_several(keys: Iterable[str], call: str = "get_many") -> Iterable[str]:
-    """The keys. TypeError for a single key, whose characters would be taken for keys."""
-    if isinstance(keys, str):
-        raise TypeError(f"{call} takes several keys, not a str: write [{keys!r}]")
-    return keys
 
 
 def make_expiry(ttl: float | timedelta) -> Expiry:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-from vstate.arguments import check_info, check_state_key
+from vstate.arguments import check_info, check_several, check_state_key
 from vstate.errors import (
     InvalidInput,
     NotFound,
@@ -23,7 +23,7 @@ from vstate.repo.core import Advance, Guard
 from vstate.repo.names.refs import HEADS
 from vstate.repo.writing import commit_attributes, reflog_action
 from vstate.spans import spanned
-from vstate.state.base import check_several, missing
+from vstate.state.base import missing
 from vstate.state.handle import Handle
 from vstate.state.plan import Plan
 from vstate.state.position import NO_VALUES, SETTLED, CommitInFlight, Position, UnknownOutcome, Unsettled

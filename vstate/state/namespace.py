@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from vstate.arguments import check_state_key, require_plain
+from vstate.arguments import check_several, check_state_key, require_plain
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
-from vstate.state.base import ATTEMPTS, Message, State, check_several, handle_of, missing
+from vstate.state.base import ATTEMPTS, Message, State, handle_of, missing
 
 if TYPE_CHECKING:
     from vstate.repo.compare.diff import Change

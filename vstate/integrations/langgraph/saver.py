@@ -25,6 +25,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from vstate.aio.workers import awaited, in_thread
+from vstate.arguments import check_several
 from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
 from vstate.integrations.branches import IDS, BranchName, branch_below, texts_below
 from vstate.integrations.langgraph.store import field_of
@@ -209,7 +210,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs, with their writes, in every thread."""
-        gone = set(_ids("run_ids", run_ids))
+        gone = set(check_several(run_ids, "delete_for_runs", "ids"))
         for thread_id in self._thread_ids() if gone else ():
             self._keep(
                 thread_id,
@@ -256,7 +257,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         """
         if strategy not in ("keep_latest", "delete"):
             raise InvalidInput(f"a strategy is 'keep_latest' or 'delete', not {strategy!r}")
-        for thread_id in _ids("thread_ids", thread_ids):
+        for thread_id in check_several(thread_ids, "prune", "ids"):
             if strategy == "delete":
                 self.delete_thread(thread_id)
             else:
@@ -480,12 +481,6 @@ def _named(config: RunnableConfig) -> tuple[str, str, str | None]:
     """The thread, the namespace and the checkpoint that a config names."""
     named = config["configurable"]
     return _id(named["thread_id"]), named.get("checkpoint_ns", ""), get_checkpoint_id(config)
-
-
-def _ids(name: str, ids: Sequence[str]) -> Sequence[str]:
-    if isinstance(ids, str):
-        raise TypeError(f"{name} is a list of ids, not one text: [{ids!r}]")
-    return ids
 
 
 def _config(thread_id: str, ns: str, id: str) -> RunnableConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from vstate.arguments import check_several
 from vstate.errors import InvalidInput, MergeConflict, NotFound
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit
@@ -156,7 +157,7 @@ def restore(
     head, source = seen or repo.branch(branch), repo.resolve(rev)
     repo.require_trusted(head)
     repo.require_trusted(source)
-    node, merged, names = repo.objects.node, Merged(), [*dict.fromkeys(keys)]
+    node, merged, names = repo.objects.node, Merged(), [*dict.fromkeys(check_several(keys, "restore"))]
     for key in names:
         entry = tree.lookup(node, source.root, key)
         if entry is None:
