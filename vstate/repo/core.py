@@ -37,9 +37,8 @@ from vstate.plural import counted
 from vstate.repo.ahead import EntryPrefetch, ItemsAhead
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import ROLLED_BACK, History, Log, rolled_back
-from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, KEEP, SWEEP, TAGS, Head, Move, Refs, check_ref_name, rows_of_head
-from vstate.repo.names.revisions import Revisions
+from vstate.repo.names.revisions import Revisions, previous_checkout
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.packer import Packer
 from vstate.repo.reflog_prefetch import ReflogPrefetch

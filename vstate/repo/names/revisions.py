@@ -13,7 +13,17 @@ from vstate.objects.ids import ObjectId
 from vstate.plural import counted
 from vstate.repo.history import History
 from vstate.repo.names.dates import parse_time
-from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS, Head, ReflogEntry, Refs, typed_ref
+from vstate.repo.names.refs import (
+    DEFAULT_BRANCH,
+    HEAD,
+    HEADS,
+    REMOTES,
+    TAGS,
+    Head,
+    ReflogEntry,
+    Refs,
+    typed_ref,
+)
 from vstate.repo.objects import Objects
 from vstate.similar import similar
 
@@ -24,6 +34,9 @@ _FULL_ID = re.compile(r"[0-9a-f]{64}")
 _MOVES_OR_TIME = re.compile(r"(?P<name>.*?)@\{(?P<where>.*)\}", re.DOTALL)
 _MAX_STEPS = 10**9
 _KINDS = {HEADS: "a branch", TAGS: "a tag", REMOTES: "a branch of a remote"}
+
+_TO = re.compile(r"(?:(?:checkout|switch): to|clone: on) (.+)")
+_RENAMED = re.compile(r"branch: renamed to (.+)")
 
 FIRST = "a program makes the first: state['key'] = value; state.commit('begin')"
 """The first step with an empty store."""
@@ -245,3 +258,40 @@ def _local(time: datetime) -> str:
     except (OverflowError, ValueError, OSError):
         pass  # the system cannot convert such a year: keep UTC
     return f"{time:%Y-%m-%d %H:%M:%S %z}"
+
+
+def previous_checkout(refs: Refs) -> str:
+    """The branch, or the id of the commit, that HEAD was on before it came to where it is now.
+
+    A branch that was renamed meanwhile has its new name. NotFound if HEAD was nowhere else.
+    """
+    head = refs.head()
+    for line in refs.reflog(HEAD):
+        match = _TO.fullmatch(line.action)
+        if match is None:
+            continue
+        name = _name_now(refs, match[1])
+        if name == head.branch:
+            continue
+        # The line of a detached HEAD shows an abbreviated id.
+        if line.new is None or name != line.new.short or refs.read(HEADS + name) is not None:
+            return name
+        if head.branch is not None or line.new != head.commit:
+            return str(line.new)
+    first = _name_now(refs, DEFAULT_BRANCH)
+    if first == head.branch or refs.read(HEADS + first) is None:
+        raise NotFound("HEAD was on no other branch or commit before; name one", name="-")
+    return first
+
+
+def _name_now(refs: Refs, branch: str) -> str:
+    """The name that a branch has now, after its renames."""
+    seen = {branch}
+    while refs.read(HEADS + branch) is None:
+        last = next(refs.reflog(HEADS + branch), None)
+        match = None if last is None else _RENAMED.fullmatch(last.action)
+        if match is None or match[1] in seen:
+            break
+        branch = match[1]
+        seen.add(branch)
+    return branch
