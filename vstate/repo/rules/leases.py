@@ -192,8 +192,8 @@ class Leases:
 
     def _sights(self, name: str, raw: bytes) -> dict[str, float]:
         """By clock, the first sight of this row of the lease."""
-        row = self._store.get(SIGHT + name)
-        with suppress(ValueError):  # a damaged row costs time, no more
+        with suppress(ValueError, CorruptStore):  # a damaged row costs time, no more
+            row = self._store.get(SIGHT + name)
             digest, times = (b"", {}) if row is None else parse_sights(row)
             return times if digest == _digest(raw) else {}
         return {}
