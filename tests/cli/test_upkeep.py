@@ -33,6 +33,7 @@ def test_gc_removes_what_nothing_leads_to(vstate, store):
     done = vstate("gc", "--keep-reflog", "0").splitlines()
     assert re.fullmatch(r"removed \d objects, [\d.]+ k?B", done[0])
     assert re.fullmatch(r"the files took [\d.]+ k?B and take [\d.]+ k?B", done.pop(1))
+    assert re.fullmatch(r"  \d objects, [\d.]+ k?B: named by lines of a reflog that go", dry.pop(1))
     assert [line.replace("would remove", "removed") for line in dry] == done
     assert re.fullmatch(r"removed \d+ reflog lines", done[1])
     assert re.fullmatch(r"\d+ objects in use", done[-1])
@@ -47,7 +48,14 @@ def test_gc_keeps_what_the_reflog_names(vstate):
     assert vstate.json("gc", "--keep-reflog", "1h", "--dry-run")["removed"] == 0
     document = vstate.json("gc", "--dry-run")
     numbers = {"live", "removed", "removed_bytes", "waiting", "reflog_lines", "shallow", "seconds"}
-    assert set(document) == numbers | {"dry_run", "kept_by", "expired", "size_before", "size_after"}
+    assert set(document) == numbers | {
+        "dry_run",
+        "kept_by",
+        "expired",
+        "size_before",
+        "size_after",
+        "garbage",
+    }
     assert document["size_before"] > 0
     assert (document["size_after"], document["dry_run"]) == (None, True)
     assert vstate.json("gc", "--keep-reflog", "0s")["removed"] > 0

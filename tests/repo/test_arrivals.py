@@ -11,8 +11,11 @@ from vstate import Memory, Versioned
 from vstate.errors import NotFound
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.repo import Repository
+from vstate.repo.history import History
 from vstate.repo.names.refs import REF
+from vstate.repo.objects import Objects
 from vstate.repo.sweeps import ARRIVED, arrivals
+from vstate.repo.upkeep.reach import Reach
 
 
 class Killed(Exception):
@@ -108,6 +111,44 @@ def test_notes_go_without_garbage_and_with_damage() -> None:
     assert repo.gc(keep_reflog="0s").removed == 0
     assert arrivals(store) == ([], [])
     assert Versioned(store, branch="back")["value"] == 1
+
+
+@pytest.mark.parametrize("forget", [True, False])
+def test_many_noted_commits_go_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, forget: bool) -> None:
+    """A store lets others write in between, and each commit that is there is whole at any time."""
+    monkeypatch.setattr("vstate.repo.upkeep.gc.MOST_DELETED", 2)
+    monkeypatch.setattr("vstate.repo.upkeep.forgetting.MOST_DELETED", 2)
+    other = Memory()
+    for number in range(7):
+        Repository(other).commit("new", set={"value": [number] * 500})
+    arriving = io.BytesIO()
+    Repository(other).export(arriving, ["new"])
+    store = Between()
+    repo = Repository(store)
+    repo.commit("main", set={"kept": 1})
+    repo.commit("side", set={"value": [0] * 500})
+    store.refs_stay = True
+    with pytest.raises(Killed):
+        repo.import_bundle(io.BytesIO(arriving.getvalue()))
+    store.refs_stay = False
+    exclusively = store.exclusively
+
+    def counted(plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        before = {*store.keys(OBJECT_PREFIX)}
+        done = exclusively(plan)
+        assert len(before.difference(store.keys(OBJECT_PREFIX))) <= 2
+        for oid in Objects(store).commit_ids(""):
+            reach = Reach(Objects(store), History(Objects(store)))
+            assert all(reach.extend([oid]))
+        return done
+
+    monkeypatch.setattr(store, "exclusively", counted)
+    if forget:
+        repo.delete_branch("side", forget=True)
+    repo.gc(keep_reflog="0s")
+    assert len(Repository(store).branch_names()) == (1 if forget else 2)
+    assert arrivals(store) == ([], [])
+    assert {*map(str, Objects(store).commit_ids(""))} == set(repo.branch_ids().values())
 
 
 def test_gc_removes_what_a_bundle_continues_from() -> None:

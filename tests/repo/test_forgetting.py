@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +21,8 @@ from vstate.objects.ids import ObjectId
 from vstate.patterns.journal import Journal
 from vstate.repo import Repository
 from vstate.repo.upkeep import forgetting
-from vstate.repo.upkeep.gc import Collector
+from vstate.repo.upkeep.gc import Plan, Sweep
+from vstate.repo.upkeep.reach import Marks
 from vstate.repo.writing import BranchChanges
 
 
@@ -42,7 +43,7 @@ def made(commit: Commit | None) -> Commit:
     return commit
 
 
-@pytest.mark.parametrize("seed", range(sized(8, 1000)))
+@pytest.mark.parametrize("seed", range(sized(4, 1000)))
 @pytest.mark.slow
 def test_forgets_what_the_branch_alone_led_to(store: KVStore, seed: int) -> None:
     """One branch after another goes with exactly the objects that nothing else leads to."""
@@ -192,12 +193,12 @@ def test_gc_follows_no_history_that_another_process_forgets() -> None:
     first = made(repo.commit("it", set={"k": 1}))
     repo.commit("it", set={"k": 2})
     repo.gc(branch="it", keep_last=1, keep_reflog="0s")
-    collector = Collector(repo, datetime.now(UTC))
-    collector.mark()
+    marks = Marks(repo)
+    marks.begin(lambda key, line: line.commits)
     store.delete(f"trash/{first.tree}")
     Repository(store).delete_branch("it", forget=True)
-    collector.catch_up()
-    assert first.oid not in collector.reach
+    marks.catch_up()
+    assert first.oid not in marks
 
 
 def test_gc_begins_anew_beside_an_import_of_a_forgotten_branch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,16 +214,16 @@ def test_gc_begins_anew_beside_an_import_of_a_forgotten_branch(monkeypatch: pyte
     repo.gc(branch="it", keep_last=1, keep_reflog="0s")
     repo.commit("garbage", set={"k": large(1)})
     repo.delete_branch("garbage")
-    sweep, attempts = Collector.sweep, list[int]()
+    execute, attempts = Sweep.execute, list[int]()
 
-    def swept(self: Collector, grace: timedelta) -> None:
+    def swept(self: Sweep, plan: Plan, grace: timedelta) -> None:
         attempts.append(1)
         if len(attempts) == 1:
             Repository(store).delete_branch("it", forget=True)
             store.set_many(rows)
-        sweep(self, grace)
+        execute(self, plan, grace)
 
-    monkeypatch.setattr(Collector, "sweep", swept)
+    monkeypatch.setattr(Sweep, "execute", swept)
     repo.gc(keep_reflog="0s")
     assert len(attempts) == 2
     assert objects_of(store) == needed(store)
@@ -308,15 +309,15 @@ def test_a_branch_that_begins_anew_in_between_stays(store: KVStore, monkeypatch:
     repo.commit("main", set={"a": 1})
     repo.commit("it", set={"k": large(1)})
     monkeypatch.setattr(forgetting, "MOST_DELETED", 0)
-    remove, done = Collector.remove, list[int]()
+    remove, done = Sweep.remove, list[int]()
 
-    def between(self: Collector, ids: Iterable[ObjectId]) -> None:
+    def between(self: Sweep, marks: Marks, ids: Iterable[ObjectId], noted: Collection[str] = ()) -> None:
         if not done:
             done.append(1)
             Repository(store).commit("it", set={"k": large(1)})
-        remove(self, ids)
+        remove(self, marks, ids, noted)
 
-    monkeypatch.setattr(Collector, "remove", between)
+    monkeypatch.setattr(Sweep, "remove", between)
     monkeypatch.setattr(forgetting, "batches", lambda rows, _: [list(rows)])
     repo.delete_branch("it", forget=True)
     assert done

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -14,16 +16,19 @@ from typing import Any
 
 import pytest
 from bundle_files import chain, large, save
+from damaged_stores import Shuffled
 from histories import Tangle, needed, objects_of, plain, rows_of, sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import sized
 from sync_stores import Once
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
-from vstate.errors import CorruptObject, InvalidInput, NotFound, RefMoved
+from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.kv import Encrypted, Prefixed
 from vstate.kv.disk import database
 from vstate.repo import Repository, idset
+from vstate.repo.exchange import bundle_import
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import line_check
 from vstate.repo.objects import TRASH
@@ -44,7 +49,7 @@ def age_reflog(store: KVStore, days: float) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=sized(20, 1000))
 @given(st.integers(0, 2**32), st.booleans())
 def test_exactly_what_is_needed_stays(seed: int, atomic: bool) -> None:
     """After any history exactly the objects that refs and the reflog lead to are left, as a dry run
@@ -147,6 +152,70 @@ def test_rows_of_others_are_left_alone() -> None:
     assert others.items() <= rows_of(store).items()
 
 
+def test_a_dry_run_tells_why() -> None:
+    """Each object that would go counts for one reason, and damaged garbage for one too."""
+    store = Memory()
+    state = chain(store, 6)
+    state.reset("HEAD~1")
+    chain(store, 2, "side")
+    state.repo.delete_branch("side")
+    for key in list(store.keys("reflog/heads/side:")):
+        store.delete(key)
+    arriving = io.BytesIO()
+    other = Versioned(Memory(), branch="new")
+    save(other, new="elsewhere")
+    other.repo.export(arriving, ["new"])
+    arriving.seek(0)
+    with pytest.raises(InvalidInput), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bundle_import._Import, "_check_connected", refuse)
+        state.repo.import_bundle(arriving)
+    report = state.repo.gc(dry_run=True, branch="main", keep_last=2, keep_reflog="0s")
+    found = {part.reason: part for part in report.garbage}
+    assert list(found) == [
+        "before the new end of a history",
+        "named by lines of a reflog that go",
+        "left by an import or a push that did not end",
+        "nothing leads to them",
+    ]
+    assert found["left by an import or a push that did not end"].objects == len(objects_of(other.store))
+    assert sum(part.objects for part in report.garbage) == report.removed
+    assert sum(part.bytes for part in report.garbage) == report.removed_bytes
+    assert "before the new end of a history" in str(report)
+    done = state.repo.gc(branch="main", keep_last=2, keep_reflog="0s")
+    assert (done.removed, done.removed_bytes, done.garbage) == (report.removed, report.removed_bytes, ())
+
+
+def refuse(*_: object) -> None:
+    raise InvalidInput("refused")
+
+
+@pytest.mark.parametrize("killed_before", range(0, 14, 2))
+def test_a_gc_that_is_killed_between_lines_leaves_no_damage(
+    killed_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the order in which the store lists its keys, the rest of each reflog fits its ref."""
+    store = Shuffled()
+    repo = Repository(store)
+    for branch in ("main", "again", "gone"):
+        for number in range(4):
+            repo.commit(branch, set={"k": number})
+    repo.delete_branch("again")
+    repo.commit("again", set={"k": 9})
+    repo.delete_branch("gone")
+    deletions, delete = itertools.count(), store.delete_many
+
+    def killed(keys: Iterable[str]) -> None:
+        if next(deletions) == killed_before:
+            raise SystemExit
+        delete(keys)
+
+    monkeypatch.setattr(gc, "MOST_DELETED", 1)
+    monkeypatch.setattr(store, "delete_many", killed)
+    with pytest.raises(SystemExit):
+        repo.gc(keep_reflog="0")
+    sound(store)
+
+
 # Cutting histories off
 
 
@@ -177,21 +246,6 @@ def test_keep_last_ends_the_log_there() -> None:
     assert (again.removed, again.shallow, again.reflog_lines) == (0, 0, 0)
     save(fresh, "c10", more=1)
     assert [commit.message for commit in fresh.log()] == ["c10", "c9", "c8", "c7"]
-    sound(store)
-
-
-def test_other_refs_keep_what_they_lead_to() -> None:
-    """A cut is for one branch: a tag and another branch keep their commits and all before them."""
-    store = Memory()
-    state = chain(store, 6)
-    state.tag("v1", "HEAD~4")
-    state.create_branch("side", "HEAD~3")
-    Repository(store).gc(branch="main", keep_last=1, keep_reflog="0")
-    fresh = Versioned(store)
-    assert [commit.message for commit in fresh.log()] == ["c5"]
-    assert [commit.message for commit in fresh.log("side")] == ["c2", "c1", "c0"]
-    assert [commit.message for commit in fresh.log("v1")] == ["c1", "c0"]
-    assert objects_of(store) == needed(store)
     sound(store)
 
 
@@ -392,46 +446,6 @@ def test_a_ref_onto_what_gc_removes_never_dangles(
         sound(store)
 
 
-@pytest.mark.parametrize("overlapping", [False, True])
-def test_a_stale_handle_writes_what_it_needs(overlapping: bool) -> None:
-    """A handle from before gc, on a branch that was reset, is refused until it refreshes."""
-    store = Memory()
-    state = chain(store, 4)
-    list(state.values())
-    Versioned(store).reset("HEAD~3")
-    Repository(store).gc(keep_reflog="0")
-    state["more"] = large(77)
-    if overlapping:
-        state["shared"] = state["shared"] + b"more"
-    with pytest.raises(RefMoved):
-        state.commit("stale")
-    sound(store)
-    assert "more" in state.status().added
-    state.discard()
-    state.refresh()
-    save(state, "fresh", more=large(77))
-    sound(store)
-    assert Versioned(store)["more"] == large(77)
-
-
-def test_a_stale_handle_on_a_deleted_branch() -> None:
-    """Its branch is deleted and swept: its next commit brings back its objects, or is refused."""
-    store = Memory()
-    chain(store, 1)
-    state = chain(store, 4, branch="side")
-    values = dict(state)
-    Repository(store).delete_branch("side")
-    Repository(store).gc(keep_reflog="0")
-    state["own/0"] = "changed" * 50
-    try:
-        state.commit("stale")
-    except (RefMoved, NotFound):
-        assert Repository(store).refs.read("heads/side") is None
-    else:
-        assert dict(Versioned(store, branch="side")) == values | {"own/0": "changed" * 50}
-    sound(store)
-
-
 # After fsck
 
 
@@ -541,7 +555,7 @@ def test_others_go_on_while_room_is_given_back(tmp_path: Path) -> None:
     """A reader of SQLite keeps its snapshot, and a writer finds all that it wrote."""
     with Disk(tmp_path / "store", durability="process") as disk, ThreadPoolExecutor() as threads:
         state = Versioned(disk)
-        _fill(state, 40)
+        _fill(state, 16)
         kept = state.checkout("HEAD")
         reader = sqlite3.connect(tmp_path / "store" / "vstate.db", isolation_level=None)
         reader.execute("BEGIN")
@@ -556,7 +570,7 @@ def test_others_go_on_while_room_is_given_back(tmp_path: Path) -> None:
         report = state.repo.gc(**CUT | {"branch": ["main", "beside"]})
         stop.set()
         writer.result()
-        assert report.removed_bytes > 10_000_000
+        assert report.removed_bytes > 5_000_000
         assert Versioned(disk, branch="beside")["n"] == beside["n"] > 0
         assert reader.execute("SELECT count(*) FROM kv").fetchone() == rows
         reader.close()

@@ -101,6 +101,8 @@ def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
     report = main.repo.gc(grace="0")
     assert dry.expired == report.expired == ("session",)
     assert dry.removed == report.removed or not store.transactional
+    assert dry.reflog_lines == report.reflog_lines
+    assert [part.reason for part in dry.garbage] == ["of branches that were idle"]
     assert [key for key, _ in store.items() if "session" in key] == []
     assert dict(Versioned(store, branch="fork")) == {"n": 2, "big": ["x" * 3000, 1]}
     whole(store)

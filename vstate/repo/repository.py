@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from vstate.repo.search.blame import Blamed
     from vstate.repo.search.classes import Named
     from vstate.repo.upkeep.fsck import FsckReport
-    from vstate.repo.upkeep.gc import GcReport, UpkeepProgress
+    from vstate.repo.upkeep.gc import GcReport
+    from vstate.repo.upkeep.reach import UpkeepProgress
 
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -367,9 +368,9 @@ class Repository(Core):
         come back. Commits that reach the branch meanwhile count as its newest; RefMoved instead, if it is not
         at `seen`. UntrustedCommit and ReadOnly as for `rollback`: commits are signed anew.
         """
-        from vstate.repo.upkeep import squashing
+        from vstate.repo.upkeep import shortening
 
-        return squashing.squash(self, branch, keep, message=message, seen=seen)
+        return shortening.squash(self, branch, keep, message=message, seen=seen)
 
     @spanned("gc", lambda report, *_, **__: _collected(report))
     def gc(
@@ -387,17 +388,18 @@ class Repository(Core):
 
         `keep_last=N` or `keep_since="30d"` first cuts off the history of one `branch` or several. Older
         commits go, unless another ref reaches them, and `log` ends there. History shared with a branch that
-        is not named is not cut. Ages are a number followed by s, m, h, d or w.
+        is not named is not cut. Ages are a number followed by s, m, h, d or w. `dry_run` writes nothing, and
+        its report says in `garbage` why the objects would go.
 
         Safe beside writers in other processes: a writer waits for a thousand deletions at most. A store
         without transactions keeps garbage for `grace` after gc found it, and a later run removes it. Raises
         CorruptObject, and neither cuts nor removes anything, if reachable objects are damaged: see `fsck`.
         """
-        from vstate.repo.upkeep import gc
+        from vstate.repo.upkeep import gc, shortening
 
-        cut = gc.check_cut(branch, keep_last, keep_since)
+        limit = shortening.check_limit(branch, keep_last, keep_since)
         return gc.collect(
-            self, keep_reflog=keep_reflog, cut=cut, grace=grace, dry_run=dry_run, progress=progress
+            self, keep_reflog=keep_reflog, limit=limit, grace=grace, dry_run=dry_run, progress=progress
         )
 
     def fsck(

@@ -10,7 +10,7 @@ before it removes anything that they hold. So no commit that arrives beside gc i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -86,12 +86,17 @@ def arrival(store: KVStore, objects: NewObjects) -> dict[str, bytes]:
     return {ARRIVED + os.urandom(8).hex(): b"".join(commits)} if commits and store.transactional else {}
 
 
-def arrivals(store: KVStore) -> tuple[list[str], list[ObjectId]]:
-    """The keys of these rows, and the commits that they name."""
-    rows = dict(store.items(ARRIVED))
-    return [*rows], [oid for row in rows.values() for oid in parse_arrival(row)]
+def arrivals(store: KVStore, but: Collection[str] = ()) -> tuple[list[str], list[ObjectId]]:
+    """The keys of these rows, without those in `but`, and the commits that they name.
+
+    Of a damaged row as many as are whole.
+    """
+    rows = {key: row for key, row in store.items(ARRIVED) if key not in but}
+    ids = [row[at : at + ID_BYTES] for row in rows.values() for at in range(0, len(row), ID_BYTES)]
+    return [*rows], [ObjectId(oid) for oid in ids if len(oid) == ID_BYTES]
 
 
-def parse_arrival(row: bytes) -> list[ObjectId]:
-    """The commits that a row names; of a damaged one as many as are whole."""
-    return [ObjectId(row[at : at + ID_BYTES]) for at in range(0, len(row) - ID_BYTES + 1, ID_BYTES)]
+def check_arrival(row: bytes) -> None:
+    """ValueError unless this is a whole row of arrivals."""
+    if len(row) % ID_BYTES:
+        raise ValueError("it is no list of ids")

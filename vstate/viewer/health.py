@@ -15,7 +15,7 @@ from vstate.plural import counted
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.signing import PublicKey, check
-from vstate.repo.upkeep.gc import UpkeepProgress
+from vstate.repo.upkeep.reach import UpkeepProgress
 from vstate.viewer.changing import Trial
 
 __all__ = ["JOBS", "health"]

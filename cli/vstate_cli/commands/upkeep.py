@@ -30,11 +30,11 @@ _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
         "vstate gc --keep-since 30d main",
     ],
     json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds, "
-    "expired, size_before, size_after}. live, removed and waiting count objects: in use, removed, and "
-    "waiting for the grace period; reflog_lines counts removed lines; shallow counts the commits at which "
-    "a history now ends; kept_by lists branches that share the history to cut, and so keep it; expired "
-    "lists removed branches; size_before and size_after are the bytes of the store's files, null where "
-    "unknown.",
+    "expired, size_before, size_after, garbage: [{reason, objects, bytes}]}. live, removed and waiting count "
+    "objects: in use, removed, and waiting for the grace period; reflog_lines counts removed lines; shallow "
+    "counts the commits at which a history now ends; kept_by lists branches that share the history to cut, "
+    "and so keep it; expired lists removed branches; size_before and size_after are the bytes of the store's "
+    "files, null where unknown; garbage says after a dry run why the objects would go.",
 )
 @click.argument("branch", nargs=-1, type=BRANCH)
 @click.option(
@@ -57,7 +57,7 @@ _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
     help="On a store without transactions, keep removed objects this long for writers at work. "
     f"Default: {GRACE}.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what gc would remove, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what gc would remove, and why, and remove nothing.")
 def gc(
     session: Session,
     branch: tuple[str, ...],
@@ -93,6 +93,8 @@ def gc(
 def _gc_lines(report: GcReport) -> Iterator[Line]:
     removed, ends = ("would remove", "would end") if report.dry_run else ("removed", "ends")
     yield [f"{removed} {counted(report.removed, 'object')}, {size_text(report.removed_bytes)}"]
+    for part in report.garbage:
+        yield [f"  {counted(part.objects, 'object')}, {size_text(part.bytes)}: {part.reason}"]
     if report.size_before is not None and report.size_after is not None:
         yield [f"the files took {size_text(report.size_before)} and take {size_text(report.size_after)}"]
     if report.expired:

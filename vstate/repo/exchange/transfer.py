@@ -27,7 +27,7 @@ from vstate.repo.names.refs import SWEEP, Refs
 from vstate.repo.objects import Objects
 from vstate.repo.sweeps import arrival
 from vstate.repo.upkeep.damage import Loss
-from vstate.repo.upkeep.metadata import Metadata, commits_in
+from vstate.repo.upkeep.metadata import Metadata
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.walk import batches
 
@@ -230,7 +230,7 @@ class Remnants:
     def _find_kept(self) -> IdSet:
         salvage = Salvage(self._store)
         lines = Metadata(salvage, lambda damage: None).lines()
-        logged = chain.from_iterable(commits_in(line) for _, line in lines)
+        logged = chain.from_iterable(line.commits for _, line in lines)
         kept = IdSet()
         loss = Loss(salvage.store, self._history.parents)
         for _ in loss.ancestors(*Refs(self._store).all().values(), *logged, seen=kept):

@@ -152,6 +152,16 @@ class ReflogEntry(NamedTuple):
     action: str
     order: int
 
+    @property
+    def commits(self) -> Sequence[ObjectId]:
+        """The commits that the line names, the new one first."""
+        return [oid for oid in (self.new, self.old) if oid is not None]
+
+
+def ref_of_line(key: str) -> str:
+    """The ref that the reflog line with this key is about."""
+    return key.removeprefix(REFLOG).rpartition(":")[0]
+
 
 class Move(NamedTuple):
     """A ref goes from `expected` to `new` (None: absent), with a line of the reflog that says the action.

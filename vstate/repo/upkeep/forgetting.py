@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -14,14 +14,12 @@ from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
-from vstate.repo.names.refs import HEADS, KEEP, LABELS, REF, SWEEP
+from vstate.repo.names.refs import HEAD, HEADS, KEEP, LABELS, REF, SWEEP, ReflogEntry, ref_of_line
 from vstate.repo.sweeps import arrivals, retry_after_sweep
-from vstate.repo.upkeep.gc import MOST_DELETED, Collector, new_mark
-from vstate.repo.upkeep.reach import Reach
+from vstate.repo.upkeep.gc import MOST_DELETED, Sweep, new_mark, newest_first
+from vstate.repo.upkeep.reach import Marks, Reach
 
 FORGOTTEN = "branch: forgotten"
-
-_EVER = 0
 
 
 def forget(repo: Core, name: str) -> Commit:
@@ -50,22 +48,24 @@ class _Forgetting:
         self._store = repo.store
         self._name = name
         self._ref = HEADS + name
-        self._collector = collector = Collector(repo, _EVER, without=[self._ref], head_log=False)
-        self._own = Reach(repo.objects, collector.history, collector.lost, but=collector.reach)
+        self._marks = Marks(repo, without=[self._ref])
+        self._own = Reach(repo.objects, self._marks.history, self._marks.lost, but=self._marks.reach)
         self._commits: dict[ObjectId, int] = {}
+        self._noted: list[str] = []
         self._others = IdList()
         self._lines: list[str] = []
-        self._lines_of_head: list[str] = []
+        self._lines_of_head: dict[str, ReflogEntry] = {}
 
     def look(self) -> None:
         """Find what stays, and what goes. Writes nothing."""
         self._require_not_head()
-        self._collector.mark()
+        self._marks.begin(self._keeps)
         self._walk()
         self._read_lines_of_head()
         if self._store.transactional:
             # What the branch held alone may be held by a commit that no ref leads to: that one goes first.
-            self._commits |= {oid: order for order, oid in self._collector.find_garbage(but=self._own)}
+            self._noted = arrivals(self._store)[0]
+            self._commits |= self._marks.find_garbage(but=self._own)[0]
 
     def remove_at_once(self) -> bool:
         """Forget the branch in one transaction; False if the store has none, or the objects are many."""
@@ -85,13 +85,21 @@ class _Forgetting:
 
     # What goes
 
+    def _keeps(self, key: str, line: ReflogEntry) -> Sequence[ObjectId] | None:
+        """The commits that a line of a reflog keeps. `_read_lines_of_head` looks at those of HEAD."""
+        ref = ref_of_line(key)
+        if ref == HEAD:
+            self._lines_of_head[key] = line
+        return None if ref in (HEAD, self._ref) else line.commits
+
     def _walk(self) -> None:
         """Find the objects of the branch and of its reflog."""
         roots = [self._repo.refs.read(self._ref)]
         self._lines = []
         for key, line in self._repo.refs.lines(self._ref).items():
             self._lines.append(key)
-            roots += [line.old, line.new]
+            roots += line.commits
+        self._marks.leave_out(self._lines)
         keys = {OBJECT_PREFIX + oid.hex(): oid for oid in roots if oid is not None}
         there = self._store.uncached().present(keys)
         for kind, ids in self._own.extend(oid for key, oid in keys.items() if key in there):
@@ -102,22 +110,18 @@ class _Forgetting:
                     self._others.add(oid)
 
     def _read_lines_of_head(self) -> None:
-        """A line of HEAD that names commits of this branch alone goes. The others keep their commits."""
-        for key, line in self._collector.lines_of_head.items():
-            named = [oid for oid in (line.old, line.new) if oid is not None]
-            left = [oid for oid in named if oid not in self._own]
-            if named and not left:
-                self._lines_of_head.append(key)
-            self._collector.extend_where_present(left)
-
-    def _newest_first(self) -> list[ObjectId]:
-        return sorted(self._commits, key=self._commits.__getitem__, reverse=True)
+        """Leave the lines of HEAD that name commits of this branch alone. The others keep their commits."""
+        for key, line in [*self._lines_of_head.items()]:
+            left = [oid for oid in line.commits if oid not in self._own]
+            if left or not line.commits:
+                del self._lines_of_head[key]
+            self._marks.extend_where_present(left)
 
     def _rows(self) -> Iterator[str]:
         """The keys of the rows that go, besides the objects."""
         yield from self._lines
         yield from self._lines_of_head
-        gone = [oid.hex() for oid in self._commits if oid not in self._collector.reach]
+        gone = [oid.hex() for oid in self._commits if oid not in self._marks]
         ends = [prefix + digits for prefix in (SHALLOW, GRAPH) for digits in gone]
         yield from self._store.present(ends)
 
@@ -127,10 +131,10 @@ class _Forgetting:
         """The rows to delete, while nobody else writes."""
         self._require_not_head()
         self._walk()  # the branch may have moved
-        self._collector.catch_up()
+        self._marks.catch_up()
         arrived, commits = arrivals(self._store)
         ids = chain(commits, self._commits, self._others)
-        gone = (oid for oid in ids if oid not in self._collector.reach)
+        gone = (oid for oid in ids if oid not in self._marks)
         return {
             SWEEP: new_mark(),
             **dict.fromkeys(arrived),
@@ -155,8 +159,9 @@ class _Forgetting:
 
     def _remove_garbage(self) -> None:
         """Remove the objects of the branch, and its rows."""
-        self._collector.without = ()  # a new branch may have the name by now
-        self._collector.remove(self._newest_first())
-        self._collector.remove(self._others)
+        self._marks.without = frozenset()  # a new branch may have the name by now
+        sweep = Sweep(self._repo)
+        sweep.remove(self._marks, newest_first(self._commits), self._noted)
+        sweep.remove(self._marks, self._others)
         for rows in batches(self._rows(), MOST_DELETED):
             self._store.delete_many(rows)

@@ -11,8 +11,8 @@ from vstate.objects.ids import KINDS
 from vstate.plural import counted
 from vstate.repo.core import Core
 from vstate.repo.upkeep.damage import LISTED, Damage, Lost
-from vstate.repo.upkeep.gc import UpkeepProgress
 from vstate.repo.upkeep.inspection import Inspection
+from vstate.repo.upkeep.reach import UpkeepProgress
 from vstate.repo.upkeep.repair import Plan, named
 
 _ATTEMPTS = 3

@@ -1,56 +1,52 @@
-"""gc: removes the objects that no ref and no reflog leads to, and cuts histories short."""
+"""gc: a plan of what stays and what goes, and a sweep that removes what goes."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
 
-from blake3 import blake3
-
-from vstate.errors import CorruptObject, InvalidInput, StoreFull
+from vstate.errors import CorruptObject, StoreFull
 from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
 from vstate.objects import expiry
-from vstate.objects.commit import LAST_ORDER, Commit, dated, microseconds
-from vstate.objects.ids import COMMIT, ObjectId
+from vstate.objects.commit import LAST_ORDER, microseconds
+from vstate.objects.ids import ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH, read_segment
-from vstate.repo.history import SHALLOW, History, shallow_row
-from vstate.repo.idset import IdSet
+from vstate.repo.history import SHALLOW
 from vstate.repo.names.dates import parse_age
-from vstate.repo.names.refs import (
-    FOREVER,
-    HEAD,
-    HEADS,
-    KEEP,
-    REFLOG,
-    REMOTES,
-    SWEEP,
-    TAGS,
-    ReflogEntry,
-    parse_keep,
-)
-from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
+from vstate.repo.names.refs import FOREVER, HEADS, KEEP, SWEEP, ReflogEntry, parse_keep, ref_of_line
+from vstate.repo.objects import TRASH, in_trash
 from vstate.repo.packer import pack_objects
 from vstate.repo.sweeps import arrivals, retry_after_sweep
-from vstate.repo.upkeep.metadata import noted, object_id
-from vstate.repo.upkeep.reach import Reach
+from vstate.repo.upkeep.reach import Marks, Reach, UpkeepProgress, notes_on_lost
+from vstate.repo.upkeep.shortening import Cut, HistoryLimit
+from vstate.repo.walk import BATCH
 
 KEEP_REFLOG = "30d"
 GRACE = "1h"
 IDLE = "branch: idle"
 
-_READ = 256
 MOST_DELETED = 1000
 """Objects that are deleted in one transaction, for which others wait some 10 ms."""
 
-UpkeepProgress = Callable[[str, int], None]
-"""Called now and then with the name of the step, and the number of objects so far."""
+UNREACHABLE = "nothing leads to them"
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """How many objects are garbage for one reason, and the bytes of their stored form."""
+
+    reason: str
+    objects: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{counted(self.objects, 'object')} of {counted(self.bytes, 'byte')}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class GcReport:
     `kept_by` are the branches that share commits with a branch to cut: these commits keep their history.
     `expired` are the branches that no commit has reached for longer than their `ttl`, and that `gc` has
     deleted. `size_before` and `size_after` are the bytes of the store's files; None for a store without, and
-    after a dry run.
+    after a dry run. After a dry run, `garbage` tells why the objects would go; after a real one it is empty.
     """
 
     live: int
@@ -77,10 +73,13 @@ class GcReport:
     expired: tuple[str, ...] = ()
     size_before: int | None = None
     size_after: int | None = None
+    garbage: tuple[Garbage, ...] = ()
 
     def __str__(self) -> str:
         would = "would remove" if self.dry_run else "removed"
         parts = [f"{would} {counted(self.removed, 'object')} of {counted(self.removed_bytes, 'byte')}"]
+        if self.garbage:
+            parts[0] += f" ({'; '.join(map(str, self.garbage))})"
         if self.expired:
             parts.append(f"{counted(len(self.expired), 'branch')} that were idle")
         if self.reflog_lines:
@@ -96,65 +95,47 @@ class GcReport:
         return f"{', '.join(parts)}; {counted(self.live, 'object')} in use ({self.seconds:.2f} s)"
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryLimit:
-    """The new end of the history of branches: after `keep_last` commits, or at the age `keep_since`."""
-
-    branches: tuple[str, ...]
-    keep_last: int | None = None
-    keep_since: str | timedelta | None = None
-
-
 def collect(
     repo: Core,
     *,
     keep_reflog: str | timedelta = KEEP_REFLOG,
-    cut: HistoryLimit | None = None,
+    limit: HistoryLimit | None = None,
     grace: str | timedelta = GRACE,
     dry_run: bool = False,
     progress: UpkeepProgress | None = None,
 ) -> GcReport:
     """As `Repository.gc` promises."""
     began = time.monotonic()
-    now = datetime.now(UTC)
-
     size_before = repo.store.size()
-    idle = [ref for ref in _idle_branches(repo, expiry.now()) if dry_run or _ended(repo, ref)]
-    swept: list[Collector] = []  # each attempt removes something, and the last one the rest
+    found = retry_after_sweep(repo, lambda: _idle_branches(repo, expiry.now()))
+    idle = [ref for ref in found if dry_run or _ended(repo, ref)]
+    sweep = Sweep(repo, progress)  # each attempt removes something, and the last one the rest
 
-    def attempt() -> tuple[Collector, dict[str, bytes]]:
-        age = parse_age(keep_reflog)
-        # No age keeps nothing, not even a line that a clock a year ahead dated.
-        oldest = microseconds(now - age) if age else LAST_ORDER
-        collector = Collector(repo, oldest, progress, without=idle if dry_run else ())
-        shallow = {} if cut is None else collector.cut(cut, now)
-        collector.mark()
-        swept.append(collector)
-        if dry_run:
-            collector.find_garbage()
-        else:
-            if shallow:
-                collector.shorten(shallow)
-            collector.sweep(parse_age(grace))
-        return collector, shallow
+    def attempt() -> Plan:
+        plan = Plan(repo, keep_reflog, limit, idle if dry_run else (), progress)
+        if not dry_run:
+            sweep.execute(plan, parse_age(grace))
+        return plan
 
-    collector, shallow = retry_after_sweep(repo, attempt)
+    plan = retry_after_sweep(repo, attempt)
+    garbage = plan.garbage() if dry_run else ()
     if not dry_run:
-        collector.pack()
+        _pack(repo, plan.marks)
         repo.store.release()
     return GcReport(
-        live=len(collector.reach),
-        removed=sum(each.removed for each in swept),
-        removed_bytes=sum(each.removed_bytes for each in swept),
-        waiting=collector.waiting,
-        reflog_lines=sum(len(each.expired) for each in swept),
-        shallow=len(shallow),
-        kept_by=tuple(collector.kept_by),
+        live=len(plan.marks),
+        removed=sweep.removed + sum(part.objects for part in garbage),
+        removed_bytes=sweep.removed_bytes + sum(part.bytes for part in garbage),
+        waiting=sweep.waiting,
+        reflog_lines=sum(ref_of_line(key) not in idle for key in plan.lines) if dry_run else sweep.lines,
+        shallow=len(plan.ends) if dry_run else sweep.ends,
+        kept_by=() if plan.cut is None else tuple(plan.cut.kept_by),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
         expired=tuple(ref.removeprefix(HEADS) for ref in idle),
         size_before=size_before,
         size_after=None if dry_run else repo.store.size(),
+        garbage=tuple(garbage),
     )
 
 
@@ -186,305 +167,179 @@ def _ended(repo: Core, ref: str) -> bool:
     return head is not None and repo.refs.end(ref, rows, expected=head, action=IDLE)
 
 
-class Collector:
-    """One run of gc: `mark` walks from all that stays, `sweep` removes the rest."""
+class Plan:
+    """What `gc` keeps, what it removes, and why. To make a plan writes nothing.
+
+    `marks` are the objects that stay, and all others are garbage. `lines` are the keys of the reflog lines
+    that go. `ends` are the rows that cut histories off; for `marks` they are cut off already. The branches
+    `without` count as absent.
+    """
 
     def __init__(
         self,
         repo: Core,
-        oldest: int,
-        progress: UpkeepProgress | None = None,
-        *,
+        keep_reflog: str | timedelta,
+        limit: HistoryLimit | None = None,
         without: Collection[str] = (),
-        head_log: bool = True,
+        progress: UpkeepProgress | None = None,
     ) -> None:
+        now, age = datetime.now(UTC), parse_age(keep_reflog)
+        self._repo = repo
+        # No age keeps nothing, not even a line that a clock a year ahead dated.
+        self._oldest = microseconds(now - age) if age else LAST_ORDER
+        self._without = without
+        self.marks = Marks(repo, without=without, progress=progress)
+        keeps = self._keeps
+        self.cut = None
+        if limit is not None:
+            self.cut = Cut(repo, self.marks.history, limit, now, keeps)
+            keeps = self.cut.keeps
+        self.ends: Mapping[str, bytes] = {} if self.cut is None else self.cut.rows
+        self.lines = self.marks.begin(keeps)
+
+    def _keeps(self, key: str, line: ReflogEntry) -> Sequence[ObjectId] | None:
+        """The commits that a line of a reflog keeps; None if it is too old, or is of an absent branch."""
+        return None if line.order < self._oldest or ref_of_line(key) in self._without else line.commits
+
+    def garbage(self) -> list[Garbage]:
+        """How many objects are garbage, by the reason why. An object of two reasons counts for the first."""
+        causes = self._causes()
+        reached = {reason: self._below(commits) for reason, commits in causes.items()}
+        found = dict.fromkeys([*causes, UNREACHABLE], (0, 0))
+        for oid, stored in self.marks.garbage_rows():
+            reason = next((reason for reason, reach in reached.items() if oid in reach), UNREACHABLE)
+            objects, size = found[reason]
+            found[reason] = objects + 1, size + len(stored)
+        return [Garbage(reason, *counts) for reason, counts in found.items() if counts[0]]
+
+    def _causes(self) -> Mapping[str, Sequence[ObjectId]]:
+        """By reason, commits that do not stay for it."""
+        refs = self._repo.refs.all()
+        idle = [refs[ref] for ref in self._without if ref in refs]
+        logged: list[ObjectId] = []
+        for keys in batches(sorted(self.lines, reverse=True), BATCH):
+            for key, row in self._repo.store.get_many(keys).items():
+                line = self._repo.refs.parse_line(key, row)
+                (idle if ref_of_line(key) in self._without else logged).extend(line.commits)
+        return {
+            "of branches that were idle": idle,
+            "before the new end of a history": () if self.cut is None else self.cut.dropped,
+            "named by lines of a reflog that go": logged,
+            "left by an import or a push that did not end": arrivals(self._repo.store)[1],
+        }
+
+    def _below(self, commits: Iterable[ObjectId]) -> Reach:
+        """The garbage that these commits need, as far as it can be read."""
+        marks = self.marks
+        reach = Reach(self._repo.objects, marks.history, marks.lost, but=marks.reach)
+        for oid in commits:
+            if oid not in marks and oid not in reach and self._repo.objects.is_stored(oid):
+                with suppress(CorruptObject):
+                    for _ in reach.extend([oid]):
+                        pass
+        return reach
+
+
+class Sweep:
+    """Removes objects that are garbage still, a batch at a time, and counts them. Others may write meanwhile.
+
+    A kill or a failure between two batches leaves garbage, and no commit without its objects.
+    """
+
+    def __init__(self, repo: Core, progress: UpkeepProgress | None = None) -> None:
         self._repo = repo
         self._store = repo.store
-        self._oldest = oldest
         self._progress = progress or (lambda step, count: None)
-        self.history = History(repo.objects, repo.history.trail)
-        self.lost = _known_to_be_lost(repo.store)
-        self.reach = Reach(repo.objects, self.history, self.lost)
         self._exclusive = True  # until the store proves unable to keep others out
-        self.without = without
-        """Refs that keep nothing, nor do their reflogs."""
-        self._head_log = head_log
-        self.lines_of_head: dict[str, ReflogEntry] = {}
-        """The lines of HEAD that `mark` left out; all of them, without `head_log`."""
-        self._refs: dict[str, ObjectId] = {}
-        self._lines = IdSet()  # the reflog lines that this run has read
-        self._ends: dict[str, bytes] = {}  # the rows with the ends of histories
-        self._begin: dict[str, int] = {}  # by branch, the order of the oldest commit that a cut leaves
-        self._cut_off = IdSet()
-        self.kept_by: list[str] = []
-        self.expired: list[str] = []
-        self.removed = self.removed_bytes = self.waiting = 0
+        self.removed = self.removed_bytes = self.waiting = self.lines = self.ends = 0
 
-    # Cutting
+    def execute(self, plan: Plan, grace: timedelta) -> None:
+        """Carry out a plan: end the histories, and remove the lines and the objects that go.
 
-    def cut(self, cut: HistoryLimit, now: datetime) -> dict[str, bytes]:
-        """Cut the histories of branches, for this run; the rows that cut them for everybody.
-
-        A commit that another branch or a detached HEAD leads to keeps its parents; `kept_by` names that.
+        Commits go first, from the newest on, then their objects: a commit that is there has all its objects.
         """
-        heads = {HEADS + name: self._repo.branch(name) for name in cut.branches}
-        kept: dict[ObjectId, Commit] = {}
-        for ref, head in heads.items():
-            commits = self.history.ancestors(head.oid)
-            if cut.keep_last is not None:
-                *_, oldest = islice(commits, cut.keep_last)
-            else:
-                begin = microseconds(now - parse_age(cut.keep_since or timedelta()))
-                oldest = head
-                for commit, date in dated(commits, microseconds(now)):
-                    if date < begin:
-                        break
-                    oldest = commit
-            self._begin[ref] = oldest.order
-            starts = [head.oid]
-            for line in self._repo.refs.reflog(ref):
-                starts += self._kept(ref, line) or ()
-            kept |= {c.oid: c for c in _until(oldest.order, self.history.ancestors(*starts))}
-        for commit in self.history.ancestors(*(head.oid for head in heads.values())):
-            if commit.oid not in kept:
-                self._cut_off.add(commit.oid)
-        shared = self._shared(kept, heads)
-        shallow = {}
-        for oid, commit in kept.items():
-            before = self.history.parents(commit)
-            left = tuple(parent for parent in before if parent in kept)
-            if left != before and oid not in shared:
-                shallow[oid] = left
-        self.history.cut_off(shallow)
-        return dict(shallow_row(oid, left) for oid, left in shallow.items())
-
-    def shorten(self, shallow: Mapping[str, bytes]) -> None:
-        """Cut the histories for everybody. An import may bring the rest back at any time."""
-        self._store.set_many(shallow)
-        self._repo.history.reload()
-        self._ends |= shallow
-
-    def _shared(self, kept: Mapping[ObjectId, Commit], heads: Collection[str]) -> set[ObjectId]:
-        """Those of the commits that other branches lead to.
-
-        A tag does not count: it promises a commit and no history. Nor does a tracking ref: it only notes
-        where a branch of another store was.
-        """
-        shared: set[ObjectId] = set()
-        begin = min(commit.order for commit in kept.values())
-        for ref, oid in self._repo.refs.all().items():
-            if ref not in heads and not ref.startswith((TAGS, REMOTES)):
-                above = _until(begin, self.history.ancestors(oid))
-                found = {commit.oid for commit in above if commit.oid in kept}
-                if found:
-                    self.kept_by.append(ref.removeprefix(HEADS))
-                    shared |= found
-        return shared
-
-    # Marking
-
-    def mark(self) -> None:
-        """Walk from every ref, and from every line of the reflog that stays."""
-        self._ends = dict(self._store.items(SHALLOW))
-        logged: list[ObjectId] = []
-        deletions: list[str] = []
-        for key, value in self._store.items(REFLOG):
-            ref = _ref_of(key)
-            if ref in self.without:
-                continue
-            self._lines.add(_line_id(key))
-            line = self._repo.refs.parse_line(key, value)
-            if ref == HEAD and not self._head_log:
-                self.lines_of_head[key] = line
-                continue
-            kept = self._kept(ref, line)
-            if kept is not None:
-                logged += kept
-            elif line.new is not None:
-                self.expired.append(key)
-            else:
-                deletions.append(key)
-        # Lines of deletions go last: fsck takes a deleted ref without such a line for a lost one.
-        self.expired += deletions
-        self._refs = self._all_refs()
-        self._extend(self._refs.values())
-        self.extend_where_present(logged)
-
-    def _all_refs(self) -> dict[str, ObjectId]:
-        return {ref: oid for ref, oid in self._repo.refs.all().items() if ref not in self.without}
-
-    def _kept(self, ref: str, line: ReflogEntry) -> list[ObjectId] | None:
-        """The commits that a line of the reflog keeps; None if the line goes."""
-        if line.order < self._oldest:
-            return None
-        ids = [oid for oid in (line.old, line.new) if oid is not None]
-        if ref == HEAD:
-            left = [oid for oid in ids if oid not in self._cut_off]
-            return left if left or not ids else None
-        begin = self._begin.get(ref)
-        if begin is None:
-            return ids
-        found = map(self._repo.objects.find_commit, ids)
-        late = [commit.oid for commit in found if commit is not None and commit.order >= begin]
-        return late if line.new is None or line.new in late else None
-
-    def extend_where_present(self, commits: Iterable[ObjectId]) -> None:
-        """Walk from those of the commits that are still there: a gc may have removed the others long ago."""
-        unknown = [oid for oid in commits if oid not in self.reach]
-        self._extend(
-            oid for oid in unknown if self._repo.objects.is_stored(oid) or TRASH + oid.hex() in self._store
-        )
-
-    def _extend(self, roots: Iterable[ObjectId]) -> None:
-        for _ in self.reach.extend(roots):
-            self._progress("marking", len(self.reach))
-
-    def catch_up(self) -> None:
-        """Walk from all commits that refs have been at since the last look.
-
-        Reads all new lines, also those of refs that stand still: a ref may have gone and come back.
-        """
-        refs = self._all_refs()
-        logged: list[ObjectId] = []
-        for key in self._store.keys(REFLOG):
-            if _ref_of(key) in self.without:
-                continue
-            value = self._store.get(key) if self._lines.add(_line_id(key)) else None
-            if value is not None:
-                line = self._repo.refs.parse_line(key, value)
-                logged += [oid for oid in (line.old, line.new) if oid is not None]
-        # After the refs: an import writes the ends of histories in the transaction that moves the ref.
-        self._follow_histories()
-        self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
-        self._refs = refs
-        self.extend_where_present(logged)
-
-    def _follow_histories(self) -> None:
-        """Read the ends of histories again, and walk on where an import has continued a history."""
-        ends = dict(self._store.items(SHALLOW))
-        before, self._ends = self._ends, ends
-        if ends != before:
-            self.history.reload()
-        for key, row in before.items():
-            oid = ObjectId.parse(key.removeprefix(SHALLOW))
-            # Another process removes the row of a commit after the commit. Then no history goes on there.
-            if ends.get(key) != row and oid in self.reach and self._repo.objects.is_stored(oid):
-                self.extend_where_present(self.history.parents(self._repo.objects.commit(oid)))
-
-    # Sweeping
-
-    def sweep(self, grace: timedelta) -> None:
-        """Remove the unreachable objects: commits first, from the newest on, then their objects.
-
-        So a commit that is there has all its objects.
-        """
-        for lines in batches(self.expired, MOST_DELETED):
+        marks = plan.marks
+        noted = arrivals(self._store)[0]  # before the look, so that it finds their commits
+        commits, objects = marks.find_garbage()
+        if plan.ends:
+            marks.cut_off(plan.ends)
+            self.ends += len(plan.ends)
+        for lines in batches(plan.lines, MOST_DELETED):
             self._store.delete_many(lines)
-        commits = self.find_garbage()
-        found = self.removed > 0
-        self.removed = self.removed_bytes = 0
-        newest_first = (oid for _, oid in sorted(commits, reverse=True))
-        garbage = self._garbage() if found else ()
-        self.remove(newest_first)
-        self.remove(garbage)
+            self.lines += len(lines)
+        self.remove(marks, newest_first(commits), noted)
+        if objects > len(commits):
+            self.remove(marks, marks.garbage())
         if self._exclusive and arrivals(self._store)[0]:
-            self._remove(())  # of commits that refs lead to by now
-        self._see_to_trash(grace)
-        self._forget_rows()
-        self._forget_segments()
-        self.history.index([*self._refs.values()])
+            self._delete(marks, ())  # of commits that refs lead to by now
+        self._see_to_trash(marks, grace)
+        _forget_rows(self._store, marks)
+        _forget_segments(self._store, marks)
+        marks.history.index([*marks.refs.values()])
 
-    def remove(self, ids: Iterable[ObjectId]) -> None:
-        """Remove those that are still unreachable, a thousand at a time."""
+    def remove(self, marks: Marks, ids: Iterable[ObjectId], noted: Collection[str] = ()) -> None:
+        """Remove those that are still unreachable, a thousand at a time.
+
+        With each thousand go the commits that have arrived meanwhile without a ref. The rows `noted` are
+        left, because their commits are among the ids, in an order that keeps each commit whole.
+        """
         for some in batches(ids, MOST_DELETED):
-            self._exclusive = self._exclusive and self._remove(some)
+            self._exclusive = self._exclusive and self._delete(marks, some, noted)
             if not self._exclusive:
-                self._set_aside(some)
+                self._set_aside(marks, some)
 
-    def _garbage(self) -> Iterator[ObjectId]:
-        for oid in map(object_id, self._store.keys(OBJECT_PREFIX)):
-            if oid is not None and oid not in self.reach:
-                yield oid
-
-    def find_garbage(self, but: Reach | Collection[ObjectId] = ()) -> list[tuple[int, ObjectId]]:
-        """Count the unreachable objects that are not in `but`; the commits among them, with their times."""
-        commits = []
-        for ids in batches((oid for oid in self._garbage() if oid not in but), _READ):
-            self._progress("finding garbage", self.removed)
-            for key, value in self._store.get_many([OBJECT_PREFIX + oid.hex() for oid in ids]).items():
-                self.removed += 1
-                self.removed_bytes += len(value)
-                if kind_of(value) is COMMIT:
-                    commits.append(self._dated(ObjectId.parse(key.removeprefix(OBJECT_PREFIX))))
-        return commits
-
-    def _dated(self, oid: ObjectId) -> tuple[int, ObjectId]:
-        try:
-            return self._repo.objects.commit(oid).order, oid
-        except CorruptObject:  # nothing leads to it, so its damage does not matter
-            return 0, oid
-
-    def _remove(self, ids: Sequence[ObjectId]) -> bool:
+    def _delete(self, marks: Marks, ids: Sequence[ObjectId], noted: Collection[str] = ()) -> bool:
         """Delete those that are still unreachable, while nobody else writes; False if the store cannot."""
-        sizes: dict[str, int] = {}
+        found: dict[str, bytes] = {}
 
-        def plan() -> Mapping[str, bytes | None]:
-            self.catch_up()
-            arrived, commits = arrivals(self._store)
-            keys = [OBJECT_PREFIX + oid.hex() for oid in (*commits, *ids) if oid not in self.reach]
-            sizes.update({key: len(value) for key, value in self._store.get_many(keys).items()})
-            return {SWEEP: new_mark(), **dict.fromkeys([*arrived, *keys])}
+        def deletions() -> Mapping[str, bytes | None]:
+            nonlocal found
+            marks.catch_up()
+            arrived, commits = arrivals(self._store, but=noted)
+            found = self._store.get_many(
+                [OBJECT_PREFIX + oid.hex() for oid in (*commits, *ids) if oid not in marks]
+            )
+            return {SWEEP: new_mark(), **dict.fromkeys([*arrived, *found])}
 
-        if not self._store.exclusively(plan):
+        if not self._store.exclusively(deletions):
             return False
-        self.removed += len(sizes)
-        self.removed_bytes += sum(sizes.values())
+        self.removed += len(found)
+        self.removed_bytes += sum(map(len, found.values()))
         self._progress("removing", self.removed)
         return True
 
-    def _set_aside(self, ids: Sequence[ObjectId]) -> None:
+    def _set_aside(self, marks: Marks, ids: Sequence[ObjectId]) -> None:
         """Move garbage to the trash, where readers still find it, in a store with other writers."""
-        self.catch_up()
-        self._mark_sweep()
-        wanted = [OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self.reach]
-        found = self._store.get_many(wanted)
+        marks.catch_up()
+        self._store.set(SWEEP, new_mark())
+        found = self._store.get_many([OBJECT_PREFIX + oid.hex() for oid in ids if oid not in marks])
         self._store.set_many(
             {TRASH + key.removeprefix(OBJECT_PREFIX): in_trash(value) for key, value in found.items()}
         )
         self._store.delete_many(list(found))
         # A writer may have found one of them before the look, and moved a ref to it afterwards.
-        self.catch_up()
+        marks.catch_up()
         back = {
             key: value
             for key, value in found.items()
-            if ObjectId.parse(key.removeprefix(OBJECT_PREFIX)) in self.reach
+            if ObjectId.parse(key.removeprefix(OBJECT_PREFIX)) in marks
         }
         self._store.set_many(back)
         self._store.delete_many([TRASH + key.removeprefix(OBJECT_PREFIX) for key in back])
 
-    def pack(self) -> None:
-        """Have the store pack all objects but the newest commits and the nodes of their trees."""
-        if not self._store.keeps_packs:
-            return
-        with suppress(StoreFull, CorruptObject):  # also where a ref moved meanwhile: the next gc packs then
-            commits = self._repo.objects.commits(list(dict.fromkeys(self._refs.values())))
-            pack_objects(self._store, self._repo.objects, commits)
-
-    def _mark_sweep(self) -> None:
-        self._store.set(SWEEP, new_mark())
-
-    def _see_to_trash(self, grace: timedelta) -> None:
+    def _see_to_trash(self, marks: Marks, grace: timedelta) -> None:
         """Put back the objects that a ref leads to again, and delete those whose grace period is over."""
         limit = time.time() - grace.total_seconds()
-        for batch in batches(self._store.items(TRASH), _READ):
+        self.waiting = 0
+        for batch in batches(self._store.items(TRASH), BATCH):
             if any(_waits_since(value) <= limit for _, value in batch):
                 # Before the look: a writer that then moves a ref to an object in the trash sees the mark.
-                self._mark_sweep()
-            self.catch_up()
+                self._store.set(SWEEP, new_mark())
+            marks.catch_up()
             back, gone = {}, []
             for key, value in batch:
                 digits = key.removeprefix(TRASH)
-                if ObjectId.parse(digits) in self.reach:
+                if ObjectId.parse(digits) in marks:
                     back[OBJECT_PREFIX + digits] = value[8:]
                     gone.append(key)
                 elif _waits_since(value) <= limit:
@@ -496,58 +351,51 @@ class Collector:
             self._store.set_many(back)
             self._store.delete_many(gone)
 
-    def _forget_rows(self) -> None:
-        """Drop the ends of histories of removed commits, and the notes on lost objects that nothing leads to.
 
-        Notes that others make meanwhile stay.
-        """
-
-        def plan() -> Mapping[str, bytes | None]:
-            cut = [
-                key
-                for key in self._store.keys(SHALLOW)
-                if OBJECT_PREFIX + key.removeprefix(SHALLOW) not in self._store
-            ]
-            lost = [key for key, oid in _moved_aside(self._store) if oid not in self.reach.lost]
-            return dict.fromkeys([*cut, *lost])
-
-        if not self._store.exclusively(plan):
-            self._store.delete_many(plan())
-
-    def _forget_segments(self) -> None:
-        """Drop the rows of the graph that are damaged, or that hold a commit that is gone."""
-        stale = []
-        for key, row in self._store.items(GRAPH):
-            try:
-                others = [oid for oid in read_segment(key, row).ids if oid not in self.reach]
-            except ValueError:
-                stale.append(key)
-                continue
-            # Others may have made commits since the walk.
-            objects = [OBJECT_PREFIX + oid.hex() for oid in others]
-            if len(self._store.present(objects)) < len(objects):
-                stale.append(key)
-        self._store.delete_many(stale)
-        self.history.reload()
+def newest_first(commits: Mapping[ObjectId, int]) -> list[ObjectId]:
+    """The commits, each given with its order, so that none comes after one before it."""
+    return sorted(commits, key=commits.__getitem__, reverse=True)
 
 
-def _known_to_be_lost(store: KVStore) -> IdSet:
-    """The objects that `fsck` has noted as lost. A writer may have brought some back."""
-    lost = IdSet()
-    for _, oid in _moved_aside(store):
-        lost.add(oid)
-    return lost
+def _pack(repo: Core, marks: Marks) -> None:
+    """Have the store pack all objects but the newest commits and the nodes of their trees."""
+    if not repo.store.keeps_packs:
+        return
+    with suppress(StoreFull, CorruptObject):  # also where a ref moved meanwhile: the next gc packs then
+        commits = repo.objects.commits(list(dict.fromkeys(marks.refs.values())))
+        pack_objects(repo.store, repo.objects, commits)
 
 
-def _moved_aside(store: KVStore) -> Iterator[tuple[str, ObjectId]]:
-    for key in store.keys(DAMAGED):
-        digits = noted(key)
-        if digits is not None and not key.startswith(INCONSISTENT):
-            yield key, ObjectId.parse(digits)
+def _forget_rows(store: KVStore, marks: Marks) -> None:
+    """Drop the ends of histories of removed commits, and the notes on lost objects that nothing leads to.
+
+    Notes that others make meanwhile stay.
+    """
+
+    def deletions() -> Mapping[str, bytes | None]:
+        cut = [key for key in store.keys(SHALLOW) if OBJECT_PREFIX + key.removeprefix(SHALLOW) not in store]
+        lost = [key for key, oid in notes_on_lost(store) if oid not in marks.reach.lost]
+        return dict.fromkeys([*cut, *lost])
+
+    if not store.exclusively(deletions):
+        store.delete_many(deletions())
 
 
-def _until(begin: int, newest_first: Iterable[Commit]) -> Iterator[Commit]:
-    return takewhile(lambda commit: commit.order >= begin, newest_first)
+def _forget_segments(store: KVStore, marks: Marks) -> None:
+    """Drop the rows of the graph that are damaged, or that hold a commit that is gone."""
+    stale = []
+    for key, row in store.items(GRAPH):
+        try:
+            others = [oid for oid in read_segment(key, row).ids if oid not in marks]
+        except ValueError:
+            stale.append(key)
+            continue
+        # Others may have made commits since the walk.
+        objects = [OBJECT_PREFIX + oid.hex() for oid in others]
+        if len(store.present(objects)) < len(objects):
+            stale.append(key)
+    store.delete_many(stale)
+    marks.history.reload()
 
 
 def new_mark() -> bytes:
@@ -557,29 +405,3 @@ def new_mark() -> bytes:
 
 def _waits_since(trash: bytes) -> int:
     return int.from_bytes(trash[:8], "big")
-
-
-def _ref_of(line: str) -> str:
-    return line.removeprefix(REFLOG).rpartition(":")[0]
-
-
-def _line_id(key: str) -> bytes:
-    return blake3(key.encode()).digest()
-
-
-def check_cut(
-    branch: str | Sequence[str] | None, keep_last: int | None, keep_since: str | timedelta | None
-) -> HistoryLimit | None:
-    """The cut that these options of `gc` ask for; InvalidInput if they contradict each other."""
-    if keep_last is None and keep_since is None:
-        if branch is not None:
-            raise InvalidInput("to cut a branch's history off, give keep_last or keep_since too")
-        return None
-    if keep_last is not None and keep_since is not None:
-        raise InvalidInput("give keep_last or keep_since, not both")
-    branches = (branch,) if isinstance(branch, str) else tuple(branch or ())
-    if not branches:
-        raise InvalidInput("keep_last and keep_since cut the history of branches off: name them with branch")
-    if keep_last is not None and keep_last < 1:
-        raise InvalidInput(f"keep_last is a number of commits from 1 on, not {keep_last}")
-    return HistoryLimit(branches, keep_last, keep_since)

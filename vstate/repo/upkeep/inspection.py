@@ -16,8 +16,8 @@ from vstate.repo.idset import IdList
 from vstate.repo.names.refs import REF, REFLOG
 from vstate.repo.objects import kind_of
 from vstate.repo.upkeep.damage import Damage, Loss, Lost
-from vstate.repo.upkeep.gc import UpkeepProgress
-from vstate.repo.upkeep.metadata import Metadata, commits_in, is_foreign, object_id
+from vstate.repo.upkeep.metadata import Metadata, is_foreign, object_id
+from vstate.repo.upkeep.reach import UpkeepProgress
 from vstate.repo.upkeep.salvage import Salvage, Unreadable
 from vstate.repo.upkeep.verifier import Verifier
 from vstate.repo.walk import BATCH
@@ -48,14 +48,12 @@ class Inspection:
             # SQLite and BLAKE3 release the interpreter lock, so this runs beside the rest.
             files = threads.submit(lambda: list(self.salvage.store.check() if full else ()))
             self.verifier = Verifier(
-                self.salvage,
-                self.metadata.parents,
+                self.metadata,
                 self._found,
                 whole_blobs=full,
                 progress=lambda count: progress("checking", count),
                 # From a store that is far away the commits before each are read with it.
                 next_commits=lambda oid: repo.history.names_before(oid, BATCH) if repo.store.remote else (),
-                read_ends=self.metadata.read_ends,
             )
             self._check()
             for text in files.result():
@@ -73,7 +71,7 @@ class Inspection:
         logged = (
             (REFLOG + ref, oid)
             for ref, line in self.metadata.lines()
-            for oid in commits_in(line)
+            for oid in line.commits
             if oid in self.verifier.reached
         )
         self.lost, self.lost_in_all, self.cut = self.loss.below([*refs.items(), *logged])
@@ -98,7 +96,7 @@ class Inspection:
         self.metadata.read()
         self.verifier.extend((REF + name, oid) for name, oid in self.metadata.refs.items())
         lines = self.metadata.lines(check=True)
-        self._extend((REFLOG + ref, oid) for ref, line in lines for oid in commits_in(line))
+        self._extend((REFLOG + ref, oid) for ref, line in lines for oid in line.commits)
         self.metadata.compare_with_reflogs()
         if self.full:
             # The commits that were made meanwhile, so that their objects do not count as orphans.

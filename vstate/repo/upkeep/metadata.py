@@ -12,12 +12,23 @@ from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.kv.prefixed import RESERVED
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ObjectId
-from vstate.repo import graph
+from vstate.repo import graph, sweeps
 from vstate.repo.core import FORMAT, FORMAT_KEY
 from vstate.repo.history import SHALLOW, parse_shallow_row
 from vstate.repo.names import refs, remotes
-from vstate.repo.names.refs import HEAD, HEADS, REF, REFLOG, REMOTES, SWEEP, TAGS, ReflogEntry, Refs
-from vstate.repo.objects import DAMAGED, INCONSISTENT
+from vstate.repo.names.refs import (
+    HEAD,
+    HEADS,
+    REF,
+    REFLOG,
+    REMOTES,
+    SWEEP,
+    TAGS,
+    ReflogEntry,
+    Refs,
+    ref_of_line,
+)
+from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.rules import labels, leases, policies
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
@@ -27,6 +38,12 @@ _LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{refs.CHECK_DIGITS}
 _SYMBOLIC = b"ref: heads/"
 _REFS = (HEADS, TAGS, REMOTES)
 
+
+def _check_trash(row: bytes) -> None:
+    if len(row) <= 8:
+        raise ValueError("it holds no object")
+
+
 _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     remotes.REMOTE: ("remote", lambda _, row: remotes.parse_remote(row)),
     refs.KEEP: ("keep", lambda _, row: refs.parse_keep(row)),
@@ -35,6 +52,8 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     policies.POLICY: ("policy", lambda _, row: policies.parse_policies(row)),
     refs.LABELS: ("labels", lambda _, row: labels.parse_labels(row)),
     graph.GRAPH: ("graph", graph.read_segment),
+    sweeps.ARRIVED: ("arrival", lambda _, row: sweeps.check_arrival(row)),
+    TRASH: ("trash", lambda _, row: _check_trash(row)),
 }
 """By prefix, the kind of the rows, and the function that parses one with its key."""
 
@@ -61,11 +80,6 @@ def noted(key: str) -> str | None:
     return digits if _ID.fullmatch(digits) else None
 
 
-def commits_in(line: ReflogEntry) -> list[ObjectId]:
-    """The commits that a line names, the new one first."""
-    return [oid for oid in (line.new, line.old) if oid is not None]
-
-
 class Metadata:
     """Reads and checks the rows that hold no objects; reports damage to `found`. Afterwards it has:
 
@@ -79,7 +93,7 @@ class Metadata:
     """
 
     def __init__(self, salvage: Salvage, found: Callable[[Damage], None]) -> None:
-        self._salvage = salvage
+        self.salvage = salvage
         self._found = found
         self._parse_line = Refs(salvage.store).parse_line
         self.rows: dict[str, Row] = {}
@@ -99,24 +113,24 @@ class Metadata:
 
     def read(self) -> None:
         """Read and check all rows, except the reflog and the format."""
-        notes = {key: digits for key in self._salvage.keys(DAMAGED) if (digits := noted(key)) is not None}
-        there = self._salvage.present(OBJECT_PREFIX + digits for digits in notes.values())
+        notes = {key: digits for key in self.salvage.keys(DAMAGED) if (digits := noted(key)) is not None}
+        there = self.salvage.present(OBJECT_PREFIX + digits for digits in notes.values())
         for key, digits in notes.items():
             if (OBJECT_PREFIX + digits in there) is key.startswith(INCONSISTENT):
                 self.lost.add(digits)
             else:
                 self.healed.append(key)
-        for key, row in sorted(self._salvage.items(REF), key=lambda ref: _rank(ref[0])):
+        for key, row in sorted(self.salvage.items(REF), key=lambda ref: _rank(ref[0])):
             name = key.removeprefix(REF)
             if name == HEAD or name.startswith(_REFS):
                 self.rows[name] = row
                 self._check_ref(name, row)
-        mark = self._salvage.row(SWEEP)
+        mark = self.salvage.row(SWEEP)
         if isinstance(mark, Unreadable):
             self._mark_bad(SWEEP, "row", mark, mark.reason)
         self.read_ends()
         for prefix, (kind, parse) in _PARSERS.items():
-            for key, row in self._salvage.items(prefix):
+            for key, row in self.salvage.items(prefix):
                 try:
                     parse(key, _readable(row))
                 except (ValueError, CorruptStore) as error:
@@ -124,7 +138,7 @@ class Metadata:
 
     def read_ends(self) -> None:
         """Read and check the ends of histories; again, once new refs may have brought new ends."""
-        for key, row in self._salvage.items(SHALLOW):
+        for key, row in self.salvage.items(SHALLOW):
             try:
                 commit, kept = parse_shallow_row(key, _readable(row))
                 self.ends[commit] = kept
@@ -160,8 +174,8 @@ class Metadata:
         Not in a store without transactions: there a process that died may have written the line of a new
         branch without the branch, or deleted a branch without the line.
         """
-        is_listed = not any(prefix.startswith(REFLOG) for prefix in self._salvage.unlisted)
-        for name, (_, new) in sorted(self._last.items()) if self._salvage.store.transactional else ():
+        is_listed = not any(prefix.startswith(REFLOG) for prefix in self.salvage.unlisted)
+        for name, (_, new) in sorted(self._last.items()) if self.salvage.store.transactional else ():
             if is_listed and new != self.refs.get(name) and name != HEAD and name not in self.broken:
                 self._compare_with_reflog(name)
         head = self.rows.get(HEAD)
@@ -169,9 +183,9 @@ class Metadata:
             self._check_branch_of_head(head.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
 
     def _compare_with_reflog(self, name: str) -> None:
-        row = self._salvage.row(REF + name)
-        lines = [self._line(*item) for item in sorted(self._salvage.items(f"{REFLOG}{name}:"))]
-        if row != self._salvage.row(REF + name) or not lines:
+        row = self.salvage.row(REF + name)
+        lines = [self._line(*item) for item in sorted(self.salvage.items(f"{REFLOG}{name}:"))]
+        if row != self.salvage.row(REF + name) or not lines:
             return  # somebody is moving it
         last = lines[-1]
         if row is None and name.startswith((HEADS, TAGS)):
@@ -186,7 +200,7 @@ class Metadata:
         # Counted, not in order: the lines of machines whose clocks differ may be out of order.
         times = Counter(line.new for line in moves)
         times.subtract(line.old for line in moves)
-        is_commit = self._salvage.kind_of_whole(at, self._salvage.stored(at)) is COMMIT
+        is_commit = self.salvage.kind_of_whole(at, self.salvage.stored(at)) is COMMIT
         if times[at] < 1 <= max(times.values()) and is_commit:
             reason = (
                 f"it is at {at}, but its reflog leads to {moves[-1].new or 'its deletion'}: another program "
@@ -198,10 +212,10 @@ class Metadata:
         """Check that the branch of HEAD exists. It may have no commit yet, unless HEAD's reflog names one."""
         if fault := _name_fault(branch):
             self._break(HEAD, fault)
-        elif HEADS + branch not in self.rows and self._salvage.row(REF + HEADS + branch) is None:
-            newest = max(self._salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
-            line = None if newest is None else self._line(newest, self._salvage.row(newest))
-            if isinstance(line, ReflogEntry) and commits_in(line):
+        elif HEADS + branch not in self.rows and self.salvage.row(REF + HEADS + branch) is None:
+            newest = max(self.salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
+            line = None if newest is None else self._line(newest, self.salvage.row(newest))
+            if isinstance(line, ReflogEntry) and line.commits:
                 self._break(HEAD, f"it is on branch {branch!r}, which does not exist")
 
     # The reflog
@@ -211,11 +225,11 @@ class Metadata:
 
         With `check` they are counted, and the others are reported as damage.
         """
-        rows = sorted(self._salvage.items(f"{REFLOG}{ref}:")) if ref else self._salvage.items(REFLOG)
+        rows = sorted(self.salvage.items(f"{REFLOG}{ref}:")) if ref else self.salvage.items(REFLOG)
         for key, row in rows:
             line = self._line(key, row)
             if isinstance(line, ReflogEntry):
-                name = key.removeprefix(REFLOG).rpartition(":")[0]
+                name = ref_of_line(key)
                 if check:
                     self.reflog_lines += 1
                     if key > self._last.get(name, ("", None))[0]:
@@ -241,7 +255,7 @@ class Metadata:
 
     def check_stamp(self) -> None:
         """Check that a store with refs says its format."""
-        row = self._salvage.row(FORMAT_KEY)
+        row = self.salvage.row(FORMAT_KEY)
         if isinstance(row, Unreadable):
             self._found(Damage(FORMAT_KEY, "format", row.reason))
         elif row != str(FORMAT).encode() and (row is not None or self.rows):

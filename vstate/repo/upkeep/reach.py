@@ -1,14 +1,22 @@
-"""Reach: every object that some commits need."""
+"""Reach: every object that some commits need; and the objects of a store that stay."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
+from blake3 import blake3
+
+from vstate.errors import CorruptObject
+from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
 from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, ObjectId
 from vstate.objects.stream import is_single
-from vstate.repo.history import History
+from vstate.repo.core import Core
+from vstate.repo.history import SHALLOW, History
 from vstate.repo.idset import IdSet
-from vstate.repo.objects import Objects
+from vstate.repo.names.refs import REFLOG, ReflogEntry
+from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, Objects, kind_of
+from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.walk import BATCH, Batch, Entries, depth_first, links_of
 
 
@@ -92,3 +100,165 @@ class Reach:
         for _, height, items, _ in self._objects.each_index(ids):
             (blobs if height == 1 else indexes).extend(child for child, _ in items if add(child))
         return [(BLOB, blobs), (INDEX, indexes)]
+
+
+UpkeepProgress = Callable[[str, int], None]
+"""Called now and then with the name of the step, and the number of objects so far."""
+
+Keeps = Callable[[str, ReflogEntry], Sequence[ObjectId] | None]
+"""Given the key of a reflog line and the line, the commits that the line keeps; None if the line goes."""
+
+
+class Marks:
+    """The objects that stay: those that refs, and lines of reflogs, lead to.
+
+    `begin` walks from all refs. Others may write meanwhile, and `catch_up` walks to what refs lead to by now.
+    The refs in `without` keep nothing.
+    """
+
+    def __init__(
+        self, repo: Core, *, without: Iterable[str] = (), progress: UpkeepProgress | None = None
+    ) -> None:
+        self._repo = repo
+        self._store = repo.store
+        self._progress = progress or (lambda step, count: None)
+        self.history = History(repo.objects, repo.history.trail)
+        self.lost = _known_to_be_lost(repo.store)
+        self.reach = Reach(repo.objects, self.history, self.lost)
+        self.without = frozenset(without)
+        self.refs: dict[str, ObjectId] = {}
+        """The refs as they were at the last look."""
+        self._lines = IdSet()  # the reflog lines that were read
+        self._ends: dict[str, bytes] = {}  # the rows with the ends of histories
+
+    def __contains__(self, oid: bytes) -> bool:
+        return oid in self.reach
+
+    def __len__(self) -> int:
+        return len(self.reach)
+
+    def begin(self, keeps: Keeps) -> list[str]:
+        """Walk from every ref, and from every line of a reflog that stays; the keys of the lines that go."""
+        self._ends = dict(self._store.items(SHALLOW))
+        logged: list[ObjectId] = []
+        gone: list[str] = []
+        for key, value in self._store.items(REFLOG):
+            self._lines.add(_line_id(key))
+            line = self._repo.refs.parse_line(key, value)
+            kept = keeps(key, line)
+            if kept is None:
+                gone.append(key)
+            else:
+                logged += kept
+        self.refs = self._read_refs()
+        self._extend(self.refs.values())
+        self.extend_where_present(logged)
+        # The oldest of each ref first: fsck compares a ref with the lines that are left, and takes an absent
+        # ref whose last line is no deletion for a lost one.
+        return sorted(gone)
+
+    def catch_up(self) -> None:
+        """Walk from all commits that refs have been at since the last look.
+
+        Reads all new lines, also those of refs that stand still: a ref may have gone and come back.
+        """
+        refs = self._read_refs()
+        logged: list[ObjectId] = []
+        for key in self._store.keys(REFLOG):
+            value = self._store.get(key) if self._lines.add(_line_id(key)) else None
+            if value is not None:
+                logged += self._repo.refs.parse_line(key, value).commits
+        # After the refs: an import writes the ends of histories in the transaction that moves the ref.
+        self._follow_histories()
+        self._extend(oid for ref, oid in refs.items() if self.refs.get(ref) != oid)
+        self.refs = refs
+        self.extend_where_present(logged)
+
+    def leave_out(self, lines: Iterable[str]) -> None:
+        """Let these lines of reflogs keep nothing."""
+        for key in lines:
+            self._lines.add(_line_id(key))
+
+    def cut_off(self, ends: Mapping[str, bytes]) -> None:
+        """Write the ends of histories, at which this walk has ended already."""
+        self._store.set_many(ends)
+        self._repo.history.reload()
+        self._ends |= ends
+
+    def extend_where_present(self, commits: Iterable[ObjectId]) -> None:
+        """Walk from those of the commits that are still there: a gc may have removed the others long ago."""
+        unknown = [oid for oid in commits if oid not in self.reach]
+        self._extend(
+            oid for oid in unknown if self._repo.objects.is_stored(oid) or TRASH + oid.hex() in self._store
+        )
+
+    def garbage(self) -> Iterator[ObjectId]:
+        """The objects of the store that do not stay, in no order."""
+        for oid in map(object_id, self._store.keys(OBJECT_PREFIX)):
+            if oid is not None and oid not in self.reach:
+                yield oid
+
+    def garbage_rows(self, but: Reach | Collection[ObjectId] = ()) -> Iterator[tuple[ObjectId, bytes]]:
+        """The same with their stored forms, without those in `but`."""
+        found = 0
+        for ids in batches((oid for oid in self.garbage() if oid not in but), BATCH):
+            self._progress("finding garbage", found)
+            found += len(ids)
+            keys = {OBJECT_PREFIX + oid.hex(): oid for oid in ids}
+            for key, stored in self._store.get_many(keys).items():
+                yield keys[key], stored
+
+    def find_garbage(self, but: Reach | Collection[ObjectId] = ()) -> tuple[dict[ObjectId, int], int]:
+        """The commits among the garbage, each with its order, and the number of all objects that are garbage.
+
+        Without those in `but`.
+        """
+        commits: dict[ObjectId, int] = {}
+        count = 0
+        for oid, stored in self.garbage_rows(but):
+            count += 1
+            if kind_of(stored) is COMMIT:
+                commits[oid] = 0
+                with suppress(CorruptObject):  # nothing leads to it, so its damage does not matter
+                    commits[oid] = self._repo.objects.commit(oid).order
+        return commits, count
+
+    def _read_refs(self) -> dict[str, ObjectId]:
+        refs = self._repo.refs.all()
+        return {ref: oid for ref, oid in refs.items() if ref not in self.without}
+
+    def _extend(self, roots: Iterable[ObjectId]) -> None:
+        for _ in self.reach.extend(roots):
+            self._progress("marking", len(self.reach))
+
+    def _follow_histories(self) -> None:
+        """Read the ends of histories again, and walk on where an import has continued a history."""
+        ends = dict(self._store.items(SHALLOW))
+        before, self._ends = self._ends, ends
+        if ends != before:
+            self.history.reload()
+        for key, row in before.items():
+            oid = ObjectId.parse(key.removeprefix(SHALLOW))
+            # Another process removes the row of a commit after the commit. Then no history goes on there.
+            if ends.get(key) != row and oid in self.reach and self._repo.objects.is_stored(oid):
+                self.extend_where_present(self.history.parents(self._repo.objects.commit(oid)))
+
+
+def notes_on_lost(store: KVStore) -> Iterator[tuple[str, ObjectId]]:
+    """The keys of the notes of `fsck` on lost objects, each with the id of the object."""
+    for key in store.keys(DAMAGED):
+        digits = noted(key)
+        if digits is not None and not key.startswith(INCONSISTENT):
+            yield key, ObjectId.parse(digits)
+
+
+def _known_to_be_lost(store: KVStore) -> IdSet:
+    """The objects that `fsck` has noted as lost. A writer may have brought some back."""
+    lost = IdSet()
+    for _, oid in notes_on_lost(store):
+        lost.add(oid)
+    return lost
+
+
+def _line_id(key: str) -> bytes:
+    return blake3(key.encode()).digest()

@@ -19,7 +19,6 @@ from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.upkeep.inspection import Inspection
-from vstate.repo.upkeep.metadata import commits_in
 from vstate.repo.upkeep.salvage import Row
 
 ACTION = "fsck: repaired"
@@ -162,7 +161,7 @@ class Plan:
         while oid is not None and oid not in starts:
             starts.append(oid)
             oid = came_from.get(oid)
-        starts += [oid for line in reversed(lines) for oid in commits_in(line)]
+        starts += [oid for line in reversed(lines) for oid in line.commits]
         seen = IdSet()
         own = (self._loss.ancestors(start, seen=seen, first_parents=True) for start in starts)
         found = chain(*own, self._loss.ancestors(*starts))
@@ -170,7 +169,7 @@ class Plan:
 
     def _tagged(self, name: str) -> Commit | None:
         """The last commit of a tag, by its reflog, if that is whole. A tag never moves to another commit."""
-        ids = [oid for _, line in self._metadata.lines(name) for oid in commits_in(line)[:1]]
+        ids = [oid for _, line in self._metadata.lines(name) for oid in line.commits[:1]]
         return self._loss.commit(ids[-1]) if ids and self._loss.is_whole(ids[-1]) else None
 
     # Histories
@@ -195,7 +194,7 @@ class Plan:
         kept = IdSet()
         for _ in self._loss.ancestors(*self._refs.values(), seen=kept):
             pass
-        logged = (oid for _, line in self._metadata.lines() for oid in commits_in(line))
+        logged = (oid for _, line in self._metadata.lines() for oid in line.commits)
         known = map(self._loss.commit, {*self._found.orphaned_commits, *logged})
         newest = max(commit.order for commit in self._found.cut.values())
         before = [commit for commit in known if commit is not None and commit.order < newest]

@@ -20,7 +20,8 @@ from vstate.plural import counted
 from vstate.repo.idset import IdList, IdSet
 from vstate.repo.names.refs import REFLOG
 from vstate.repo.upkeep.damage import Damage
-from vstate.repo.upkeep.salvage import Row, Salvage
+from vstate.repo.upkeep.metadata import Metadata
+from vstate.repo.upkeep.salvage import Row
 from vstate.repo.walk import BATCH, Batch, Entries, batches, depth_first
 from vstate.threads import in_two_threads
 from vstate.values.entry import Entry
@@ -66,31 +67,28 @@ class Verifier:
     - `malformed`: those of them whose content matches their id and encodes no object;
     - `inconsistent`: those of them that can be read, and have a link that differs from the object below.
 
-    With `read_ends`, which reads the ends of histories again, `gc` may run meanwhile. An object that it
-    removes is no damage. Then `skipped` is true: objects below that one may not have been checked.
+    `gc` may run meanwhile. An object that it removes is no damage. Then `skipped` is true: objects below that
+    one may not have been checked.
 
-    With `whole_blobs=False` it checks only whether blobs are present. Takes a few batches of memory and some
-    30 bytes an object.
+    With `whole_blobs=False` it checks only whether blobs are present. Of a commit that it reads, it reads the
+    `next_commits` too. Takes a few batches of memory and some 30 bytes an object.
     """
 
     def __init__(
         self,
-        salvage: Salvage,
-        parents: Callable[[Commit], Sequence[ObjectId]],
+        metadata: Metadata,
         found: Callable[[Damage], None],
         *,
         whole_blobs: bool,
-        progress: Callable[[int], None] = lambda count: None,
-        next_commits: Callable[[ObjectId], Sequence[ObjectId]] = lambda oid: (),
-        read_ends: Callable[[], None] | None = None,
+        progress: Callable[[int], None],
+        next_commits: Callable[[ObjectId], Sequence[ObjectId]],
     ) -> None:
-        self._salvage = salvage
-        self._parents = parents
+        self._metadata = metadata
+        self._salvage = metadata.salvage
         self._found = found
         self._whole_blobs = whole_blobs
         self._progress = progress
         self._next_commits = next_commits
-        self._read_ends = read_ends
         self.skipped = False
         self.reached = IdSet()
         self.counts = dict.fromkeys(KINDS, 0)
@@ -149,14 +147,12 @@ class Verifier:
 
         `gc` removes a commit before the commit's objects, and a commit that only a reflog names.
         """
-        if self._read_ends is None:
-            return True
         if link.commit is None:
             row = self._salvage.row(link.source[1])
             return row == link.oid.hex().encode() if isinstance(row, bytes) else row is not None
         if kind is COMMIT:
-            self._read_ends()
-            if link.oid not in self._parents(link.commit):
+            self._metadata.read_ends()
+            if link.oid not in self._metadata.parents(link.commit):
                 return False
         return self._salvage.stored(link.commit.oid) is not None
 
@@ -214,7 +210,7 @@ class Verifier:
             self._orders[oid] = commit.order
             self.ahead += commit.order > self._tomorrow
             source = COMMIT.name, commit.id
-            parents += [_Link(parent, source, commit) for parent in self._parents(commit)]
+            parents += [_Link(parent, source, commit) for parent in self._metadata.parents(commit)]
             if commit.root is not None and self._is_new(commit.root):
                 self._roots.append(_Link(commit.root, source, commit))
         for link in links:

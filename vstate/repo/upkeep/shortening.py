@@ -1,0 +1,187 @@
+"""Shortening: a history is cut off, or its older part becomes one commit below the newest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
+
+from vstate.arguments import check_count
+from vstate.errors import InvalidInput
+from vstate.objects.commit import Commit, dated, microseconds
+from vstate.objects.ids import ObjectId
+from vstate.repo.core import Core
+from vstate.repo.history import History, shallow_row
+from vstate.repo.idset import IdSet
+from vstate.repo.names.dates import parse_age
+from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS, ReflogEntry, ref_of_line
+from vstate.repo.upkeep.reach import Keeps
+
+SQUASHED = "squashed"
+"""In the info of a root that stands for an older history: the id of the commit with the same values."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLimit:
+    """The new end of the history of branches: after `keep_last` commits, or at the age `keep_since`."""
+
+    branches: tuple[str, ...]
+    keep_last: int | None = None
+    keep_since: str | timedelta | None = None
+
+
+def check_limit(
+    branch: str | Sequence[str] | None, keep_last: int | None, keep_since: str | timedelta | None
+) -> HistoryLimit | None:
+    """The limit that these options of `gc` ask for; InvalidInput if they contradict each other."""
+    if keep_last is None and keep_since is None:
+        if branch is not None:
+            raise InvalidInput("to cut a branch's history off, give keep_last or keep_since too")
+        return None
+    if keep_last is not None and keep_since is not None:
+        raise InvalidInput("give keep_last or keep_since, not both")
+    branches = (branch,) if isinstance(branch, str) else tuple(branch or ())
+    if not branches:
+        raise InvalidInput("keep_last and keep_since cut the history of branches off: name them with branch")
+    if keep_last is not None and keep_last < 1:
+        raise InvalidInput(f"keep_last is a number of commits from 1 on, not {keep_last}")
+    return HistoryLimit(branches, keep_last, keep_since)
+
+
+class Cut:
+    """Where a plan of `gc` ends the histories of branches. A commit that another branch or a detached HEAD
+    leads to keeps its parents.
+
+    Ends them in `history`, which is the plan's own. `rows` end them for everybody, once they are written.
+    `kept_by` are the branches that share commits with one of these, and `dropped` the parents that commits
+    lose.
+    """
+
+    def __init__(
+        self, repo: Core, history: History, limit: HistoryLimit, now: datetime, keeps: Keeps
+    ) -> None:
+        """`keeps` tells which commits a line of a reflog keeps without the cut."""
+        self._repo = repo
+        self._history = history
+        self._keeps = keeps
+        self._begin: dict[str, int] = {}  # by branch, the order of the oldest commit that is left
+        self._cut_off = IdSet()
+        self.kept_by: list[str] = []
+        heads = {HEADS + name: repo.branch(name) for name in limit.branches}
+        kept: dict[ObjectId, Commit] = {}
+        for ref, head in heads.items():
+            oldest = self._oldest(head, limit, now)
+            self._begin[ref] = oldest.order
+            starts = [head.oid]
+            for key, line in repo.refs.lines(ref).items():
+                starts += self.keeps(key, line) or ()
+            kept |= {c.oid: c for c in _until(oldest.order, history.ancestors(*starts))}
+        for commit in history.ancestors(*(head.oid for head in heads.values())):
+            if commit.oid not in kept:
+                self._cut_off.add(commit.oid)
+        shared = self._find_shared(kept, heads)
+        ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
+        self.dropped: list[ObjectId] = []
+        for oid, commit in kept.items():
+            parents = history.parents(commit)
+            lost = [parent for parent in parents if parent not in kept]
+            if lost and oid not in shared:
+                ends[oid] = tuple(parent for parent in parents if parent in kept)
+                self.dropped += lost
+        history.cut_off(ends)
+        self.rows = dict(shallow_row(oid, left) for oid, left in ends.items())
+
+    def keeps(self, key: str, line: ReflogEntry) -> Sequence[ObjectId] | None:
+        """The commits that a line of a reflog keeps beside the cut; None if the line goes."""
+        ref, kept = ref_of_line(key), self._keeps(key, line)
+        if kept is None:
+            return None
+        if ref == HEAD:
+            left = [oid for oid in kept if oid not in self._cut_off]
+            return left if left or not kept else None
+        begin = self._begin.get(ref)
+        if begin is None:
+            return kept
+        found = map(self._repo.objects.find_commit, kept)
+        late = [commit.oid for commit in found if commit is not None and commit.order >= begin]
+        return late if line.new is None or line.new in late else None
+
+    def _oldest(self, head: Commit, limit: HistoryLimit, now: datetime) -> Commit:
+        """The oldest commit that the limit leaves."""
+        commits = self._history.ancestors(head.oid)
+        if limit.keep_last is not None:
+            *_, oldest = islice(commits, limit.keep_last)
+            return oldest
+        begin = microseconds(now - parse_age(limit.keep_since or timedelta()))
+        oldest = head
+        for commit, date in dated(commits, microseconds(now)):
+            if date < begin:
+                break
+            oldest = commit
+        return oldest
+
+    def _find_shared(self, kept: dict[ObjectId, Commit], heads: Collection[str]) -> set[ObjectId]:
+        """Those of the commits that other branches lead to.
+
+        A tag does not count: it promises a commit and no history. Nor does a tracking ref: it only notes
+        where a branch of another store was.
+        """
+        shared: set[ObjectId] = set()
+        begin = min(commit.order for commit in kept.values())
+        for ref, oid in self._repo.refs.all().items():
+            if ref not in heads and not ref.startswith((TAGS, REMOTES)):
+                above = _until(begin, self._history.ancestors(oid))
+                found = {commit.oid for commit in above if commit.oid in kept}
+                if found:
+                    self.kept_by.append(ref.removeprefix(HEADS))
+                    shared |= found
+        return shared
+
+
+def _until(begin: int, newest_first: Iterable[Commit]) -> Iterator[Commit]:
+    return takewhile(lambda commit: commit.order >= begin, newest_first)
+
+
+def squash(repo: Core, branch: str, keep: int, *, message: str, seen: Commit | None) -> Commit:
+    """As `Repository.squash` promises."""
+    check_count("keep", keep, 0)
+    while True:
+        head = seen or repo.branch(branch)
+        chain = list(islice(repo.history.first_parents(head.oid), keep + 1))
+        last = chain[-1]
+        is_short = len(chain) <= keep or not last.parent_ids
+        if is_short and all(len(commit.parent_ids) < 2 for commit in chain):
+            if seen is not None:
+                repo.require_at(branch, seen)
+            return head
+        for commit in chain:
+            repo.require_trusted(commit)
+        if not is_short:
+            chain[-1] = Commit(
+                root=last.root,
+                parent_ids=(),
+                time=last.time,
+                order=last.order,
+                message=message or f"Squash the history up to {last.short}",
+                info={SQUASHED: last.id},
+                events=(),
+            )
+        made: list[Commit] = []
+        for commit in reversed(chain):
+            again = Commit(
+                root=commit.root,
+                parent_ids=tuple(before.oid for before in made[-1:]),
+                time=commit.time,
+                order=commit.order,
+                message=commit.message,
+                info=commit.info,
+                events=commit.events,
+            )
+            signed = repo.security.signed(again)
+            made.append(Commit.decode(signed.oid, signed.body))  # so that its events name it
+        action = f"squash: all but {keep}" if keep else "squash"
+        if repo.publish(branch, made, {}, [], expected=head.oid, action=action, needs=[last.oid]):
+            return made[-1]
+        if seen is not None:
+            raise repo.ref_moved(HEADS + branch, head.oid)
