@@ -14,7 +14,7 @@ from vstate import KVStore
 T = TypeVar("T")
 
 ALL_SUBSETS_UP_TO = sized(5, 10)  # writes of one call
-RANDOM_SUBSETS = sized(40, 200)
+RANDOM_SUBSETS = sized(12, 200)
 
 
 class Crash(BaseException):

