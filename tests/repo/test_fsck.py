@@ -20,6 +20,7 @@ from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, CorruptStore, VStateError
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo import Repository
+from vstate.repo.history import shallow_row
 from vstate.repo.upkeep import fsck
 from vstate.repo.upkeep.damage import LISTED
 from vstate.testing import Faulty
@@ -73,6 +74,14 @@ def test_histories_that_were_cut_off_are_whole(filled: Mapping[str, bytes]) -> N
     report = Repository(store).fsck()
     assert {damage.reason for damage in report.damage} == {"it is missing"}
     assert not report.broken
+
+
+def test_the_end_of_a_history_gives_no_commit_a_parent(filled: Mapping[str, bytes]) -> None:
+    """fsck looks for no commit that only such a row names, as no walk does."""
+    store = copy(filled)
+    head = Repository(store).branch("main")
+    store.set(*shallow_row(head.oid, [ObjectId(bytes(32)), *head.parent_ids]))
+    check_clean(store)
 
 
 def test_orphans_are_counted_and_checked(filled: Mapping[str, bytes]) -> None:
@@ -285,6 +294,8 @@ def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
         ("reflog/heads/main:then", b"\x93\xc0\xc0\xa1x", "reflog", "has no time"),
         ("shallow/" + "0" * 64, b"\x01", "shallow", "names no parents"),
         ("shallow/x", b"\x90", "shallow", "names no parents"),
+        ("arrived/0", b"\x01", "arrival", "is no list of ids"),
+        ("trash/" + "0" * 64, b"\x01", "trash", "holds no object"),
         ("format", None, "format", "names no format"),
     ],
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from vstate.errors import CorruptStore, VStateError
 from vstate.objects.ids import KINDS
@@ -92,66 +92,65 @@ def check(
 ) -> FsckReport:
     """As `Repository.fsck` promises. Find the damage, plan the repair, carry it out, and check again."""
     began = time.monotonic()
-    first = found = _find(repo, full, repair, progress)
+
+    def find() -> Inspection:
+        return _find(repo, full, repair, progress or (lambda step, count: None))
+
+    first = found = find()
     ok = found.ok
     repaired: list[str] = []
     left: list[str] = []
-    for _ in range(_ATTEMPTS if repair and (not ok or found.metadata.healed) else 0):
+    if repair and (not ok or found.metadata.healed):
+        found, ok, repaired, left = _repair(repo, found, find)
+    plan = () if repair or ok else str(Plan(repo, found)).splitlines()
+    verifier, metadata = first.verifier, first.metadata
+    return FsckReport(
+        ok=ok,
+        full=full,
+        objects={kind.name: verifier.counts[kind] for kind in reversed(KINDS)},
+        bytes=verifier.bytes,
+        refs=sum(isinstance(row, bytes) for row in metadata.rows.values()),
+        reflog_lines=metadata.reflog_lines,
+        orphans=first.orphans,
+        foreign=first.foreign,
+        ahead=verifier.ahead,
+        damage=tuple(first.damage[:LISTED]),
+        damaged=len(first.damage),
+        lost=tuple(first.lost),
+        lost_in_all=first.lost_in_all,
+        broken=tuple(found.broken),
+        repaired=tuple(repaired),
+        left=tuple(left),
+        plan=tuple(plan),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _repair(
+    repo: Core, found: Inspection, find: Callable[[], Inspection]
+) -> tuple[Inspection, bool, list[str], list[str]]:
+    """Repair, and check again: the last findings, whether all is well, the repairs made, and those left."""
+    repaired: list[str] = []
+    for _ in range(_ATTEMPTS):
         done, left = Plan(repo, found).execute()
         repaired += done
         try:
-            found = _find(repo, full, repair, progress)
+            found = find()
         except VStateError as error:  # the report still has to list the repairs
-            ok = False
-            left.append(f"the store cannot be checked again: {error}")
-            break
-        ok = found.ok
+            return found, False, repaired, [*left, f"the store cannot be checked again: {error}"]
         told = {line.split(":")[0] for line in left}
         broken = [named(name) for name in found.broken if named(name) not in told]
         left += [f"{name}: the state that it leads to cannot be read whole" for name in broken]
         if not (found.cut and done):
             break  # otherwise the repair has brought back history, which has lost parents of its own
-    return replace(
-        _report(first),
-        ok=ok,
-        broken=tuple(found.broken),
-        repaired=tuple(repaired),
-        left=tuple(left),
-        plan=() if repair or ok else tuple(str(Plan(repo, found)).splitlines()),
-        seconds=time.monotonic() - began,
-    )
+    return found, found.ok, repaired, left
 
 
-def _report(found: Inspection) -> FsckReport:
-    """The findings, before any repair."""
-    verifier, metadata = found.verifier, found.metadata
-    return FsckReport(
-        ok=found.ok,
-        full=found.full,
-        objects={kind.name: verifier.counts[kind] for kind in reversed(KINDS)},
-        bytes=verifier.bytes,
-        refs=sum(isinstance(row, bytes) for row in metadata.rows.values()),
-        reflog_lines=metadata.reflog_lines,
-        orphans=found.orphans,
-        foreign=found.foreign,
-        ahead=verifier.ahead,
-        damage=tuple(found.damage[:LISTED]),
-        damaged=len(found.damage),
-        lost=tuple(found.lost),
-        lost_in_all=found.lost_in_all,
-        broken=tuple(found.broken),
-        repaired=(),
-        left=(),
-        plan=(),
-        seconds=0.0,
-    )
-
-
-def _find(repo: Core, full: bool, repair: bool, progress: UpkeepProgress | None) -> Inspection:
+def _find(repo: Core, full: bool, repair: bool, progress: UpkeepProgress) -> Inspection:
     """An inspection beside which `gc` has removed nothing, and, before a repair, no object came back."""
     for _ in range(_ATTEMPTS):
         sweep = _sweep(repo)
-        found = Inspection(repo, full, progress or (lambda step, count: None))
+        found = Inspection(repo, full, progress)
         if found.ok and not found.verifier.skipped:
             break
         if _sweep(repo) == sweep and not (repair and found.is_outdated()):

@@ -101,7 +101,7 @@ class Inspection:
         if self.full:
             # The commits that were made meanwhile, so that their objects do not count as orphans.
             now = Metadata(self.salvage, lambda damage: None)
-            now.read()
+            now.read_refs()
             self._extend((REF + name, oid) for name, oid in now.refs.items())
             self._check_orphans()
         self.metadata.check_stamp()

@@ -108,8 +108,9 @@ class Metadata:
         self.ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
-        """The parents that a commit has in this store."""
-        return self.ends.get(commit.oid, commit.parent_ids)
+        """The parents that a commit has in this store. As for `History`, a row can only remove some."""
+        left = self.ends.get(commit.oid)
+        return commit.parent_ids if left is None else tuple(oid for oid in commit.parent_ids if oid in left)
 
     def read(self) -> None:
         """Read and check all rows, except the reflog and the format."""
@@ -120,11 +121,7 @@ class Metadata:
                 self.lost.add(digits)
             else:
                 self.healed.append(key)
-        for key, row in sorted(self.salvage.items(REF), key=lambda ref: _rank(ref[0])):
-            name = key.removeprefix(REF)
-            if name == HEAD or name.startswith(_REFS):
-                self.rows[name] = row
-                self._check_ref(name, row)
+        self.read_refs()
         mark = self.salvage.row(SWEEP)
         if isinstance(mark, Unreadable):
             self._mark_bad(SWEEP, "row", mark, mark.reason)
@@ -135,6 +132,14 @@ class Metadata:
                     parse(key, _readable(row))
                 except (ValueError, CorruptStore) as error:
                     self._mark_bad(key, kind, row, f"{key}: {error}")
+
+    def read_refs(self) -> None:
+        """Read and check the rows of HEAD, branches, tags and tracking refs."""
+        for key, row in sorted(self.salvage.items(REF), key=lambda ref: _rank(ref[0])):
+            name = key.removeprefix(REF)
+            if name == HEAD or name.startswith(_REFS):
+                self.rows[name] = row
+                self._check_ref(name, row)
 
     def read_ends(self) -> None:
         """Read and check the ends of histories; again, once new refs may have brought new ends."""
