@@ -249,6 +249,35 @@ def test_keep_last_ends_the_log_there() -> None:
     sound(store)
 
 
+def test_a_cut_leaves_other_branches_whole() -> None:
+    """History that an unnamed branch shares is not cut. If both branches are named, it is."""
+    store = Memory()
+    repo = chain(store, 8).repo
+    repo.create_branch("dev", "main")
+    report = repo.gc(branch="main", keep_last=2, keep_reflog="0")
+    assert report.kept_by == ("dev",)
+    assert "dev" in str(report)
+    assert [len(list(repo.log(name))) for name in ("main", "dev")] == [8, 8]
+    report = repo.gc(branch=["main", "dev"], keep_last=2, keep_reflog="0")
+    assert (report.kept_by, report.shallow) == ((), 1)
+    assert [len(list(repo.log(name))) for name in ("main", "dev")] == [2, 2]
+    sound(store)
+
+
+def test_what_only_a_detached_head_was_on_survives_a_cut() -> None:
+    """The line of HEAD alone keeps the commit, which is of no branch that is cut."""
+    store = Memory()
+    repo = chain(store, 5).repo
+    commit = chain(store, 1, "lone").head
+    assert commit is not None
+    repo.checkout(commit.id)
+    repo.delete_branch("lone")
+    repo.checkout("main")
+    store.delete_many(list(store.keys("reflog/heads/lone:")))
+    repo.gc(branch="main", keep_last=1)
+    assert Versioned(store).checkout(commit.id)["shared"] == large(0)
+
+
 def test_a_cut_through_a_merge() -> None:
     """Each line of a history with merges ends where it gets too old, and walks reach the rest."""
     store = Memory()
@@ -374,6 +403,40 @@ def test_what_is_needed_again_comes_back() -> None:
 
 
 # Beside writers
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_what_was_there_for_a_moment_is_in_the_reflog(atomic: bool) -> None:
+    """A commit that is made and taken back while gc looks for garbage, and a branch that comes and goes."""
+    store = Faulty(Memory(), atomic=atomic)
+    chain(store, 3).reset("HEAD~1")
+    made: list[str] = []
+
+    def there_and_back() -> None:
+        other = Versioned(store)
+        made.append(save(other, "brief", brief=1).id)
+        other.reset("HEAD~1")
+        with other.fork("gone") as gone:
+            made.append(save(gone, "gone", brief=2).id)
+        other.delete_branch("gone")
+
+    looked = Once(there_and_back, "finding garbage")
+    store.set("o/" + "ab" * 32, b"bgarbage")
+    repo = Repository(store)
+    repo.gc(progress=looked)
+    assert [Versioned(store).checkout(commit)["brief"] for commit in made] == [1, 2]
+    sound(store)
+
+
+def test_a_cut_beside_gc_stays() -> None:
+    """A run that began before it does not drop the rows of the ends."""
+    store = Memory()
+    chain(store, 6).reset("HEAD~1")
+    store.set("o/" + "ab" * 32, b"bgarbage")
+    cut = Once(lambda: Repository(store).gc(branch="main", keep_last=1, keep_reflog="0"), "finding garbage")
+    Repository(store).gc(progress=cut)
+    assert len(list(Versioned(store).log())) == 1
+    sound(store)
 
 
 STAGES = ["marking", "finding garbage", "removing"]

@@ -30,7 +30,6 @@ from vstate.objects.canonical import encode
 from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import encode_policies
 from vstate.repo.rules.signing import SigningKey
-from vstate.testing import Faulty
 
 
 def history(count: int, store: KVStore | None = None) -> Versioned:
@@ -40,18 +39,6 @@ def history(count: int, store: KVStore | None = None) -> Versioned:
         state["k"] = [i, "x" * 200]
         state.commit(f"c{i}")
     return state
-
-
-def once(store: KVStore, work: Callable[[], object]) -> Callable[[str, int], None]:
-    """A progress callback that does the work at the first call while garbage is looked for; there is some."""
-    store.set("o/" + "ab" * 32, b"bgarbage")
-    todo = [work]
-
-    def progress(what: str, count: int) -> None:
-        if what == "finding garbage" and todo:
-            todo.pop()()
-
-    return progress
 
 
 def intact(store: KVStore) -> bool:
@@ -175,34 +162,6 @@ def test_the_outcome_of_a_stale_handle_is_that_of_the_branch() -> None:
 # gc beside others
 
 
-@pytest.mark.parametrize("atomic", [True, False])
-def test_a_branch_that_went_and_came_back_keeps_its_reflog(atomic: bool) -> None:
-    """A commit that was made and taken back while gc was marking is in the reflog, and stays."""
-    store = Faulty(Memory(), atomic=atomic)
-    history(3, store)
-    made: list[str] = []
-
-    def there_and_back() -> None:
-        other = Versioned(store)
-        other["k"] = "for a moment"
-        commit = present(other.commit("brief"))
-        made.append(commit.id)
-        other.reset("HEAD~1")
-        gone = other.fork("brief-branch")
-        gone["z"] = "w" * 500
-        last = present(gone.commit("on a branch that goes"))
-        made.append(last.id)
-        other.delete_branch("brief-branch")
-
-    Repository(store).gc(keep_reflog="30d", progress=once(store, there_and_back))
-    fresh = Versioned(store)
-    assert fresh.checkout(made[0])["k"] == "for a moment"
-    assert fresh.checkout(made[1])["z"] == "w" * 500
-    fresh.create_branch("again", made[1])
-    assert intact(store)
-    assert Repository(store).gc(grace="0").live > 0
-
-
 def cut_below(store: KVStore) -> None:
     """Commit by another handle, and remove all earlier commits."""
     writer = Versioned(store)
@@ -262,53 +221,6 @@ def test_a_read_from_a_commit_that_gc_removed_is_told_as_that(
     store.delete(f"o/{present(state.head).tree}")
     with pytest.raises(CorruptObject):
         read(Versioned(store))
-
-
-def test_a_gc_keeps_the_shallow_rows_that_another_makes() -> None:
-    """A run that began before a cut does not drop the notes of it."""
-    store = Memory()
-    state = history(6, store)
-
-    def cut() -> None:
-        state["k"] = "new"
-        state.commit()
-        Repository(store).gc(branch="main", keep_last=1, keep_reflog="0")
-
-    Repository(store).gc(progress=once(store, cut))
-    assert len(list(Versioned(store).log())) == 1
-    assert intact(store)
-
-
-def test_a_cut_leaves_other_branches_whole() -> None:
-    """History that an unnamed branch shares is not cut. If both branches are named, it is."""
-    store = Memory()
-    state = history(8, store)
-    state.fork("dev")
-    report = state.repo.gc(branch="main", keep_last=2, keep_reflog="0")
-    assert report.kept_by == ("dev",)
-    assert "dev" in str(report)
-    assert len(list(Versioned(store, branch="dev").log())) == 8
-    assert len(list(Versioned(store).log())) == 8
-    report = state.repo.gc(branch=["main", "dev"], keep_last=2, keep_reflog="0")
-    assert (report.kept_by, report.shallow) == ((), 1)
-    assert len(list(Versioned(store, branch="dev").log())) == 2
-    assert intact(store)
-
-
-def test_what_only_a_detached_head_was_on_survives_a_cut() -> None:
-    store = Memory()
-    state = history(2, store)
-    lone = state.fork("lone")
-    lone["only"] = 1
-    commit = present(lone.commit())
-    state.repo.checkout(commit.id)
-    state.delete_branch("lone")
-    state.repo.checkout("main")
-    for i in range(5):
-        state["k"] = i
-        state.commit()
-    state.repo.gc(branch="main", keep_last=1)
-    assert Versioned(store).checkout(commit.id)["only"] == 1
 
 
 # Trust
