@@ -121,15 +121,14 @@ def test_many_noted_commits_go_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, 
     other = Memory()
     for number in range(7):
         Repository(other).commit("new", set={"value": [number] * 500})
-    arriving = io.BytesIO()
-    Repository(other).export(arriving, ["new"])
+    arriving = exported(other, "new")
     store = Between()
     repo = Repository(store)
     repo.commit("main", set={"kept": 1})
     repo.commit("side", set={"value": [0] * 500})
     store.refs_stay = True
     with pytest.raises(Killed):
-        repo.import_bundle(io.BytesIO(arriving.getvalue()))
+        imported(store, arriving)
     store.refs_stay = False
     exclusively = store.exclusively
 

@@ -259,11 +259,11 @@ class Sweep:
         Commits go first, from the newest on, then their objects: a commit that is there has all its objects.
         """
         marks = plan.marks
-        noted = arrivals(self._store)[0]  # before the look, so that it finds their commits
-        commits, objects = marks.find_garbage()
         if plan.ends:
             marks.cut_off(plan.ends)
             self.ends += len(plan.ends)
+        noted = arrivals(self._store)[0]  # before the look, so that it finds their commits
+        commits, objects = marks.find_garbage()
         for lines in batches(plan.lines, MOST_DELETED):
             self._store.delete_many(lines)
             self.lines += len(lines)
