@@ -134,7 +134,7 @@ def _object(code: int, inside: list[object]) -> Instance:
     return Instance("msgpack.ExtType", args=(code, *inside))
 
 
-@lru_cache(4096)
+@lru_cache(1024)  # of at most 130 KB each, if somebody forged them
 def _short(code: int, content: bytes) -> Instance:
     """The same of a short content: the versions of a chat share their messages."""
     return _object(code, _values(content, Budget(Limits()), 1))
