@@ -192,7 +192,11 @@ def test_a_value_too_long_to_be_shown_is_described(tmp_path: Path) -> None:
     assert (found["$type"], found["$size"]) == ("bytes", 1_500_000)
 
 
-@pytest.mark.parametrize("value", [2**70, [{"n": -(2**65)}], "\ud800", {"\udc80": 1}, Mute(2**70)], ids=ascii)
+@pytest.mark.parametrize(
+    "value",
+    [2**70, [{"n": -(2**65)}], "\ud800", {"\udc80": 1}, Mute(2**70)],
+    ids=["long", "long inside", "surrogate", "surrogate key", "object"],
+)
 @pytest.mark.parametrize("in_one_file", [False, True])
 def test_a_value_that_msgpack_cannot_hold_is_described(tmp_path: Path, value: Any, in_one_file: bool) -> None:
     """The commit succeeds, as do later ones, and the other values are shown."""
