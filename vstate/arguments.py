@@ -72,7 +72,7 @@ def check_info(info: Mapping[str, object]) -> None:
         if name in _NO_INFO:
             raise InvalidInput(
                 f"{name!r} is an argument of other calls that commit, and not of this one: "
-                f"name the info otherwise, such as info_{name}"
+                f"info is given by name, as in commit(message, step=1); take another name, as info_{name}"
             )
 
 

@@ -154,8 +154,8 @@ class RefMoved(Conflict):
         if actual is None and expected is not None:
             found = (
                 "and it is gone: deleted, by gc perhaps; open the state again to begin a new one"
-                + ", or keep the uncommitted changes on another branch, with switch(name, create=True)"
-                * staged
+                + ", or, as long as gc has left its commits, keep the uncommitted changes on another branch, "
+                "with switch(name, create=True)" * staged
             )
         super().__init__(f"{ref} moved: expected {_short(expected)}, {found}")
         self.ref = ref

@@ -26,7 +26,9 @@ def find_store(place: str | None, *, create: bool = False) -> str:
     A store is the directory `.vstate` in a directory, or the directory itself, as a clone is. If there is
     none, NotFound. With `create`, no parent is looked at: the path here, at which to make one.
     """
-    if place:
+    if place == "":
+        raise InvalidInput(f"the path of the store is empty; {_NAME_ONE}")
+    if place is not None:
         if _MEMORY.match(place):
             raise InvalidInput(
                 "a memory: store ends with the process that made it; name another one with --store PATH"

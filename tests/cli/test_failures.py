@@ -256,3 +256,15 @@ def test_forced_colour(store):
     assert "\x1b[32m" in run("-s", str(store), "log", FORCE_COLOR="1").stdout
     assert "\x1b" not in run("-s", str(store), "log", FORCE_COLOR="1", NO_COLOR="1").stdout
     assert "\x1b" not in run("-s", str(store), "log", "--json", FORCE_COLOR="1").stdout
+
+
+def test_an_option_without_the_one_it_belongs_to(vstate):
+    """It is refused before anything runs."""
+    result = vstate.run("view", "--rev", "nosuch")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--rev chooses what --export writes" in result.stderr
+
+
+def test_the_empty_path_of_a_store(vstate):
+    """It is not the store of this directory: a variable of a script may be unset."""
+    assert "the path of the store is empty" in vstate.fails("-s", "", "log")

@@ -60,7 +60,8 @@ def test_branches_are_listed_made_renamed_and_deleted(vstate):
     assert [branch["name"] for branch in vstate.json("branch")] == ["trunk", "what-if"]
     assert vstate("branch").startswith("* trunk ")
     assert vstate("branch", "-d", "what-if", "--forget").startswith("Forgot branch what-if, which was at ")
-    vstate.fails("reflog", "what-if")
+    for form in ([], ["--json"]):
+        assert "no branch 'what-if'" in vstate.fails("reflog", "what-if", *form)
 
 
 def test_a_page_of_branches(vstate, store):

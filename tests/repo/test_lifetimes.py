@@ -13,7 +13,7 @@ from clock import Time, standing_still
 from histories import needed, objects_of
 from soak import sized
 
-from vstate import InvalidInput, KVStore, Memory, RefMoved, StoreUnavailable, Versioned
+from vstate import InvalidInput, KVStore, Memory, NotFound, RefMoved, StoreUnavailable, Versioned
 from vstate.repo import Repository
 from vstate.testing import Faulty
 
@@ -113,16 +113,31 @@ def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
     whole(store)
 
 
-def test_head_on_an_idle_branch(store: KVStore, time: Time) -> None:
-    """HEAD keeps its name, as in a new store, and fsck passes."""
+def test_head_keeps_its_branch(store: KVStore, time: Time) -> None:
+    """As for a deletion by hand: the branch of HEAD stays, until HEAD is on another one."""
     state = committed(session(store), k=1)
     state.repo.checkout("session")
+    assert kept(store, after=1e6, time=time)
+    committed(Versioned(store, branch="main"), main=1)
+    state.repo.checkout("main")
+    assert state.repo.gc().expired == ("session",)
+    whole(store)
+
+
+def test_changes_on_a_branch_that_gc_deleted(store: KVStore, time: Time) -> None:
+    """The commit below them may be gone too: the error says so, and the changes are still staged."""
+    committed(Versioned(store), main=1)
+    state = committed(session(store), k=1)
     time.pass_(61)
-    state.repo.gc(grace="0")
-    whole(store)
-    assert (Versioned(store).head, Versioned(store).branch) == (None, "session")
-    assert dict(committed(Versioned(store), new=1)) == {"new": 1}
-    whole(store)
+    for _ in range(2):  # without transactions, garbage is in the trash first
+        Repository(store).gc(keep_reflog="0", grace="0")
+    state["late"] = 1
+    with pytest.raises(RefMoved, match="as long as gc has left its commits"):
+        state.commit()
+    with pytest.raises(NotFound, match="open the state again"):
+        state.switch("rescued", create=True)
+    assert state["late"] == 1
+    assert state.status().added == ["late"]
 
 
 def test_bad_times_to_live() -> None:
@@ -190,7 +205,7 @@ def test_a_commit_that_arrives_as_gc_looks(store: KVStore, time: Time) -> None:
     refs = state.repo.refs
     head = state.head.oid
     committed(state, k=2)
-    assert not refs.end("heads/session", {}, expected=head, action="idle")
+    assert not refs.end("heads/session", {}, expected=head)
     assert Versioned(store, branch="session")["k"] == 2
 
 

@@ -160,6 +160,7 @@ def test_all_that_holds_a_state_says_so() -> None:
         (lambda state: state.repo.restore("main", "HEAD", "key"), r"restore takes several keys, not a str"),
         (lambda state: state.repo.commit("main", delete="key"), r"delete takes several keys, not a str"),
         (lambda state: state.repo.branches("main"), r"several names, not a str: write \['main'\]"),
+        (lambda state: state.commit(3), "a commit message is a str, not int"),
         (lambda state: state.log(key=3), "keys are str, not int: 3"),
         (lambda state: state.blame("key", 3), "path is a str, not int"),
         (lambda state: view({}), "a view is of a state or a snapshot, not of dict"),

@@ -82,7 +82,7 @@ class BranchChanges:
         self._labels = None if labels is None else check_labels(labels)
         self.entries, self._objects = _encode(set, expire)
         """The entry that each key gets in the tree, None for a key that is deleted."""
-        for key in check_several(delete, "delete"):
+        for key in check_several(delete, "delete") if delete else ():
             if key in self.entries:
                 raise InvalidInput(f"{key!r} is both set and deleted: choose one")
             self.entries[check_state_key(key)] = None

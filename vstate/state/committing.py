@@ -17,6 +17,7 @@ from vstate.errors import (
     VStateError,
 )
 from vstate.objects import tree
+from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Advance, Guard
@@ -41,8 +42,11 @@ def commit(
     keys: Iterable[str] | None = None,
 ) -> Commit | None:
     """As `Versioned.commit` promises; only while the guard allows it, if there is one."""
+    if not isinstance(message, str):
+        raise TypeError(f"a commit message is a str, not {type(message).__name__}")
     if info:
         check_info(info)
+        plain(dict(info), "info")
     if keys is not None:
         keys = frozenset(map(check_state_key, check_several(keys, "commit")))
     if on_race not in ("merge", "raise"):

@@ -774,6 +774,12 @@ class Versioned(State):
         except AlreadyExists:
             handle.created = None
             raise
+        except NotFound:
+            raise NotFound(
+                f"gc has removed commit {target.short}, which the changes were made on, with its branch: "
+                "open the state again, and make them there; status() names them",
+                name=target.id,
+            ) from None
 
     def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
         """The newest commit of each branch, or of those of `names` that exist, by name."""

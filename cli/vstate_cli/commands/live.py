@@ -79,9 +79,7 @@ def watch(session: Session, pattern: str, branch: str | None, since: str | None,
     type=click.Path(dir_okay=False),
     help="Write the history into a page that needs no server.",
 )
-@click.option(
-    "--rev", default="HEAD", type=REV, help="With --export: the history up to REV, or that of A..B."
-)
+@click.option("--rev", type=REV, help="With --export: the history up to REV, or that of A..B.")
 def view(
     session: Session,
     place: str | None,
@@ -91,7 +89,7 @@ def view(
     write: bool,
     behind_tls: bool,
     export: str | None,
-    rev: str,
+    rev: str | None,
 ) -> None:
     """Show the history in a browser, until Ctrl-C.
 
@@ -102,8 +100,10 @@ def view(
     if place is not None:
         session.use(place)
     if export is not None:
-        _export(session, rev, export)
+        _export(session, rev or "HEAD", export)
         return
+    if rev is not None:
+        raise click.UsageError("--rev chooses what --export writes: give both, or choose in the browser.")
     try:
         from vstate.viewer.server import is_loopback, serve  # late, as every package that is optional
     except ImportError as error:

@@ -314,13 +314,11 @@ class Refs:
             self._store.delete_many(self._store.present(lines))
         return done
 
-    def end(
-        self, ref: str, rows: Mapping[str, bytes | None], *, expected: ObjectId | None, action: str
-    ) -> bool:
+    def end(self, ref: str, rows: Mapping[str, bytes | None], *, expected: ObjectId | None) -> bool:
         """Delete a branch with its reflog, and write the rows; False if it is not at `expected`.
 
-        A HEAD on it counts as one on a new branch, and its reflog says the action. In a store without
-        transactions, lines of the reflog may stay if this is cut short; they go when their days are over.
+        In a store without transactions, lines of the reflog may stay if this is cut short; they go when their
+        days are over.
         """
         condition = {REF + ref: _value(expected)}
         done = False
@@ -328,13 +326,8 @@ class Refs:
         def writes() -> Mapping[str, bytes | None]:
             nonlocal done
             done = self._store.get(REF + ref) == condition[REF + ref]
-            if not done:
-                return {}
             gone = [REF + ref, LABELS + ref, KEEP + ref, *self._store.keys(f"{REFLOG}{ref}:")]
-            ended = {**rows, **dict.fromkeys(gone)}
-            if self._store.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
-                line, ended[line] = self._reflog_line(HEAD, None, None, action)
-            return ended
+            return {**rows, **dict.fromkeys(gone)} if done else {}
 
         return done if self._store.exclusively(writes) else self.transact(writes(), condition)
 

@@ -19,8 +19,6 @@ from vstate.repo.sweeps import arrivals, retry_after_sweep
 from vstate.repo.upkeep.gc import MOST_DELETED, Sweep, new_mark, newest_first
 from vstate.repo.upkeep.reach import Marks, Reach
 
-FORGOTTEN = "branch: forgotten"
-
 
 def forget(repo: Core, name: str) -> Commit:
     """As `Repository.delete_branch` promises with `forget`."""
@@ -149,7 +147,7 @@ class _Forgetting:
         while (now := self._repo.refs.read(self._ref)) is not None:
             self._walk()  # the branch may have moved
             policies = self._repo.policies.rows_without(self._name)
-            if self._repo.refs.end(self._ref, policies, expected=now, action=FORGOTTEN):
+            if self._repo.refs.end(self._ref, policies, expected=now):
                 break
         if self._store.transactional:
             self._remove_garbage()

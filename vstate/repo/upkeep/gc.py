@@ -29,7 +29,6 @@ from vstate.repo.walk import BATCH
 
 KEEP_REFLOG = "30d"
 GRACE = "1h"
-IDLE = "branch: idle"
 
 MOST_DELETED = 1000
 """Objects that are deleted in one transaction, for which others wait some 10 ms."""
@@ -140,13 +139,14 @@ def collect(
 
 
 def _idle_branches(repo: Core, now: int) -> list[str]:
-    """The branches that no commit has reached for as long as they are kept."""
-    idle = []
+    """The branches, other than HEAD's, that no commit has reached for as long as they are kept."""
+    idle, of_head = [], repo.refs.head().branch
     for key, row in repo.store.items(KEEP + HEADS):
         ref = key.removeprefix(KEEP)
         with suppress(ValueError):  # fsck reports the damaged row; the branch stays
             kept = parse_keep(row)
-            if kept != FOREVER and (moved := _last_move(repo, ref)) is not None and moved + kept <= now:
+            moved = _last_move(repo, ref)
+            if moved is not None and kept != FOREVER and moved + kept <= now and ref != f"{HEADS}{of_head}":
                 idle.append(ref)
     return sorted(idle)
 
@@ -164,7 +164,7 @@ def _ended(repo: Core, ref: str) -> bool:
     """Delete an idle branch with its reflog; False if a commit has reached it meanwhile."""
     head = repo.refs.read(ref)
     rows = repo.policies.rows_without(ref.removeprefix(HEADS))
-    return head is not None and repo.refs.end(ref, rows, expected=head, action=IDLE)
+    return head is not None and repo.refs.end(ref, rows, expected=head)
 
 
 class Plan:
