@@ -107,7 +107,7 @@ def collect(
     began = time.monotonic()
     size_before = repo.store.size()
     found = retry_after_sweep(repo, lambda: _idle_branches(repo, expiry.now()))
-    idle = [ref for ref in found if dry_run or _ended(repo, ref)]
+    idle = [ref for ref, head in found.items() if dry_run or _ended(repo, ref, head)]
     sweep = Sweep(repo, progress)  # each attempt removes something, and the last one the rest
 
     def attempt() -> Plan:
@@ -138,33 +138,32 @@ def collect(
     )
 
 
-def _idle_branches(repo: Core, now: int) -> list[str]:
-    """The branches, other than HEAD's, that no commit has reached for as long as they are kept."""
-    idle, of_head = [], repo.refs.head().branch
-    for key, row in repo.store.items(KEEP + HEADS):
+def _idle_branches(repo: Core, now: int) -> dict[str, ObjectId]:
+    """The branches, other than HEAD's, that no commit has reached for as long as they are kept, and where
+    they are.
+    """
+    idle, of_head = {}, repo.refs.head().branch
+    for key, row in sorted(repo.store.items(KEEP + HEADS)):
         ref = key.removeprefix(KEEP)
+        head = repo.refs.read(ref)  # before its last move: a commit that comes between makes it look busy
         with suppress(ValueError):  # fsck reports the damaged row; the branch stays
             kept = parse_keep(row)
-            moved = _last_move(repo, ref)
-            if moved is not None and kept != FOREVER and moved + kept <= now and ref != f"{HEADS}{of_head}":
-                idle.append(ref)
-    return sorted(idle)
+            if head is None or kept == FOREVER or ref == f"{HEADS}{of_head}":
+                continue
+            if _last_move(repo, ref, head) + kept <= now:
+                idle[ref] = head
+    return idle
 
 
-def _last_move(repo: Core, ref: str) -> int | None:
-    """When the branch was last moved, in microseconds; None if it is gone."""
-    head = repo.refs.read(ref)
-    if head is None:
-        return None
+def _last_move(repo: Core, ref: str, head: ObjectId) -> int:
+    """When the branch was last moved, in microseconds."""
     line = next(repo.refs.reflog(ref), None)  # an old line may be gone
     return microseconds(repo.objects.commit(head).time if line is None else line.time)
 
 
-def _ended(repo: Core, ref: str) -> bool:
+def _ended(repo: Core, ref: str, head: ObjectId) -> bool:
     """Delete an idle branch with its reflog; False if a commit has reached it meanwhile."""
-    head = repo.refs.read(ref)
-    rows = repo.policies.rows_without(ref.removeprefix(HEADS))
-    return head is not None and repo.refs.end(ref, rows, expected=head)
+    return repo.refs.end(ref, repo.policies.rows_without(ref.removeprefix(HEADS)), expected=head)
 
 
 class Plan:
