@@ -258,6 +258,7 @@ def test_enter_opens_what_the_field_names(look: Look, viewer: Viewer) -> None:
         field.press("Enter")
         page.locator(found).wait_for()
     page.goto(f"{viewer.base}/#/?fold=0")
+    page.locator(found).wait_for(state="detached")  # the page is at HEAD again
     field.fill("act")
     field.press("Enter")  # the search has not begun
     page.locator(".crumbs", has_text="[2]").wait_for()
