@@ -278,7 +278,7 @@ def test_all_of_them_have_a_bar(copy, store, tmp_path, monkeypatch):
     """All transfer commands report their steps to a progress bar."""
     steps = []
     monkeypatch.setattr(
-        output.Progress, "__call__", lambda progress, step, count, total=None: steps.append(step)
+        output.ProgressBar, "__call__", lambda bar, step, count, total=None: steps.append(step)
     )
     for number, arguments in enumerate(
         [["push"], ["fetch"], ["pull"], ["clone", str(store), str(tmp_path / "new")]]
