@@ -339,7 +339,7 @@ async def test_retries(manager: ToolStateManager) -> None:
 
     await manager.start_execution(execution("a", attempt=2))
     assert [retry.execution_id for retry in await manager.get_pending_retries()] == ["b"]
-    assert [each.attempt for each in await manager.get_execution_history("search")] == [2]  # type: ignore[attr-defined]
+    assert [each.attempt for each in await manager.get_execution_history("search")] == [2]
     await manager.complete_execution("a", result="at last")
     assert [retry.execution_id for retry in await manager.get_pending_retries()] == ["b"]
     stats = await manager.get_tool_stats("search")

@@ -245,7 +245,7 @@ class Begins:
 
     @property
     def oid(self) -> ObjectId:
-        self._packer._newest["another"] = self  # type: ignore[assignment]
+        self._packer._newest["another"] = self  # type: ignore[assignment]  # any value
         return ObjectId(bytes(32))
 
 

@@ -233,7 +233,7 @@ def test_a_commit_that_lands_late_is_known_after_a_failed_transaction() -> None:
 
 
 def test_a_commit_that_lands_late_inside_a_failed_transaction() -> None:
-    """What was staged after that commit, and before the transaction, is staged again."""
+    """A change that was staged before the transaction, and not in the late commit, is staged again."""
     late = Late(Memory())
     state = Versioned(late)
     state["list"], state["b"] = [0], 0

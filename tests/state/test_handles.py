@@ -160,11 +160,11 @@ def test_refresh_reads_its_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def get(key: str) -> bytes | None:
         read.append([key])
-        return Memory.get(a.store, key)  # type: ignore[arg-type]
+        return Memory.get(a.store, key)  # type: ignore[arg-type]  # a KVStore to mypy
 
     def get_many(keys: Iterable[str]) -> dict[str, bytes]:
         read.append(list(keys))
-        return Memory.get_many(a.store, read[-1])  # type: ignore[arg-type]
+        return Memory.get_many(a.store, read[-1])  # type: ignore[arg-type]  # as above
 
     monkeypatch.setattr(a.store, "get", get)
     monkeypatch.setattr(a.store, "get_many", get_many)

@@ -63,7 +63,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
 
 in_memory = pytest.mark.parametrize("opened", ["memory"], indirect=True)
-"""For what is the same on each store, and takes seconds."""
+"""For tests that take seconds, and that no store makes different."""
 
 
 @contextmanager
@@ -206,7 +206,7 @@ def test_what_it_refuses(opened: Open) -> None:
         state.lease("job", "30s")  # type: ignore[arg-type]
     for wait in (-1, float("nan"), "5", True):
         with pytest.raises(InvalidInput, match="wait is a number of seconds from 0 on"):
-            state.lease("job", wait=wait)  # type: ignore[arg-type]
+            state.lease("job", wait=wait)  # type: ignore[arg-type]  # refused
     lease = state.lease("job")
     with pytest.raises(InvalidInput):
         lease.fence

@@ -135,7 +135,7 @@ def test_nothing_to_undo() -> None:
     commit(state, "c1", k=2)
     for steps in (0, 1.5, "2", True):
         with pytest.raises(InvalidInput, match="steps is a whole number from 1 on"):
-            state.undo(steps=steps)  # type: ignore[arg-type]
+            state.undo(steps=steps)  # type: ignore[arg-type]  # refused
     for key in list(state.store.keys("reflog/")):
         state.store.delete(key)
     with pytest.raises(InvalidInput, match="nothing to undo on branch 'main'"):

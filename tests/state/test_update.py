@@ -160,7 +160,7 @@ def test_attempts_end() -> None:
     assert state["n"] == 103
     for attempts in (0, 1.5, "3", True):
         with pytest.raises(InvalidInput, match="attempts is a whole number from 1 on"):
-            state.apply(function, attempts=attempts)  # type: ignore[arg-type]
+            state.apply(function, attempts=attempts)  # type: ignore[arg-type]  # refused
 
 
 @pytest.mark.parametrize("error", [KeyError, Conflict])

@@ -46,7 +46,7 @@ class Packer:
         if self._bytes > STEP_BYTES:
             forms = self._seldom_read()
             self._made, self._newest, self._bytes = {}, {}, 0
-            with suppress(VStateError):  # the commits are done, and `gc` packs what is left
+            with suppress(VStateError):  # the commits have landed, and `gc` packs later
                 self._store.pack(lambda key, stored: forms.get(key), list(forms))
 
     def _seldom_read(self) -> dict[str, bytes]:

@@ -253,11 +253,12 @@ def reflog(session: Session, branch: str | None, limit: int | None) -> None:
     name, ref = (HEAD, HEAD) if branch is None else (branch, HEADS + branch)
     moves = islice(repo.refs.reflog(ref), limit)
     newest = next(moves, None)
-    if newest is None and limit != 0 and branch is not None and repo.refs.read(ref) is None:
-        repo.branch(branch)  # raises NotFound, with similar names
-    if newest is None and limit != 0 and not session.json:
-        session.out.note(f"no move of {name} is on record")
-        return
+    if newest is None and limit != 0:
+        if branch is not None and repo.refs.read(ref) is None:
+            repo.branch(branch)  # raises NotFound, with similar names
+        if not session.json:
+            session.out.note(f"no move of {name} is on record")
+            return
     named = ((f"{name}@{{{at}}}", move) for at, move in enumerate(chain([newest], moves)) if move)
     session.answer((_document(*each) for each in named), (_line(session, *each) for each in named))
 

@@ -129,7 +129,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
         Raises NotFound if the checkpoint that it follows was deleted.
         """
-        thread_id, ns, parent = _named(config)
+        journal, thread_id, ns, parent = self._named(config)
         own: dict[str, Any] = {**checkpoint}
         values = own.pop("channel_values", {})
         versions = checkpoint["channel_versions"]
@@ -137,7 +137,6 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         about = get_checkpoint_metadata(config, metadata)
         described = self._dump(about)
         dump = cache(lambda channel: self._dump(values[channel]))
-        journal = self._journals[branch_below(self.prefix, thread_id)]
 
         def plan(thread: Thread) -> list[Record]:
             self._require(journal, thread, ns, parent)
@@ -165,15 +164,13 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         A write that is there already stays; an error, an interrupt or a resume replaces the one before.
         Raises NotFound if the checkpoint was there, and was deleted.
         """
-        thread_id, ns, id = _named(config)
+        journal, _, ns, id = self._named(config)
         if id is None:
             raise InvalidInput("writes belong to a checkpoint: the config needs its checkpoint_id")
         found = [
             (WRITES_IDX_MAP.get(channel, place), channel, self._dump(value))
             for place, (channel, value) in enumerate(writes)
         ]
-
-        journal = self._journals[branch_below(self.prefix, thread_id)]
 
         def plan(thread: Thread) -> list[Record]:
             self._require(journal, thread, ns, id)
@@ -289,8 +286,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest of its namespace: that of the greatest id."""
-        thread_id, ns, id = _named(config)
-        journal = self._journals[branch_below(self.prefix, thread_id)]
+        journal, thread_id, ns, id = self._named(config)
         with journal.lock:
             thread = journal.refresh()
             saved = thread.find(ns, id)
@@ -334,8 +330,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, Any]:
         """For each channel its writes since the last stored value, oldest first, and that value."""
-        thread_id, ns, id = _named(config)
-        journal = self._journal(thread_id)
+        journal, _, ns, id = self._named(config)
         writes: dict[str, list[Any]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
         with journal.lock:
@@ -424,7 +419,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
     async def _read(self, config: RunnableConfig, read: Callable[[], _T]) -> _T:
         """Read at once if nothing makes the event loop wait: no server, and no write of this thread."""
-        lock = self._journal(_named(config)[0]).lock
+        lock = self._named(config)[0].lock
         if not self.repo.store.remote and lock.acquire(blocking=False):
             try:
                 return read()
@@ -433,6 +428,13 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         return await in_thread(read)
 
     # Parts
+
+    def _named(self, config: RunnableConfig) -> tuple[Journal[_Thread], str, str, str | None]:
+        """The journal and the id of the thread, the namespace and the checkpoint that a config names."""
+        named = config["configurable"]
+        thread_id = _id(named["thread_id"])
+        journal = self._journals[branch_below(self.prefix, thread_id)]
+        return journal, thread_id, named.get("checkpoint_ns", ""), get_checkpoint_id(config)
 
     def _journal(self, thread_id: str) -> Journal[_Thread]:
         return self._journals[self.branch(thread_id)]
@@ -475,12 +477,6 @@ def _id(thread_id: object) -> str:
     if thread_id is None:
         raise InvalidInput("the thread_id is None: give the thread an id, such as that of its user")
     return str(thread_id)
-
-
-def _named(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """The thread, the namespace and the checkpoint that a config names."""
-    named = config["configurable"]
-    return _id(named["thread_id"]), named.get("checkpoint_ns", ""), get_checkpoint_id(config)
 
 
 def _config(thread_id: str, ns: str, id: str) -> RunnableConfig:

@@ -204,7 +204,7 @@ class _Import:
         }
 
     def _note(self, objects: NewObjects) -> None:
-        """Note what need not be read again of these objects, and what is to be checked."""
+        """Note the blobs, which need no second reading, and the newest commits, which are checked last."""
         for oid, (kind, body) in objects.items():
             if kind is BLOB:
                 self._written.add(Needed(kind, oid, len(body)).link)

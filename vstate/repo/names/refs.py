@@ -30,7 +30,6 @@ DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
 KEEP = "keep/"
 """The row `keep/heads/<branch>` says after how many microseconds without a move `gc` deletes the branch."""
-FOREVER = 0
 LABELS = "r/labels/"
 """The row `r/labels/heads/<branch>` ends with its branch. Only a commit to the branch writes it."""
 _MOST_ASIDE = 100  # lines of a reflog that wait for the one that leads to them
@@ -178,9 +177,9 @@ class Move(NamedTuple):
 
 
 def parse_keep(row: bytes) -> int:
-    """The microseconds in a `KEEP` row, or FOREVER; ValueError if the row is damaged."""
+    """The microseconds in a `KEEP` row; ValueError if the row is damaged."""
     idle = decode_checked(row)
-    if type(idle) is not int or idle < FOREVER:
+    if type(idle) is not int or idle <= 0:
         raise ValueError("it is no time")
     return idle
 
@@ -300,9 +299,9 @@ class Refs:
                 writes |= dict.fromkeys([LABELS + ref, KEEP + ref])
             elif ref in self.idle:
                 writes[KEEP + ref] = encode_checked(self.idle[ref])
-            elif expected is None and not self._store.transactional and KEEP + ref in self._store:
-                # A deletion that was cut short left the row of an earlier branch.
-                writes.setdefault(KEEP + ref, encode_checked(FOREVER))
+            elif expected is None and ref.startswith(HEADS) and not self._store.transactional:
+                # A deletion that was cut short may have left the row of an earlier branch.
+                self._store.delete(KEEP + ref)
         return self.transact(writes, conditions)
 
     def transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:
@@ -348,16 +347,16 @@ class Refs:
 
     def head_in(self, rows: Mapping[str, bytes], branch: str | None = None) -> Head:
         """The position of a branch, or of HEAD, by the rows that `rows_of_head` read."""
-        value = rows.get(REF + HEAD) if branch is None else None
-        if branch is None and value is not None:
-            text = value.decode("utf-8", "replace")
-            if not text.startswith(_SYMBOLIC + HEADS):
-                return Head(None, self._parse(HEAD, value))
-            branch = text.removeprefix(_SYMBOLIC + HEADS)
+        if branch is None:
+            branch, value = DEFAULT_BRANCH, rows.get(REF + HEAD)
+            if value is not None:
+                text = value.decode("utf-8", "replace")
+                if not text.startswith(_SYMBOLIC + HEADS):
+                    return Head(None, self._parse(HEAD, value))
+                branch = text.removeprefix(_SYMBOLIC + HEADS)
             if branch != DEFAULT_BRANCH:
                 return Head(branch, self.read(HEADS + branch))
-        ref = HEADS + (branch or DEFAULT_BRANCH)
-        return Head(branch or DEFAULT_BRANCH, self._commit_of(ref, rows.get(REF + ref)))
+        return Head(branch, self._commit_of(HEADS + branch, rows.get(REF + HEADS + branch)))
 
     def sweep(self) -> bytes | None:
         """The mark of the last sweep of `gc`, which is the row `SWEEP`; None before the first."""

@@ -143,7 +143,7 @@ class _Forgetting:
         }
 
     def remove_in_steps(self) -> None:
-        """Delete the branch with its reflog, then what it held. `gc` can do the rest too."""
+        """Delete the branch with its reflog, then its objects. If this is cut short, `gc` removes them."""
         while (now := self._repo.refs.read(self._ref)) is not None:
             self._walk()  # the branch may have moved
             policies = self._repo.policies.rows_without(self._name)

@@ -19,7 +19,7 @@ from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW
 from vstate.repo.names.dates import parse_age
-from vstate.repo.names.refs import FOREVER, HEADS, KEEP, SWEEP, ReflogEntry, parse_keep, ref_of_line
+from vstate.repo.names.refs import HEADS, KEEP, SWEEP, ReflogEntry, parse_keep, ref_of_line
 from vstate.repo.objects import TRASH, in_trash
 from vstate.repo.packer import pack_objects
 from vstate.repo.sweeps import arrivals, retry_after_sweep
@@ -148,9 +148,7 @@ def _idle_branches(repo: Core, now: int) -> dict[str, ObjectId]:
         head = repo.refs.read(ref)  # before its last move: a commit that comes between makes it look busy
         with suppress(ValueError):  # fsck reports the damaged row; the branch stays
             kept = parse_keep(row)
-            if head is None or kept == FOREVER or ref == f"{HEADS}{of_head}":
-                continue
-            if _last_move(repo, ref, head) + kept <= now:
+            if head is not None and ref != f"{HEADS}{of_head}" and _last_move(repo, ref, head) + kept <= now:
                 idle[ref] = head
     return idle
 
@@ -167,7 +165,7 @@ def _ended(repo: Core, ref: str, head: ObjectId) -> bool:
 
 
 class Plan:
-    """What `gc` keeps, what it removes, and why. To make a plan writes nothing.
+    """What `gc` keeps, what it removes, and why. Making a plan writes nothing.
 
     `marks` are the objects that stay, and all others are garbage. `lines` are the keys of the reflog lines
     that go. `ends` are the rows that cut histories off; for `marks` they are cut off already. The branches
