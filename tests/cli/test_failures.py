@@ -259,8 +259,8 @@ def test_forced_colour(store):
 
 
 def test_an_option_without_the_one_it_belongs_to(vstate):
-    """It is refused before anything runs."""
-    result = vstate.run("view", "--rev", "nosuch")
+    """It is refused before anything runs; the host would be refused next."""
+    result = vstate.run("view", "--rev", "nosuch", "--host", "0.0.0.0")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--rev chooses what --export writes" in result.stderr
 
