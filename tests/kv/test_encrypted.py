@@ -24,6 +24,7 @@ from vstate.errors import (
     VStateError,
 )
 from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, open_store
+from vstate.kv.base import is_object
 from vstate.kv.encrypted import MARK, fingerprint, generate_key, load_key, save_key
 from vstate.repo.repository import Repository
 
@@ -31,6 +32,7 @@ KEY = bytes(range(32))
 OTHER_KEY = bytes(32)
 OBJECT = "o/" + "ab" * 32
 OTHER = "o/" + "cd" * 32
+ROOM = "room/00000000000000a1/"
 
 
 @pytest.fixture
@@ -66,12 +68,19 @@ GOLDEN = {
     "7ac87144/37bb2a13bce683f33ac8051010add2010cde7ff1f875e0f9d1849edb88": (
         "81d61fd0d36c896f757ce1be9aca5f6ada4f1f28d424e0ec2c3282fe2a5541be87"
     ),
+    "room/00000000000000a1/o/a3fe95577c54ed0376f856c1c551deef1b6f41e70d693ba713e730beaf85277c": (
+        "946f35e7b8d4e6f5734f963370c6bdb30119746f7c0bbb73a7b6751a0fad8c120836e6"
+    ),
+    "room/00000000000000a1/7ac87144/37bb2a13bce683f33ac8051010add2010cde7ff1f875e0f9d1849edb88": (
+        "c3eff8a23ef0fcfc1a348332f2d0f4257ff4c61f943fd41c54a91908339690209f"
+    ),
 }
 
 
 def test_golden_rows(store: Encrypted, memory: Memory) -> None:
     """The same name and value give these rows, in every version."""
     store.set_many({OBJECT: b"object", "r/heads/main": b"main", "format": b""})
+    store.set_many({ROOM + OBJECT: b"object", ROOM + "r/heads/main": b"main"})
     assert {name: row.hex() for name, row in memory.items()} == GOLDEN
 
 
@@ -101,15 +110,18 @@ def test_objects_stay_objects(store: Encrypted, memory: Memory) -> None:
 def test_a_listing_reads_one_part_of_the_store(
     store: Encrypted, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`keys("r/heads/")` lists the keys that begin with "r/", but no objects and no reflog."""
+    """`keys("r/heads/")` lists the keys that begin with "r/", but no objects and no reflog. A room has parts
+    of its own.
+    """
     store.set_many({OBJECT: b"", "r/heads/main": b"1", "r/tags/v1": b"2", "reflog/heads/main:1": b""})
+    store.set_many({f"{ROOM}{key}": b"" for key in (OBJECT, OTHER, "format", "r/heads/main", "reflog/x:1")})
     asked: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(Memory, "keys", lambda self, prefix: asked.append(prefix) or iter(()))
-        for prefix in ("r/heads/", "r/tags/", OBJECT[:10]):
+        for prefix in ("r/heads/", "r/tags/", OBJECT[:10], ROOM, ROOM + "r/", ROOM + "o/", "room/000"):
             assert list(store.keys(prefix)) == []
     assert asked[0] == asked[1]
-    assert [len(list(memory.keys(place))) for place in asked[1:]] == [2, 0, 1]
+    assert [len(list(memory.keys(place))) for place in asked[1:]] == [2, 0, 1, 5, 1, 0, 2, 0, 5]
 
 
 def test_nothing_shows_in_the_file(tmp_path: Path) -> None:
@@ -157,6 +169,9 @@ CONTENTS = {
     "r/heads/next": b"b" * 64,
     "format": b"1",
     "reflog/heads/main:1": b"",
+    ROOM + OBJECT: b"one object",
+    ROOM + "r/heads/main": b"a" * 64,
+    f"{ROOM}room/": b"",
 }
 
 
@@ -179,10 +194,10 @@ def test_every_flipped_bit_is_found(store: Encrypted, memory: Memory) -> None:
             changed = bytearray(row)
             changed[bit // 8] ^= 1 << bit % 8
             memory.set(name, bytes(changed))
-            with pytest.raises(CorruptObject if key.startswith("o/") else CorruptStore) as caught:
+            with pytest.raises(CorruptObject if is_object(key) else CorruptStore) as caught:
                 store.get(key)
             if isinstance(caught.value, CorruptObject):
-                assert caught.value.id == key[2:]
+                assert caught.value.id == key[-64:]
         for length in range(len(row)):
             memory.set(name, row[:length])
             with pytest.raises((CorruptObject, CorruptStore)):
@@ -197,7 +212,7 @@ def test_every_changed_name_is_found(store: Encrypted, memory: Memory) -> None:
     for key in CONTENTS:
         name = store._cipher.name(key)
         row = memory._values.pop(name)
-        for at in range(2 if key.startswith("o/") else 0, len(name)):
+        for at in range(len(name)):
             if name[at] == "/":
                 continue
             memory.set(name[:at] + ("1" if name[at] == "0" else "0") + name[at + 1 :], row)
@@ -216,7 +231,8 @@ def test_swapped_and_moved_rows_are_found(store: Encrypted, memory: Memory) -> N
     store.set_many(CONTENTS)
     rows = {key: memory._values[store._cipher.name(key)] for key in CONTENTS}
     for key in CONTENTS:
-        for other in (*CONTENTS, "absent", "r/heads/absent", "o/" + "ef" * 32):
+        absent = ("absent", "r/heads/absent", "o/" + "ef" * 32)
+        for other in (*CONTENTS, *absent, "room/00000000000000a2/r/heads/main"):
             if other == key:
                 continue
             name = store._cipher.name(other)

@@ -7,6 +7,7 @@ The rows of the store behind, by the subkeys that BLAKE3 derives from the key:
 | (none) | `encryption` | `1 ` and a check value of the key, 64 hex digits |
 | `o/<64 hex digits>` | `o/<64 hex digits>` | nonce, then AES-256-GCM-SIV (RFC 8452) |
 | any other | `<8 hex digits>/<hex>` | likewise |
+| `room/<number>/<name>` | `room/<number>/`, then the name there of `<name>` | likewise |
 
 **Values.** The plaintext is one zero byte and the value. The associated data is the plain name, so a row that
 was changed, or moved to another name, does not open. The nonce is 12 bytes of keyed BLAKE3 over the name, its
@@ -24,6 +25,9 @@ input differ and look random too.
 **Other names** are encrypted by AES-SIV (RFC 5297), which needs no nonce, with the segment's tag as
 associated data. The tag is 4 bytes of keyed BLAKE3 over the name up to and including its first "/", so that a
 listing of `r/heads/` reads the names under `r/` and no others.
+
+**Rooms** keep their numbers, so that the store behind has their rows together too. Values are bound to their
+room, by the whole plain name. Names are not: the same name in two rooms looks the same there.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from blake3 import blake3
 
 from vstate.arguments import check_installed
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput, UnsupportedFormat
-from vstate.kv.base import OBJECT_PREFIX, KVStore, Plain, check_key, check_value
+from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, KVStore, Plain, check_key, check_value, split_room
 from vstate.kv.files import AnyPath, read_secret, write_secret
 from vstate.kv.wrapper import Rows, Translated
 
@@ -54,6 +58,7 @@ _FILE_BEGIN: Final = "vstate encryption key 1: "
 _OBJECT: Final = re.compile(OBJECT_PREFIX + "[0-9a-f]{64}")
 _OTHER: Final = re.compile(f"([0-9a-f]{{8}})/((?:[0-9a-f]{{2}}){{{_TAG_BYTES + 1},}})")
 _DIGITS: Final = re.compile("[0-9a-f]{0,64}")
+_ROOM_BEGIN: Final = re.compile(ROOM_PREFIX + "[0-9a-f]{0,16}")
 
 
 def generate_key() -> bytes:
@@ -99,9 +104,9 @@ class Encrypted(Translated):
     a file that holds them.
 
     A reader of the store without the key learns how many rows there are and how long they are, which of them
-    are objects, and which change when. A writer without the key can remove rows, or put an earlier value of a
-    name back; any other change raises CorruptObject or CorruptStore when the row is read. Without the key,
-    the contents of the store are lost.
+    are objects, which are in a room, and which change when. A writer without the key can remove rows, or put
+    an earlier value of a name back; any other change raises CorruptObject or CorruptStore when the row is
+    read. Without the key, the contents of the store are lost.
 
     Every promise of `store` holds here: transactions, durability, exclusion of other writers. A name of n
     bytes takes 2n + 43 there. Raises InvalidInput if the store is not encrypted, or with another key. The
@@ -169,8 +174,9 @@ class Encrypted(Translated):
             value = self._cipher.open(key, again)
         if value is None:
             reason = "it cannot be decrypted: it was changed, or moved here from another name"
-            if _OBJECT.fullmatch(key):
-                raise CorruptObject(key.removeprefix(OBJECT_PREFIX), reason)
+            within = split_room(key)[1]
+            if _OBJECT.fullmatch(within):
+                raise CorruptObject(within.removeprefix(OBJECT_PREFIX), reason)
             raise CorruptStore(self.location, f"the value of {key!r}: {reason}")
         return value
 
@@ -279,34 +285,39 @@ class _Cipher:
 
     def name(self, key: str) -> str:
         """The name in the store of a plain one; InvalidInput if the plain one is no key."""
-        check_key(key)
-        if _OBJECT.fullmatch(key):
-            encrypted = self._ids.encryptor().update(bytes.fromhex(key[len(OBJECT_PREFIX) :]))
-            return OBJECT_PREFIX + encrypted.hex()
-        tag = self._tag(key[: key.find("/") + 1])
-        return f"{tag}/{self._names.encrypt(_PLAIN + key.encode(), [tag.encode()]).hex()}"
+        room, within = split_room(check_key(key))
+        if _OBJECT.fullmatch(within):
+            encrypted = self._ids.encryptor().update(bytes.fromhex(within[len(OBJECT_PREFIX) :]))
+            return room + OBJECT_PREFIX + encrypted.hex()
+        tag = self._tag(within[: within.find("/") + 1])
+        return f"{room}{tag}/{self._names.encrypt(_PLAIN + within.encode(), [tag.encode()]).hex()}"
 
     def plain_name(self, name: str) -> str | None:
         """The plain name of a name in the store; None if this key did not make it."""
-        if _OBJECT.fullmatch(name):
-            plain = self._ids.decryptor().update(bytes.fromhex(name[len(OBJECT_PREFIX) :]))
-            return OBJECT_PREFIX + plain.hex()
-        match = _OTHER.fullmatch(name)
+        room, within = split_room(name)
+        if _OBJECT.fullmatch(within):
+            plain = self._ids.decryptor().update(bytes.fromhex(within[len(OBJECT_PREFIX) :]))
+            return room + OBJECT_PREFIX + plain.hex()
+        match = _OTHER.fullmatch(within)
         if match is None:
             return None
         try:
-            return self._names.decrypt(bytes.fromhex(match[2]), [match[1].encode()])[len(_PLAIN) :].decode()
+            decrypted = self._names.decrypt(bytes.fromhex(match[2]), [match[1].encode()])
         except self._invalid:
             return None
+        return room + decrypted[len(_PLAIN) :].decode()
 
     def places(self, prefix: str) -> list[str]:
         """The prefixes in the store of all names that begin with a plain prefix, and of some others."""
-        segment, slash, rest = check_key(prefix).partition("/")
+        room, within = split_room(check_key(prefix))
+        segment, slash, rest = within.partition("/")
         if not slash:
-            return [""]
-        places = [self._tag(segment + slash) + "/"]
+            return [room]
+        places = [f"{room}{self._tag(segment + slash)}/"]
         if segment + slash == OBJECT_PREFIX and _DIGITS.fullmatch(rest):
-            places.append(self.name(prefix) if _OBJECT.fullmatch(prefix) else OBJECT_PREFIX)
+            places.append(self.name(prefix) if _OBJECT.fullmatch(within) else room + OBJECT_PREFIX)
+        elif _ROOM_BEGIN.fullmatch(prefix):
+            places.append(prefix)
         return places
 
     def _tag(self, segment: str) -> str:
