@@ -19,6 +19,7 @@ from vstate.errors import InvalidInput, StoreUnavailable
 from vstate.kv import KVStore, open_store
 
 OBJECT = "o/" + "ab" * 32
+ROOM = "room/00000000fe0a00ff/"
 
 
 @pytest.fixture
@@ -180,40 +181,43 @@ def took(call: Callable[[], object]) -> float:
 def test_a_listener_hears_of_changes_of_its_key_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait ends soon after another's change of its key, by any method, and not for another key."""
     monkeypatch.setattr("vstate.kv.postgres.listener.LONGEST_WAIT", 60.0)
+    ref = ROOM + "r/main"  # its stored form holds bytes of all kinds
     many = {f"n/{number}": b"1" for number in range(100)}
-    with open_store(url) as store, open_store(url) as other, store.listening("r/main") as wait:
-        store.set("r/main", b"0")
+    with open_store(url) as store, open_store(url) as other, store.listening(ref) as wait:
+        store.set(ref, b"0")
         changes: list[Callable[[], object]] = [
-            lambda: other.set("r/main", b"1"),
-            lambda: other.set_many({"r/main": b"2", **many}),
-            lambda: other.transact({"r/main": b"3", OBJECT: b"", "n/1": None}, {"r/main": b"2"}),
-            lambda: other.compare_and_swap("r/main", b"3", b"4"),
-            lambda: other.exclusively(lambda: {"r/main": b"5"}),
-            lambda: other.delete("r/main"),
+            lambda: other.set(ref, b"1"),
+            lambda: other.set_many({ref: b"2", **many}),
+            lambda: other.transact({ref: b"3", OBJECT: b"", "n/1": None}, {ref: b"2"}),
+            lambda: other.compare_and_swap(ref, b"3", b"4"),
+            lambda: other.exclusively(lambda: {ref: b"5"}),
+            lambda: other.delete(ref),
         ]
         for change in changes:
             while took(lambda: wait(0.3)) < 0.29:  # it has no connection yet, or hears of an earlier change
                 pass
-            before = store.get("r/main")
+            before = store.get(ref)
             timer = threading.Timer(0.2, change)
             timer.start()
             assert 0.1 < took(lambda: wait(30)) < 25
             timer.join()
-            assert store.get("r/main") != before
+            assert store.get(ref) != before
         while took(lambda: wait(0.3)) < 0.29:
             pass
         for call in (
             lambda: other.set("r/other", b"1"),
             lambda: other.set(OBJECT, b"object"),
+            lambda: other.set(ROOM + OBJECT, b"object"),
             lambda: other.delete("absent"),
-            lambda: other.compare_and_swap("r/main", b"wrong", b"1"),
+            lambda: other.compare_and_swap(ref, b"wrong", b"1"),
         ):
             call()
             assert took(lambda: wait(0.3)) > 0.25
-        other.set("r/main", b"6")
+        other.set(ref, b"6")
         assert took(lambda: wait(20)) < 15  # also a change from before the wait
-        with store.listening(OBJECT) as wait_for_object:
-            assert took(lambda: wait_for_object(0.01)) < 5
+        for key in (OBJECT, ROOM + OBJECT):
+            with store.listening(key) as wait_for_object:
+                assert took(lambda: wait_for_object(0.01)) < 5
 
 
 # Servers

@@ -23,6 +23,7 @@ from proxy import FAR, Proxy
 from running import all_at_once
 
 from vstate.errors import InvalidInput, NotFound, StoreFull, StoreUnavailable, UnsupportedFormat
+from vstate.kv.base import room_prefix
 from vstate.kv.postgres import Postgres
 from vstate.kv.postgres.transactions import MOST_LOCKS, STATEMENT_BYTES, STATEMENT_ROWS
 from vstate.testing import KVStoreTests
@@ -419,11 +420,12 @@ def test_what_is_unchanged_is_not_written(store: Postgres, postgres_table: str, 
 
 def test_objects_take_33_bytes_of_key_and_no_mark(store: Postgres, postgres_table: str, sql: Sql) -> None:
     """Only rows other than objects record their transaction. The server does not compress values again."""
-    assert store.transact({_object(1): bytes(100_000), "ref": b"1", "": b"empty"}, {"ref": None})
-    rows = sql.execute(
+    rows = {_object(1): bytes(100_000), "ref": b"1", "": b"empty", room_prefix(7) + "ref": b"a"}
+    assert store.transact({**rows, room_prefix(0) + _object(1): b"object"}, {"ref": None})
+    found = sql.execute(
         f"SELECT octet_length(key), swap IS NULL, pg_column_size(value) FROM {postgres_table} ORDER BY 1"
     ).fetchall()
-    assert rows == [(0, False, 6), (3, False, 2), (33, True, 100_000)]
+    assert found == [(0, False, 6), (3, False, 2), (12, False, 2), (33, True, 100_000), (42, True, 7)]
 
 
 @pytest.mark.parametrize("expecting", [False, True])

@@ -383,6 +383,7 @@ def test_the_store_expires_as_a_whole(server: RedisServer) -> None:
     Afterwards the store is empty, and no part of it goes earlier.
     """
     rows = {f"o/{number:x}{'0' * 63}": b"object" for number in range(16)} | {"r/heads/main": b"1"}
+    rows |= {f"room/{number:016x}/{key}": value for number in range(3) for key, value in rows.items()}
     with Redis(server.url, ttl=2.0) as store, driver.Redis.from_url(server.url) as client:
         store.set_many(rows)
         end = time.monotonic() + 2.5

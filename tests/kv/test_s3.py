@@ -340,13 +340,14 @@ def test_each_server_is_probed(s3_place: S3Place, heedless: RequestProxy) -> Non
 # Round trips
 
 
-def test_a_transaction_with_objects_takes_two_round_trips(proxy: RequestProxy, far: S3) -> None:
+@pytest.mark.parametrize("room", ["", "room/00000000000000a1/"])
+def test_a_transaction_with_objects_takes_two_round_trips(proxy: RequestProxy, far: S3, room: str) -> None:
     """Objects first, for they must be there before the ref leads to them, then the rest in one go."""
     with proxy.rounds(1, 2):
-        assert far.transact({OBJECT: b"object", "line": b"1", "ref": b"new"}, {"ref": None})
+        assert far.transact({room + OBJECT: b"object", "line": b"1", "ref": b"new"}, {"ref": None})
     with proxy.rounds(2, 2):
         assert far.transact(
-            {_object(1): b"object", "line2": b"1", "ref": b"newer"}, {"ref": b"new", "gc": None}
+            {room + _object(1): b"object", "line2": b"1", "ref": b"newer"}, {"ref": b"new", "gc": None}
         )
     assert sorted(proxy.methods) == ["GET", "PUT", "PUT", "PUT"]
 

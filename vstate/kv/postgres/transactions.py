@@ -17,7 +17,7 @@ from vstate.kv.postgres.connections import Connection
 from vstate.kv.postgres.session import Session, Steps
 from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number
 from vstate.kv.servers import Attempts
-from vstate.kv.stored_keys import OBJECT_MARK, stored_keys, stored_writes
+from vstate.kv.stored_keys import is_stored_object, stored_keys, stored_writes
 
 MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
 """The longest value. PostgreSQL's limit is 2^30 bytes, for a row and for a message with its overhead."""
@@ -60,12 +60,12 @@ class Change:
     @property
     def witnesses(self) -> list[bytes]:
         """The keys of the rows that bear the mark of the transaction."""
-        return [key for key, _ in self.sets if not key.startswith(OBJECT_MARK)]
+        return [key for key, _ in self.sets if not is_stored_object(key)]
 
     @property
     def touched(self) -> list[bytes]:
         """The keys of all writes but those of objects."""
-        return self.witnesses + [key for key in self.deletes if not key.startswith(OBJECT_MARK)]
+        return self.witnesses + [key for key in self.deletes if not is_stored_object(key)]
 
     @property
     def size(self) -> int:
@@ -247,7 +247,7 @@ class Transactions:
 def _locks_of(change: Change) -> dict[int, bool] | None:
     """The locks that separate the change from others, each True if it is shared. None for the whole table."""
     # Writers take no locks for objects, which would be too many. Only the lock of the table keeps them out.
-    if any(key.startswith(OBJECT_MARK) for key in change.expected):
+    if any(map(is_stored_object, change.expected)):
         return None
     locks = {lock_number(key): True for key in change.expected}
     locks.update((lock_number(key), False) for key in change.touched)

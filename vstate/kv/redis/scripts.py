@@ -66,6 +66,9 @@ class Script:
 
 # The keys of every script that reads or writes rows: sixteen hashes of objects, by the first digit of the id;
 # the hash of the other values; the index of their keys. The stored key of an object begins with the byte 255.
+# All keys in rooms are among the others, an object with 245 bytes beside its value. With a hash for each room
+# that were 95 bytes. But a write renews the time to live of the whole store, and a cluster wants the names of
+# all keys of a script: a write would have to name every room.
 _PLACE = """
 local VALUES, INDEX = KEYS[17], KEYS[18]
 
@@ -134,7 +137,7 @@ for _ = 1, equal do
 end
 if staged > 0 and redis.call('HLEN', STAGE) ~= staged then return -3 end
 
-local names = {}
+local names, told = {}, {}
 local rows = {}
 
 local function flush(command)
@@ -144,7 +147,11 @@ end
 
 local function add(command, stored, value)
     local hash, field = place(stored)
-    if hash == VALUES then names[#names + 1] = field end
+    if hash == VALUES then
+        names[#names + 1] = field
+        -- Nobody listens to an object, whose stored key has this byte in a room.
+        if string.byte(field, 10) ~= 255 then told[#told + 1] = field end
+    end
     local words = rows[hash] or {}
     rows[hash] = words
     words[#words + 1] = field
@@ -202,8 +209,8 @@ if deletes + sets + staged > 0 then
     end
 end
 if mine ~= '' then redis.call('DEL', LOCK) end
-if #names > 0 then
-    local text = table.concat(names, '\\0')
+if #told > 0 then
+    local text = table.concat(told, '\\0')
     if #text > 65536 then text = '' end
     -- A user who may not publish may still write. Listeners then look from time to time.
     redis.pcall('PUBLISH', channel, text)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from vstate.arguments import check_installed, check_seconds
 from vstate.backoff import Timeout
 from vstate.errors import InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, TransactionalStore, batches, check_key
+from vstate.kv.base import TransactionalStore, batches, check_key
 from vstate.kv.redis.scripts import DIGITS, FIELDS, KEYS_PER_EXCHANGE, PRESENT, Keys
-from vstate.kv.stored_keys import OBJECT_MARK, key_of, stored_key
+from vstate.kv.stored_keys import OBJECT_MARK, is_stored_object, key_of, ranges, stored_key
 
 if TYPE_CHECKING:
     import redis
@@ -138,28 +138,33 @@ class Redis(TransactionalStore):
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """As promised by KVStore. A sixteenth of the names of objects is in memory at a time."""
-        text = check_key(prefix).encode()
-        return (key_of(stored) for stored in self._listed(prefix, text))
+        check_key(prefix)
+        return (key_of(stored) for stored in self._listed(prefix))
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         for some in batches(self.keys(prefix), ITEMS_PER_PAGE):
             yield from self.get_many(some).items()
 
-    def _listed(self, prefix: str, text: bytes) -> Iterator[bytes]:
-        first, last = b"[" + text, b"(" + text + b"\xff"
-        while True:
-            command = ("ZRANGEBYLEX", self._keys.index, first, last, "LIMIT", 0, KEYS_PER_PAGE)
-            (page,) = self._link.exchange([command])
-            yield from page
-            if len(page) < KEYS_PER_PAGE:
-                break
-            first = b"(" + page[-1]
-        if OBJECT_PREFIX.startswith(prefix[:2]):
-            digits = prefix[2:]
-            if len(digits) <= 64 and not digits.strip(DIGITS):
+    def _listed(self, prefix: str) -> Iterator[bytes]:
+        for first, last in ranges(prefix):
+            if first.startswith(OBJECT_MARK):
+                digits = prefix[2:]
                 for digit, hash_name in zip(DIGITS, self._keys.objects, strict=True):
                     if not digits or digits[0] == digit:
                         yield from self._listed_objects(hash_name, digits)
+            else:
+                yield from self._listed_others(first, last)
+
+    def _listed_others(self, first: bytes, last: bytes) -> Iterator[bytes]:
+        """The stored keys in the index from the first to the last, inclusive."""
+        begin = b"[" + first
+        while True:
+            command = ("ZRANGEBYLEX", self._keys.index, begin, b"[" + last, "LIMIT", 0, KEYS_PER_PAGE)
+            (page,) = self._link.exchange([command])
+            yield from page
+            if len(page) < KEYS_PER_PAGE:
+                return
+            begin = b"(" + page[-1]
 
     def _listed_objects(self, hash_name: str, digits: str) -> Iterator[bytes]:
         """The stored keys of the objects in one hash whose ids begin with these digits."""
@@ -222,7 +227,7 @@ class Redis(TransactionalStore):
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
         """As promised by KVStore. It takes a connection; a wait that loses it, or gets another, returns."""
         stored = stored_key(key)
-        if stored[:1] == OBJECT_MARK:
+        if is_stored_object(stored):
             # An object does not change, so no message tells of it.
             with super().listening(key) as wait:
                 yield wait

@@ -28,7 +28,7 @@ from vstate.kv.redis.scripts import (
     Keys,
 )
 from vstate.kv.servers import Attempts
-from vstate.kv.stored_keys import OBJECT_MARK, stored_key, stored_writes
+from vstate.kv.stored_keys import is_stored_object, stored_key, stored_writes
 
 MAX_VALUE_BYTES = 512 * 1024 * 1024  # the default of proto-max-bulk-len
 BYTES_PER_COMMAND = 4 * 1024 * 1024
@@ -75,7 +75,7 @@ class Change:
         """Whether a repeated or late write would do harm. To set an object is harmless at any time."""
         if self.lock or self.absent or self.equal or self.deletes:
             return True
-        return any(key[:1] != OBJECT_MARK for key, _ in self.sets)
+        return not all(is_stored_object(key) for key, _ in self.sets)
 
 
 class Transactions:
