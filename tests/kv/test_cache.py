@@ -88,9 +88,10 @@ def test_the_second_tier_outlives_the_process(tmp_path: Path, tier: Path) -> Non
     assert inner.calls == []
 
 
-def test_the_second_tier_is_bounded(tier: Path) -> None:
+@pytest.mark.parametrize("room", ["", "room/00000000000000a1/"])
+def test_the_second_tier_is_bounded(tier: Path, room: str) -> None:
     """Past `directory_bytes` some copies make room for new ones, and every object is still read."""
-    objects = {f"o/{number % 16:x}{number:063x}": os.urandom(10_000) for number in range(200)}
+    objects = {f"{room}o/{number % 16:x}{number:063x}": os.urandom(10_000) for number in range(200)}
     inner = Faulty(Memory())
     with Cache(inner, 0, tier, 500_000) as store:
         for key, value in objects.items():

@@ -74,11 +74,12 @@ def test_the_suite_names_the_calls_that_a_store_gets_wrong() -> None:
         suite.test_the_value_is_no_alias(Careless())
 
 
+@pytest.mark.parametrize("room", ["", "room/00000000000000a1/"])
 @pytest.mark.parametrize("after", [False, True])
-def test_an_interrupted_transact_never_moves_the_ref_first(after: bool) -> None:
+def test_an_interrupted_transact_never_moves_the_ref_first(after: bool, room: str) -> None:
     """At any interruption of the default, refs that moved and lines of reflogs name objects that exist."""
-    objects = {f"o/{digit * 64}": digit.encode() for digit in "12"}
-    line = "reflog/heads/main:1"
+    objects = {f"{room}o/{digit * 64}": digit.encode() for digit in "12"}
+    line = f"{room}reflog/heads/main:1"
     writes = {line: b"line", **objects, "r/main": b"new", "old": None}
 
     def run(fail_at: int | None) -> Faulty:

@@ -23,6 +23,7 @@ VALUES = {
     for i in range(400)
 }
 KEYS = list(VALUES)
+ROOM = "room/ff000000000000a1/"
 
 
 def plain(key: str, value: bytes) -> bytes:
@@ -123,12 +124,33 @@ def test_long_values_and_few_values_stay_alone(store: Disk) -> None:
 
 
 def test_only_objects_are_packed(store: Disk) -> None:
-    """Refs and other rows change, and stay as they are."""
-    rows = {f"r/heads/{i}": b"x" * 100 for i in range(50)}
+    """Refs and other rows change, and stay as they are, also rows that only look like objects."""
+    rows = {f"{room}{key}/{i}": b"x" * 100 for i in range(50) for room in ("", ROOM) for key in ("r", "o")}
     store.set_many(rows)
     store.pack(plain)
     store.pack(plain, list(rows))
     assert places(store) == {}
+
+
+def test_objects_in_a_room_are_packed_by_their_keys(store: Disk) -> None:
+    """A call without keys leaves them as they are. Packed, they are as other packed objects."""
+    inside = {ROOM + key: value for key, value in VALUES.items()}
+    store.set_many(inside | VALUES)
+    store.pack(plain)
+    assert len(places(store)) == len(VALUES)
+    assert dict(store.items(ROOM)) == inside
+    store.pack(plain, list(inside))
+    before = places(store)
+    assert len(before) == 2 * len(VALUES)
+    store.set_many(inside)
+    assert places(store) == before
+    assert dict(store.items(ROOM)) == store.get_many(inside) == inside
+    kept = dict(list(inside.items())[:30])
+    store.delete_many(inside.keys() - kept)
+    store.release()
+    assert is_tidy(store)
+    assert dict(store.items()) == {**VALUES, **kept}
+    assert list(store.check()) == []
 
 
 def test_an_object_that_is_written_again_stays_packed(filled: Disk) -> None:

@@ -110,11 +110,11 @@ def test_orphans_are_counted_and_checked(filled: Mapping[str, bytes]) -> None:
 def test_foreign_rows_are_counted(filled: Mapping[str, bytes]) -> None:
     """Rows that vstate did not write are no damage."""
     store = copy(filled)
-    store.set_many({"o/x": b"", "o/" + "A" * 64: b"", "note": b"", "r/other/x": b""})
+    store.set_many({"o/x": b"", "o/" + "A" * 64: b"", "note": b"", "r/other/x": b"", "room/x": b""})
     Versioned(store).set_policy("k", "ours")
     report = Repository(store).fsck()
     assert report.ok
-    assert report.foreign == 4
+    assert report.foreign == 5
     before = dict(store.items())
     Repository(store).fsck(repair=True)
     assert dict(store.items()) == before

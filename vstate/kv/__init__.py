@@ -6,7 +6,8 @@ Invariants of this layer:
 - A store never evicts, and a failing store raises: neither None nor False ever stands for an error.
 - A write that `set` or `transact` reported as done is there for every process that opens the store
   afterwards.
-- Objects (keys under "o/") never change once written, so they alone may be cached; refs never are.
+- Objects (keys under "o/", or under "o/" in a room, `room/<16 hex digits>/o/`) never change once written, so
+  they alone may be cached; refs never are.
 - Only `vstate.errors` come out, never an exception of a driver. No message holds a password.
 - A driver, even sqlite3, is imported where a store that needs it is made: `import vstate` stays fast.
 """

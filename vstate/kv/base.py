@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -16,6 +17,15 @@ T = TypeVar("T")
 
 OBJECT_PREFIX = "o/"
 """Keys with this prefix hold objects: content-addressed, so never changed once written."""
+
+ROOM_PREFIX = "room/"
+"""Keys with this prefix, 16 lower-case hex digits and "/" are in the room of that number.
+
+A room is a part of a store, and what follows is the key within it. Rooms do not nest. Any other key with this
+prefix is an ordinary one.
+"""
+
+_ROOM = re.compile(ROOM_PREFIX + "[0-9a-f]{16}/")
 
 POLL_SECONDS = 0.1
 """How long to wait before looking at a key again, where no store reports its changes."""
@@ -42,9 +52,24 @@ def check_keys(keys: Iterable[object]) -> None:
             check_key(key)
 
 
+def room_prefix(number: int) -> str:
+    """What the keys in a room begin with. The number is from 0 to 2^64 - 1."""
+    return f"{ROOM_PREFIX}{number:016x}/"
+
+
+def split_room(key: str) -> tuple[str, str]:
+    """The prefix of the key's room, empty if it is in none, and the key within."""
+    if key.startswith(ROOM_PREFIX) and (found := _ROOM.match(key)):
+        return found[0], key[found.end() :]
+    return "", key
+
+
 def is_object(key: object) -> bool:
-    """Whether the key is that of an object; InvalidInput if it is no key."""
-    return check_key(key).startswith(OBJECT_PREFIX)
+    """Whether the key is that of an object, in a room or not; InvalidInput if it is no key."""
+    text = check_key(key)
+    return text.startswith(OBJECT_PREFIX) or (
+        text.startswith(ROOM_PREFIX) and split_room(text)[1].startswith(OBJECT_PREFIX)
+    )
 
 
 def check_value(value: object) -> bytes:
@@ -92,9 +117,10 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     speed, or to promise more. `vstate.testing.KVStoreTests` tests all the promises.
 
     Keys are str without NUL that UTF-8 can encode, otherwise InvalidInput. Values are bytes, otherwise
-    TypeError. `check_key` and `check_value` check them. A store that cannot be reached or used raises
-    StoreUnavailable, a full one StoreFull, a damaged one CorruptStore. Any number of threads may share a
-    store.
+    TypeError. `check_key` and `check_value` check them. `is_object` knows the keys of objects: those under
+    "o/", and those under "o/" in a room, such as `room/00000000000000a1/o/…`. A store that cannot be reached
+    or used raises StoreUnavailable, a full one StoreFull, a damaged one CorruptStore. Any number of threads
+    may share a store.
     """
 
     @property
@@ -259,8 +285,9 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return None
 
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
-        """Compress the values of objects together, of `keys` or of all: they are seldom read.
+        """Compress the values of objects together, of `keys` or of all outside rooms: they are seldom read.
 
+        Give keys of one room in a call: what is compressed together is also read together.
         Reads give the form that `plain` returned from now on. No object comes or goes by this. A store that
         keeps each value by itself does nothing, as this default does, and says so in `keeps_packs`.
         """

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from vstate.errors import InvalidInput, StoreFull, VStateError
 from vstate.forks import new_lock
-from vstate.kv.base import OBJECT_PREFIX, KVStore, check_value, is_object
+from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, KVStore, check_value, is_object, split_room
 from vstate.kv.disk import Disk
 from vstate.kv.wrapper import StoreWrapper, check_kvstore
 
@@ -181,12 +181,14 @@ class Directory(Helper):
                 raise InvalidInput(f"{self._path} is a store of its own") from None
             # Ids are hashes, so each first digit is that of a sixteenth of the copies.
             self._next_digit = (self._next_digit + 1) % 16
-            store.delete_many(list(store.keys(f"{OBJECT_PREFIX}{self._next_digit:x}")))
+            beginning = f"{OBJECT_PREFIX}{self._next_digit:x}"
+            in_rooms = (key for key in store.keys(ROOM_PREFIX) if split_room(key)[1].startswith(beginning))
+            store.delete_many([*store.keys(beginning), *in_rooms])
             store.set_many(objects)
 
 
 class Copying(StoreWrapper):
-    """`store`, with copies of its objects (keys under "o/", which never change) in `places`, nearest first.
+    """`store`, with copies of its objects (see `is_object`; they never change) in `places`, nearest first.
 
     An object is read from the first place that has it, and copied into those before. A write goes to the
     store first, a transaction as one transaction; then its objects are copied. A deleted object is dropped
@@ -380,8 +382,10 @@ class Tiered(Copying):
 
 
 def _holds_more(store: KVStore) -> bool:
-    """Whether the store has other keys than those of objects: they come first in its listing."""
-    return not next(iter(store.keys()), OBJECT_PREFIX).startswith(OBJECT_PREFIX)
+    """Whether the store has other keys than those of objects: such keys come first in its listing. Those in
+    rooms may not, but no repository has rows in rooms alone.
+    """
+    return not is_object(next(iter(store.keys()), OBJECT_PREFIX))
 
 
 def _checked(writes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:

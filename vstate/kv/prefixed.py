@@ -26,6 +26,7 @@ RESERVED: Final = frozenset(
         "r",
         "reflog",
         "remote",
+        "room",
         "shallow",
         "trash",
     ]

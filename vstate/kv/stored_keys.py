@@ -1,21 +1,39 @@
-"""The stored form of a key, where keys are bytes in order. The key of an object takes 33 bytes."""
+"""The stored form of a key, where keys are bytes in order.
+
+An object's key takes 33 bytes: the mark 0xFF, and the id. A key in a room is the mark 0xFE, the number of the
+room in 8 bytes, and the stored form of the key within. Any other key is its UTF-8, which holds neither mark.
+So the ordinary keys come first, then the rooms one after the other, then the objects.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, check_key, check_value
+from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, check_key, check_value, split_room
 
 OBJECT_MARK = b"\xff"
-"""The first byte of an object's stored key. No UTF-8 text holds this byte."""
+"""The first byte of an object's stored key, within its room if it is in one."""
 
-_OBJECT_KEY_LENGTH = len(OBJECT_PREFIX) + 64
+ROOM_MARK = b"\xfe"
+"""The first byte of the stored keys in rooms."""
+
+_ROOM_BYTES = 9
+"""The length of the mark and the number."""
+
+_DIGITS = "0123456789abcdef"
+_OBJECT_LENGTH = len(OBJECT_PREFIX) + 64
+_IN_ROOM_LENGTH = len(ROOM_PREFIX) + 17 + _OBJECT_LENGTH
 
 
 def stored_key(key: str) -> bytes:
-    """The stored form of a key: for "o/" and 64 hex digits the mark and 32 bytes, for any other its UTF-8."""
+    """The stored form of a key."""
     return stored_keys((key,))[0]
+
+
+def is_stored_object(stored: bytes) -> bool:
+    """Whether this is the stored key of an object, in a room or not."""
+    return stored[:1] == OBJECT_MARK or stored[_ROOM_BYTES : _ROOM_BYTES + 1] == OBJECT_MARK
 
 
 def stored_keys(keys: Iterable[str]) -> list[bytes]:
@@ -24,25 +42,45 @@ def stored_keys(keys: Iterable[str]) -> list[bytes]:
     for key in keys:
         if type(key) is not str:
             key = str.__str__(check_key(key))  # a member of an enum, say, is stored as its text
-        if len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
-            digits = key[2:]
+        digits = ""
+        if len(key) == _OBJECT_LENGTH and key.startswith(OBJECT_PREFIX):
+            digits = "ff" + key[2:]
+        elif len(key) == _IN_ROOM_LENGTH and key.startswith(ROOM_PREFIX) and key[21:24] == "/o/":
+            digits = f"fe{key[5:21]}ff{key[24:]}"
+        if digits:
             try:
-                oid = bytes.fromhex(digits)
+                name = bytes.fromhex(digits)
             except ValueError:
-                oid = b""
+                name = b""
             # fromhex also takes capitals and spaces, which key_of() would not give back.
-            if oid.hex() == digits:
-                stored.append(OBJECT_MARK + oid)
+            if name.hex() == digits:
+                stored.append(name)
                 continue
         if "\0" in key or not key.isascii():
             check_key(key)
-        stored.append(key.encode())
+        stored.append(_in_room(key) if key.startswith(ROOM_PREFIX) else key.encode())
     return stored
+
+
+def _in_room(key: str) -> bytes:
+    """The stored form of a key that is that of no object, but begins as those in rooms do."""
+    room, within = split_room(key)
+    return _room_mark(room) + within.encode()
+
+
+def _room_mark(room: str) -> bytes:
+    """What the stored keys in the room of this prefix begin with; nothing without a room."""
+    return ROOM_MARK + bytes.fromhex(room[len(ROOM_PREFIX) : -1]) if room else b""
 
 
 def key_of(stored: bytes) -> str:
     """The key whose stored form is `stored`."""
-    return OBJECT_PREFIX + stored[1:].hex() if stored.startswith(OBJECT_MARK) else stored.decode()
+    if stored.startswith(OBJECT_MARK):
+        return OBJECT_PREFIX + stored[1:].hex()
+    if not stored.startswith(ROOM_MARK):
+        return stored.decode()
+    room, within = f"{ROOM_PREFIX}{stored[1:_ROOM_BYTES].hex()}/", stored[_ROOM_BYTES:]
+    return room + (OBJECT_PREFIX + within[1:].hex() if within.startswith(OBJECT_MARK) else within.decode())
 
 
 def stored_writes(
@@ -70,10 +108,18 @@ def stored_writes(
 
 def ranges(prefix: str) -> Iterator[tuple[bytes, bytes]]:
     """The ranges of the stored keys with this prefix: from the first to the second, inclusive."""
-    text = check_key(prefix).encode()
-    yield text, text + OBJECT_MARK
-    if OBJECT_PREFIX.startswith(prefix[:2]):
-        digits = prefix[2:]
-        if len(digits) <= 64 and not digits.strip("0123456789abcdef"):
-            first, last = (bytes.fromhex(digits.ljust(64, fill)) for fill in "0f")
-            yield OBJECT_MARK + first, OBJECT_MARK + last
+    room, within = split_room(check_key(prefix))
+    mark, text = _room_mark(room), within.encode()
+    yield mark + text, mark + text + ROOM_MARK
+    if not room:
+        for first, last in _filled(prefix, ROOM_PREFIX, 16):
+            yield ROOM_MARK + first, ROOM_MARK + last + OBJECT_MARK * 33  # the last object of the last room
+    for first, last in _filled(within, OBJECT_PREFIX, 64):
+        yield mark + OBJECT_MARK + first, mark + OBJECT_MARK + last
+
+
+def _filled(prefix: str, beginning: str, count: int) -> Iterator[tuple[bytes, bytes]]:
+    """The first and the last number of so many digits, behind `beginning`, in keys with the prefix."""
+    digits = prefix[len(beginning) :]
+    if beginning.startswith(prefix[: len(beginning)]) and len(digits) <= count and not digits.strip(_DIGITS):
+        yield bytes.fromhex(digits.ljust(count, "0")), bytes.fromhex(digits.ljust(count, "f"))

@@ -13,6 +13,7 @@ from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 
 OBJECT = "o/" + "0123456789abcdef" * 4
+ROOM = "room/00000000fe0a00ff/"
 ODD_KEYS = [
     "a",
     "A",
@@ -48,13 +49,32 @@ ODD_KEYS = [
     "o/" + " 0" * 32,
     "o/",
     "o",
+    *("r", "r/", "roo", "room", "room/", "room/xyz", "room/0", "room/00/a", "roomy/0000000000000001/a"),
+    *(
+        "room/0000000000000001",
+        "room/00000000000000001/a",
+        "room/00000000FE0A00FF/a",
+        "ROOM/00000000fe0a00ff/a",
+    ),
+    *(ROOM + key for key in ("", "a", "A", "o", "o/", OBJECT, OBJECT.upper(), OBJECT[:-1], OBJECT + "0")),
+    *(
+        ROOM + key
+        for key in ("r/heads/x", "reflog/heads/x:1", "room/", "é", "\uffff", "plane/\U0010ffff", ROOM)
+    ),
+    *(f"room/{number:016x}/{key}" for number in (0, 1, 2**64 - 1) for key in ("a", OBJECT)),
+    ROOM + ROOM + OBJECT,
 ]
 PREFIXES = [
     *("", "a", "A", "a%", "a_", "a*", "a?", "a[", "a\\", "a'", "a/", "%", "_", "*", "e", "é"),
     *("plane/", "plane/\U0010ffff", "\ud7ff", "\ue000", "\uffff", "long/xxx", "absent"),
     *("o", "o/", "O/", "o/0123456789A", "o/ "),
     *(OBJECT[:5], OBJECT[:6], OBJECT[:-1], OBJECT, OBJECT + "0"),
+    *("r", "ro", "room", "room/", "room/0", "room/f", "room/x", "room/00000000F", "ROOM/"),
+    *(ROOM[:-2], ROOM[:-1], ROOM, ROOM[:-1] + "0", "room/ffffffffffffffff", "room/0000000000000000/"),
+    *(ROOM + prefix for prefix in ("o", "o/", "o/01", "o/012", OBJECT, "r", "r/heads/", "é", "\uffff", ROOM)),
 ]
+ROOMS = pytest.mark.parametrize("room", ["", ROOM], ids=["outside rooms", "in a room"])
+"""What the keys of a test begin with."""
 
 
 class KVStoreTests:
@@ -88,12 +108,13 @@ class KVStoreTests:
             assert store.get("key") == value
             assert type(store.get("key")) is bytes
 
-    def test_an_object_key_can_be_overwritten(self, store: KVStore) -> None:
+    @ROOMS
+    def test_an_object_key_can_be_overwritten(self, store: KVStore, room: str) -> None:
         """The store itself does not know that objects are immutable."""
-        store.set(OBJECT, b"raw")
-        store.set(OBJECT, b"compressed")
-        assert store.get(OBJECT) == b"compressed"
-        assert list(store.keys("o/")) == [OBJECT]
+        store.set(room + OBJECT, b"raw")
+        store.set(room + OBJECT, b"compressed")
+        assert store.get(room + OBJECT) == b"compressed"
+        assert list(store.keys(room + "o/")) == [room + OBJECT]
 
     def test_an_empty_value_is_not_absent(self, store: KVStore) -> None:
         """Zero bytes are a value."""
@@ -154,25 +175,29 @@ class KVStoreTests:
             assert sorted(store.keys(prefix)) == expected, prefix
             assert sorted(key for key, _ in store.items(prefix)) == expected, prefix
 
-    def test_keys_lists_each_of_many_once(self, store: KVStore) -> None:
+    @ROOMS
+    def test_keys_lists_each_of_many_once(self, store: KVStore, room: str) -> None:
         """A listing too long for one page has every key once."""
-        objects = {f"o/{number * 2654435761 % 2**256:064x}": b"object" for number in range(1500)}
-        others = {f"n/{number:05}": b"other" for number in range(1500)}
+        objects = {f"{room}o/{number * 2654435761 % 2**256:064x}": b"object" for number in range(1500)}
+        others = {f"{room}n/{number:05}": b"other" for number in range(1500)}
         store.set_many({**objects, **others})
-        assert sorted(store.keys()) == sorted([*objects, *others])
-        assert sorted(store.keys("o/")) == sorted(objects)
-        assert sorted(store.keys("n/")) == sorted(others)
-        assert sorted(store.items("n/01")) == [(f"n/{number:05}", b"other") for number in range(1000, 1500)]
+        assert sorted(store.keys()) == sorted(store.keys(room)) == sorted([*objects, *others])
+        assert sorted(store.keys(f"{room}o/")) == sorted(objects)
+        assert sorted(store.keys(f"{room}n/")) == sorted(others)
+        expected = [(f"{room}n/{number:05}", b"other") for number in range(1000, 1500)]
+        assert sorted(store.items(f"{room}n/01")) == expected
 
-    def test_the_store_may_change_during_keys(self, store: KVStore) -> None:
+    @pytest.mark.parametrize("prefix", ["n/", ROOM], ids=["outside rooms", "in a room"])
+    def test_the_store_may_change_during_keys(self, store: KVStore, prefix: str) -> None:
         """Deleting keys while they are listed, as garbage collection does, neither fails nor skips a key."""
-        store.set_many({f"n/{number}": b"value" for number in range(50)})
+        wanted = [*(f"{prefix}{number}" for number in range(50)), f"{prefix}{OBJECT}"]
+        store.set_many(dict.fromkeys([*wanted, "other"], b"value"))
         listed = []
-        for key in store.keys("n/"):
+        for key in store.keys(prefix):
             listed.append(key)
             store.delete(key)
-        assert sorted(listed) == sorted(f"n/{number}" for number in range(50))
-        assert list(store.keys()) == []
+        assert sorted(listed) == sorted(wanted)
+        assert list(store.keys()) == ["other"]
 
     def test_a_wrong_key_is_refused(self, store: KVStore) -> None:
         """A key that is no str, or that UTF-8 or C cannot hold, raises InvalidInput and writes nothing."""
@@ -231,11 +256,12 @@ class KVStoreTests:
 
     # pack
 
-    def test_packed_objects_are_as_before(self, store: KVStore) -> None:
+    @ROOMS
+    def test_packed_objects_are_as_before(self, store: KVStore, room: str) -> None:
         """They are read, listed, written again and deleted as ever; none comes or goes by packing."""
-        values = {f"o/{number:064x}": b"b" + str(number).encode() * 50 for number in range(40)}
-        odd, absent = "o/" + "e" * 64, "o/" + "f" * 64
-        rows = {**values, odd: b"as it was", "key": b"value"}
+        values = {f"{room}o/{number:064x}": b"b" + str(number).encode() * 50 for number in range(40)}
+        odd, absent = f"{room}o/{'e' * 64}", f"{room}o/{'f' * 64}"
+        rows = {**values, odd: b"as it was", f"{room}key": b"value", f"{room}o/short": b"value"}
         store.set_many(rows)
 
         def plain(key: str, value: bytes) -> bytes | None:
@@ -378,18 +404,15 @@ class KVStoreTests:
 
     # transact
 
-    def test_transact_writes_everything(self, store: KVStore) -> None:
+    @ROOMS
+    def test_transact_writes_everything(self, store: KVStore, room: str) -> None:
         """With its expectation met, `transact` sets, swaps and deletes."""
-        store.set_many({"r/heads/main": b"old", "stale": b"x"})
-        writes = {
-            OBJECT: b"object",
-            "r/heads/main": b"new",
-            "reflog/1": b"moved",
-            "stale": None,
-            "absent": None,
-        }
-        assert store.transact(writes, {"r/heads/main": b"old"}) is True
-        assert dict(store.items()) == {OBJECT: b"object", "r/heads/main": b"new", "reflog/1": b"moved"}
+        ref, stale = f"{room}r/heads/main", f"{room}o/{'f' * 64}"
+        store.set_many({ref: b"old", stale: b"x"})
+        set_now = {room + OBJECT: b"object", ref: b"new", f"{room}reflog/1": b"moved"}
+        writes = {**set_now, stale: None, f"{room}absent": None}
+        assert store.transact(writes, {ref: b"old"}) is True
+        assert dict(store.items()) == set_now
 
     def test_transact_swaps_as_a_swap_does(self, store: KVStore) -> None:
         """None is an expectation, and a write."""
@@ -403,13 +426,15 @@ class KVStoreTests:
             assert store.transact({"r/heads/new": new}, {"r/heads/new": expected}) is done
             assert store.get("r/heads/new") == (new if done else before)
 
-    def test_a_failed_transact_moves_no_ref(self, store: KVStore) -> None:
+    @ROOMS
+    def test_a_failed_transact_moves_no_ref(self, store: KVStore, room: str) -> None:
         """With its expectation wrong, `transact` swaps nothing and deletes nothing."""
-        store.set_many({"r/heads/main": b"theirs", "keep": b"kept"})
-        writes = {OBJECT: b"object", "r/heads/main": b"mine", "keep": None}
-        assert store.transact(writes, {"r/heads/main": b"old"}) is False
-        assert store.get("r/heads/main") == b"theirs"
-        assert store.get("keep") == b"kept"
+        ref, kept = f"{room}r/heads/main", f"{room}keep"
+        store.set_many({ref: b"theirs", kept: b"kept"})
+        writes = {room + OBJECT: b"object", ref: b"mine", kept: None}
+        assert store.transact(writes, {ref: b"old"}) is False
+        assert store.get(ref) == b"theirs"
+        assert store.get(kept) == b"kept"
 
     def test_transact_checks_what_it_does_not_write(self, store: KVStore) -> None:
         """An expectation may be about a key that stays as it is."""
@@ -420,19 +445,21 @@ class KVStoreTests:
         assert store.transact({"r/heads/main": b"a"}, {"format": b"1", "r/heads/main": None}) is True
         assert dict(store.items()) == {"format": b"1", "r/heads/main": b"a"}
 
-    def test_exclusively_writes_what_the_plan_returns(self, store: KVStore) -> None:
+    @ROOMS
+    def test_exclusively_writes_what_the_plan_returns(self, store: KVStore, room: str) -> None:
         """The plan reads committed values and its writes are done; or nothing happens and it is False."""
-        store.set_many({OBJECT: b"object", "r/heads/main": b"old"})
+        ref = f"{room}r/heads/main"
+        store.set_many({room + OBJECT: b"object", ref: b"old"})
         seen: list[bytes | None] = []
 
         def plan() -> dict[str, bytes | None]:
-            seen.append(store.get("r/heads/main"))
-            return {"r/heads/main": b"new", "added": b"1", OBJECT: None}
+            seen.append(store.get(ref))
+            return {ref: b"new", "added": b"1", room + OBJECT: None}
 
         before = dict(store.items())
         if store.exclusively(plan):
             assert set(seen) == {b"old"}
-            assert dict(store.items()) == {"r/heads/main": b"new", "added": b"1"}
+            assert dict(store.items()) == {ref: b"new", "added": b"1"}
         else:
             assert seen == []
             assert dict(store.items()) == before
@@ -489,21 +516,23 @@ class KVStoreTests:
         assert store.transact({"r/heads/a": b"2", "r/heads/b": b"2"}, before) is True
         assert dict(store.items()) == {"r/heads/a": b"2", "r/heads/b": b"2"}
 
-    def test_transact_is_atomic_among_threads(self, store: KVStore) -> None:
+    @ROOMS
+    def test_transact_is_atomic_among_threads(self, store: KVStore, room: str) -> None:
         """Threads that each move a ref with transactions lose no move, and no object of one."""
+        ref = f"{room}r/heads/main"
 
         def move(thread: int) -> None:
             for number in range(8):
                 while True:
-                    old = store.get("r/heads/main")
+                    old = store.get(ref)
                     new = (old or b"") + b"x"
-                    name = f"o/{thread * 100 + number:064x}"
-                    if store.transact({name: new, "r/heads/main": new}, {"r/heads/main": old}):
+                    name = f"{room}o/{thread * 100 + number:064x}"
+                    if store.transact({name: new, ref: new}, {ref: old}):
                         break
 
         assert _in_threads(4, move) == []
-        assert store.get("r/heads/main") == b"x" * 32
-        assert len(list(store.keys("o/"))) == 32
+        assert store.get(ref) == b"x" * 32
+        assert len(list(store.keys(f"{room}o/"))) == 32
 
     def test_two_transacts_cannot_both_expect_what_the_other_writes(self, store: KVStore) -> None:
         """An expectation about a key that is not written holds as well until the writes are done."""

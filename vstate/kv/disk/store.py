@@ -13,11 +13,11 @@ from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreFull, StoreUnavailable, VStateError
 from vstate.forks import renew_in_child
-from vstate.kv.base import Plain, TransactionalStore, batches, batches_by_bytes, is_object
+from vstate.kv.base import Plain, TransactionalStore, batches, batches_by_bytes
 from vstate.kv.disk import packs
 from vstate.kv.disk.connections import Handle
 from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
-from vstate.kv.stored_keys import OBJECT_MARK, key_of, ranges, stored_keys, stored_writes
+from vstate.kv.stored_keys import is_stored_object, key_of, ranges, stored_keys, stored_writes
 
 if TYPE_CHECKING:
     import sqlite3
@@ -44,7 +44,8 @@ _GET = "SELECT value FROM kv WHERE key = ?"
 # that is written again stays packed: the value under its key is always the same.
 _SET = (
     "INSERT INTO kv (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value "
-    "WHERE value IS NOT excluded.value AND (typeof(value) = 'blob' OR key < x'FF')"
+    "WHERE value IS NOT excluded.value "
+    "AND (typeof(value) = 'blob' OR x'FF' NOT IN (substr(key, 1, 1), substr(key, 10, 1)))"
 )
 _DELETE = "DELETE FROM kv WHERE key = ?"
 _RANGE = "WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
@@ -126,7 +127,7 @@ class Disk(TransactionalStore):
     def get(self, key: str) -> bytes | None:
         (name,) = stored_keys((key,))
         reader = self._reader
-        if name[0:1] == OBJECT_MARK:
+        if is_object := is_stored_object(name):
             # The short way of most reads: an object that is there. Anything else goes the long way.
             try:
                 with reader.lock:
@@ -137,7 +138,7 @@ class Disk(TransactionalStore):
                                 return value
             except sqlite3.Error:
                 pass
-        for (value,) in self._query(_GET, (name,), immutable=name.startswith(OBJECT_MARK)):
+        for (value,) in self._query(_GET, (name,), immutable=is_object):
             return self._value(name, value)
         return None
 
@@ -273,7 +274,7 @@ class Disk(TransactionalStore):
         if type(stored) is bytes:
             return stored
         # SQLite keeps the type of each value beside it, so a damaged page can also give a number or a text.
-        if type(stored) is not int or not key.startswith(OBJECT_MARK):
+        if type(stored) is not int or not is_stored_object(key):
             raise CorruptStore(self.location, f"{database.FILE_NAME}: a row holds no bytes")
         pack, number = divmod(stored, packs.MOST_PACKED)
         if (values := self._packs.get(pack)) is None:
@@ -454,7 +455,7 @@ class Disk(TransactionalStore):
             rows = batches_by_bytes(self._loose(), lambda row: row[1], **limits)
             steps: Iterable[list[bytes]] = ([key for key, _ in some] for some in rows)
         else:
-            steps = map(stored_keys, batches(filter(is_object, keys), packs.MOST_PACKED))
+            steps = batches(filter(is_stored_object, stored_keys(keys)), packs.MOST_PACKED)
         for some in steps:
             if len(some) >= packs.FEWEST_PACKED:
                 self._write(Write(partial(self._pack, plain, some)))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from vstate.errors import CorruptStore, InvalidInput
-from vstate.kv.base import OBJECT_PREFIX
+from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, split_room
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.kv.prefixed import RESERVED
 from vstate.objects.commit import Commit
@@ -71,7 +71,9 @@ def is_foreign(key: str) -> bool:
         return name != HEAD and not key.startswith((*(REF + prefix for prefix in _REFS), refs.LABELS))
     if not slash:
         return key not in (FORMAT_KEY, SWEEP, ENCRYPTION)
-    return kind not in RESERVED or kind + slash == OBJECT_PREFIX
+    if kind + slash in (OBJECT_PREFIX, ROOM_PREFIX):
+        return not split_room(key)[0]
+    return kind not in RESERVED
 
 
 def noted(key: str) -> str | None:
