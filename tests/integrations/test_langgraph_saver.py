@@ -410,6 +410,77 @@ def test_processes_write_one_thread(tmp_path: Path, run_python: RunPython) -> No
             assert one.pending_writes == [(name, "messages", name)]
 
 
+AT_ONCE = """
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from langgraph.checkpoint.base import empty_checkpoint
+from vstate.integrations.langgraph import VstateSaver
+saver = VstateSaver(sys.argv[1])
+found = saver.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
+config = found.config if found else {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+with ThreadPoolExecutor(8) as threads:
+    for number in count(int(found.checkpoint["id"]) + 1 if found else 1):
+        id = f"{number:08}"
+        below = {"configurable": {**config["configurable"], "checkpoint_id": id}}
+        def write(task):
+            saver.put_writes(below, [("messages", f"{id} {task} " * 20)], task)
+            os.write(1, f"{id} {task}\\n".encode())
+        def put():
+            saver.put(config, {**empty_checkpoint(), "id": id}, {"step": number}, {})
+            os.write(1, f"{id} put\\n".encode())
+        calls = [threads.submit(put), *(threads.submit(write, task) for task in "abcdefg")]
+        for call in calls:
+            call.result()
+        config = below
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill a process")
+def test_each_write_of_a_superstep_that_was_killed_is_there(tmp_path: Path) -> None:
+    """A process is killed in the middle of checkpoints and writes that land together, again and again."""
+    chance = random.Random(3)
+    acknowledged: set[str] = set()
+    for _ in range(8):
+        command = [sys.executable, "-c", AT_ONCE, str(tmp_path / "s")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            heard = [worker.stdout.readline() for _ in range(chance.randrange(1, 60))]
+            worker.kill()
+            heard += worker.stdout.readlines()
+        acknowledged |= {line.strip() for line in heard if line.endswith("\n")}
+        with VstateSaver(tmp_path / "s") as saver:
+            found = {f"{one.checkpoint['id']} put": one for one in saver.list(named())}
+            assert all(line in found for line in acknowledged if line.endswith("put"))
+            journal = saver._journal("t")
+            for line in acknowledged:
+                id, task = line.split()
+                writes = {write.task for write in journal.index.writes("", id)}
+                assert task == "put" or task in writes, line
+            assert saver.repo.fsck().ok
+    assert len(acknowledged) > 100
+
+
+@pytest.mark.slow
+def test_a_superstep_takes_few_transactions(tmp_path: Path) -> None:
+    """Tasks that write at once wait for one fsync, then for another one together, not each for its own."""
+    with Disk(tmp_path / "s") as disk, VstateSaver(disk) as saver:
+        config = step(saver, 1, {"a": 1})
+        log: list[str] = []
+        disk._writer.connection.set_trace_callback(log.append)  # type: ignore[union-attr]  # it is open
+        for _ in range(5):
+            all_at_once(
+                *(
+                    partial(saver.put_writes, config, [("a", 1)], f"task {task} of {len(log)}")
+                    for task in range(16)
+                )
+            )
+        assert len(read(saver, config).pending_writes or ()) == 80
+        assert log.count("COMMIT") < 40, log
+        assert len(list(saver.repo.log(saver.branch("t")))) == 81
+
+
 FENCED = """
 import sys
 from langgraph.checkpoint.base import empty_checkpoint

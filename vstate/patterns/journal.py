@@ -5,26 +5,29 @@ from __future__ import annotations
 import pickle
 import re
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
 from operator import is_
+from threading import get_ident, main_thread
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved
-from vstate.forks import new_lock
+from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved, StorageError, StoreUnavailable
+from vstate.forks import new_lock, renew_in_child
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.fields import path_to
 from vstate.patterns.paths import Id, path_of
-from vstate.repo.core import Guard
-from vstate.repo.names.refs import HEADS
+from vstate.repo.core import Advance, Guard
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
-from vstate.repo.writing import BranchChanges
+from vstate.repo.writing import BranchChanges, commit_series
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.opcodes import load_only_plain
 
@@ -33,6 +36,9 @@ SEGMENT_BYTES = 8 * 1024
 
 Longer segments make reading quicker, and each append longer.
 """
+
+MOST_TOGETHER = 64
+"""So many calls that wait for one journal land together at the most."""
 
 _DIGITS = 12  # of the number of a segment's first record
 _NUMBER = re.compile(f"[0-9]{{{_DIGITS}}}")
@@ -63,8 +69,37 @@ class _Segment(NamedTuple):
     records: tuple[Any, ...]
 
 
-_Change = tuple[tuple[_Segment, ...], list[Any]]
-"""All segments as they shall be, and the records that are new."""
+class _Made(NamedTuple):
+    """The changes of a call for its branch, their commit, and the segments and labels that it has."""
+
+    own: BranchChanges
+    advance: Advance
+    segments: Sequence[_Segment]
+    labels: Mapping[str, Label] | None
+
+
+@dataclass(slots=True, eq=False)
+class _Call(Generic[I]):
+    """A change that a thread wants to land: `plan` makes the new records, or all of them `anew`.
+
+    - `context`: the context variables of the caller, for another thread.
+    - `shared`: another thread may land it with its own. The caller takes that back before it leaves. Not in
+      the main thread, where a signal may end any call, and not beside the changes of other branches.
+    - `commit`: what is made of it, which may be on the branch already.
+    - `done`: it has landed, or it changes nothing.
+    """
+
+    plan: Callable[[I], Iterable[Any] | None]
+    anew: bool
+    message: str
+    fresh: bool
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    others: Sequence[BranchChanges] = ()
+    info: Mapping[str, Any] | None = None
+    context: Context = field(default_factory=copy_context)
+    shared: bool = False
+    commit: Commit | None = None
+    done: bool = False
 
 
 class Journal(Generic[I]):
@@ -73,6 +108,7 @@ class Journal(Generic[I]):
     - `append` makes one small commit, which writes the last segment anew, 8 KB at most. `refresh` reads only
       the segments that changed.
     - Every commit holds the whole journal, so each verb of the branch works: rollback, merge, gc, push, diff.
+    - Calls of threads that wait for one another land together, a commit each: one transaction and one fsync.
     - A function makes the records out of the index. If another writer was faster, it is called again with
       the new index. So records that another writer removed stay removed.
     - Records are None, bool, int, float, str, bytes, and lists, tuples, dicts and sets of these. They
@@ -112,6 +148,11 @@ class Journal(Generic[I]):
         self._labels_of = labels
         self._marks = marks
         self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
+        self._waiting: deque[_Call[I]] = deque()
+        renew_in_child(self, Journal._renew)
+
+    def _renew(self) -> None:
+        self._waiting.clear()  # those threads are in the parent
 
     @property
     def labels(self) -> Mapping[str, Label] | None:
@@ -161,27 +202,14 @@ class Journal(Generic[I]):
         branch has moved meanwhile, it is called again with the new one. Raises InvalidInput for a record
         that is no plain data.
         """
-
-        def changes(index: I) -> _Change | None:
-            records = list(plan(index))
-            return (self._appended(records), records) if records else None
-
-        return self._change(changes, message, fresh, beside=beside, others=tuple(others), info=info)
+        return self._change(_Call(plan, False, message, fresh, beside, tuple(others), info))
 
     def rewrite(self, plan: Callable[[I], Iterable[Any] | None], *, message: str = "") -> Commit | None:
         """Replace all records by those that `plan` makes out of the newest index; None keeps them all.
 
         Segments with equal records stay as they are. History keeps the old records until it is squashed.
         """
-
-        def changes(index: I) -> _Change | None:
-            made = plan(index)
-            if made is None:
-                return None
-            records = list(made)
-            return self._divided(records), records
-
-        return self._change(changes, message, fresh=True)
+        return self._change(_Call(plan, True, message, fresh=True))
 
     def fork(
         self,
@@ -208,69 +236,136 @@ class Journal(Generic[I]):
 
     # Writing
 
-    def _commit(
-        self,
-        segments: Sequence[_Segment],
-        records: Sequence[Any],
-        message: str,
-        *,
-        beside: Mapping[str, Any] = MappingProxyType({}),
-        others: Sequence[BranchChanges] = (),
-        info: Mapping[str, Any] | None = None,
-    ) -> Commit | None:
-        """Commit these segments, with these new records, on top of the known ones, and go there; RefMoved."""
+    def _change(self, call: _Call[I]) -> Commit | None:
+        """The commit of a call, which this thread lands, or another one with its own."""
+        call.shared = not call.others and get_ident() != main_thread().ident
+        try:
+            if call.shared:
+                self._waiting.append(call)
+            with self.lock:
+                while not call.done:
+                    self._write(call)
+            return call.commit
+        finally:
+            # First, and without a call before it: no thread takes the change of a caller that has gone.
+            call.shared = False
+            if not call.done:
+                with self.lock:  # a thread that has taken the change ends
+                    pass
+
+    def _write(self, first: _Call[I]) -> None:
+        """Land a change, with those of the calls that wait beside it. None is `done` if the race is lost."""
+        if first.commit is not None and self._has_landed(first.commit):  # the thread that took it has failed
+            first.done = True
+            return
+        if first.fresh:
+            self.refresh()
+            first.fresh = False
+        head, segments = self.head, self._segments
+        try:
+            if not self._land(first):
+                self.refresh()
+        except BaseException as error:
+            self._take(head, segments)  # the index may be ahead of the branch
+            if not isinstance(error, CorruptObject):
+                raise
+            self.refresh()  # gc may have removed the tree of a commit that the branch has left
+            if self.head == head:
+                raise
+
+    def _land(self, first: _Call[I]) -> bool:
+        """Land a change, and those that wait, as one commit each, in one move; False if the race is lost."""
+        made = [(first, self._made(first))]
+        for call in self._joining(first) if first.shared else ():
+            if (last := made[-1][1]) is not None:
+                self.repo.objects.remember(last.advance.nodes, last.advance.commits)
+                self._go(last)
+            with suppress(Exception):  # its own thread meets the error
+                made.append((call, call.context.run(self._made, call)))
+        series = []
+        for call, each in made:
+            if each is not None:
+                series.append(each)
+                call.commit = each.advance.commits[-1]  # it may be there from now on
+        landed = self._publish(series, first.others)
+        if landed and series:
+            self._go(series[-1])
+        for call, _ in made:
+            call.done = landed
+            call.commit = call.commit if landed else None
+        if not landed:
+            self._waiting.extend(call for call, _ in made[1:])
+        return landed
+
+    def _publish(self, series: Sequence[_Made], others: Sequence[BranchChanges]) -> bool:
+        """Move the branch to commits that stand on the head; False if it is elsewhere."""
+        if not series:
+            return self.repo.newest(self.branch) == self.head
+        if not others:
+            return commit_series(self.repo, [each.advance for each in series], self.guard) != ()
+        (made,) = series
+        try:
+            self.repo.commit_many([made.own, *others], guard=self.guard)
+        except RefMoved as error:
+            if error.ref != made.own.ref:
+                raise  # one of the others; its changes are not made again
+            return False
+        return True
+
+    def _joining(self, first: _Call[I]) -> Iterator[_Call[I]]:
+        """The calls of threads that wait for this one."""
+        for _ in range(MOST_TOGETHER):
+            if not self._waiting:
+                return
+            call = self._waiting.popleft()
+            if call is not first and call.shared and not call.done:
+                yield call
+
+    def _has_landed(self, commit: Commit) -> bool:
+        try:
+            return self.repo.has_landed(self.branch, commit.oid)
+        except StorageError as error:
+            raise StoreUnavailable(
+                f"another thread failed while it committed to branch {self.branch!r} together with this one, "
+                "which may or may not have happened: read the branch again before you retry",
+                outcome_unknown=True,
+            ) from error
+
+    def _made(self, call: _Call[I]) -> _Made | None:
+        """The commit of a call on top of the head; None if it changes nothing."""
+        planned = call.plan(self.index)
+        if planned is None or (not (records := list(planned)) and not call.anew):
+            return None
+        segments = self._divided(records) if call.anew else self._appended(records)
         made, gone = self._difference(segments)
-        new = {**beside, **made}
+        new = {**call.beside, **made}
         labels = None if self._labels_of is None else self._labels_of(self, records)
         own = BranchChanges(
             self.branch,
             set=new if self.head or not new else {**self._marks, **new},
             delete=gone,
             expect=self.head,
-            message=message,
+            message=call.message,
             labels=labels,
-            info=info,
+            info=call.info,
         )
-        commit, *_ = self.repo.commit_many([own, *others], guard=self.guard)
-        if commit is not None:
-            self._labelled = commit.oid, labels
-            found = [s if s.entry else s._replace(entry=own.entries[s.key] or b"") for s in segments]
-            self._take(commit, found)
-        return commit
+        advance = own.on(self.repo, None if self.head is None else self.head.oid)
+        if advance is None:
+            return None
+        found = [s if s.entry else s._replace(entry=own.entries[s.key] or b"") for s in segments]
+        return _Made(own, advance, found, labels)
+
+    def _go(self, made: _Made) -> None:
+        """Take the index to a commit."""
+        head = made.advance.commits[-1]
+        self._labelled = head.oid, made.labels
+        self._take(head, made.segments)
 
     def _difference(self, segments: Iterable[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
         """The keys to set, and the keys to delete, that make the journal these segments."""
         same = {segment.key: segment for segment in self._segments}
         made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
         return made, same
-
-    def _change(
-        self,
-        changes: Callable[[I], _Change | None],
-        message: str,
-        fresh: bool,
-        *,
-        beside: Mapping[str, Any] = MappingProxyType({}),
-        others: Sequence[BranchChanges] = (),
-        info: Mapping[str, Any] | None = None,
-    ) -> Commit | None:
-        with self.lock:
-            if fresh:
-                self.refresh()
-            while True:
-                change = changes(self.index)
-                if change is None:
-                    head = self.head
-                    self.refresh()
-                    if self.head == head:
-                        return None
-                    continue
-                try:
-                    return self._commit(*change, message, beside=beside, others=others, info=info)
-                except RefMoved as error:
-                    if error.ref != HEADS + self.branch:
-                        raise  # one of the others; its changes are not made again
-                    self.refresh()
 
     def _appended(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
         *before, last = self._segments or [_Segment("", b"", SEGMENT_BYTES, ())]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -38,6 +38,7 @@ class BranchChanges:
     """
 
     __slots__ = (
+        "_advance",
         "_anywhere",
         "_events",
         "_info",
@@ -78,6 +79,7 @@ class BranchChanges:
         """The commit that the branch must be at; None if it may be anywhere, or must not exist."""
         self._anywhere = self.expected is None and expect == "anywhere"
         self._message, self._info = message, info
+        self._advance: Advance | None = None
         self._events = tuple(events)
         self._labels = None if labels is None else check_labels(labels)
         self.entries, self._objects = _encode(set, expire)
@@ -88,11 +90,16 @@ class BranchChanges:
             self.entries[check_state_key(key)] = None
 
     def on(self, repo: Core, oid: ObjectId | None) -> Advance | None:
-        """The changes as a commit on top of this commit, None if they change nothing; RefMoved."""
+        """The changes as a commit on top of this commit, None if they change nothing; RefMoved.
+
+        It is made once for one commit below it.
+        """
+        if self._advance is not None and self._advance.expected == oid:
+            return self._advance
         expected = None if self.expected is None else self.expected.oid
         if not self._anywhere and oid != expected:
             raise repo.ref_moved(self.ref, expected)
-        head = self.base if oid is None else repo.objects.commit(oid)
+        head = self.base if oid is None else self.expected or repo.objects.commit(oid)
         if head is not None:
             repo.require_trusted(head)
         before = None if head is None else head.root
@@ -104,10 +111,11 @@ class BranchChanges:
         action = reflog_action("commit", made)
         objects = self._objects | nodes_made
         rows = {} if self._labels is None else label_rows(self.branch, made.oid, self._labels)
-        return Advance(self.branch, (made,), objects, tuple(nodes), oid, action, rows)
+        self._advance = Advance(self.branch, (made,), objects, tuple(nodes), oid, action, rows)
+        return self._advance
 
 
-def commit_attributes(made: list[Commit | None], *_: Any, **__: Any) -> Attributes:
+def commit_attributes(made: Sequence[Commit | None], *_: Any, **__: Any) -> Attributes:
     """The attributes of the span of commits."""
     commits = [commit for commit in made if commit is not None]
     events = sum(len(commit.events) for commit in commits)
@@ -122,7 +130,7 @@ def commit_many(
     changes = list(changes)
     # One branch is mostly where it is expected. The transaction tests it, so it is not read first.
     expected = changes[0].expected if len(changes) == 1 else None
-    if expected is not None and repo.objects.is_in_memory(expected.oid):
+    if expected is not None:
         try:
             advance = changes[0].on(repo, expected.oid)
             if advance is not None and repo.publish_all([advance], guard=guard):
@@ -153,6 +161,23 @@ def commit_many(
                     still.update(repo.refs.condition(ref, head))
         if not advances or repo.publish_all(advances, expecting=still, needs=needs, guard=guard):
             return [None if advance is None else advance.commits[-1] for advance in made]
+
+
+@spanned("commit", commit_attributes)
+def commit_series(repo: Core, series: Sequence[Advance], guard: Guard | None = None) -> Sequence[Commit]:
+    """Land commits of one branch, each on top of the one before, in one move; none if the race is lost."""
+    whole = series[-1]
+    if len(series) > 1:
+        commits = [commit for advance in series for commit in advance.commits]
+        objects: NewObjects = {}
+        rows: dict[str, bytes | None] = {}
+        for advance in series:
+            objects |= advance.objects
+            rows |= advance.rows
+        nodes = [node for advance in series for node in advance.nodes]
+        action = f"{whole.action} (and {len(commits) - 1} before it)"
+        whole = Advance(whole.branch, commits, objects, nodes, series[0].expected, action, rows)
+    return whole.commits if repo.publish_all([whole], guard=guard) else ()
 
 
 def _encode(
