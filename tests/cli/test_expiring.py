@@ -1,5 +1,6 @@
 """Keys and branches that expire, in the output of the commands."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -64,7 +65,10 @@ def test_a_branch_whose_time_is_over(command, time: Time) -> None:
         state["k"] = 1
         state.commit()
     time.pass_(60)
-    assert "guest" in command("branch")
+    assert re.search(r"^  guest .*  ttl 1m$", command("branch"), re.MULTILINE)
+    for more in ([], ["-v"], ["-n", "5"]):
+        found = {branch["name"]: branch["ttl"] for branch in command.json("branch", *more)}
+        assert found == {"guest": 60.0, "main": None}
     assert command.json("gc", "--dry-run")["expired"] == ["guest"]
     assert "removed the idle branch guest" in command("gc")
     assert "guest" not in command("branch")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
-from vstate.repo.compare.paths import parts_of
+from vstate.repo.compare.paths import part_at, parts_of
 from vstate.values.inert import Array, Global, Instance, read
 
 nan = float("nan")
@@ -148,6 +148,41 @@ def test_rows_at_the_end_of_an_array_are_added_or_removed() -> None:
     assert (rest.path, rest.kind, rest.new) == ("a[3:5]", "removed", None)
     _, rest = details({"a": new}, {"a": old})
     assert (rest.path, rest.kind, rest.old) == ("a[3:5]", "added", None)
+
+
+LABELS: dict[str, list[Any]] = {
+    "texts": ["a", "b", "c", "d"],
+    "repeated": ["a", "b", "a", "d"],
+    "all repeated": [3, 3, 3, 3],
+    "equal in Python": [True, 1, 1.0, 2],
+    "missing": [float("nan"), float("nan"), None, "x"],
+    "long": ["x" * 200 + each for each in "abcd"],
+    "odd": ["\0" * 30, "\0" * 31, "\0" * 32, -(10**80)],
+    "levels": [("x", 1), ("x", 2), ("y", 1), ("y", 2)],
+    "repeated levels": [("x", 1), ("x", 1), ("y", 1), ("y", 2)],
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_each_path_into_a_table_finds_its_cell_and_row_again(labels: list[Any]) -> None:
+    """Also where labels repeat: then a path has the number of the row."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    levels = isinstance(labels[0], tuple)
+    index = pandas.MultiIndex.from_tuples(labels) if levels else pandas.Index(labels, dtype=object)
+    frame = pandas.DataFrame({"a": range(4), "b": list("wxyz")}, index=index)
+    changed = frame.copy()
+    changed.iloc[[1, 2], 0] = [10, 20]
+    found = 0
+    for before, after in ((frame, changed), (frame, frame.iloc[:2]), (frame.iloc[1:], frame)):
+        for whole in (lambda each: each, lambda each: each["a"]):
+            old, new = (read(pickle.dumps(whole(each))) for each in (before, after))
+            for change in details(old, new):
+                if change.path == "rows" or "index" in change.path:
+                    continue
+                side, value = (old, change.old) if change.kind == "removed" else (new, change.new)
+                assert part_at(side, change.path) == value, change.path
+                found += 1
+    assert found >= 8
 
 
 @pytest.mark.parametrize("dtype", ["i8", "f4", "?", "c16", "M8[ns]", "S3", "O", "category", "string"])

@@ -31,7 +31,7 @@ def test_remotes_are_added_listed_and_removed() -> None:
     assert repo.remotes.remove("a") == "/there"
     assert repo.remotes.list() == {"b": "redis://host/0"}
     assert set(refs_of(store)) == {"remotes/b/main"}
-    with pytest.raises(NotFound, match=r"no remote 'a'$"):
+    with pytest.raises(NotFound, match="no remote 'a'; there is 1 remote, which `vstate remote` lists"):
         repo.remotes.remove("a")
 
 

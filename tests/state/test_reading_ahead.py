@@ -257,22 +257,58 @@ def test_no_code_of_a_class_runs_ahead(kind: str) -> None:
                 assert Loud.loaded == i // 5 + 1
 
 
-def test_a_pickle_that_does_not_load_fails_alone() -> None:
-    """Of many values that are loaded at once, only the one that cannot be loaded raises."""
+def planted(data: bytes) -> Memory:
+    """A store of 100 keys, among which 50 has this pickle."""
     store = Memory()
     with Versioned(store) as state:
         state.update({f"{i:02}": _value(i) for i in range(100)})
         state.commit()
         repo, root = state._handle.repo, state._handle.tree
-        broken = encode_value([0], dump=lambda value: (b"\x80\x05]" + b"K" * 300, []))
-        root, objects, nodes = tree.update(repo.objects.node, root, {"50": broken.entry})
+        made = encode_value([0], dump=lambda value: (data, []))
+        root, objects, nodes = tree.update(repo.objects.node, root, {"50": made.entry})
         assert state.head is not None
         commit = repo.build_commit(root, [state.head])
-        objects |= broken.objects
+        objects |= made.objects
         assert repo.publish("main", [commit], objects, nodes, expected=state.head.oid, action="")
-    with Versioned(store) as state:
+    return store
+
+
+def test_a_pickle_that_does_not_load_fails_alone() -> None:
+    """Of many values that are loaded at once, only the one that cannot be loaded raises."""
+    with Versioned(planted(b"\x80\x05]" + b"K" * 300)) as state:
         for mapping in (state, state.checkout("HEAD")):
             assert keys_that_raise(CannotLoad, mapping) == ["50"]
+
+
+CALLED: list[str] = []
+
+
+def note() -> None:
+    CALLED.append("note")
+
+
+CALLS = [
+    f"c{__name__}\nnote\n(tR",
+    f"c{__name__}\nnote\n)R",
+    f"(i{__name__}\nnote\n",
+    f"(c{__name__}\nnote\no",
+]
+
+
+@pytest.mark.parametrize("end", [".", "u."], ids=["whole", "damaged"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_forged_pickle_runs_no_code_ahead(call: str, end: str) -> None:
+    """A name in opcodes of protocol 0, which no pickler of ours writes, is found when its key is read."""
+    padding = b"\x80\x05X\xc8\0\0\0" + b"x" * 200 + b"0"
+    with Versioned(planted(padding + (call + end).encode())) as state:
+        CALLED.clear()
+        for mapping in (state, state.checkout("HEAD")):
+            assert [mapping[f"{i:02}"] for i in range(50)] == [_value(i) for i in range(50)]
+            assert [mapping[f"{i:02}"] for i in range(51, 100)] == [_value(i) for i in range(51, 100)]
+        assert not CALLED
+        if end == ".":
+            assert state["50"] is None
+            assert CALLED
 
 
 def test_a_branch_that_moves_meanwhile_is_read_where_it_is() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from vstate import Unpicklable, Versioned
 from vstate.errors import CannotLoad
+from vstate.values import opcodes
 from vstate.values.entry import encode_value
 from vstate.values.opcodes import load_only_plain
 from vstate.values.pickling import LONG_BYTEARRAY, dumps, pickled, plain_pickle
@@ -126,6 +127,28 @@ def test_a_class_with_a_short_code_is_no_plain_data() -> None:
     finally:
         copyreg.remove_extension(__name__, "note", 0xEE)
         copyreg.clear_extension_cache()
+
+
+NAMED = {
+    "GLOBAL": f"c{__name__}\nnote\n(tR.".encode(),
+    "GLOBAL of protocol 5": b"\x80\x05" + f"c{__name__}\nnote\n)R.".encode(),
+    "INST": f"(i{__name__}\nnote\n.".encode(),
+    "OBJ": f"(c{__name__}\nnote\no.".encode(),
+    "a name in a list": b"\x80\x05](" + f"K\1c{__name__}\nnote\n)Re.".encode(),
+    "a name in a damaged pickle": f"c{__name__}\nnote\n(tRu.".encode(),
+}
+
+
+@pytest.mark.parametrize("load", [opcodes._load_quickly, opcodes._load_slowly])
+@pytest.mark.parametrize("name", NAMED)
+def test_no_old_opcode_gets_a_name(load: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forged pickle with a name of protocol 0 calls nothing, whichever loader this Python has."""
+    assert opcodes._load_plain is opcodes._load_quickly
+    monkeypatch.setattr(opcodes, "_load_plain", load)
+    NOTED.clear()
+    with pytest.raises(CannotLoad, match="only plain data"):
+        load_only_plain(NAMED[name])
+    assert not NOTED
 
 
 @pytest.mark.parametrize(

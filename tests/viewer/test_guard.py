@@ -15,8 +15,10 @@ import pytest
 from viewers import PICTURE, Viewer, running
 
 import vstate.viewer
-from vstate import Disk, Versioned
+from vstate import Disk, Memory, Versioned
+from vstate.repo import Repository
 from vstate.viewer.asgi import _Endpoints
+from vstate.viewer.changing import Changing
 from vstate.viewer.health import JOBS
 
 pytestmark = pytest.mark.slow
@@ -84,10 +86,16 @@ def test_paths(viewer: Viewer) -> None:
 
 
 def test_reading_only(viewer: Viewer) -> None:
-    """Without --write no address takes a change."""
-    for path in ("/branches", "/tags", "/rollback", "/undo", "/redo", "/revert", "/edit"):
-        assert viewer.ask(path, {"name": "new", "at": "HEAD"})[0] in (404, 405)
-    assert viewer.ask("/merge", {"branch": "main"})[0] == 405
+    """Without --write every address of a change says how to start a viewer that takes it."""
+    paths = Changing(Repository(Memory())).changes
+    assert {"/branches", "/merge", "/edit", "/undo"} <= set(paths)
+    for path in paths:
+        status, answer = viewer.ask(path, {"name": "new", "at": "HEAD"})
+        assert status == 403
+        assert "started read-only" in answer["error"]
+        assert "vstate view --write" in answer["error"]
+    assert viewer.ask("/refs", {})[0] == 405
+    assert viewer.ask("/nowhere", {})[0] == 404
     assert {ref["name"] for ref in viewer.get("/refs")["branches"]} == {"main", "other"}
 
 

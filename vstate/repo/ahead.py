@@ -16,7 +16,8 @@ from vstate.objects.stream import is_single
 from vstate.repo.objects import Objects
 from vstate.spans import spanned
 from vstate.values.entry import PICKLE, Entry, OneBlobEntry, Reader, parse_entry
-from vstate.values.loading import is_plain, load_plain
+from vstate.values.loading import is_plain
+from vstate.values.opcodes import load_only_plain
 
 FIRST_BATCH = 8
 LONGEST_BATCH = 1024
@@ -220,7 +221,7 @@ class EntryPrefetch(_ReadsInOrder):
             body = batch.bodies.get(entry.id) if isinstance(entry, OneBlobEntry) else None
             if type(body) is bytes and len(body) == entry.size and entry.codec == PICKLE and is_plain(body):
                 try:
-                    found.append((following, load_plain(body), entry))  # type: ignore[arg-type]  # a Short
+                    found.append((following, load_only_plain(body), entry))  # type: ignore[arg-type]  # a Short
                 except CannotLoad:  # the read of that key tells
                     continue
         self._loaded = batch, last

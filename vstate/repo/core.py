@@ -37,7 +37,18 @@ from vstate.plural import counted
 from vstate.repo.ahead import EntryPrefetch, ItemsAhead
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import ROLLED_BACK, History, Log, rolled_back
-from vstate.repo.names.refs import HEADS, KEEP, SWEEP, TAGS, Head, Move, Refs, check_ref_name, rows_of_head
+from vstate.repo.names.refs import (
+    HEADS,
+    KEEP,
+    SWEEP,
+    TAGS,
+    Head,
+    Move,
+    Refs,
+    absent,
+    check_ref_name,
+    rows_of_head,
+)
 from vstate.repo.names.revisions import Revisions, previous_checkout
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.packer import Packer
@@ -47,7 +58,6 @@ from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
 from vstate.repo.sweeps import retries_after_sweep
-from vstate.similar import similar
 from vstate.spans import Attributes, spanned, trace_id
 from vstate.values.entry import (
     Decoded,
@@ -552,9 +562,8 @@ class Core(Uncopied):
         """The newest commit of a branch; NotFound, with similar names, if there is no such branch."""
         commit = self.newest(name)
         if commit is None:
-            absent = "no commit yet on" if self.refs.head().branch == name else "no"
-            near = similar(name, self.refs.names(HEADS))
-            raise NotFound(f"{absent} branch {name!r}", name=name, candidates=near)
+            no = "no commit yet on" if self.refs.head().branch == name else "no"
+            raise absent(f"{no} branch {name!r}", name, self.refs.names(HEADS), "branch", "vstate branch")
         return commit
 
     def branches(self, names: Iterable[str] | None = None) -> dict[str, Commit]:
@@ -613,6 +622,16 @@ class Core(Uncopied):
             first, last = bisect_right(names, check_text("after", after)), len(names)
         page = names[first:last]
         return list(page[::-1] if reverse else page)[:most]
+
+    def ttls(self, names: Iterable[str] | None = None) -> dict[str, float]:
+        """The time to live of all branches, or of those of `names`, in seconds; of those that have one.
+
+        `gc` deletes such a branch after that time without a commit, unless HEAD is on it.
+        """
+        asked = (
+            None if names is None else [HEADS + name for name in check_several(names, "the call", "names")]
+        )
+        return {ref.removeprefix(HEADS): idle / 1_000_000 for ref, idle in self.refs.kept(asked).items()}
 
     def labels(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Label]]:
         """The labels of all branches, or of those of `names`; of those that have some, by name.
@@ -763,7 +782,7 @@ class Core(Uncopied):
         ref = TAGS + check_ref_name(name, "tag")
         oid = self.refs.read(ref)
         if oid is None:
-            raise NotFound(f"no tag {name!r}", name=name, candidates=similar(name, self.refs.names(TAGS)))
+            raise absent(f"no tag {name!r}", name, self.refs.names(TAGS), "tag", "vstate tag")
         if not self.refs.compare_and_swap(ref, expected=oid, new=None, action="tag: deleted"):
             raise self.ref_moved(ref, oid)
         return self.objects.commit(oid)

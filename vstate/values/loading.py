@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 from vstate.errors import CannotLoad
 from vstate.values import builders, evolution
 from vstate.values.fields import field_names, is_by_name, make, set_fields
-from vstate.values.opcodes import EMPTY_SET, FROZENSET, NAMES, framed, may_hold
+from vstate.values.opcodes import EMPTY_SET, FROZENSET, NAMES, framed, load_only_plain, may_hold
 
 Buffers: TypeAlias = Sequence[bytearray | memoryview]
 
@@ -27,7 +28,8 @@ def load_any(
     class or function that cannot be loaded.
     """
     if not buffers and (NAMES not in data or (len(data) > _SHORT and not may_hold(data, NAMES))):
-        return load_plain(data), False  # it names no class, and needs no Loader: a third of its time
+        with suppress(CannotLoad):  # a forged one may have a name of protocol 0
+            return load_only_plain(data), False  # it needs no Loader: a third of its time
     tracer = partial(_tracer, data, buffers)
     loader = Loader(io.BytesIO(framed(data)), buffers=buffers)
     loader.names = names
@@ -49,19 +51,13 @@ def load_any(
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether a short pickle, of protocol 4 or later, surely names no class and holds no set."""
+    """Whether a short pickle names no class and holds no set, if a pickler of protocol 4 or later wrote it.
+
+    A forged one may have names of protocol 0: `load_only_plain` loads those that nobody vouches for.
+    """
     if NAMES not in data and EMPTY_SET not in data and FROZENSET not in data:
         return True
     return not may_hold(data, NAMES, EMPTY_SET, FROZENSET)  # a float may have these bytes, and so may text
-
-
-def load_plain(data: bytes | bytearray | memoryview) -> Any:
-    """The value of a pickle that names no class; CannotLoad."""
-    try:
-        return pickle.loads(data)
-    except Exception as error:  # a damaged pickle may raise anything
-        explain(error, partial(_tracer, data, ()))
-        raise
 
 
 def _tracer(data: bytes | bytearray | memoryview, buffers: Buffers) -> Tracer:

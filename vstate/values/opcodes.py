@@ -11,7 +11,9 @@ import copyreg
 import io
 import pickle
 import pickletools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from vstate.errors import CannotLoad
@@ -224,16 +226,51 @@ class _PlainUnpickler(pickle.Unpickler):
         raise CannotLoad(f"{module}.{name}", "only plain data is loaded here")
 
 
+def _load_slowly(data: bytes | bytearray) -> Any:
+    return _PlainUnpickler(io.BytesIO(framed(data))).load()
+
+
+def _load(data: bytes | bytearray) -> Any:
+    return pickle.loads(data)
+
+
+def _import_nothing(module: str, *_: object) -> Any:
+    raise CannotLoad(module, "only plain data is loaded here")
+
+
+_load_quickly: Final = FunctionType(
+    _load.__code__, {"__builtins__": {"__import__": _import_nothing}, "pickle": pickle}
+)
+"""Each name in a pickle is imported by `PyImport_Import`, which calls the `__import__` of these globals.
+
+An unpickler of our own takes three times as long, to be made.
+"""
+
+
+def _find_plain_loader() -> Callable[[bytes | bytearray], Any]:
+    for named in (b"cbuiltins\nint\n.", b"(ibuiltins\nint\n.", b"\x80\x04\x8c\x08builtins\x8c\x03int\x93."):
+        with suppress(CannotLoad):
+            _load_quickly(named)
+            return _load_slowly  # another implementation of pickle
+    return _load_quickly
+
+
+_load_plain: Final = _find_plain_loader()
+_MALFORMED: Final = (
+    pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError, OverflowError,
+)  # fmt: skip
+
+
 def load_only_plain(data: bytes | bytearray) -> Any:
     """The value of any pickle of plain data. CannotLoad, and no code has run, if it names something else.
 
-    It takes less time than a look for names, because data may have the bytes of one.
+    It takes as long as `pickle.loads`, and less than a look for names: data may have the bytes of one.
     """
     if getattr(copyreg, "_inverted_registry", None) and may_hold(bytes(data), *_EXTENSIONS):
         found = tokens(bytes(data))
         if found is None or any(token[0] in _EXTENSIONS for token in found):
             raise CannotLoad("copyreg", "only plain data is loaded here")
     try:
-        return _PlainUnpickler(io.BytesIO(framed(bytes(data)))).load()
-    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
+        return _load_plain(data)
+    except _MALFORMED as error:
         raise CannotLoad("its pickle", f"{type(error).__name__}: {error}") from error

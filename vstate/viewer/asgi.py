@@ -92,10 +92,10 @@ class _Endpoints:
         self._html = read_static("index.html")
 
     def routes(self) -> list[BaseRoute]:
-        changes = self._changing.changes if self._write else ()
+        change = self._change if self._write else _refuse_change
         answers = self._reading.answers.items()
         return [
-            *(Route(API + path, partial(self._change, path), methods=["POST"]) for path in changes),
+            *(Route(API + path, partial(change, path), methods=["POST"]) for path in self._changing.changes),
             *(Route(API + path, partial(self._answer, function)) for path, function in answers),
             Route(API + "/commits/{rev:path}", self._commit),
             Route(API + "/bytes", self._picture),
@@ -194,6 +194,13 @@ class _Endpoints:
             await running
         finally:
             is_over = True
+
+
+async def _refuse_change(path: str, request: Request) -> Response:
+    reason = (
+        "this viewer was started read-only; to change the store, start it with `vstate view --write`, or "
+    )
+    return _json({"error": reason + "in a program with app(store, write=True)"}, 403)
 
 
 class _Left(Exception):

@@ -21,8 +21,9 @@ from vstate.forks import new_lock
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import Link
-from vstate.repo.compare.details import details, step_of
+from vstate.repo.compare.details import details
 from vstate.repo.compare.paths import part_at
+from vstate.repo.compare.steps import step_of
 from vstate.repo.repository import Repository
 from vstate.values.entry import BYTES, TEXT, Entry, read_range
 from vstate.values.inert import Array, InertError

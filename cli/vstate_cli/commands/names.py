@@ -8,11 +8,10 @@ from functools import partial
 
 import click
 
-from vstate.errors import NotFound
 from vstate.objects.commit import Commit
-from vstate.repo.names.refs import REMOTES, shown_ref, typed_ref
+from vstate.repo.names.dates import shown_ttl
+from vstate.repo.names.refs import REMOTES, absent, shown_ref, typed_ref
 from vstate.repo.rules.labels import Atom
-from vstate.similar import similar
 from vstate_cli import commits
 from vstate_cli.changes import name_width
 from vstate_cli.output import Document, Line, padded, safe
@@ -34,7 +33,8 @@ from vstate_cli.suggestions import ANY_BRANCH, REMOTE, REV, TAG, Count
         "vstate branch -d plan-b",
         "vstate branch -d plan-b --forget",
     ],
-    json="a list of {name, commit, head}; head is true for HEAD's branch. With NAME, one such object for the "
+    json="a list of {name, commit, head, ttl}; head is true for HEAD's branch, and ttl the seconds without a "
+    "commit after which gc deletes the branch, or null. With NAME, one such object, without ttl, for the "
     "branch that was created, deleted or renamed. With -v, time and message of the commit too. "
     "With --show-current, the name, null if HEAD is detached.",
 )
@@ -75,7 +75,8 @@ def branch(
 ) -> None:
     """List, create, delete or rename branches.
 
-    Without NAME, list the branches; a * marks HEAD's branch. A branch of a remote is shown as remotes/...,
+    Without NAME, list the branches; a * marks HEAD's branch, and `ttl 1h` a branch that `vstate gc` deletes
+    after an hour without a commit. A branch of a remote is shown as remotes/...,
     at its position when this store last saw it. With NAME, create that branch at the revision AT
     (default: HEAD). HEAD does not move; use `vstate checkout -b` for that.
     """
@@ -135,20 +136,25 @@ def _list(
     current, remotes = repo.refs.head().branch, repo.refs.list(REMOTES) if everything else {}
     if session.json and not verbose:
         ids = repo.branch_ids(names) | {REMOTES + name: str(oid) for name, oid in remotes.items()}
-        session.out.json([_document(name, oid, current) for name, oid in ids.items()])
+        ttls = repo.ttls(ids)
+        session.out.json(
+            [_document(name, oid, current) | {"ttl": ttls.get(name)} for name, oid in ids.items()]
+        )
         return
     branches = repo.branches(names)
     branches |= {REMOTES + name: repo.objects.commit(oid) for name, oid in remotes.items()}
     shown = [*branches.items()]
     if verbose:
         shown = sorted(shown, key=lambda item: -item[1].order)[:limit]
+    ttls = repo.ttls(name for name, _ in shown)
     documents = [
-        _document(name, each.id, current) | {"time": each.time.isoformat(), "message": each.message}
+        _document(name, each.id, current)
+        | {"ttl": ttls.get(name), "time": each.time.isoformat(), "message": each.message}
         for name, each in shown
     ]
     if names is None and not session.json:  # a page of the list may be without HEAD's branch
         session.out.lines(_head_lines(session, branches))
-    session.answer(documents, _branch_lines(session, shown, current, verbose))
+    session.answer(documents, _branch_lines(session, shown, current, verbose, ttls))
 
 
 def _head_lines(session: Session, branches: dict[str, Commit]) -> Iterator[Line]:
@@ -161,14 +167,19 @@ def _head_lines(session: Session, branches: dict[str, Commit]) -> Iterator[Line]
 
 
 def _branch_lines(
-    session: Session, shown: list[tuple[str, Commit]], current: str | None, verbose: bool
+    session: Session,
+    shown: list[tuple[str, Commit]],
+    current: str | None,
+    verbose: bool,
+    ttls: dict[str, float],
 ) -> Iterator[Line]:
     titles = {name: shown_ref(name) if verbose else name for name, _ in shown}
     width = name_width(titles.values())
     for name, commit in shown:
         mark, style = ("* ", "bold green") if name == current else ("  ", "")
         time: Line = [(session.out.moment(commit.time), "dim"), "  "] if verbose else []
-        yield [mark, (padded(safe(titles[name]), width), style), "  ", *time, *commits.summary(commit)]
+        ttl: Line = [(f"  ttl {shown_ttl(ttls[name])}", "dim")] if name in ttls else []
+        yield [mark, (padded(safe(titles[name]), width), style), "  ", *time, *commits.summary(commit), *ttl]
 
 
 def _document(name: str, commit: str, current: str | None) -> Document:
@@ -223,7 +234,7 @@ def tag(session: Session, name: str | None, at: str | None, delete: bool, move: 
 def _rename_tag(session: Session, old: str, new: str) -> Commit:
     tags = session.repo.tags()
     if old not in tags:
-        raise NotFound(f"no tag {old!r}", name=old, candidates=similar(old, tags))
+        raise absent(f"no tag {old!r}", old, tags, "tag", "vstate tag")
     session.repo.create_tag(new, tags[old])
     return session.repo.delete_tag(old)
 

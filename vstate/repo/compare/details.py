@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
@@ -11,25 +10,22 @@ from typing import Any, Final, Literal
 from vstate.arguments import check_limit
 from vstate.repo.compare.arrays import Found, differences
 from vstate.repo.compare.matching import Matching, same_atom, size_of
+from vstate.repo.compare.steps import brief, member_step, step_of
 from vstate.repo.compare.tables import TableComparison
 from vstate.values.alignment import common_ends
-from vstate.values.inert import Array, Global, Instance, preview, printable
+from vstate.values.inert import Array, Global, Instance
 from vstate.values.tables import Table, is_table, table_of
 
-__all__ = ["Detail", "details", "member_step", "step_of"]
+__all__ = ["Detail", "details"]
 
 Kind = Literal["added", "removed", "modified"]
 
 _SIGNS: Final = {"added": "+", "removed": "-", "modified": "~"}
-_SHOWN: Final = 60  # characters of each side in str(Detail)
 _LONGEST_PATH: Final = 500  # characters, and its last step
 _MOST_WORK: Final = 5_000_000  # parts of values, and half kilobytes of texts, that are compared
 _KEY_WORK: Final = 2_500_000  # to match keys and members
 _PAIR_WORK: Final = 10  # for each pair of containers, besides their parts
 _TOO_LARGE: Final = "too large to compare further"
-_BRIEF_NODES: Final = 60
-_STEP_NODES: Final = 20
-_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -47,9 +43,9 @@ class Detail:
         where = f"{_SIGNS[self.kind]} {self.path}: " if self.path else f"{_SIGNS[self.kind]} "
         note = f" ({self.note})" if self.note else ""
         if self.kind == "added":
-            return f"{where}{_brief(self.new)}{note}"
+            return f"{where}{brief(self.new)}{note}"
         if self.kind == "removed":
-            return f"{where}{_brief(self.old)}{note}"
+            return f"{where}{brief(self.old)}{note}"
         old, new = _brief_pair(self.old, self.new)
         return f"{where}{old} -> {new}{note}"
 
@@ -277,33 +273,11 @@ def _index(index: int) -> str:
     return f"[{index}]"
 
 
-def member_step(member: object) -> str:
-    """The step of a path that leads to this member of a set."""
-    return f"{{{_brief(member, _STEP_NODES)}}}"
-
-
-def step_of(key: object) -> str:
-    """The step of a path that leads to this key of a dict, column, label of a row, or slice of rows."""
-    if isinstance(key, slice):
-        return f"[{key.start}:{key.stop}]"
-    if not isinstance(key, str):
-        return f"[{_brief(key, _STEP_NODES)}]"
-    if _IDENTIFIER.fullmatch(key) and len(key) <= _SHOWN:
-        return f".{key}"
-    inside = printable(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}…").replace('"', '\\"')
-    return f'["{inside}"]'
-
-
-def _brief(value: object, max_nodes: int = _BRIEF_NODES) -> str:
-    text = preview(value, width=None, max_depth=3, max_items=5, max_nodes=max_nodes)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-
-
 def _brief_pair(old: object, new: object) -> tuple[str, str]:
     """Both sides in brief; long texts and bytes from their first difference on."""
-    before, after = _brief(old), _brief(new)
+    before, after = brief(old), brief(new)
     if before != after or not isinstance(old, str | bytes) or not isinstance(new, str | bytes):
         return before, after
     same, _ = common_ends(old, new)
     start = max(same - 15, 0)
-    return f"…{_brief(old[start : start + 200])}", f"…{_brief(new[start : start + 200])}"
+    return f"…{brief(old[start : start + 200])}", f"…{brief(new[start : start + 200])}"

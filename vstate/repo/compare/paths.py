@@ -10,11 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.plural import counted
-from vstate.repo.compare.details import member_step, step_of
 from vstate.repo.compare.fingerprints import Fingerprints
-from vstate.repo.compare.tables import row_value
+from vstate.repo.compare.steps import member_step, step_of
+from vstate.repo.compare.tables import by_label, row_value
 from vstate.similar import similar
-from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.inert import Array, Global, Instance
 from vstate.values.tables import Column, Table, is_table, table_of
 
@@ -177,22 +176,8 @@ def _cells(table: Table, column: Column) -> object:
     if _is_numbered_array(table, column):
         return column.array
     _check_size(table, 1)
-    entries = _by_label(table, column.cells(0, column.rows))
+    entries = by_label(table, column.cells(0, column.rows))
     return Instance("column", {"dtype": column.dtype}, entries=entries)
-
-
-def _by_label(table: Table, cells: Sequence[object]) -> dict[object, object]:
-    """One thing for each row, by the labels of the rows; by number where labels repeat."""
-    levels = [level.cells(0, level.rows) for level in table.labels]
-    labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(len(cells))
-    entries: dict[object, object] = {}
-    try:
-        Budget(Limits()).put(entries, zip(labels, cells, strict=True))
-    except InertError:  # labels that cannot be keys, or whose hashes a forger chose
-        entries = {}
-    if len(entries) < len(cells):
-        entries = dict(enumerate(cells))
-    return entries
 
 
 def _is_numbered(table: Table) -> bool:
@@ -275,10 +260,11 @@ def part_at(value: object, path: str) -> object:
 
 def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part]:
     """The parts of the value whose step `rest` begins with."""
+    if is_table(value) and (rows := table_of(value)) is not None:
+        yield from _row(rows, rest, prints)
     value, table = _opened(value)
     if table is not None:
         yield from _named_column(table, rest, prints)
-        yield from _row(table, rest, prints)
     else:
         if isinstance(value, Array):
             yield from _element(value, rest)
@@ -334,7 +320,7 @@ def _row(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
             yield Part("rows", prints.place(row), f"{_ROWS}{match[0]}", row_value(table, row))
     elif rest.startswith((f"{_ROWS}[", f"{_ROWS}.")):
         _check_size(table, 1)
-        rows = _Group("rows", _by_label(table, range(table.rows)))
+        rows = _Group("rows", by_label(table, range(table.rows)))
         for found in rows.starting(rest.removeprefix(_ROWS), prints):
             assert isinstance(found.value, int)
             yield Part("rows", found.place, f"{_ROWS}{found.step}", row_value(table, found.value))

@@ -12,11 +12,13 @@ from typing import Final, Literal, NamedTuple
 from vstate.plural import counted
 from vstate.repo.compare.arrays import Found, runs
 from vstate.repo.compare.matching import Matching, same_atom
+from vstate.repo.compare.steps import step_of
 from vstate.values.alignment import Aligner
+from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Instance
 from vstate.values.tables import Column, Table
 
-__all__ = ["TableComparison", "column_value", "row_value"]
+__all__ = ["TableComparison", "by_label", "column_value", "row_value"]
 
 _MOST_CELLS: Final = 10  # of a column, that are named one by one
 _MOST_ROWS: Final = 10  # added or removed
@@ -24,6 +26,7 @@ _BLOCK: Final = 4096  # rows of a column that are read together
 _SHOWN: Final = 100  # cells of a column, in its description
 _MOST_ALIGNED: Final = 200_000  # cells of rows without labels that are compared to align the rows
 _ALIGN_STEPS: Final = 1_000_000
+_SHORT: Final = 20  # characters of a label
 _MISSING: Final = "became missing"
 _RETYPED: Final = "changed their type"
 
@@ -52,6 +55,30 @@ def row_value(table: Table, row: int) -> dict[str, object]:
     return {_name(column.name): next(iter(column.cells(row, row + 1)), None) for column in columns}
 
 
+def by_label(table: Table, cells: Sequence[object]) -> dict[object, object]:
+    """One thing for each row, by the labels of the rows; by number where labels repeat, or print alike."""
+    levels = [level.cells(0, level.rows) for level in table.labels]
+    labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(len(cells))
+    entries: dict[object, object] = {}
+    try:
+        Budget(Limits()).put(entries, zip(labels, cells, strict=True))
+    except InertError:  # labels that cannot be keys, or whose hashes a forger chose
+        entries = {}
+    shown = [step_of(label) for label in entries if not _prints_alone(label)]
+    if len(entries) < len(cells) or len(set(shown)) < len(shown):
+        entries = dict(enumerate(cells))
+    return entries
+
+
+def _prints_alone(label: object) -> bool:
+    """Whether no other label prints as this one. To print each of a million would take seconds."""
+    if isinstance(label, tuple):
+        return len(label) < 3 and all(map(_prints_alone, label))
+    if isinstance(label, str):
+        return len(label) <= _SHORT and label.isprintable()
+    return label == label and (isinstance(label, float) or (isinstance(label, int) and label < 2**63))
+
+
 class TableComparison:
     """Compares two tables. `matching.left` bounds the work; `is_spent` says that the work ended early."""
 
@@ -59,7 +86,7 @@ class TableComparison:
         self.old = old
         self.new = new
         self.matching = matching
-        self._new_labels: list[object] | None = None
+        self._steps: dict[int, Sequence[object]] = {}
 
     @property
     def is_spent(self) -> bool:
@@ -159,11 +186,20 @@ class TableComparison:
         for row in rows[:_MOST_ROWS]:
             cells = row_value(table, row)
             old, new = (cells, None) if kind == "removed" else (None, cells)
-            yield Found(("rows", table.label(row)), kind, old, new)
+            yield Found(("rows", self._step(table, row)), kind, old, new)
         if len(rows) > _MOST_ROWS:
-            labels = [table.label(row) for row in rows[_MOST_ROWS : 2 * _MOST_ROWS]]
+            labels = [self._step(table, row) for row in rows[_MOST_ROWS : 2 * _MOST_ROWS]]
             old_labels, new_labels = (labels, None) if kind == "removed" else (None, labels)
             yield Found(("rows",), kind, old_labels, new_labels, counted(len(rows) - _MOST_ROWS, "more row"))
+
+    def _step(self, table: Table, row: int) -> object:
+        """The step that finds this row in a path: its label, or its number where labels repeat."""
+        if not table.is_labelled:
+            return table.label(row)
+        steps = self._steps.get(id(table))
+        if steps is None:
+            self._steps[id(table)] = steps = [*by_label(table, range(table.rows))]
+        return steps[row]
 
     # --- cells
 
@@ -182,7 +218,7 @@ class TableComparison:
         for _, row, before, after in cells:
             has_parts = type(before) is type(after) and isinstance(after, list | tuple | dict | Instance)
             kind: Literal["modified", "pair"] = "pair" if has_parts else "modified"
-            yield Found((*name, self.new.label(row)), kind, before, after)
+            yield Found((*name, self._step(self.new, row)), kind, before, after)
         if (more := tally.total() - len(cells)) > 0:
             counts = [f"{tally[each]:,} {each}" for each in (_MISSING, _RETYPED) if tally[each]]
             note = ", ".join([f"{more:,} more of {new.rows:,} cells differ", *counts])

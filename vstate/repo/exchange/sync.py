@@ -28,7 +28,7 @@ from vstate.repo.core import Core
 from vstate.repo.exchange.difference import TransferProgress
 from vstate.repo.exchange.transfer import Copied, Transfer
 from vstate.repo.merge.three_way import MergeResult
-from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, check_ref_name
+from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, absent, check_ref_name
 from vstate.repo.names.remotes import ORIGIN, Remotes, check_stays, expanded, is_remote_name
 from vstate.similar import similar
 
@@ -458,9 +458,7 @@ def _heads(repo: Core, names: Sequence[str] | None) -> dict[str, ObjectId]:
     heads = repo.refs.list(HEADS) if names is not None else checked_refs(repo, HEADS)
     for name in names or ():
         if name not in heads:
-            raise NotFound(
-                f"{repo.store.location} has no branch {name!r}", name=name, candidates=similar(name, heads)
-            )
+            raise absent(f"{repo.store.location} has no branch {name!r}", name, heads, "branch")
     return heads if names is None else {name: heads[name] for name in names}
 
 

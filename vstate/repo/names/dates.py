@@ -47,6 +47,13 @@ def parse_age(age: str | timedelta) -> timedelta:
     raise InvalidInput(f"{age!r} is not an age: write a number followed by s, m, h, d or w, such as 30d")
 
 
+def shown_ttl(seconds: float) -> str:
+    """A time to live as people read it: `1h`, `90m`, `0.5s`."""
+    whole = {unit: timedelta(**{name: 1}).total_seconds() for unit, name in _UNITS.items()}
+    unit = next(unit for unit in reversed(whole) if seconds % whole[unit] == 0 or unit == "s")
+    return f"{seconds / whole[unit]:,.6f}".rstrip("0").rstrip(".") + unit
+
+
 def parse_ttl(ttl: float | timedelta) -> float:
     """A time to live in seconds; InvalidInput unless above 0 and below a thousand years."""
     if isinstance(ttl, bool) or not isinstance(ttl, int | float | timedelta):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -14,11 +15,13 @@ from urllib.parse import unquote
 from blake3 import blake3
 
 from vstate.arguments import check_text
-from vstate.errors import CorruptStore, InvalidInput
+from vstate.errors import CorruptStore, InvalidInput, NotFound
 from vstate.kv.base import KVStore
 from vstate.objects.canonical import decode, decode_checked, encode, encode_checked
 from vstate.objects.commit import ONE_SECOND, moment
 from vstate.objects.ids import ID_BYTES, ObjectId
+from vstate.plural import counted
+from vstate.similar import similar
 
 REF = "r/"
 HEADS = "heads/"
@@ -41,7 +44,24 @@ _SYMBOLIC = "ref: "
 LONGEST_NAME = 200
 _RECENT = 4
 _TIME = re.compile("[0-7][0-9a-f]{15}")
-_FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
+_RULES = {
+    r"\A\Z": "is not empty",
+    r"[\x00-\x1f\x7f]": "has no control character in it",
+    " ": "has no space in it",
+    r"[~^:?*\[\\]": "has none of ~ ^ : ? * [ \\ in it",
+    r"\.\.": "has no '..' in it",
+    r"@\{": "has no '@{' in it",
+    "//": "has no '//' in it",
+    r"\A/|/\Z": "has no '/' at its beginning or end",
+    r"(\A|/)\.": "has no part that begins with '.'",
+    r"\.lock(/|\Z)": "has no part that ends in '.lock'",
+    r"\.\Z": "does not end in '.'",
+    r"\A-": "does not begin with '-'",
+    r"\A(@|HEAD)\Z": "is not '@' or 'HEAD'",
+    "[\ud800-\udfff]": "has no half of a surrogate pair in it",
+}
+"""The rules of git's check-ref-format: what breaks each, and the rule about a name."""
+_FORBIDDEN = re.compile("|".join(_RULES))
 
 
 _TO_QUOTE = re.compile(
@@ -106,21 +126,31 @@ def check_ref_name(name: str, kind: str = "branch") -> str:
             f"and {LONGEST_NAME} are the most"
         )
     if not _is_allowed(name):
+        rule = next(rule for pattern, rule in _RULES.items() if re.search(pattern, name))
         raise InvalidInput(
-            f"{name!r} is not a {kind} name: as in git, no spaces, control characters, '~^:?*[\\', '..', "
-            "'@{', no '/' or '.' at an end, no '-' at the beginning, no part that begins with '.' or ends "
-            "in '.lock', no half of a surrogate pair, not 'HEAD'"
+            f"{name!r} is not a {kind} name: as in git, a name {rule}; quote_ref(text) makes a "
+            "name of any text"
         )
     return name
 
 
+def absent(message: str, name: str, known: Iterable[str], noun: str, command: str = "") -> NotFound:
+    """The error for a name that is not there: with similar names, or else with the number of names.
+
+    `command` lists the known names.
+    """
+    names = list(known)
+    candidates = similar(name, names)
+    if not candidates:
+        also = f"which `{command}` lists" if command else f"such as {names[-1] if names else ''}"
+        there = f"is {counted(1, noun)}" if len(names) == 1 else f"are {counted(len(names), noun)}"
+        message += f"; there {there}, {also}" if names else f"; there is no {noun} yet"
+    return NotFound(message, name=name, candidates=candidates)
+
+
 @lru_cache(1024)  # a program commits to the same branches again and again
 def _is_allowed(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return not _FORBIDDEN.search(name) and name != HEAD
+    return not _FORBIDDEN.search(name)
 
 
 def line_check(key: str, value: bytes) -> str:
@@ -334,6 +364,22 @@ class Refs:
         """The lines of the ref's reflog by key, oldest first."""
         rows = dict(self._store.items(f"{REFLOG}{ref}:"))
         return {key: self.parse_line(key, rows[key]) for key in sorted(rows)}
+
+    def kept(self, refs: Iterable[str] | None = None) -> dict[str, int]:
+        """After how many microseconds without a move `gc` deletes these refs, or any; of those that it does.
+
+        A damaged row counts as absent: `fsck` reports it, and the branch stays.
+        """
+        rows: Mapping[str, bytes]
+        if refs is None:
+            rows = dict(self._store.items(KEEP))
+        else:
+            rows = self._store.get_many([KEEP + ref for ref in refs])
+        found: dict[str, int] = {}
+        for key, row in rows.items():
+            with suppress(ValueError):
+                found[key.removeprefix(KEEP)] = parse_keep(row)
+        return found
 
     def _last_move(self, ref: str) -> int:
         """The time of the ref's last move by its reflog, in nanoseconds; perhaps by a clock that is ahead."""

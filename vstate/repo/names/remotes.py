@@ -11,8 +11,7 @@ from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import is_connection_string
 from vstate.objects.ids import ObjectId
-from vstate.repo.names.refs import REMOTES, Refs, check_ref_name
-from vstate.similar import similar
+from vstate.repo.names.refs import REMOTES, Refs, absent, check_ref_name
 
 REMOTE = "remote/"
 """Keys with this prefix hold the URL of another store, by its name here."""
@@ -101,7 +100,7 @@ class Remotes:
         )
 
     def _no_remote(self, name: str) -> NotFound:
-        return NotFound(f"no remote {name!r}", name=name, candidates=similar(name, self.list()))
+        return absent(f"no remote {name!r}", name, self.list(), "remote", "vstate remote")
 
     def _parse(self, key: str, value: bytes) -> str:
         try:

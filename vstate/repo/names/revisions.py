@@ -22,6 +22,7 @@ from vstate.repo.names.refs import (
     Head,
     ReflogEntry,
     Refs,
+    absent,
     typed_ref,
 )
 from vstate.repo.objects import Objects
@@ -180,8 +181,8 @@ class Revisions:
         if now is None and next(self._refs.reflog(ref), None) is None:
             if name.startswith(TAGS) or self._refs.read(TAGS + name) is not None:
                 raise InvalidInput(f"{name!r} is a tag, which does not move: @{{…}} is for branches and HEAD")
-            known = list(self._refs.names(HEADS))
-            raise NotFound(f"no branch {asked!r}", name=asked, candidates=similar(name, known))
+            known = self._refs.names(HEADS)
+            raise absent(f"no branch {asked!r}", asked, known, "branch", "vstate branch")
         return ref, branch, now
 
     def _at_time(

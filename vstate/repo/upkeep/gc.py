@@ -19,7 +19,7 @@ from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW
 from vstate.repo.names.dates import parse_age
-from vstate.repo.names.refs import HEADS, KEEP, SWEEP, ReflogEntry, parse_keep, ref_of_line
+from vstate.repo.names.refs import HEADS, SWEEP, ReflogEntry, ref_of_line
 from vstate.repo.objects import TRASH, in_trash
 from vstate.repo.packer import pack_objects
 from vstate.repo.sweeps import arrivals, retry_after_sweep
@@ -143,13 +143,10 @@ def _idle_branches(repo: Core, now: int) -> dict[str, ObjectId]:
     they are.
     """
     idle, of_head = {}, repo.refs.head().branch
-    for key, row in sorted(repo.store.items(KEEP + HEADS)):
-        ref = key.removeprefix(KEEP)
+    for ref, kept in sorted(repo.refs.kept().items()):
         head = repo.refs.read(ref)  # before its last move: a commit that comes between makes it look busy
-        with suppress(ValueError):  # fsck reports the damaged row; the branch stays
-            kept = parse_keep(row)
-            if head is not None and ref != f"{HEADS}{of_head}" and _last_move(repo, ref, head) + kept <= now:
-                idle[ref] = head
+        if head is not None and ref != f"{HEADS}{of_head}" and _last_move(repo, ref, head) + kept <= now:
+            idle[ref] = head
     return idle
 
 
