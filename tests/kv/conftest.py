@@ -1,4 +1,4 @@
-"""Fixtures of the tests of Redis: a server of the test's own, and a proxy before it."""
+"""Fixtures of the tests of Redis and Valkey: a server of the test's own, and a proxy before it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from proxy import Proxy
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from redis_server import RedisServer
 
 
-@pytest.fixture
-def start_redis(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+@pytest.fixture(params=["redis", "valkey"])
+def start_redis(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
     """A function that starts a server with the given options; the fixture stops it."""
-    from redis_server import RedisServer  # late: few tests need the driver
+    from redis_server import RedisServer, valkey  # late: few tests need the driver
 
+    program = valkey() if request.param == "valkey" else None
     with ExitStack() as servers:
 
-        def start(**options: str) -> RedisServer:
-            server = RedisServer(Path(tempfile.mkdtemp(dir=tmp_path)), **options)
+        def start(**options: Any) -> RedisServer:
+            server = RedisServer(Path(tempfile.mkdtemp(dir=tmp_path)), program=program, **options)
             servers.callback(server.stop)
             return server
 

@@ -15,7 +15,7 @@ import pytest
 import redis as driver
 from protocol_proxies import at_request
 from proxy import FAR, Proxy
-from redis_server import RedisServer, TlsProxy
+from redis_server import RedisServer, TlsProxy, valkey
 
 from vstate import open_store
 from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable
@@ -42,6 +42,25 @@ class TestRedis(KVStoreTests):
     @pytest.fixture
     def reopen(self, redis_url: str, redis_prefix: str) -> Callable[[], Redis]:
         return lambda: Redis(redis_url, prefix=redis_prefix)
+
+
+@pytest.fixture(scope="module")
+def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Valkey that tests share."""
+    server = RedisServer(tmp_path_factory.mktemp("valkey"), program=valkey(), appendfsync="no")
+    yield server.url
+    server.stop()
+
+
+class TestValkey(KVStoreTests):
+    @pytest.fixture
+    def store(self, valkey_url: str, redis_prefix: str) -> Iterator[Redis]:
+        with Redis(valkey_url, prefix=redis_prefix) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, valkey_url: str, redis_prefix: str) -> Callable[[], Redis]:
+        return lambda: Redis(valkey_url, prefix=redis_prefix)
 
 
 @pytest.fixture(scope="module")

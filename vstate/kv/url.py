@@ -39,6 +39,7 @@ def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool =
     | `disk:PATH` | a Disk; options: durability, size_limit, timeout |
     | `redis://`, `rediss://`, `redis+unix://` | a Redis; options: prefix, ttl, timeout, redis-py's own |
     | `redis+cluster://`, `rediss+cluster://` | the same on a cluster |
+    | `redis+sentinel://`, `rediss+sentinel://` | the same on the primary that sentinels name |
     | `postgresql://`, `postgres://` | a Postgres; options: table, timeout, connections, libpq's own |
     | `s3://`, `gs://`, `az://` | an S3; options: timeout, and those of obstore: endpoint, region, ... |
     | `encrypted:STORE?key_file=PATH` | an Encrypted over the STORE |
@@ -296,6 +297,8 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     "redis+unix": _REDIS,
     "redis+cluster": _REDIS,
     "rediss+cluster": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+sentinel": _REDIS,
     "postgresql": _POSTGRES,
     "postgres": _POSTGRES,
     "s3": _S3,

@@ -1,4 +1,4 @@
-"""A store on a Redis or Valkey server, or on a cluster of them.
+"""A store on a Redis or Valkey server, or on a cluster of them, or on the primary that sentinels name.
 
 `store` reads; `transactions` writes; `link` makes connections, sends commands, repeats them when a connection
 breaks, hears of changes, and translates errors; `address` reads URLs and clients; `scripts` runs on the

@@ -30,8 +30,9 @@ TROUBLES: Final[tuple[type[Exception], ...]] = (
     UnicodeError,
 )
 
-# The server will soon answer otherwise: it loads its data, moves them, or chooses another primary.
-_PASSING = ("LOADING", "TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK", "BUSY")
+# The server will soon answer otherwise: it loads its data, moves them, waits for its replicas, or another
+# primary is chosen.
+_PASSING = ("LOADING", "TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK", "BUSY", "NOREPLICAS")
 _ELSEWHERE = ("MOVED", "ASK", "READONLY", "MASTERDOWN")
 """Another server has the data, or takes the writes."""
 _CODES = re.compile(
@@ -121,16 +122,34 @@ class Connections(Pool[Any]):
         if self._own and self._client is not None:
             with suppress(Exception):  # a client that cannot be closed is of no more use
                 self._client.close()
+            for sentinel in self._sentinels():
+                with suppress(Exception):
+                    sentinel.close()
 
     def found_primary(self) -> bool:
-        """Ask the nodes of the cluster for the primary; whether one of them answered."""
+        """Ask the nodes of the cluster, or the sentinels, for the primary; whether one of them knows it.
+
+        A sentinel still knows a primary that is down, until another server takes its place.
+        """
         if self._client is None:
             return False
         try:
-            self._client.nodes_manager.initialize()
+            if self._address.clustered:
+                self._client.nodes_manager.initialize()
+                return True
         except TROUBLES:
             return False
-        return True
+        return any(map(self._is_known_to, self._sentinels()))
+
+    def _sentinels(self) -> list[Any]:
+        manager = self._client.connection_pool.sentinel_manager if self._address.service else None
+        return list(manager.sentinels) if manager else []
+
+    def _is_known_to(self, sentinel: Any) -> bool:
+        try:
+            return self._address.service in sentinel.sentinel_masters()
+        except TROUBLES:
+            return False
 
     def _begin(self) -> None:
         super()._begin()
@@ -235,12 +254,12 @@ class Link:
 
     def _failure(self, error: Exception, began: float, sending: bool, *, writing: bool) -> Failure:
         code = code_of(error)
-        if code in _ELSEWHERE:
+        answered = bool(code) or isinstance(error, redis.exceptions.ResponseError)
+        if code in _ELSEWHERE or (self.address.moves and not answered):
             # Behind a name, a sentinel or in a cluster there may be another primary by now.
             self.connections.clear()
-        answered = bool(code) or isinstance(error, redis.exceptions.ResponseError)
         if code in _ELSEWHERE:
-            passing = self.address.clustered
+            passing = self.address.moves
         elif answered:
             passing = code in _PASSING
         else:
@@ -249,8 +268,10 @@ class Link:
         lost_at = None
         if not (answered or (sending and isinstance(error, redis.TimeoutError | TimeoutError))):
             lost_at = time.monotonic() if sending else began
-        if self.address.clustered and passing and self.connections.found_primary():
-            lost_at = None  # another node answers, and knows where the primary is or will be
+        waits = passing or not answered
+        if self.address.moves and waits and self.connections.found_primary():
+            # Another server answers, and knows where the primary is or will be.
+            passing, lost_at = True, None
         return Failure(self.meaning(error), passing, sending and writing and not answered, lost_at)
 
     def meaning(self, error: Exception) -> VStateError:
@@ -265,6 +286,13 @@ class Link:
             return kind(f"{place} {words.format(text=text)}")
         if isinstance(error, redis.TimeoutError | TimeoutError):
             reason = f"did not answer within {self._timeout.seconds:g} s; retry later"
+        elif isinstance(error, redis.sentinel.MasterNotFoundError):
+            reason = (
+                "has no primary: no sentinel answers, none knows a service of this name, or none was chosen "
+                "yet; see that the sentinels run and monitor it, and retry"
+            )
+            if "Authentication" in text:
+                reason = f"has sentinels, one of which {_PASSWORD}: sentinel_password="
         elif is_refusal(error):
             reason = f"refused a command: {text}"
         else:

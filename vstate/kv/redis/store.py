@@ -28,9 +28,11 @@ class Redis(TransactionalStore):
     """A store on the server at `url`, or of a `client` of redis-py: Redis 6.2 or later, Valkey, a cluster.
 
     URLs: `redis://user:password@host:port/database`, `rediss://` for TLS, `unix:///path/of/the/socket?db=0`,
-    and `redis+cluster://host:port` or `rediss+cluster://` for any node of a cluster; behind a "?" the options
-    of redis-py. A `client` is a redis.Redis (also one from a Sentinel) or a redis.RedisCluster. The store
-    makes connections of its own like the client's, with the client's timeouts, and leaves the client open.
+    `redis+cluster://host:port` for any node of a cluster, and
+    `redis+sentinel://user:password@host:port,host:port/service/database` for the primary that sentinels name;
+    with `rediss+` for TLS. Behind a "?" are the options of redis-py, and `sentinel_username` and
+    `sentinel_password`. A `client` is a redis.Redis (also one from a Sentinel) or a redis.RedisCluster. The
+    store makes connections of its own like the client's, with the client's timeouts, and leaves it open.
 
     **Promise.** `transact` is one script on the server, and one round trip: all the writes or none, any
     number of swaps. If the connection dies before the answer, the same transaction is sent again under the
