@@ -285,7 +285,8 @@ def at_commit(proxy: Proxy, done: bool, times: int = 1) -> None:
 class Pooler(Connections):
     """A pooler like PgBouncer in "transaction" mode. Roles must need no password.
 
-    Each transaction of a client takes the next of two connections to the server.
+    Each transaction of a client takes the next of two connections to the server. As PgBouncer, it tells the
+    client another process than the server's.
     """
 
     def __init__(self, port: int) -> None:
@@ -298,8 +299,9 @@ class Pooler(Connections):
         servers = [connect(), connect()]
         for server in servers:
             server.sendall(startup)
-            greeting = b"".join(_messages(server, until=b"Z"))
-        client.sendall(greeting)
+            greeting = list(_messages(server, until=b"Z"))
+        key = struct.pack("!ciii", b"K", 12, 1, 1)
+        client.sendall(b"".join(key if message[:1] == b"K" else message for message in greeting))
         while True:
             turn = next(self._turns) % 2
             self.transactions[turn] += 1

@@ -1,5 +1,6 @@
 """Postgres: the store contract, and real servers, processes, kills and cut connections."""
 
+import asyncio
 import copy
 import os
 import pickle
@@ -17,15 +18,20 @@ from typing import Any
 
 import psycopg
 import pytest
-from postgres_server import PASSWORD, PostgresServer
+from pgbouncer import POOL_SIZE, PgBouncer
+from postgres_server import PASSWORD, UNSYNCED, PostgresServer
 from protocol_proxies import Pooler, at_commit
 from proxy import FAR, Proxy
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from running import all_at_once
 
+from vstate import aio
 from vstate.errors import InvalidInput, NotFound, StoreFull, StoreUnavailable, UnsupportedFormat
 from vstate.kv.base import room_prefix
 from vstate.kv.postgres import Postgres
 from vstate.kv.postgres.transactions import MOST_LOCKS, STATEMENT_BYTES, STATEMENT_ROWS
+from vstate.repo import Repository
 from vstate.testing import KVStoreTests
 
 pytestmark = pytest.mark.slow
@@ -829,10 +835,10 @@ def _waiting(wait: Callable[[float], None], condition: Callable[[], bool], secon
 
 
 def _hearing(wait: Callable[[float], None]) -> None:
-    """Wait until the listener is sure that it hears, and so sleeps for long if nothing happens."""
+    """Wait until the listener hears, and so sleeps for long if nothing happens."""
     listener = wait.__self__  # type: ignore[attr-defined]
     for _ in range(600):
-        if listener._hears:
+        if listener._connection is not None:
             return
         wait(0.1)
     raise AssertionError("it never was")
@@ -893,21 +899,104 @@ def test_a_listener_that_is_cut_off_looks_and_listens_again(
 # Behind a pooler
 
 
-@pytest.fixture
-def pooled(start_postgres: Start) -> Iterator[tuple[Pooler, str]]:
-    """A pooler before a server, and the address of a database by way of it."""
+@pytest.fixture(params=["a double", "PgBouncer"])
+def pooled(request: pytest.FixtureRequest, start_postgres: Start) -> Iterator[str]:
+    """The address of a database by way of a pooler that gives each transaction another connection."""
     server = start_postgres()
     with psycopg.connect(server.dsn, autocommit=True) as sql:
         sql.execute("CREATE ROLE pooled LOGIN")
         sql.execute("GRANT CREATE ON SCHEMA public TO pooled")
-    with Pooler(server.port) as pooler:
-        yield pooler, pooler.through(server.dsn_of("pooled"))
+    dsn = server.dsn_of("pooled")
+    if request.param == "PgBouncer":
+        with PgBouncer(server.port) as bouncer:
+            yield bouncer.through(dsn)
+    else:
+        with Pooler(server.port) as pooler:
+            yield pooler.through(dsn)
+            assert min(pooler.transactions) > 5
 
 
-def test_behind_a_pooler(pooled: tuple[Pooler, str]) -> None:
+@pytest.fixture(scope="module")
+def bounced(postgres_template: Path) -> Iterator[tuple[PgBouncer, str]]:
+    """PgBouncer before a server, and the address of a database by way of it."""
+    server = PostgresServer(postgres_template, **UNSYNCED)
+    try:
+        with psycopg.connect(server.dsn, autocommit=True) as sql:
+            sql.execute("CREATE ROLE pooled LOGIN")
+            sql.execute("GRANT CREATE ON SCHEMA public TO pooled")
+        with PgBouncer(server.port) as bouncer:
+            yield bouncer, bouncer.through(server.dsn_of("pooled"))
+    finally:
+        server.stop()
+
+
+class TestBehindPgBouncer(KVStoreTests):
+    """All promises hold if each transaction goes to another connection of the server, shared with others."""
+
+    @pytest.fixture
+    def store(self, bounced: tuple[PgBouncer, str], postgres_table: str) -> Iterator[Postgres]:
+        with Postgres(bounced[1], table=postgres_table) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, bounced: tuple[PgBouncer, str], postgres_table: str) -> Callable[[], Postgres]:
+        return lambda: Postgres(bounced[1], table=postgres_table)
+
+    def test_nothing_stays_behind(self, bounced: tuple[PgBouncer, str], store: Postgres) -> None:
+        """The connections of the server, which others use too, keep no setting, lock, channel or table."""
+        _, dsn = bounced
+        store.set_many({_object(n): b"object" for n in range(100)} | {"key": b"0"})
+        with store.listening("key") as wait:
+            all_at_once(*[lambda: _increment(store, "key", 10)] * 4)
+            wait(0.01)
+        store.exclusively(lambda: {"key": store.get("key")})
+        with pytest.raises(ZeroDivisionError):
+            store.exclusively(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+        with ExitStack() as stack:
+            # As many transactions at once as there are connections to the server: one on each.
+            others = [stack.enter_context(psycopg.connect(dsn)) for _ in range(POOL_SIZE)]
+            seen = {each.execute("SELECT pg_backend_pid()").fetchone() for each in others}
+            assert len(seen) == POOL_SIZE
+            for each in others:
+                for left in LEFT:
+                    assert each.execute(left).fetchall() == [], left  # type: ignore[arg-type]
+
+    def test_a_server_that_ends_behind_it(self, bounced: tuple[PgBouncer, str], store: Postgres) -> None:
+        """PgBouncer loses its connections: a swap takes others, and happens once."""
+        bouncer, _ = bounced
+        store.set("key", b"0")
+        for number in range(5):
+            bouncer.kill_servers()
+            assert store.compare_and_swap("key", b"%d" % number, b"%d" % (number + 1)) is True
+
+    def test_what_pgbouncer_refuses(self, bounced: tuple[PgBouncer, str]) -> None:
+        """An error of PgBouncer says what to change."""
+        _, dsn = bounced
+        with Postgres(f"{dsn}?options=-cwork_mem%3D8MB") as store:
+            with pytest.raises(
+                StoreUnavailable, match=r"unsupported startup parameter.*ignore_startup_param"
+            ):
+                store.get("key")
+        with Postgres(dsn.replace("/postgres", "/nowhere")) as store:
+            with pytest.raises(StoreUnavailable, match=r"nowhere.*create it"):
+                store.get("key")
+
+
+LEFT = (
+    "SELECT pg_listening_channels()",
+    "SELECT * FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+    "SELECT name FROM pg_prepared_statements",
+    "SELECT oid FROM pg_class WHERE relpersistence = 't'",
+    # PgBouncer sets the others to those of each client.
+    "SELECT name, setting FROM pg_settings WHERE source = 'session' AND name NOT IN ('application_name', "
+    "'client_encoding', 'DateStyle', 'TimeZone', 'standard_conforming_strings', 'IntervalStyle')",
+)
+"""What could stay behind on a connection."""
+
+
+def test_behind_a_pooler(pooled: str) -> None:
     """Each transaction goes to another connection of the server, and all promises hold."""
-    pooler, dsn = pooled
-    with Postgres(dsn) as store, Postgres(dsn) as other:
+    with Postgres(pooled) as store, Postgres(pooled) as other:
         contents = {_object(n): os.urandom(500) for n in range(50)} | {
             f"n/{n}": b"%d" % n for n in range(100)
         }
@@ -923,20 +1012,14 @@ def test_behind_a_pooler(pooled: tuple[Pooler, str]) -> None:
         all_at_once(*[lambda: store.exclusively(plan), lambda: _increment(other, "counter", 5)] * 3)
         assert store.get("counter") == b"58"
         assert list(store.keys("o/")) == []
-    assert min(pooler.transactions) > 20
 
 
-def test_behind_a_pooler_listening_looks_again(
-    pooled: tuple[Pooler, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_behind_a_pooler_listening_looks_again(pooled: str) -> None:
     """LISTEN succeeds there but hears nothing, so the store finds a change by polling, and soon."""
-    monkeypatch.setattr("vstate.kv.postgres.listener._PATIENCE", 2.0)
-    _, dsn = pooled
-    with Postgres(dsn) as store, Postgres(dsn) as other:
+    with Postgres(pooled) as store, Postgres(pooled) as other:
         store.set("key", b"old")
         with store.listening("key") as wait:
-            began = time.monotonic()
-            while time.monotonic() - began < 2.5:
+            for _ in range(5):
                 before = time.monotonic()
                 wait(30)
                 assert time.monotonic() - before < 15
@@ -944,3 +1027,87 @@ def test_behind_a_pooler_listening_looks_again(
             timer.start()
             assert _waiting(wait, lambda: store.get("key") == b"new", 30) < 25
             timer.join()
+
+
+# A pool of the caller's
+
+
+@pytest.fixture
+def pool(postgres_dsn: str) -> Iterator[ConnectionPool[Any]]:
+    """A pool that other code uses too, with settings of its own."""
+    kwargs = {"row_factory": dict_row, "prepare_threshold": 0, "application_name": "shared"}
+    with ConnectionPool(postgres_dsn, kwargs=kwargs, min_size=1, max_size=3, timeout=60) as pool:
+        yield pool
+
+
+class TestWithAPool(KVStoreTests):
+    @pytest.fixture
+    def store(self, pool: ConnectionPool[Any], postgres_table: str) -> Iterator[Postgres]:
+        with Postgres(pool=pool, table=postgres_table) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, pool: ConnectionPool[Any], postgres_table: str) -> Callable[[], Postgres]:
+        return lambda: Postgres(pool=pool, table=postgres_table)
+
+
+def test_threads_and_tasks_share_one_pool(pool: ConnectionPool[Any], postgres_table: str, sql: Sql) -> None:
+    """Threads, asyncio tasks and other code take their connections from one pool, and each finds its own
+    settings.
+    """
+    over, most = threading.Event(), 0
+
+    def beside() -> None:
+        nonlocal most
+        while not over.is_set():
+            with pool.connection() as connection:
+                assert connection.autocommit is False
+                assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+            asked = "SELECT FROM pg_stat_activity WHERE application_name = 'shared'"
+            most = max(most, sql.execute(asked).rowcount)
+
+    async def commits(branch: str) -> None:
+        async with aio.Versioned(store, branch=branch) as state:
+            for number in range(5):
+                await state.set("n", number)
+                await state.commit(str(number))
+
+    async def tasks() -> None:
+        await asyncio.gather(*[commits(f"task-{n}") for n in range(6)])
+
+    with Postgres(pool=pool, table=postgres_table) as store:
+        other = threading.Thread(target=beside)
+        other.start()
+        try:
+            all_at_once(*[lambda: _increment(store, "counter", 10)] * 4, lambda: asyncio.run(tasks()))
+        finally:
+            over.set()
+            other.join()
+        assert store.get("counter") == b"40"
+        assert len(Repository(store).branches()) == 6
+    assert 1 < most <= 3
+    with pool.connection() as connection:  # it is not the store's to close
+        assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+
+
+def test_a_pool_that_cannot_be_used(pool: ConnectionPool[Any], postgres_dsn: str) -> None:
+    """A pool beside a dsn, of another kind, too small, exhausted or closed is an error that says so."""
+    wrong: list[dict[str, Any]] = [{}, {"dsn": postgres_dsn, "pool": pool}, {"pool": object()}]
+    wrong.append({"pool": AsyncConnectionPool(postgres_dsn, open=False)})
+    wrong.append({"pool": ConnectionPool(postgres_dsn, open=False, min_size=0, max_size=1)})
+    for options in wrong:
+        with pytest.raises(InvalidInput, match="pool"):
+            Postgres(**options)
+    with Postgres(pool=pool, timeout=0.3) as store:
+        with pytest.raises(TypeError, match="pool="):
+            pickle.dumps(store)
+        with ExitStack() as stack:
+            for _ in range(3):
+                stack.enter_context(pool.connection())
+            with pytest.raises(StoreUnavailable, match="large enough") as caught:
+                store.get("key")
+            assert not caught.value.outcome_unknown
+        assert store.get("key") is None
+        pool.close()
+        with pytest.raises(StoreUnavailable, match="is open"):
+            store.get("key")

@@ -292,8 +292,6 @@ class Listener(ABC, Generic[C]):
         except self.troubles:
             self.close()
             self._connect()
-        if self.deaf:
-            self.close()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -304,11 +302,12 @@ class Listener(ABC, Generic[C]):
         try:
             self._connection = self._connections.connect()
             self.begin(self._connection)
-            return True
+            if not self.deaf:
+                return True
         except self.troubles:
             self._next_try = time.monotonic() + RECONNECT_SECONDS
-            self.close()
-            return False
+        self.close()
+        return False
 
 
 # Addresses

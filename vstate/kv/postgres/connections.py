@@ -1,4 +1,7 @@
-"""Connections: where a PostgreSQL database is, how to connect to it, and when to trust a connection."""
+"""Connections: where a PostgreSQL database is, how to connect to it, and when to trust a connection.
+
+Also the connections that a caller's own pool lends.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import time
 from collections.abc import Generator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import tuple_row
 
 from vstate.backoff import Timeout
 from vstate.errors import InvalidInput, StoreUnavailable
@@ -29,7 +34,10 @@ _SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_clie
 
 _REMEDIES: Final = {
     "password": "give the right password, in PGPASSWORD, in ~/.pgpass or in the URL",
-    '(role|database) ".*" does not exist': "create it on the server, or correct the URL",
+    '(role|database) ".*" does not exist|no such (user|database)': "create it on the server, or correct the "
+    "URL",
+    "unsupported startup parameter": "leave the option out of the URL, or have PgBouncer pass over it, by "
+    "ignore_startup_parameters",
     "pg_hba.conf": "let it in, in pg_hba.conf on the server, or correct the URL",
     "": "see that it runs, and that host and port are right, and retry",
 }
@@ -186,3 +194,51 @@ class Connections(Pool[Connection]):
             if name not in self._address.parameters
             and not ((variable := variables.get(name)) and os.environ.get(variable.decode()))
         }
+
+
+_OURS: Final = {
+    "autocommit": True,
+    "row_factory": tuple_row,
+    "cursor_factory": psycopg.Cursor,
+    "prepare_threshold": None,
+}
+"""The settings of a connection that a store needs."""
+
+
+class Lent(Connections):
+    """The connections of the caller's `pool`, a psycopg_pool.ConnectionPool. Each has the settings of the
+    store while a call uses it, and the caller's again when it goes back.
+    """
+
+    def __init__(self, address: Address, pool: Any, *, timeout: Timeout) -> None:
+        super().__init__(address, size=pool.max_size, timeout=timeout)
+        self._option = "max_size"
+        self._pool = pool
+        self._theirs: WeakKeyDictionary[Connection, dict[str, Any]] = WeakKeyDictionary()
+
+    def make(self) -> Connection:
+        try:
+            connection: Connection = self._pool.getconn(self._timeout)
+        except psycopg.OperationalError as error:  # the pool's own errors are such ones, too
+            failure = StoreUnavailable(
+                f"the ConnectionPool of {self._address} gave no connection: {error}; see that it is open and "
+                "large enough for all its users, and that the server runs, and retry"
+            )
+            raise Failed(Failure(failure)) from None
+        self._theirs[connection] = {name: getattr(connection, name) for name in _OURS}
+        for name, value in _OURS.items():
+            setattr(connection, name, value)
+        return connection
+
+    def discard(self, connection: Connection) -> None:
+        super().discard(connection)
+        self._return(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        for name, value in self._theirs[connection].items():
+            setattr(connection, name, value)
+        self._return(connection)
+
+    def _return(self, connection: Connection) -> None:
+        with suppress(Exception):
+            self._pool.putconn(connection)

@@ -7,8 +7,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -23,6 +25,7 @@ from vstate.errors import (
     UnsupportedFormat,
     VStateError,
 )
+from vstate.forks import renew_in_child
 from vstate.kv.files import NO_ROOM
 from vstate.kv.postgres.connections import Address, Connection, Connections
 from vstate.kv.postgres.statements import COLUMNS, CREATION, FORMAT, Statements
@@ -65,18 +68,26 @@ _MEANINGS: Final[dict[str, tuple[type[VStateError], str]]] = {
 class Session:
     """The conversation about `table` with the server, over a few connections."""
 
-    def __init__(self, address: Address, table: str, *, create: bool, timeout: Timeout, size: int) -> None:
+    def __init__(
+        self, address: Address, table: str, connections: Connections, *, create: bool, timeout: Timeout
+    ) -> None:
         self.statements = Statements(table)
-        self.connections = Connections(address, size=size, timeout=timeout)
+        self.connections = connections
         self.location = f"{address}?table={table}"
         self.timeout = timeout.seconds
         self.check_interval = "0"
         """Milliseconds between the server's looks, while it waits, at whether its client is still there."""
         self.exists = False
         """Whether the table has been seen."""
+        self._held = threading.local()
         self._timeout = timeout
         self._table = table
         self._create = create
+        renew_in_child(self, Session._renew)
+
+    def _renew(self) -> None:
+        """In a forked child: the transaction is the parent's."""
+        self._held = threading.local()
 
     def run(self, work: Callable[[Connection, Attempts], Result], *, writing: bool) -> Result:
         """Call `work` with a connection. Repeat it if the connection breaks or the server asks for it."""
@@ -104,6 +115,8 @@ class Session:
 
     def read(self, statement: bytes, parameters: Any) -> list[tuple[Any, ...]]:
         """All the rows of a query; none while there is no table."""
+        if (held := getattr(self._held, "connection", None)) is not None:
+            return self._read_within(held, statement, parameters)
 
         def work(connection: Connection, attempts: Attempts) -> list[tuple[Any, ...]]:
             if self.exists:
@@ -117,6 +130,35 @@ class Session:
             return cursors[1].fetchall() if self._sees(connection, cursors[0].fetchone()) else []
 
         return self.run(work, writing=False)
+
+    @contextmanager
+    def holding(self, connection: Connection) -> Iterator[None]:
+        """Within the with block, this thread reads on the connection, in its transaction.
+
+        A read on another one could wait in vain: writers that wait for the locks of this transaction may have
+        all connections that a pooler, or the pool of this store, has.
+        """
+        self._held.connection = connection
+        try:
+            yield
+        finally:
+            self._held.connection = None
+
+    def _read_within(
+        self, connection: Connection, statement: bytes, parameters: Any
+    ) -> list[tuple[Any, ...]]:
+        cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
+        # The transaction goes on if the read fails: a row that is damaged on the server can be replaced.
+        steps = [(b"SAVEPOINT vstate", None), (statement, parameters), (b"RELEASE vstate", None)]
+        try:
+            _pipelined(connection, steps, cursors)
+            return cursors[1].fetchall()
+        except psycopg.Error as error:
+            failure = self._failure(error, connection, False)
+            if failure.passing:
+                raise Failed(failure) from None
+            connection.execute(b"ROLLBACK TO vstate")
+            raise failure.error from None
 
     def send(self, connection: Connection, steps: Steps) -> list[tuple[Any, ...] | None]:
         """Send the statements all at once; the first row of each, None if it gives none."""

@@ -156,7 +156,7 @@ class Statements:
 
         self.traces = self._made(_TRACES)
         self.notify = self._made("SELECT pg_notify('vstate_' || {name}::regclass::oid, %s)")
-        self.channel = self._made("SELECT 'vstate_' || {name}::regclass::oid")
+        self.channel = self._made("SELECT 'vstate_' || {name}::regclass::oid, pg_backend_pid()")
         self.note_listener = self._made("SELECT pg_advisory_lock_shared({listeners})")
 
         self.look = self._made("""

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final
 
 from vstate.arguments import check_count, check_installed, check_seconds
 from vstate.backoff import Timeout
-from vstate.errors import CorruptStore
+from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.stored_keys import key_of, ranges, stored_key, stored_keys
+
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
 
 ROWS_PER_PAGE: Final = 1000
 BYTES_PER_PAGE: Final = 4 * 1024 * 1024
@@ -23,7 +27,8 @@ class Postgres(TransactionalStore):
 
     The first write makes the table. Its schema must exist; `schema.table` names one that is not on the search
     path. Any number of threads, processes and machines may use the table at once, also through a pooler that
-    gives each transaction another connection (PgBouncer). A commit is one transaction and one round trip.
+    gives each transaction another connection (PgBouncer): a store keeps nothing on a connection between its
+    transactions. A commit is one transaction and one round trip.
 
     - Durability is the server's. With its `synchronous_commit` on, the default, writes are synced when the
       call returns; with `off`, a crash of the server can undo the last moments. `synchronous_standby_names`
@@ -34,8 +39,10 @@ class Postgres(TransactionalStore):
     - `timeout`, in seconds, is how long to wait for a connection, for other writers' locks and for a silent
       server, and how long to retry when a connection breaks; then StoreUnavailable. None: 30 seconds, and 5
       for a server that refuses connections or cannot be reached. A server that never answered is not retried.
-    - `connections` is their largest number, 2 or more. Each `listening` takes one more, and so do turns: one
-      is kept.
+    - `connections` is their largest number, 2 or more. Each `listening` takes one more.
+    - `pool`, a psycopg_pool.ConnectionPool in place of a dsn, lends its connections instead, one for each
+      call and for each `listening`, and stays open when the store is closed. A silent server ends a call
+      there when the pool's own options say so: `kwargs={"tcp_user_timeout": 30000}`.
 
     If a connection breaks while a transaction is being committed, the store finds out whether it was: each
     transaction marks its rows, and when it wrote them. StoreUnavailable with `outcome_unknown` is raised only
@@ -44,15 +51,16 @@ class Postgres(TransactionalStore):
     StoreUnavailable also stands for a wrong password, missing rights, a read-only server, and too many
     connections. A full disk of the server is StoreFull. Messages name the host, the database and the table,
     and never a password. A store is pickled as its dsn, so the dsn must hold no password: leave it to
-    PGPASSWORD, a passfile or a service.
+    PGPASSWORD, a passfile or a service. A store with a `pool` cannot be pickled.
     """
 
     ordered = True
 
     def __init__(
         self,
-        dsn: str,
+        dsn: str | None = None,
         *,
+        pool: ConnectionPool[Any] | None = None,
         table: str = "vstate",
         create: bool = True,
         timeout: float | None = None,
@@ -60,18 +68,26 @@ class Postgres(TransactionalStore):
     ) -> None:
         check_installed("psycopg", "a Postgres store", "postgres")
         # Late, as is every driver: these modules import it.
-        from vstate.kv.postgres.connections import Address
+        from vstate.kv.postgres.connections import Address, Connections, Lent
         from vstate.kv.postgres.session import Session
         from vstate.kv.postgres.transactions import Transactions
 
         check_seconds("timeout", timeout, none="None for the default")
         check_count("connections", connections, 2)
-        self._address = Address(dsn)
+        patience = Timeout.of(timeout, 30.0)
+        if (pool is None) == (dsn is None):
+            raise InvalidInput("a Postgres store is given a dsn or a pool=, one of the two")
+        made: Connections
+        if pool is None:
+            self._address = Address(dsn)  # type: ignore[arg-type]  # not None, as the line above says
+            made = Connections(self._address, size=connections, timeout=patience)
+        else:
+            self._address = Address(_conninfo(pool))
+            made = Lent(self._address, pool, timeout=patience)
+        self._pool = pool
         self._table = table
         self._options: dict[str, Any] = {"create": create, "timeout": timeout, "connections": connections}
-        self._session = Session(
-            self._address, table, create=create, timeout=Timeout.of(timeout, 30.0), size=connections
-        )
+        self._session = Session(self._address, table, made, create=create, timeout=patience)
         self._transactions = Transactions(self._session)
         if not create:
             try:
@@ -146,7 +162,7 @@ class Postgres(TransactionalStore):
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
         """As promised by KVStore. It hears of a change through NOTIFY, which takes a connection. Behind a
-        pooler, where NOTIFY does not work, it looks again every tenth of a second.
+        pooler, it looks again every tenth of a second.
         """
         from vstate.kv.postgres.listener import Listener  # late, as is every driver
 
@@ -175,6 +191,10 @@ class Postgres(TransactionalStore):
         return f"Postgres({str(self._address)!r}, table={self._table!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
+        if self._pool is not None:
+            raise TypeError(
+                "a Postgres store is not pickled when it was given a pool=: open it again where it is needed"
+            )
         if self._address.holds_secret:
             raise TypeError(
                 "a Postgres store is not pickled when its dsn holds a password, which would be in the "
@@ -182,3 +202,15 @@ class Postgres(TransactionalStore):
                 "is needed"
             )
         return partial(Postgres, table=self._table, **self._options), (self._address.dsn,)
+
+
+def _conninfo(pool: Any) -> str:
+    """Where the connections of a pool lead; InvalidInput for another object, or a pool that is too small."""
+    if not (hasattr(pool, "getconn") and hasattr(pool, "conninfo")) or iscoroutinefunction(pool.getconn):
+        raise InvalidInput(
+            f"pool= is a psycopg_pool.ConnectionPool, not {type(pool).__module__}.{type(pool).__name__}; "
+            "asyncio tasks use the store of a ConnectionPool through vstate.aio"
+        )
+    if pool.max_size < 2:
+        raise InvalidInput("a Postgres store needs a pool with a max_size of 2 or more")
+    return str(pool.conninfo() if callable(pool.conninfo) else pool.conninfo or "")

@@ -16,7 +16,7 @@ from vstate.kv.base import batches_by_bytes, check_value
 from vstate.kv.postgres.connections import Connection
 from vstate.kv.postgres.session import Session, Steps
 from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number
-from vstate.kv.servers import Attempts
+from vstate.kv.servers import Attempts, Failed
 from vstate.kv.stored_keys import is_stored_object, stored_keys, stored_writes
 
 MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
@@ -151,7 +151,10 @@ class Transactions:
                 if outcome != "undone":
                     raise self._unknown()
             try:
-                change = Change.of(plan(), {})
+                with self._session.holding(connection):
+                    change = Change.of(plan(), {})
+            except Failed:
+                raise
             except BaseException as error:
                 failed.append(error)
                 return False
