@@ -20,7 +20,7 @@ from vstate.objects.commit import microseconds, moment
 from vstate.patterns.copies import Frozen, deep_copy
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.compare.details import Detail, details
-from vstate.sessions.retention import Retention, sweep
+from vstate.sessions.retention import ATTEMPTS, Retention, again, ended_sessions, give_back
 from vstate.sessions.rounds import (
     DEFAULT,
     MOST_ROUNDS,
@@ -39,7 +39,6 @@ from vstate.state.versioned import Versioned
 
 _T = TypeVar("_T")
 
-_ATTEMPTS = 1000
 _MOST_KNOWN = 100_000  # sessions
 _RENEWED = 0.9  # an export renews a session, by a commit, once less than this part of its ttl is left
 
@@ -59,8 +58,8 @@ class StateService:
       Managers and VersionedSessions may share the store.
     - Any number of processes may save; each save gets its own round.
     - States are dicts of values that can be pickled. They go in and come out as copies.
-    - `ttl`: a session expires this many seconds after its last save or export; None: never. Later saves, of
-      any session, remove expired sessions and free their room: see `Retention`.
+    - `ttl`: a session expires this many seconds after its last save or export; None: never. Later calls, of
+      any session, give back the room of expired sessions and of the history: see `Retention`.
 
     `start` opens the store, `stop` closes it, and `async with` does both. Before `start` and after `stop`,
     all methods but `health` raise RuntimeError. While the store cannot be reached they raise
@@ -80,7 +79,7 @@ class StateService:
         self._ttl = seconds
         self._branch = branch
         self._starts_when_used = False
-        self._retention = None if seconds is None else Retention(seconds)
+        self._retention = Retention()
         self._state: aio.Versioned | None = None
         self._changing = LoopLock()
         self._under_way = UnderWay()
@@ -109,8 +108,6 @@ class StateService:
                 raise
             self._state = state
             self._known.clear()
-            if self._retention is not None:
-                self._retention.begin()
 
     def start_when_used(self) -> Self:
         """Let the first call start the service, if the program does not. Returns the service."""
@@ -122,8 +119,6 @@ class StateService:
         async with self._changing.here():
             self._starts_when_used = False
             state, self._state = self._state, None
-            if self._retention is not None:
-                self._retention.end()
             if state is not None:
                 await shielded(self._end(state))
 
@@ -178,12 +173,12 @@ class StateService:
         _check_round(round_id)
         frozen = Frozen(state, "state", "state")
         number = 0
-        swept = 0, False
+        is_due = False
         life = _NO_LIFE
 
         def save(mapping: Versioned) -> None:
-            nonlocal number, swept, life
-            old: list[str] = []
+            nonlocal number, is_due, life
+            is_due = self._has_to_give_back(mapping)
             began, until = self._known.get(path, _NO_LIFE)
             if mapping.get(session_key(path)) != began and expiry.now() < until:
                 raise NotFound(
@@ -192,8 +187,7 @@ class StateService:
                     name=path,
                 )
             if session_key(path) not in mapping:
-                old += mapping.keys(round_prefix(path))  # the rounds of an expired session
-                for key in old:
+                for key in list(mapping.keys(round_prefix(path))):  # the rounds of an expired session
                     del mapping[key]
                 mapping[session_key(path)] = datetime.now(UTC)
             highest = highest_round(mapping, path)
@@ -205,14 +199,13 @@ class StateService:
             mapping[round_key(path, number)] = {"state": frozen.thaw()}
             if self._ttl is not None:
                 mapping.expire(session_key(path), self._ttl)
-                swept = sweep(mapping, len(old))
             life = _life(mapping, path)
 
         async with self._call() as used:
             await _commit(used, save, "save", user_id, session_id or DEFAULT)
             self._note(path, life)
-            if self._retention is not None and any(swept):
-                await self._retention.follow(used, *swept, self._under_way)
+            if is_due:
+                self._retention.begin(used, self._under_way)
         return number
 
     async def export_state(
@@ -236,7 +229,7 @@ class StateService:
             life = _life(mapping, path)
 
         async with self._call() as state:
-            found, is_due = await state.read(read)
+            found, is_due = await self._read_on(state, read)
             self._note(path, life)
             if is_due:
                 await _commit(state, renew, "use", user_id, session_id or DEFAULT)
@@ -327,23 +320,13 @@ class StateService:
         return deleted
 
     async def purge(self) -> int:
-        """Delete the rounds of expired sessions. Returns their number."""
-        purged = 0
+        """Delete the rounds of expired sessions, and return their number.
 
-        def remove(mapping: Versioned) -> None:
-            nonlocal purged
-            keys = list(mapping.keys(f"{ROUNDS}/"))
-            gone = [
-                key for key in keys if session_key(key.split("/", 1)[1].rpartition("/")[0]) not in mapping
-            ]
-            for key in gone:
-                del mapping[key]
-            purged = len(gone)
-
+        With a `ttl`, their room is given back when this returns, and so is that of the history. A branch with
+        keys of others keeps its history.
+        """
         async with self._call() as state:
-            await state.apply(remove, message="purge sessions that have expired", attempts=_ATTEMPTS)
-            await state.purge()  # the keys of the sessions themselves
-        return purged
+            return await give_back(state, ended_sessions, history=self._ttl is not None)
 
     # Calls
 
@@ -365,7 +348,23 @@ class StateService:
 
     async def _read(self, function: Callable[[Versioned], _T]) -> _T:
         async with self._call() as state:
-            return await state.read(function)
+            return await self._read_on(state, function)
+
+    async def _read_on(self, state: aio.Versioned, function: Callable[[Versioned], _T]) -> _T:
+        is_due = False
+
+        def read(mapping: Versioned) -> _T:
+            nonlocal is_due
+            is_due = self._has_to_give_back(mapping)
+            return function(mapping)
+
+        found = await again(lambda: state.read(read))
+        if is_due:
+            self._retention.begin(state, self._under_way)
+        return found
+
+    def _has_to_give_back(self, mapping: Versioned) -> bool:
+        return self._ttl is not None and self._retention.is_due(mapping)
 
     def _is_due(self, mapping: Versioned, path: str) -> bool:
         """Whether so little of the ttl is left that a renewal is worth a commit."""
@@ -402,7 +401,7 @@ async def _commit(
 ) -> None:
     info = {"user_id": user_id} if session_id is None else {"user_id": user_id, "session_id": session_id}
     message = f"{verb}: {'/'.join(info.values())}"
-    await state.apply(function, message=message, attempts=_ATTEMPTS, **info)
+    await again(lambda: state.apply(function, message=message, attempts=ATTEMPTS, **info))
 
 
 def _check_round(round_id: int | None) -> None:

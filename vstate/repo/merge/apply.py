@@ -296,14 +296,20 @@ def _land(
     return commit
 
 
-def purge(repo: Core, branch: str) -> tuple[Commit, Commit] | None:
-    """Commit the removal of a branch's expired keys: the commits before and after; None if none expired."""
+def purge(
+    repo: Core, branch: str, *, at: int | None = None, prefix: str = ""
+) -> tuple[Commit, Commit] | None:
+    """Commit the removal of a branch's keys under `prefix` that have expired, by the moment `at` or by now.
+
+    The commits before and after; None if there are no such keys.
+    """
     while True:
         head = repo.newest(branch)
         if head is None:
             return None
         repo.require_trusted(head)
-        gone = list(tree.expired(repo.objects.node, head.root, expiry.now()))
+        now = expiry.now() if at is None else at
+        gone = list(tree.expired(repo.objects.node, head.root, now, prefix))
         if not gone:
             return None
         root, objects, nodes = tree.update(repo.objects.node, head.root, dict.fromkeys(gone))

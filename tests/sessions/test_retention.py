@@ -1,0 +1,437 @@
+"""Retention: expired sessions of a StateService give their room back, and no other session loses anything."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import signal
+import tempfile
+import time as clock
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clock import Time, standing_still
+from loops import in_a_loop
+from servers import on_server
+
+from vstate import KVStore, Memory, Versioned, open_store
+from vstate.repo import Repository
+from vstate.sessions import StateService, retention
+from vstate.testing import Faulty
+
+TTL = 60
+NOISE = [random.Random(n).randbytes(20_000) for n in range(30)]
+
+
+@pytest.fixture
+def time() -> Iterator[Time]:
+    with standing_still() as time:
+        yield time
+
+
+class Place:
+    """A store on a real server or disk, and the bytes that it takes."""
+
+    def __init__(self, url: str, size: Callable[[], int]) -> None:
+        self.url = url
+        self.size = size
+
+    def open(self) -> KVStore:
+        return open_store(self.url)
+
+
+@pytest.fixture(params=["disk", on_server("redis")])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "disk":
+        yield Place(str(tmp_path / "s"), lambda: sum(f.stat().st_size for f in (tmp_path / "s").iterdir()))
+        return
+    import redis
+    from redis_server import RedisServer
+
+    server = RedisServer(Path(tempfile.mkdtemp(dir=tmp_path)), appendonly="no")
+    client = redis.Redis.from_url(server.url)
+    yield Place(server.url, lambda: client.info("memory")["used_memory"])
+    client.close()
+    server.stop()
+
+
+def bytes_of(store: KVStore) -> int:
+    return sum(len(value) for _, value in store.items())
+
+
+async def fill(service: StateService) -> None:
+    for number, noise in enumerate(NOISE):
+        await service.save_state("u", {"n": noise}, f"s{number}")
+
+
+CALLS: dict[str, Callable[[StateService], Coroutine[Any, Any, object]]] = {
+    "purge": lambda service: service.purge(),
+    "export": lambda service: service.export_state("u", "s1"),
+    "save": lambda service: service.save_state("u", {}, "s1"),
+    "list_sessions": lambda service: service.list_sessions("u"),
+    "list_rounds": lambda service: service.list_rounds("u", "s1"),
+    "health": lambda service: service.health(),
+}
+
+
+async def settled(
+    size: Callable[[], int], most: float, call: Callable[[], Coroutine[Any, Any, object]]
+) -> None:
+    """Make calls until the store has at most so many bytes: one call may come while the work rests."""
+    deadline = clock.monotonic() + 60
+    while size() > most:
+        assert clock.monotonic() < deadline, f"{size():,} bytes are left, and {most:,.0f} were expected"
+        await call()
+        for _ in range(20):
+            if size() > most:
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.slow
+@in_a_loop
+async def test_the_room_comes_back(place: Place, time: Time, call: str) -> None:
+    """By calls of any kind, until the store is as large as before the sessions, to a tenth."""
+    async with StateService(place.open(), ttl=TTL) as service:
+        await fill(service)
+        time.pass_(TTL)
+        await service.purge()  # what a server and a file take for the first use
+        kept = {"kept": random.Random(99).randbytes(400_000)}
+        await service.save_state("v", kept, "kept")
+        before = place.size()
+        time.pass_(TTL / 2)
+        await fill(service)
+        assert place.size() > before + 500_000
+        await service.export_state("v", "kept")
+        time.pass_(TTL * 0.7)
+        await service.export_state("v", "kept")
+        time.pass_(TTL * 0.5)
+        if call == "purge":
+            await service.purge()
+            assert place.size() <= before * 1.1
+        await settled(place.size, before * 1.1, lambda: CALLS[call](service))
+        assert await service.export_state("v", "kept") == kept
+        assert await service.list_rounds("u", "s2") == []
+    with place.open() as store:
+        assert Repository(store).fsck().ok
+        assert not [
+            key for key in Versioned(store).checkout("main") if key.startswith(("users/u/s2", "rounds/u/s2"))
+        ]
+
+
+@in_a_loop
+async def test_a_stop_waits_for_the_end(time: Time) -> None:
+    """The work that a call began is over when the service has stopped."""
+    store = Memory()
+    async with StateService(store, ttl=TTL) as service:
+        await fill(service)
+        time.pass_(TTL)
+        assert await service.export_state("u", "s1") is None
+    assert bytes_of(store) < 10_000
+
+
+@in_a_loop
+async def test_purge_counts_the_rounds(time: Time) -> None:
+    """Those of expired sessions, and rounds of which the session's key is gone; a second call finds none."""
+    async with StateService(Memory(), ttl=TTL) as service:
+        for number in range(5):
+            await service.save_state("u", {"n": number}, f"s{number % 2}")
+        time.pass_(TTL - 1)
+        await service.save_state("u", {}, "kept")
+        time.pass_(1)
+        await service.state.purge()  # the keys alone
+        assert await service.purge() == 5
+        assert await service.purge() == 0
+        assert set(service.state.sync.checkout("main")) == {"rounds/u/kept/000000000001", "users/u/kept"}
+
+
+@pytest.mark.parametrize(("live", "expired", "is_due"), [(0, 1, True), (30, 2, False), (30, 3, True)])
+@in_a_loop
+async def test_a_tenth_is_enough(
+    time: Time, live: int, expired: int, is_due: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While fewer sessions have expired, nothing is done: each gc takes as long as many live sessions."""
+    begun = []
+    monkeypatch.setattr(retention.Retention, "begin", lambda *args: begun.append(args))
+    async with StateService(Memory(), ttl=TTL) as service:
+        for number in range(expired):
+            await service.save_state("gone", {}, str(number))
+        time.pass_(TTL / 2)
+        for number in range(live):
+            await service.save_state("u", {}, str(number))
+        time.pass_(TTL / 2)
+        assert not begun
+        await asyncio.sleep(0.01)  # the last look rests
+        await service.health()
+        assert bool(begun) is is_due
+
+
+@in_a_loop
+async def test_the_work_rests(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times as long as it took, so that calls which find much to do leave the time to others."""
+    took, ended = [], []
+    real = retention.give_back
+
+    async def timed(*args: Any, **options: Any) -> int:
+        began = clock.monotonic()
+        await asyncio.sleep(0.05)
+        found = await real(*args, **options)
+        ended.append(clock.monotonic())
+        took.append(ended[-1] - began)
+        return found
+
+    monkeypatch.setattr(retention, "give_back", timed)
+    async with StateService(Memory(), ttl=TTL) as service:
+        number = 0
+        while len(took) < 2:
+            number += 1
+            await service.save_state("u", {}, str(number))
+            time.pass_(TTL)
+    assert ended[1] - ended[0] >= 10 * took[0]
+
+
+@in_a_loop
+async def test_one_process_at_a_time(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several services that find the work due, one does it."""
+    store, running, most, count = Memory(), 0, 0, 0
+    real = retention.give_back
+
+    async def counted(*args: Any, **options: Any) -> int:
+        nonlocal running, most, count
+        running, count = running + 1, count + 1
+        most = max(most, running)
+        await asyncio.sleep(0.2)
+        found = await real(*args, **options)
+        running -= 1
+        return found
+
+    monkeypatch.setattr(retention, "give_back", counted)
+    services = [await StateService(store, ttl=TTL).start_when_used().__aenter__() for _ in range(4)]
+    await fill(services[0])
+    time.pass_(TTL)
+    await asyncio.gather(*(service.health() for service in services))
+    await settled(lambda: bytes_of(store), 10_000, services[0].health)
+    for service in services:
+        await service.stop()
+    assert (most, count) == (1, 1)
+
+
+@in_a_loop
+async def test_a_commit_removes_a_bounded_part(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others can commit between two of them; a branch with keys of others keeps its history."""
+    monkeypatch.setattr(retention, "_ROUNDS_AT_ONCE", 3)
+    monkeypatch.setattr(retention, "_SESSIONS_AT_ONCE", 2)
+    store = Memory()
+    with Versioned(store) as state:
+        state["theirs"] = 1
+        state.commit("theirs")
+    async with StateService(store, ttl=TTL) as service:
+        for number in range(20):
+            await service.save_state("gone", {"n": number}, f"s{number % 5}")
+        time.pass_(TTL)
+        assert await service.purge() == 20
+    with Versioned(store) as state:
+        log = list(state.log())
+        assert log[-1].message == "theirs"
+        removing = [commit for commit in log if commit.message == "purge sessions that have expired"]
+        assert [len(state.diff(commit.parents[0], commit)) for commit in removing] == [2, 3, 3, 3, 3, 3, 3]
+        assert list(state) == ["theirs"]
+
+
+class Between(Faulty):
+    """Calls a function before one of its calls, as another process may act then."""
+
+    def __init__(self, store: KVStore) -> None:
+        super().__init__(store)
+        self.at: int | None = None
+        self.act: Callable[[], object] = lambda: None
+        self._alone = False
+
+    def _call(self, name: str, do: Callable[[], Any]) -> Any:
+        if self.at is not None and not self._alone:
+            self.at -= 1
+            if self.at < 0:
+                self.at = None
+                self.act()
+        if name != "exclusively":
+            return super()._call(name, do)
+        self._alone = True  # nobody else writes now
+        try:
+            return super()._call(name, do)
+        finally:
+            self._alone = False
+
+
+def acting(store: Memory, call: Callable[[StateService], Any]) -> Callable[[], Any]:
+    async def run() -> Any:
+        async with StateService(store, ttl=TTL) as other:
+            return await call(other)
+
+    return lambda: asyncio.run(run())
+
+
+@pytest.mark.slow
+@in_a_loop
+async def test_a_session_that_is_saved_as_it_is_purged(time: Time) -> None:
+    """At any moment of the purge: the new round is there, and is the only one."""
+    at = 0
+    while True:
+        store = Memory()
+        through = Between(store)
+        async with StateService(through, ttl=TTL) as service:
+            for number in range(4):
+                await service.save_state("u", {"n": number}, f"s{number % 2}")
+            time.pass_(TTL)
+            through.at = at
+            through.act = acting(store, lambda other: other.save_state("u", {"new": 1}, "s1"))
+            await service.purge()
+            if through.at is not None:
+                break
+            assert await service.export_state("u", "s1") == {"new": 1}
+            assert await service.list_rounds("u", "s1") == [1]
+            assert await service.list_rounds("u", "s0") == []
+        assert Repository(store).fsck().ok
+        at += 1
+    assert at > 20
+
+
+@pytest.mark.slow
+@in_a_loop
+async def test_a_session_that_is_renewed_as_it_is_purged(time: Time) -> None:
+    """By an export of a process whose clock is behind: what it could export stays."""
+    at = 0
+    while True:
+        store = Memory()
+        through = Between(store)
+        exported: list[Any] = []
+
+        def renew(store: Memory = store, exported: list[Any] = exported) -> None:
+            time.pass_(-2)
+            exported.append(acting(store, lambda other: other.export_state("u", "s1"))())
+            time.pass_(2)
+
+        async with StateService(through, ttl=TTL) as service:
+            for number in range(2):
+                await service.save_state("u", {"n": number}, f"s{number}")
+            time.pass_(TTL + 1)
+            through.at, through.act = at, renew
+            await service.purge()
+            if through.at is not None:
+                break
+            assert await service.export_state("u", "s1") == exported[0]
+        at += 1
+    assert at > 20
+
+
+@pytest.mark.parametrize("name", ["export", "save"])
+@pytest.mark.slow
+@in_a_loop
+async def test_a_call_while_the_history_is_cut_off(time: Time, name: str) -> None:
+    """By another process, at any moment of the call: it begins anew, and nobody sees the cut."""
+    at = 0
+    while True:
+        store = Memory()
+        through = Between(store)
+        async with StateService(store, ttl=TTL) as service:
+            await service.save_state("u", {"n": NOISE[0]}, "old")
+            time.pass_(TTL - 1)
+            await service.save_state("u", {"n": NOISE[1]}, "s")
+            time.pass_(1)
+
+        def cut(store: Memory = store) -> None:
+            acting(store, lambda other: other.save_state("u", {"n": NOISE[2]}, "other"))()
+            acting(store, lambda other: other.purge())()
+
+        async with StateService(through, ttl=TTL) as service:
+            service._retention._rests_until = math.inf
+            through.at, through.act = at, cut
+            if name == "export":
+                assert await service.export_state("u", "s") == {"n": NOISE[1]}
+            else:
+                assert await service.save_state("u", {"n": 2}, "s") == 2
+            if through.at is not None:
+                break
+            assert await service.export_state("u", "s", 1) == {"n": NOISE[1]}
+        assert Repository(store).fsck().ok
+        at += 1
+    assert at >= 3
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_between_two_steps(
+    place: Place, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL before any call of the store: the next service does it, and no session in use is lost."""
+    monkeypatch.setattr(retention, "_LEASE_SECONDS", 0.5)
+
+    async def prepare() -> int:
+        async with StateService(place.open(), ttl=TTL) as service:
+            await fill(service)
+            time.pass_(TTL)
+            await service.purge()
+            before = place.size()
+            await fill(service)
+            time.pass_(TTL - 1)
+            await service.save_state("v", {"kept": 1}, "kept")
+            time.pass_(1)
+            return before
+
+    async def purge(at: int) -> None:
+        store = Between(place.open())
+        async with StateService(store, ttl=TTL) as service:
+            store.at, store.act = at, lambda: os.kill(os.getpid(), signal.SIGKILL)
+            await service.export_state("u", "s1")
+
+    async def finish(before: int) -> None:
+        async with StateService(place.open(), ttl=TTL) as service:
+            assert await service.export_state("v", "kept") == {"kept": 1}
+            await settled(place.size, before * 1.1, service.health)
+            assert await service.export_state("v", "kept") == {"kept": 1}
+        with place.open() as store:
+            assert Repository(store).fsck().ok
+
+    at, killed = 0, 0
+    while True:
+        before = asyncio.run(prepare())
+        child = os.fork()
+        if not child:
+            try:
+                asyncio.run(purge(at))
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        asyncio.run(finish(before))
+        if not os.WIFSIGNALED(status):
+            break
+        killed += 1
+        at += max(1, at // 2)
+    assert killed > 4
+
+
+@in_a_loop
+async def test_a_failure_is_a_warning(
+    time: Time, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call itself is done; after a rest, a later one tries again."""
+    monkeypatch.setattr(retention, "_REST_AFTER_FAILURE", 0.1)
+    store = Faulty(Memory())
+    async with StateService(store, ttl=TTL) as service:
+        await fill(service)
+        time.pass_(TTL)
+        real = retention.give_back
+
+        async def failing(*args: Any, **options: Any) -> int:
+            store.fail_at = len(store.calls) + 5
+            return await real(*args, **options)
+
+        monkeypatch.setattr(retention, "give_back", failing)
+        assert await service.export_state("u", "s1") is None
+        while "take up room until a later call" not in caplog.text:
+            await asyncio.sleep(0.01)
+        store.fail_at = None
+        monkeypatch.setattr(retention, "give_back", real)
+        await settled(lambda: bytes_of(store.store), 10_000, service.health)
