@@ -155,10 +155,14 @@ class Watched:
         _until(lambda: b":1" in self.primary.command("WAIT", "1", "100"))
 
     def detach(self) -> None:
-        """Cut the replica off from its primary, for good: it gives a password that the primary refuses."""
+        """Cut the replica off from its primary: it gives a password that the primary refuses."""
         self.catch_up()
         self.replica.command("CONFIG", "SET", "masterauth", "wrong")
         self.primary.command("CLIENT", "KILL", "TYPE", "replica")
+
+    def attach(self) -> None:
+        """Undo `detach`."""
+        self.replica.command("CONFIG", "SET", "masterauth", "")
 
     def fail_over(self) -> None:
         """Kill the primary, and wait until the replica is in its place."""

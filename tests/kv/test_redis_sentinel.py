@@ -162,8 +162,16 @@ def test_what_the_replica_does_not_have_is_lost(watched: Watched) -> None:
 
 
 def test_a_primary_that_needs_replicas_acknowledges_no_commit_alone(start_redis: Start) -> None:
-    """With `min-replicas-to-write 1`, a primary without a replica refuses, so the failover loses nothing."""
+    """With `min-replicas-to-write 1`, a primary without a replica refuses, so the failover loses nothing. A
+    call waits for the replica as long as for a server.
+    """
     watched = Watched(start_redis, min_replicas_to_write="1", min_replicas_max_lag="1")
+    with open_store(watched.url) as patient:
+        watched.detach()
+        timer = threading.Timer(0.5, watched.attach)
+        timer.start()
+        patient.set("waited", b"1")
+        timer.join()
     with open_store(watched.url + "?timeout=1") as store:
         state = Versioned(store, branch="main")
         state["n"] = 1
@@ -215,6 +223,35 @@ def test_a_call_waits_for_the_failover(
             store.set("a", b"3")
     with Redis(watched.replica.url) as promoted:
         assert promoted.get("a") == b"3"
+
+
+def test_a_primary_that_stands_still(watched: Watched) -> None:
+    """After one call has waited in vain, no connection to the old primary is used again."""
+    with open_store(watched.url + "?timeout=6") as store:
+        store.set("a", b"1")
+        watched.catch_up()
+        connections = store._link.connections  # type: ignore[attr-defined]
+        connections.use(lambda _: connections.use(lambda _: connections.use(lambda _: store.get("a"))))
+        watched.primary.pause()
+        try:
+            began = time.monotonic()
+            assert store.get("a") == b"1"
+            store.set("a", b"2")
+            assert time.monotonic() - began < 11
+        finally:
+            watched.primary.resume()
+        assert store.get("a") == b"2"
+
+
+def test_a_primary_that_is_a_replica_for_a_moment(watched: Watched) -> None:
+    """A write that a replica refuses waits for the primary that the sentinels name then."""
+    with open_store(watched.url) as store:
+        store.set("a", b"1")
+        watched.primary.command("REPLICAOF", "127.0.0.1", str(watched.replica.port))
+        timer = threading.Timer(0.5, watched.primary.command, ["REPLICAOF", "NO", "ONE"])
+        timer.start()
+        assert store.compare_and_swap("a", b"1", b"2") is True
+        timer.join()
 
 
 def test_listening_hears_the_new_primary(watched: Watched) -> None:
