@@ -665,6 +665,26 @@ def test_the_child_of_a_killed_process_keeps_no_lock(postgres_dsn: str, postgres
         program.communicate()
 
 
+@needs_fork
+def test_a_child_that_is_forked_in_a_plan(store: Postgres) -> None:
+    """It reads on a connection of its own, not in the transaction of its parent."""
+    store.set("key", b"value")
+
+    def plan() -> dict[str, bytes | None]:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = int(store.get("key") != b"value")
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return {"key": (store.get("key") or b"") + b"!"}
+
+    assert store.exclusively(plan)
+    assert store.get("key") == b"value!"
+
+
 # Faults
 
 
@@ -785,6 +805,38 @@ def test_a_cut_while_a_plan_is_committed(cut: Postgres, proxy: Proxy, store: Pos
     at_commit(proxy, done=done)
     assert cut.exclusively(lambda: dict.fromkeys(cut.keys("o/"))) is True
     assert list(store.keys()) == ["counter"]
+
+
+def test_a_cut_while_a_plan_reads(cut: Postgres, proxy: Proxy) -> None:
+    """The plan reads on the connection of its transaction. If that breaks, all of it begins anew."""
+    cut.set("counter", b"1")
+    calls = []
+
+    def plan() -> dict[str, bytes | None]:
+        calls.append(1)
+        left = [True] if len(calls) == 1 else []
+        proxy.watch = lambda side, data: "cut" if side == "client" and left and left.pop() else "pass"
+        return {"counter": b"%d" % (_number(cut.get("counter")) + 1)}
+
+    assert cut.exclusively(plan) is True
+    assert len(calls) == 2
+    assert cut.get("counter") == b"2"
+
+
+def test_a_plan_goes_on_after_a_read_that_failed(postgres_dsn: str, postgres_table: str, sql: Sql) -> None:
+    """A read that the server refuses ends neither the transaction nor its locks."""
+    with Postgres(postgres_dsn, table=postgres_table, timeout=0.5) as store:
+        store.set("key", b"value")
+
+        def plan() -> dict[str, bytes | None]:
+            with sql.transaction():
+                sql.execute(f"LOCK TABLE {postgres_table} IN ACCESS EXCLUSIVE MODE")
+                with pytest.raises(StoreUnavailable, match="locked"):
+                    store.get("key")
+            return {"key": (store.get("key") or b"") + b"!"}
+
+        assert store.exclusively(plan) is True
+        assert store.get("key") == b"value!"
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -1088,6 +1140,16 @@ def test_threads_and_tasks_share_one_pool(pool: ConnectionPool[Any], postgres_ta
     assert 1 < most <= 3
     with pool.connection() as connection:  # it is not the store's to close
         assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+
+
+def test_a_pool_whose_connections_break(pool: ConnectionPool[Any], postgres_table: str, sql: Sql) -> None:
+    """A broken connection goes back too, and the pool makes another in its place."""
+    with Postgres(pool=pool, table=postgres_table) as store:
+        for number in range(5):
+            old = b"%d" % number if number else None
+            assert store.compare_and_swap("key", old, b"%d" % (number + 1)) is True
+            shared = "SELECT pid FROM pg_stat_activity WHERE application_name = 'shared'"
+            sql.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM ({shared}) AS found")
 
 
 def test_a_pool_that_cannot_be_used(pool: ConnectionPool[Any], postgres_dsn: str) -> None:
