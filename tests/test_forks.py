@@ -715,6 +715,7 @@ LISTED: dict[str, str] = {
     "kv/disk/packs": "compressors of one thread, which hold no lock",
     "kv/disk/store": "a thread that only copies the log; where it is not alive, another one is made",
     "kv/disk/writes": OWN,
+    "kv/postgres/session": RENEWED,
     "kv/redis/transactions": OWN,
     "kv/s3/bucket": RENEWED,
     "kv/servers": "of one call, and news of free places, made anew in a child",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from proxy import Proxy
+from servers import valkey
 
 if TYPE_CHECKING:
     from redis_server import RedisServer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(params=["redis", "valkey"])
 def start_redis(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
     """A function that starts a server with the given options; the fixture stops it."""
-    from redis_server import RedisServer, valkey  # late: few tests need the driver
+    from redis_server import RedisServer  # late: few tests need the driver
 
     program = valkey() if request.param == "valkey" else None
     with ExitStack() as servers:

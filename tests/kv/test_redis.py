@@ -15,7 +15,8 @@ import pytest
 import redis as driver
 from protocol_proxies import at_request
 from proxy import FAR, Proxy
-from redis_server import RedisServer, TlsProxy, valkey
+from redis_server import RedisServer, TlsProxy
+from servers import valkey
 
 from vstate import open_store
 from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable

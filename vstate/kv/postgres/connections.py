@@ -217,17 +217,20 @@ class Lent(Connections):
         self._theirs: WeakKeyDictionary[Connection, dict[str, Any]] = WeakKeyDictionary()
 
     def make(self) -> Connection:
+        connection: Connection | None = None
         try:
-            connection: Connection = self._pool.getconn(self._timeout)
-        except psycopg.OperationalError as error:  # the pool's own errors are such ones, too
+            connection = lent = self._pool.getconn(self._timeout)
+            self._theirs[lent] = {name: getattr(lent, name) for name in _OURS}
+            for name, value in _OURS.items():
+                setattr(lent, name, value)
+        except psycopg.Error as error:  # the pool's own errors are such ones, too
+            if connection is not None:  # it is broken
+                self.discard(connection)
             failure = StoreUnavailable(
                 f"the ConnectionPool of {self._address} gave no connection: {error}; see that it is open and "
                 "large enough for all its users, and that the server runs, and retry"
             )
-            raise Failed(Failure(failure)) from None
-        self._theirs[connection] = {name: getattr(connection, name) for name in _OURS}
-        for name, value in _OURS.items():
-            setattr(connection, name, value)
+            raise Failed(Failure(failure, passing=connection is not None)) from None
         return connection
 
     def discard(self, connection: Connection) -> None:
