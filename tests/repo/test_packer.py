@@ -239,13 +239,13 @@ def test_fsck_finds_a_damaged_pack(state: Versioned) -> None:
 class Begins:
     """A newest commit without a tree; while it is looked at, another branch begins."""
 
-    def __init__(self, packer: packer.Packer) -> None:
-        self._packer = packer
+    def __init__(self) -> None:
         self.root = None
+        self.new: Any = None
 
     @property
     def oid(self) -> ObjectId:
-        self._packer._newest["another"] = self  # type: ignore[assignment]  # any value
+        self.new.newest["another"] = self
         return ObjectId(bytes(32))
 
 
@@ -253,9 +253,10 @@ def test_other_threads_commit_while_one_packs(state: Versioned) -> None:
     """A branch that begins while a packer looks at the newest commits disturbs nothing."""
     packs_all = packer.Packer(state.store)
     body = Object(BLOB, bytes(packer.STEP_BYTES // 2 + 1))
-    newest: Any = {"main": Begins(packs_all)}
+    newest: Any = Begins()
     for number in range(2):
-        packs_all.note({ObjectId(bytes([number]) * 32): body}, newest)
+        packs_all.note(0, {ObjectId(bytes([number]) * 32): body}, "main", newest)
+        newest.new = packs_all._rooms.get(0)
 
 
 class Full(Disk):

@@ -92,13 +92,13 @@ def test_a_merge_of_one_key_reads_few_objects_however_many_the_branch_has_change
 
 @pytest.mark.slow
 def test_a_merge_of_a_fork_reads_no_object_again() -> None:
-    """A state and its forks keep one memory of objects. Only the presence of the fork's commit is checked."""
+    """A state and its forks keep one memory of objects. Of the fork's commit only the presence is checked."""
     main, side = pair({f"key{i:05}": i for i in range(5000)}, store := Reads())
     commit(main, key00001=-1)
     commit(side, key04000=-2)
     store.read.clear()
     assert main.merge("side").merged_keys == ("key04000",)
-    assert [key for key in store.read if key.startswith("o/")] == [f"o/{present(side.head).id}"]
+    assert not [key for key in store.read if key.startswith("o/")]
 
 
 class Writes(Memory):

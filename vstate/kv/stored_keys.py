@@ -8,6 +8,7 @@ So the ordinary keys come first, then the rooms one after the other, then the ob
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, check_key, check_value, split_room
@@ -23,7 +24,8 @@ _ROOM_BYTES = 9
 
 _DIGITS = "0123456789abcdef"
 _OBJECT_LENGTH = len(OBJECT_PREFIX) + 64
-_IN_ROOM_LENGTH = len(ROOM_PREFIX) + 17 + _OBJECT_LENGTH
+_PREFIX_LENGTH = len(ROOM_PREFIX) + 17
+_IN_ROOM_LENGTH = _PREFIX_LENGTH + _OBJECT_LENGTH
 
 
 def stored_key(key: str) -> bytes:
@@ -58,19 +60,15 @@ def stored_keys(keys: Iterable[str]) -> list[bytes]:
                 continue
         if "\0" in key or not key.isascii():
             check_key(key)
-        stored.append(_in_room(key) if key.startswith(ROOM_PREFIX) else key.encode())
+        mark = _room_mark(key[:_PREFIX_LENGTH]) if key.startswith(ROOM_PREFIX) else b""
+        stored.append(mark + key[_PREFIX_LENGTH:].encode() if mark else key.encode())
     return stored
 
 
-def _in_room(key: str) -> bytes:
-    """The stored form of a key that is that of no object, but begins as those in rooms do."""
-    room, within = split_room(key)
-    return _room_mark(room) + within.encode()
-
-
-def _room_mark(room: str) -> bytes:
-    """What the stored keys in the room of this prefix begin with; nothing without a room."""
-    return ROOM_MARK + bytes.fromhex(room[len(ROOM_PREFIX) : -1]) if room else b""
+@lru_cache(1024)  # a program writes into the same rooms again and again
+def _room_mark(start: str) -> bytes:
+    """What the stored keys in a room begin with whose keys begin so; nothing if there is no such room."""
+    return ROOM_MARK + bytes.fromhex(start[len(ROOM_PREFIX) : -1]) if split_room(start)[0] else b""
 
 
 def key_of(stored: bytes) -> str:

@@ -79,7 +79,7 @@ def _wanted(original: Repository, remote: str | None) -> Iterator[Wanted]:
         rows = rows_beside(original, name)
         yield Wanted(HEADS + name, oid, force=True, rows=rows, branch=HEADS + name)
         if remote is not None:
-            yield Wanted(tracking_ref(remote, name), oid, force=True)
+            yield Wanted(tracking_ref(remote, name), oid, force=True, branch=HEADS + name)
     for name, oid in checked_refs(original, TAGS).items():
         yield Wanted(TAGS + name, oid, force=True)
 

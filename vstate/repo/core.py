@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
+from weakref import WeakMethod
 
 from vstate.arguments import check_count, check_flag, check_limit, check_several, check_text
 from vstate.backoff import Backoff
@@ -26,7 +27,7 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.forks import Uncopied
-from vstate.kv.base import KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
@@ -53,6 +54,7 @@ from vstate.repo.names.revisions import Revisions, previous_checkout
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.packer import Packer
 from vstate.repo.reflog_prefetch import ReflogPrefetch
+from vstate.repo.rooms import Room, Rooms, mark_of, new_room, prefix_of
 from vstate.repo.rules.labels import Atom, Label, Labels
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
@@ -117,6 +119,8 @@ class Advance(NamedTuple):
     action: str
     rows: Mapping[str, bytes | None] = _NOTHING
     """Rows of the branch that change with it."""
+    in_new_room: bool = False
+    """Whether the branch, if it is new and has no history elsewhere, gets a room of its own."""
 
 
 class Core(Uncopied):
@@ -129,34 +133,49 @@ class Core(Uncopied):
     _objects_of: Callable[[KVStore], Objects] = Objects
 
     def __init__(
-        self, store: KVStore, security: Security | None = None, *, stamp: bytes | None = None
+        self,
+        store: KVStore,
+        security: Security | None = None,
+        *,
+        stamp: bytes | None = None,
+        all_rooms: bool = True,
+        rooms: Rooms | None = None,
     ) -> None:
-        """`stamp` is the row of the format, if it has been read."""
+        """`stamp` is the row of the format, if it has been read, and `rooms` the view through which.
+
+        Without `all_rooms` it has the refs and objects of room 0 only, and over a `Room` those of that room.
+        """
         if not isinstance(store, KVStore):
             raise InvalidInput(
                 f"a {type(self).__name__} is over a KVStore, not over a {type(store).__name__}: open the "
                 "store first, with open_store(...)"
             )
         self.store = store
+        self.rooms = rooms or (Rooms(store) if all_rooms and not isinstance(store, Room) else None)
+        self.view: KVStore = self.rooms or store
+        """The store with the refs and the objects of all rooms that this repository has."""
         self.security = security or Security()
-        self.objects = self._objects_of(store)
-        self.refs = Refs(store)
+        self.objects = self._objects_of(self.view)
+        self.refs = Refs(self.view)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
         self.history = History(
             self.objects, ReflogPrefetch(self.objects, self.refs).commits if store.remote else None
         )
+        if self.rooms is not None:
+            self.rooms.learner = WeakMethod(self.history.learn_ends)  # no part of it refers to itself
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
-        self._labels = Labels(store)
+        self._labels = Labels(self.view)
         self.leases = Leases(store)
-        self._packer = Packer(store)
+        self._packer = Packer(store) if store.keeps_packs else None
         self._is_stamped = self._has_format(stamp)
 
     @classmethod
     def opened(cls, store: KVStore, security: Security, branch: str | None) -> tuple[Self, Head]:
         """The repository, and the position of a branch, or of HEAD, in one round trip."""
-        rows = rows_of_head(store, branch, FORMAT_KEY)
-        core = cls(store, security, stamp=rows.get(FORMAT_KEY))
+        rooms = Rooms(store)
+        rows = rows_of_head(rooms, branch, FORMAT_KEY)
+        core = cls(store, security, stamp=rows.get(FORMAT_KEY), rooms=rooms)
         return core, core.refs.head_in(rows, branch)
 
     def _has_format(self, stamp: bytes | None = None) -> bool:
@@ -391,22 +410,25 @@ class Core(Uncopied):
                 f"({', '.join(advance.branch for advance in advances)}): commit to one branch at a time, or "
                 "use a store such as Disk, PostgreSQL or Redis"
             )
-        made = self._made_by(advances)
-        objects = self.objects.stored(made)
         rows: dict[str, bytes | None] = {}
-        moves, newest = [], {}
-        for branch, commits, _, _, expected, action, own in advances:
-            for commit in commits:
-                if self.history.is_tip(commit.oid):
-                    objects |= self._segment(commits, commit)
+        moves, made = [], []
+        for branch, commits, _, _, expected, action, own, in_new_room in advances:
+            room = None if expected is None or self.rooms is None else self.rooms.known.get(HEADS + branch)
+            if room is None:
+                room = self._room_for(HEADS + branch, expected, commits[0].parent_ids[:1], in_new_room)
             rows |= own
-            newest[branch] = last = commits[-1]
-            moves.append(Move(HEADS + branch, expected, last.oid, action, last.order))
-        if self.store.transactional:
-            rows |= objects
-        else:
-            # Before the ref: an interrupted write leaves only objects that nothing names.
-            self.store.set_many(objects)
+            moves.append(Move(HEADS + branch, expected, commits[-1].oid, action, commits[-1].order, room))
+        are_apart = len(moves) > 1 and len({move.room for move in moves}) > 1
+        for advance, move in zip(advances, moves, strict=True):
+            objects, new = self._rows_of(advance)
+            made.append(new)
+            if are_apart or not self.store.transactional:
+                objects = {prefix_of(move.room or 0) + key: row for key, row in objects.items()}
+            if self.store.transactional:
+                rows |= objects
+            else:
+                # Before the ref: an interrupted write leaves only objects that nothing names.
+                self.store.set_many(objects)
         try:
             done = self._move_refs(moves, rows, expecting, needs, guard)
         except StoreUnavailable as error:
@@ -417,21 +439,39 @@ class Core(Uncopied):
         if not done and guard is not None:
             guard.check()
         if done:
-            for advance in advances:
+            for advance, move, objects_made in zip(advances, moves, made, strict=True):
                 self.objects.remember(advance.nodes, advance.commits)
-            self._packer.note(made, newest)
+                if self._packer is not None:
+                    self._packer.note(move.room or 0, objects_made, advance.branch, advance.commits[-1])
         return done
 
-    def _made_by(self, advances: Sequence[Advance]) -> NewObjects:
-        """The new objects and commits. The store is stamped before it gets any."""
+    def _room_for(
+        self, ref: str, expected: ObjectId | None, before: Sequence[ObjectId], in_new_room: bool = False
+    ) -> int:
+        """The number of the room of a ref. A new one gets that of the commit `before` it, or a new one."""
+        if self.rooms is None:
+            return 0
+        if expected is not None:
+            return self.rooms.room_of(ref)
+        for oid in before:
+            return self.rooms.room_of_object(OBJECT_PREFIX + oid.hex())
+        return self.rooms.room_of(ref) or (new_room() if in_new_room else 0)
+
+    def _rows_of(self, advance: Advance) -> tuple[dict[str, bytes], NewObjects]:
+        """The rows of new objects and commits, with the segments that end at these, and the objects.
+
+        The store is stamped before it gets any.
+        """
         if not self._is_stamped:
             self.stamp()
-        made: NewObjects = {}
-        for advance in advances:
-            made |= advance.objects
-            for commit in advance.commits:
-                made[commit.oid] = Object(COMMIT, commit.body)
-        return made
+        made = dict(advance.objects)
+        for commit in advance.commits:
+            made[commit.oid] = Object(COMMIT, commit.body)
+        rows = self.objects.stored(made)
+        for commit in advance.commits:
+            if self.history.is_tip(commit.oid):
+                rows |= self._segment(advance.commits, commit)
+        return rows, made
 
     def _move_refs(
         self,
@@ -447,19 +487,60 @@ class Core(Uncopied):
         the commit's contents. So if the commit is stored, and no sweep comes in between, its contents are
         stored too.
         """
+        rooms = {move.room or 0 for move in moves} if needs else ()
+        sweep = dict[str, bytes | None]()
         while True:
-            conditions = expecting
+            brought: Mapping[str, bytes | None] = _NOTHING
             if needs:
-                conditions = {**expecting, SWEEP: self.refs.sweep()}
+                sweep = self._sweeps_in(rooms)
                 for oid in needs:
-                    self.require_stored(oid)
+                    brought = {**brought, **self._require_in(rooms, oid)}
+            conditions = {**expecting, **sweep}
+            rows = {**rows, **brought}
             if guard is None:
                 done = self.refs.publish_all(moves, rows, conditions)
             else:
                 with guard.rows() as guarded:
                     done = self.refs.publish_all(moves, rows, {**conditions, **guarded})
-            if done or not needs or self.refs.sweep() == conditions[SWEEP]:
+            if done or not needs or all(self.store.get(key) == mark for key, mark in sweep.items()):
                 return done
+
+    def _sweeps_in(self, rooms: Iterable[int]) -> dict[str, bytes | None]:
+        """The marks of the last sweeps of rooms, as conditions of a transaction."""
+        return {
+            prefix_of(room) + SWEEP: mark_of(Room(self.store, room) if room else self.store) for room in rooms
+        }
+
+    def _require_in(self, rooms: Collection[int], oid: ObjectId) -> Mapping[str, bytes | None]:
+        """As `require_stored`, in one of these rooms. A commit of another one is copied, as a push does.
+
+        The rows to write with the ref.
+        """
+        names = [prefix_of(room) + OBJECT_PREFIX + oid.hex() for room in rooms]
+        for name in names:
+            self.store.forget(name)  # only the store itself counts, not a cache in front of it
+        if self.store.present(names):
+            return _NOTHING
+        self.require_stored(oid)
+        if self.rooms is None or self.store.present(names):
+            return _NOTHING
+        return self._bring(next(iter(rooms)), oid)
+
+    def _bring(self, room: int, oid: ObjectId) -> Mapping[str, bytes | None]:
+        """Copy a commit, with all that it needs, into a room; the rows to write with the ref."""
+        raise NotFound(f"no commit {oid} in room {room}", name=str(oid))
+
+    def home(self, ref: str) -> Core:
+        """The room of a ref, as a repository of its own; for other stores the repository itself."""
+        if self.rooms is None:
+            return self
+        return self.room(self.rooms.room_of(ref))
+
+    def room(self, number: int) -> Core:
+        """One room as a repository of its own: it has its refs and objects, and none of other rooms."""
+        stamp = str(FORMAT).encode() if self._is_stamped else None
+        store = Room(self.store, number) if number else self.store
+        return Core(store, self.security, stamp=stamp, all_rooms=False)
 
     def _segment(self, made: Sequence[Commit], commit: Commit) -> Mapping[str, bytes]:
         """The row of the segment of the graph that ends at a commit, one of those that were made."""
@@ -493,7 +574,7 @@ class Core(Uncopied):
     def swap_branch(self, branch: str, old: Commit | None, new: Commit, *, action: str) -> None:
         """Move a branch from one commit to another, without a new commit; RefMoved if it is not at `old`."""
         expected = None if old is None else old.oid
-        if not self._move(HEADS + branch, expected=expected, to=new.oid, action=action):
+        if not self.move(HEADS + branch, expected=expected, to=new.oid, action=action):
             raise self.ref_moved(HEADS + branch, expected)
 
     def require_at(self, branch: str, seen: Commit | None) -> None:
@@ -512,7 +593,7 @@ class Core(Uncopied):
             rewritten=rewritten,
         )
 
-    def _move(
+    def move(
         self,
         ref: str,
         *,
@@ -522,7 +603,8 @@ class Core(Uncopied):
         rows: Mapping[str, bytes | None] = _NOTHING,
     ) -> bool:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
-        return self._move_refs([Move(ref, expected, to, action)], rows, _NOTHING, [to])
+        room = self._room_for(ref, expected, [to])
+        return self._move_refs([Move(ref, expected, to, action, None, room)], rows, _NOTHING, [to])
 
     def require_stored(self, oid: ObjectId) -> None:
         """Raise NotFound if the store has no such commit.
@@ -531,7 +613,7 @@ class Core(Uncopied):
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=_PATIENCE)
         while not self.objects.is_stored(oid):
-            if TRASH + oid.hex() not in self.store or not backoff.pause():
+            if TRASH + oid.hex() not in self.view or not backoff.pause():
                 if self.objects.is_stored(oid):  # gc may have brought it back in between
                     return
                 raise NotFound(f"no commit {oid}: gc has removed it", name=str(oid))
@@ -674,7 +756,7 @@ class Core(Uncopied):
         self, name: str, commit: Commit, origin: str, rows: Mapping[str, bytes | None]
     ) -> None:
         action = f"branch: created from {origin}"
-        if not self._move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
+        if not self.move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
             raise _name_taken(name)
 
     def delete_branch(self, name: str) -> Commit:
@@ -701,7 +783,7 @@ class Core(Uncopied):
         rows = self.rows_like(check_ref_name(new), old)
         rows[KEEP + HEADS + new] = self.store.get(KEEP + HEADS + old)
         created = f"branch: renamed from {old}"
-        if not self._move(HEADS + new, expected=None, to=commit.oid, action=created, rows=rows):
+        if not self.move(HEADS + new, expected=None, to=commit.oid, action=created, rows=rows):
             last = next(self.refs.reflog(HEADS + new), None)
             if last is None or (last.new, last.action) != (commit.oid, created):
                 raise _name_taken(new)
@@ -773,7 +855,7 @@ class Core(Uncopied):
         """A new tag at a revision; AlreadyExists if the name is taken."""
         commit = self.resolve(rev, head=head)
         ref = TAGS + check_ref_name(name, "tag")
-        if not self._move(ref, expected=None, to=commit.oid, action="tag: created"):
+        if not self.move(ref, expected=None, to=commit.oid, action="tag: created"):
             raise AlreadyExists(f"there is a tag {name!r} already; delete it first to move it", name=name)
         return commit
 
@@ -802,9 +884,9 @@ class Core(Uncopied):
             commit = self.resolve(target)
             action = f"checkout: to {commit.short}"
             while True:
-                sweep = {SWEEP: self.refs.sweep()}
-                self.require_stored(commit.oid)
-                if self.refs.set_head(commit=commit.oid, action=action, expecting=sweep):
+                # HEAD is the store's: what it is at lies in room 0.
+                sweep, rows = self._sweeps_in([0]), self._require_in([0], commit.oid)
+                if self.refs.set_head(commit=commit.oid, action=action, expecting=sweep, rows=rows):
                     break
         return self.refs.head()
 

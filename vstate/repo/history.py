@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice, takewhile
@@ -122,18 +122,26 @@ class History:
         self._shallow = {**self.shallow(), **shallow}
         self._graph.forget()
 
+    def learn_ends(self, rows: Iterable[tuple[str, bytes]]) -> None:
+        """Add the ends of histories of a room, if those of others are known."""
+        if self._shallow is not None:
+            self._shallow = {**self._shallow, **self._parse_ends(rows)}
+            self._graph.forget()
+
     def _load_shallow(self) -> dict[ObjectId, tuple[ObjectId, ...]]:
-        store = self._objects.store
+        self._shallow = shallow = self._parse_ends(self._objects.store.items(SHALLOW))
+        self._graph.forget()
+        return shallow
+
+    def _parse_ends(self, rows: Iterable[tuple[str, bytes]]) -> dict[ObjectId, tuple[ObjectId, ...]]:
         shallow = {}
-        for key, value in store.items(SHALLOW):
+        for key, value in rows:
             try:
                 commit, kept = parse_shallow_row(key, value)
                 shallow[commit] = kept
             except ValueError as error:
                 reason = f"{key} names no parents: {error}"
-                raise CorruptStore(store.location, reason, repairable=True) from error
-        self._shallow = shallow
-        self._graph.forget()
+                raise CorruptStore(self._objects.store.location, reason, repairable=True) from error
         return shallow
 
     # Walking

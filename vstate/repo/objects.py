@@ -20,6 +20,7 @@ from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObject
 from vstate.objects.stream import BLOB_BYTES, INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 from vstate.plural import counted
+from vstate.repo.rooms import Rooms
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
@@ -172,6 +173,7 @@ class Objects(_Bodies):
         self.node: Callable[[bytes], Node] = self._nodes.__getitem__
         """A tree node, by its id, from memory if it was read or written recently."""
         self._commits: dict[ObjectId, Commit] = {}
+        self._follow = store.follow if isinstance(store, Rooms) else None
         self._misses = {kind: [0] * (MAX_OBJECT_BYTES.bit_length() + 1) for kind in KINDS}
 
     # Reading
@@ -315,6 +317,8 @@ class Objects(_Bodies):
             commit = Commit.decode(oid, body)
         except ValueError as error:
             raise CorruptObject(str(oid), str(error)) from error
+        if self._follow is not None:
+            self._follow(commit)
         if len(body) <= LONGEST_CACHED:
             self.remember((), [commit])
         return commit

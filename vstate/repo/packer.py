@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from vstate.errors import VStateError
 from vstate.kv.base import OBJECT_PREFIX, KVStore
@@ -12,47 +13,24 @@ from vstate.objects.ids import TREE, NewObjects, ObjectId
 from vstate.objects.tree import Node
 from vstate.repo.idset import IdSet
 from vstate.repo.objects import Objects, plain_form
+from vstate.repo.rooms import prefix_of
 from vstate.repo.walk import BATCH
 
 STEP_BYTES = 320 * 1024
 """So many bytes of new objects, uncompressed, are packed together. Commits of more leave that to `gc`."""
 
 
-class Packer:
-    """Packs the objects that this process commits, each time that there are STEP_BYTES of them.
+class _New:
+    """New objects of one room, and its newest commits by branch."""
 
-    The newest commits and the nodes of their trees stay as they are: they are read often, and most of them
-    are replaced soon. Threads may share a packer.
-    """
+    def __init__(self) -> None:
+        self.objects: NewObjects = {}
+        self.newest: dict[str, Commit] = {}
 
-    def __init__(self, store: KVStore) -> None:
-        self._store = store if store.keeps_packs else None
-        self._made: NewObjects = {}
-        self._newest: dict[str, Commit] = {}
-        self._bytes = 0
-
-    def note(self, made: NewObjects, newest: Mapping[str, Commit]) -> None:
-        """These objects were written, and these branches are at these commits now."""
-        if self._store is None:
-            return
-        size = 0
-        for _, body in made.values():
-            size += len(body)
-        if size > STEP_BYTES:
-            return
-        self._made.update(made)
-        self._newest.update(newest)
-        self._bytes += size
-        if self._bytes > STEP_BYTES:
-            forms = self._seldom_read()
-            self._made, self._newest, self._bytes = {}, {}, 0
-            with suppress(VStateError):  # the commits have landed, and `gc` packs later
-                self._store.pack(lambda key, stored: forms.get(key), list(forms))
-
-    def _seldom_read(self) -> dict[str, bytes]:
+    def seldom_read(self) -> dict[str, bytes]:
         """The plain forms, by key, of the objects but the newest commits and the nodes of their trees."""
-        made, below = dict(self._made), list[ObjectId]()
-        for commit in list(self._newest.values()):  # other threads add to it meanwhile
+        made, below = dict(self.objects), list[ObjectId]()
+        for commit in list(self.newest.values()):  # other threads add to it meanwhile
             made.pop(commit.oid, None)
             below += [] if commit.root is None else [commit.root]
         while below:
@@ -62,6 +40,41 @@ class Packer:
             if new is not None and new.kind is TREE:
                 below += Node.decode(bytes(new.body)).children()
         return {OBJECT_PREFIX + oid.hex(): plain_form(*new) for oid, new in made.items()}
+
+
+class Packer:
+    """Packs the objects that this process commits, each time that there are STEP_BYTES of them.
+
+    The newest commits and the nodes of their trees stay as they are: they are read often, and most of them
+    are replaced soon. A pack has objects of one room. Threads may share a packer.
+    """
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = store
+        self._rooms: dict[int, _New] = {}
+        self._bytes = 0
+
+    def note(self, room: int, made: NewObjects, branch: str, head: Commit) -> None:
+        """These objects were written into a room, and a branch of it is at this commit now."""
+        size = 0
+        for _, body in made.values():
+            size += len(body)
+        if size > STEP_BYTES:
+            return
+        new = self._rooms.get(room) or self._rooms.setdefault(room, _New())
+        new.objects.update(made)
+        new.newest[branch] = head
+        self._bytes += size
+        if self._bytes > STEP_BYTES:
+            rooms, self._rooms, self._bytes = self._rooms, {}, 0
+            for number, new in rooms.items():
+                forms = {prefix_of(number) + key: form for key, form in new.seldom_read().items()}
+                with suppress(VStateError):  # the commits have landed, and `gc` packs later
+                    self._store.pack(partial(_form_of, forms), list(forms))
+
+
+def _form_of(forms: Mapping[str, bytes], key: str, stored: bytes) -> bytes | None:
+    return forms.get(key)
 
 
 def pack_objects(store: KVStore, objects: Objects, newest: Iterable[Commit]) -> None:

@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from vstate.arguments import check_flag
+from vstate.errors import CorruptObject
 from vstate.forks import cached_property
 from vstate.objects.commit import Commit, Event
+from vstate.objects.ids import ObjectId
 from vstate.repo.core import Core, Guard, Revision
 from vstate.repo.names.refs import Head
 from vstate.repo.rules.labels import Label
-from vstate.repo.sweeps import retries_after_sweep
+from vstate.repo.sweeps import retries_after_sweep, retry_after_sweep
 from vstate.repo.writing import BranchChanges, commit_many
 from vstate.spans import Attributes, spanned
 
@@ -50,6 +52,19 @@ class Repository(Core):
         from vstate.repo.names.remotes import Remotes
 
         return Remotes(self.store)
+
+    def _bring(self, room: int, oid: ObjectId) -> Mapping[str, bytes | None]:
+        from vstate.repo.exchange.transfer import Copied, Transfer
+
+        def copy() -> Copied:
+            return Transfer(self, self.room(room), self, lambda step, count, total: None).copy(oid)
+
+        try:
+            copied = retry_after_sweep(self, copy)
+        except CorruptObject:
+            self.require_stored(oid)  # it may have been forgotten meanwhile
+            raise
+        return {**copied.ends.rows, **dict.fromkeys(copied.arrived)}
 
     # Search
 
@@ -343,7 +358,8 @@ class Repository(Core):
         leads to. Commits that reach the branch meanwhile go with it. A handle that is still on the branch
         gets RefMoved from its next commit. All that is in one transaction up to 1,000 objects. An interrupted
         call leaves the branch as it was, or it leaves garbage, which the next `gc` removes. The call looks at
-        all that other refs lead to, so it takes as long as the marks of a `gc`: see `docs/architecture.md`.
+        all that other refs of the same room lead to, so it takes as long as the marks of a `gc` of that room:
+        see `docs/architecture.md`.
 
         A store without transactions, such as S3, leaves the objects to `gc`. One run finds them, and the
         first run after its `grace`, an hour by default, removes them. Raises CorruptObject, and removes

@@ -33,6 +33,9 @@ class BranchChanges:
     The values are pickled here, once, however often the commit loses a race. Raises Unpicklable, which names
     each value that cannot be stored.
 
+    With `room`, a new branch without a base gets a room of its own in the store: it can be deleted, and its
+    garbage collected, at a cost of what it holds, and it shares no bytes with branches of other rooms.
+
     A new branch begins without history, or with `base` at that commit: one commit on top of it, even if
     nothing changes. RefMoved if the branch exists, NotFound if gc has removed the base.
     """
@@ -45,6 +48,7 @@ class BranchChanges:
         "_labels",
         "_message",
         "_objects",
+        "_room",
         "base",
         "branch",
         "entries",
@@ -65,6 +69,7 @@ class BranchChanges:
         labels: Mapping[str, Label] | None = None,
         message: str = "",
         info: Mapping[str, Any] | None = None,
+        room: bool = False,
     ) -> None:
         if expect is not None and not isinstance(expect, Commit) and expect != "anywhere":
             raise TypeError(f'expect is a Commit, None or "anywhere", not {type(expect).__name__}')
@@ -73,6 +78,7 @@ class BranchChanges:
                 raise InvalidInput("a branch that begins at a base must not exist: leave `expect` out")
             expect = None
         self.base = base
+        self._room = room
         self.branch = check_ref_name(branch)
         self.ref = HEADS + branch
         self.expected = expect if isinstance(expect, Commit) else None
@@ -111,7 +117,7 @@ class BranchChanges:
         action = reflog_action("commit", made)
         objects = self._objects | nodes_made
         rows = {} if self._labels is None else label_rows(self.branch, made.oid, self._labels)
-        self._advance = Advance(self.branch, (made,), objects, tuple(nodes), oid, action, rows)
+        self._advance = Advance(self.branch, (made,), objects, tuple(nodes), oid, action, rows, self._room)
         return self._advance
 
 
@@ -176,7 +182,10 @@ def commit_series(repo: Core, series: Sequence[Advance], guard: Guard | None = N
             rows |= advance.rows
         nodes = [node for advance in series for node in advance.nodes]
         action = f"{whole.action} (and {len(commits) - 1} before it)"
-        whole = Advance(whole.branch, commits, objects, nodes, series[0].expected, action, rows)
+        first = series[0]
+        whole = Advance(
+            whole.branch, commits, objects, nodes, first.expected, action, rows, first.in_new_room
+        )
     return whole.commits if repo.publish_all([whole], guard=guard) else ()
 
 

@@ -151,7 +151,7 @@ class Watch(Uncopied):
                 # Listening begins before the branch is read, so that no change falls between the two.
                 if self._wait is None:
                     self._wait = self._listening.enter_context(
-                        self._repo.store.listening(f"{REF}{HEADS}{self._branch}")
+                        self._repo.view.listening(f"{REF}{HEADS}{self._branch}")
                     )
                 self._advance()
                 self._failures = 0

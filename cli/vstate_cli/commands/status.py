@@ -66,7 +66,7 @@ def status(session: Session, timeout: float) -> None:
     starts = {*branches.values(), *tags.values()} | ({commit.oid} if commit is not None else set())
     root = None if commit is None else commit.root
     commit_count = count("commits", repo.history.ancestors(*starts))
-    object_count = count("objects", repo.store.keys(OBJECT_PREFIX), "objects")
+    object_count = count("objects", repo.view.keys(OBJECT_PREFIX), "objects")
     numbers = {
         "commits": commit_count,
         "branches": len(branches),

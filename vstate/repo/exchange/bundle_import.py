@@ -27,11 +27,12 @@ from vstate.repo.exchange.difference import (
     read_bodies,
     whole_commits,
 )
-from vstate.repo.exchange.transfer import Ends
+from vstate.repo.exchange.transfer import Ends, Transfer
 from vstate.repo.history import SHALLOW, History
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, SWEEP, TAGS, check_ref_name
 from vstate.repo.objects import Objects
+from vstate.repo.rooms import mark_of
 from vstate.repo.sweeps import arrival
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.walk import BATCH, batches
@@ -91,9 +92,11 @@ class _Import:
     """
 
     def __init__(
-        self, repo: Core, bundle: Bundle, name: str, prefix: str, progress: TransferProgress
+        self, store: Core, bundle: Bundle, name: str, prefix: str, progress: TransferProgress
     ) -> None:
-        self._repo = repo
+        self._store = store
+        self._room = self._choose_room(bundle)
+        self._repo = repo = store if store.rooms is None else store.room(self._room)
         self._bundle = bundle
         self._header = bundle.header
         self._name = name
@@ -109,17 +112,26 @@ class _Import:
         self.written = 0
         self.refs: dict[str, BundleRef] = {}
 
+    def _choose_room(self, bundle: Bundle) -> int:
+        """The room for the objects: that of the history that they continue, or of a ref of the bundle."""
+        rooms = self._store.rooms
+        if rooms is None:
+            return 0
+        found = (rooms.room_of_object(OBJECT_PREFIX + oid.hex()) for oid in bundle.header.prerequisites)
+        refs = map(rooms.room_of, bundle.header.refs)
+        return next((number for number in chain(found, refs) if number), 0)
+
     def run(self) -> None:
         """Import everything."""
         if self._header.format != FORMAT:
             is_older = self._header.format < FORMAT
             raise UnsupportedFormat(str(self._header.format), FORMAT, is_older=is_older)
         wanted = {self._renamed(name): oid for name, oid in self._header.refs.items()}
-        while not self._try(wanted, self._repo.refs.sweep()):
+        while not self._try(wanted, mark_of(self._repo.store)):
             pass
         if not any(ref.outcome == "diverged" for ref in self.refs.values()):  # refs lead to the commits now
             self._repo.store.delete_many(self._arrived)
-        self._repo.history.reload()
+        self._store.history.reload()
 
     def _try(self, wanted: Mapping[str, ObjectId], sweep: bytes | None) -> bool:
         """Write the missing objects and move the refs; False if the import has to try again."""
@@ -155,6 +167,9 @@ class _Import:
 
     def _check_prerequisites(self) -> None:
         objects = Objects(self._repo.store.uncached())
+        for oid in self._header.prerequisites if self._store.rooms else ():
+            if not objects.is_stored(oid) and self._store.objects.is_stored(oid):  # in another room
+                Transfer(self._store, self._repo, self._store, self._progress).copy(oid)
         missing = [
             oid
             for some in in_batches(self._header.prerequisites, BATCH)
@@ -299,15 +314,18 @@ class _Import:
         expecting: Mapping[str, bytes | None],
     ) -> bool:
         """Move a ref ahead to the bundle's commit, if ours allows; False if an expected row has changed."""
-        refs = self._repo.refs
+        rooms = self._store.rooms
         while True:
-            old = refs.read(name)
+            old = self._store.refs.read(name)
             outcome = self._outcome(history, name, old, oid)
             moving = outcome in ("created", "moved")
-            if moving and not refs.publish(
+            if moving and old is not None and rooms and rooms.room_of(name) != self._room:
+                if not self._store.move(name, expected=old, to=oid, action=self._action):
+                    continue
+            elif moving and not self._repo.refs.publish(
                 name, rows, expected=old, new=oid, action=self._action, expecting=expecting
             ):
-                if refs.sweep() != expecting[SWEEP] or refs.read(name) == old:
+                if self._repo.refs.sweep() != expecting[SWEEP] or self._store.refs.read(name) == old:
                     return False
                 continue
             if outcome != "unchanged" or name not in self.refs:  # an earlier try may have moved the ref

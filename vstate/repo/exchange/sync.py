@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Literal
@@ -30,6 +30,7 @@ from vstate.repo.exchange.transfer import Copied, Transfer
 from vstate.repo.merge.three_way import MergeResult
 from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, absent, check_ref_name
 from vstate.repo.names.remotes import ORIGIN, Remotes, check_stays, expanded, is_remote_name
+from vstate.repo.rooms import new_room
 from vstate.similar import similar
 
 Status = Literal["created", "moved", "forced", "unchanged", "deleted", "left", "fetched"]
@@ -309,6 +310,8 @@ class Sync:
         self._action = action
         self._progress = progress or (lambda step, count, total: None)
         self._written: dict[str, tuple[int, int]] = {}
+        self._new_rooms: dict[int, int] = {}
+        """By a room of the source, the new room of the target for its new branches."""
         self.done: dict[str, SyncRef] = {}
         # Another process may have cut histories off since they were read.
         source.history.reload()
@@ -320,12 +323,16 @@ class Sync:
         """
         while True:
             before = self._source.refs.sweep()
-            transfer = Transfer(self._source, self._target, self._near, self._progress)
+            transfers: dict[int, Transfer] = {}
             try:
-                if all(self._bring(item, transfer) for item in (wanted() if first is None else first)):
-                    return  # otherwise gc has swept the target, and perhaps new objects there
+                for item in wanted() if first is None else first:
+                    if item.ref not in self.done and not self._bring(item, self._transfer(item, transfers)):
+                        break  # gc has swept the target, and perhaps new objects there
+                else:
+                    return
             except CorruptObject:
-                if self._source.refs.sweep() == before and self._target.refs.sweep() == transfer.sweep:
+                swept = [transfer for transfer in transfers.values() if transfer.is_swept]
+                if self._source.refs.sweep() == before and not swept:
                     raise
                 self._source.history.reload()
             finally:
@@ -362,11 +369,27 @@ class Sync:
         except CorruptObject:  # nobody knows
             return False
 
+    def _transfer(self, wanted: Wanted, transfers: dict[int, Transfer]) -> Transfer:
+        """The transfer into the room of a ref.
+
+        A tracking ref that is new lies in the room of the branch of that name here. Any other new ref gets a
+        new room, with those that have one room in the source.
+        """
+        number, source = 0, wanted.branch or wanted.ref
+        if (rooms := self._target.rooms) is not None:
+            number = rooms.room_of(wanted.ref) or rooms.room_of(source)
+            there = 0 if self._source.rooms is None else self._source.rooms.room_of(source)
+            if there and not number and self._target.refs.read(wanted.ref) is None:
+                number = self._new_rooms.setdefault(there, new_room())
+        if number not in transfers:
+            target = self._target if rooms is None else self._target.room(number)
+            near = target if self._near is self._target else self._near
+            transfers[number] = Transfer(self._source, target, near, self._progress)
+        return transfers[number]
+
     def _bring(self, wanted: Wanted, transfer: Transfer) -> bool:
         """Copy the objects that a ref needs, and move it; False if gc has swept meanwhile."""
-        if wanted.ref in self.done:
-            return True
-        refs = self._target.refs
+        refs = transfer.target.refs
         if wanted.unless_there and (old := refs.read(wanted.ref)) is not None:  # it needs no objects
             status = self.status(wanted, old)
             self.done[wanted.ref] = SyncRef(wanted.ref, status, str(old), str(old))
@@ -382,12 +405,12 @@ class Sync:
                 self.done[wanted.ref] = SyncRef(wanted.ref, status, _text(old), _text(new), objects, size)
                 return True
             # If neither has moved, a commit has arrived where a row was about to cut the history off.
-            if refs.sweep() != transfer.sweep or not wanted.moves or refs.read(wanted.ref) == old:
+            if transfer.is_swept or not wanted.moves or refs.read(wanted.ref) == old:
                 return False
 
     def _publish(self, wanted: Wanted, old: ObjectId | None, copied: Copied, transfer: Transfer) -> bool:
         """Move the ref; False if it has moved, gc has swept, or a commit that was absent is there now."""
-        target = self._target
+        target = transfer.target
         absent = {OBJECT_PREFIX + oid.hex(): None for oid in copied.ends.absent}
         if copied.objects or wanted.moves:
             target.stamp()
@@ -427,12 +450,15 @@ def _note(repo: Core, remote: str, refs: Iterable[SyncRef]) -> str:
 def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None) -> None:
     """Move a tracking ref to a commit of this store."""
     ref = tracking_ref(remote, branch)
+    action = f"push: to {remote}"
     while (old := repo.refs.read(ref)) != oid:
-        sweep = {SWEEP: repo.refs.sweep()}
-        if oid is not None and not repo.objects.is_stored(oid):
-            return  # the branch has moved on here, and gc has removed the commit
-        if repo.refs.publish(ref, {}, expected=old, new=oid, action=f"push: to {remote}", expecting=sweep):
-            return
+        if oid is None:
+            repo.refs.compare_and_swap(ref, expected=old, new=None, action=action)
+            continue
+        with suppress(NotFound):  # the branch has moved on here, and gc has removed the commit
+            if not repo.move(ref, expected=old, to=oid, action=action):
+                continue
+        return
 
 
 def tracking_ref(remote: str, branch: str) -> str:

@@ -25,6 +25,7 @@ from vstate.repo.history import History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import SWEEP, Refs
 from vstate.repo.objects import Objects
+from vstate.repo.rooms import mark_of
 from vstate.repo.sweeps import arrival
 from vstate.repo.upkeep.damage import Loss
 from vstate.repo.upkeep.metadata import Metadata
@@ -100,9 +101,9 @@ class Transfer:
 
     def __init__(self, source: Core, target: Core, near: Core, progress: TransferProgress) -> None:
         self._source = source
-        self._target = target
+        self.target = target
         self._progress = progress
-        self.sweep = target.refs.sweep()
+        self.sweep = mark_of(target.store)
         # Not the repository's own, which remember commits that gc may just have removed.
         self._objects = Objects(target.store.uncached())
         self._history = History(self._objects)
@@ -113,12 +114,17 @@ class Transfer:
         self._difference = Difference(source.objects, self._places[0])
         self._seen = self._looked_at = 0
 
+    @property
+    def is_swept(self) -> bool:
+        """Whether gc has swept the target since the transfer began."""
+        return self.target.store.get(SWEEP) != self.sweep
+
     def copy(self, tip: ObjectId, branch: str | None = None) -> Copied:
         """Copy all objects that the commit needs; CorruptObject if the source lacks one, or has it damaged.
 
         `branch` is a ref in the source that leads to the commit, if there is one.
         """
-        copied = Copied(Ends(self._target.store, self._history, self._known))
+        copied = Copied(Ends(self.target.store, self._history, self._known))
         if branch is not None:
             self._source.refs.mention(branch)
         ids = () if tip in self._known else self._new_commits(tip)
@@ -131,7 +137,7 @@ class Transfer:
                 if are_commits:
                     for commit in commits:
                         copied.ends.note(commit, self._source.history.parents(commit))
-                    self._target.stamp()
+                    self.target.stamp()
                 for batch in batches(objects, BATCH_BYTES, BATCH_OBJECTS):
                     self._send(batch, copied)
                     self._seen += len(batch)
@@ -142,7 +148,7 @@ class Transfer:
 
     def _send(self, batch: Sequence[Needed], copied: Copied) -> None:
         """Write the objects of a batch that the target lacks."""
-        store = self._target.store
+        store = self.target.store
         keyed = [(OBJECT_PREFIX + item.oid.hex(), item) for item in batch]
         there = store.present([key for key, _ in keyed])
         # A forged link may say another length of a blob that is there already.
@@ -168,8 +174,8 @@ class Transfer:
     def _copy_segments(self, commits: Sequence[Commit]) -> None:
         """Copy the rows of the graph that end at these commits. `gc` drops them if the commits never land."""
         keys = [graph_key(commit.oid) for commit in commits if self._history.is_tip(commit.oid)]
-        rows = self._source.store.get_many(keys) if keys else {}
-        self._target.store.set_many({key: row for key, row in rows.items() if is_segment(key, row)})
+        rows = self._source.view.get_many(keys) if keys else {}
+        self.target.store.set_many({key: row for key, row in rows.items() if is_segment(key, row)})
 
     # Commits
 
@@ -179,7 +185,7 @@ class Transfer:
         if self._near_is_source:
             # The target may have many branches that are unknown here. Mostly they are unrelated to the tip,
             # and their commits would have to be read one by one.
-            at_hand = present(self._source.store, known)
+            at_hand = present(self._source.view, known)
             if len(at_hand) < len(known):
                 found = self._beyond(tip, at_hand, limit=FEW)
                 if found is not None:

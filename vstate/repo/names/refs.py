@@ -21,6 +21,7 @@ from vstate.objects.canonical import decode, decode_checked, encode, encode_chec
 from vstate.objects.commit import ONE_SECOND, moment
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.plural import counted
+from vstate.repo.rooms import Rooms, room_in
 from vstate.similar import similar
 
 REF = "r/"
@@ -197,6 +198,8 @@ class Move(NamedTuple):
 
     The place of the line in the reflog is `order`, in microseconds, or now if it is None. With the order of
     the commit, lines stand in the order of the commits, whatever the clocks say.
+
+    `room` is the number of the room that the ref lies in. With None, the store is asked.
     """
 
     ref: str
@@ -204,6 +207,7 @@ class Move(NamedTuple):
     new: ObjectId | None
     action: str
     order: int | None = None
+    room: int | None = None
 
 
 def parse_keep(row: bytes) -> int:
@@ -319,7 +323,10 @@ class Refs:
         last line is a deletion. More than one move takes a store with transactions.
         """
         writes, conditions = dict(rows), dict(expecting)
-        for ref, expected, new, action, order in moves:
+        numbers: dict[str, int] = {}
+        for ref, expected, new, action, order, room in moves:
+            if room is not None:
+                numbers[ref] = room
             place = time.time_ns() if order is None else order * 1000
             if new is None or (order is None and expected is not None and ref.startswith(HEADS)):
                 place = max(place, self._last_move(ref) + 1)
@@ -332,11 +339,19 @@ class Refs:
             elif expected is None and ref.startswith(HEADS) and not self._store.transactional:
                 # A deletion that was cut short may have left the row of an earlier branch.
                 self._store.delete(KEEP + ref)
-        return self.transact(writes, conditions)
+        return self.transact(writes, conditions, numbers)
 
-    def transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:
+    def transact(
+        self,
+        writes: Mapping[str, bytes | None],
+        conditions: Mapping[str, bytes | None],
+        rooms: Mapping[str, int] = MappingProxyType({}),
+    ) -> bool:
         """Carry out the writes of a move; False, leaving no line in the reflogs, if the race is lost."""
-        done = self._store.transact(writes, conditions)
+        if rooms and isinstance(self._store, Rooms):
+            done = self._store.transact_in(rooms, writes, conditions)
+        else:
+            done = self._store.transact(writes, conditions)
         if not done and not self._store.transactional:
             # Such a store may have written the lines, as it writes objects, before the swap failed.
             lines = [key for key, row in writes.items() if key.startswith(REFLOG) and row is not None]
@@ -405,8 +420,11 @@ class Refs:
         return Head(branch, self._commit_of(HEADS + branch, rows.get(REF + HEADS + branch)))
 
     def sweep(self) -> bytes | None:
-        """The mark of the last sweep of `gc`, which is the row `SWEEP`; None before the first."""
-        return self._store.get(SWEEP)
+        """The mark of the last sweep of `gc`, which is the row `SWEEP`; None before the first.
+
+        In a store with rooms, the marks of all that were used lately.
+        """
+        return self._store.marks() if isinstance(self._store, Rooms) else self._store.get(SWEEP)
 
     def set_head(
         self,
@@ -416,8 +434,9 @@ class Refs:
         action: str,
         existing: bool = False,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
+        rows: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
-        """Put HEAD on a branch, or detach it at a commit; the last caller wins.
+        """Put HEAD on a branch, or detach it at a commit, and write the rows; the last caller wins.
 
         False, changing nothing, if a row differs from its value in `expecting`, or if the branch has to be an
         `existing` one and is gone.
@@ -435,7 +454,7 @@ class Refs:
                         return False
                     conditions[REF + HEADS + branch] = _value(new)
             line, text = self._reflog_line(HEAD, old, new, action)
-            if self.transact({line: text, REF + HEAD: value}, conditions):
+            if self.transact({**rows, line: text, REF + HEAD: value}, conditions):
                 return True
         return False
 
@@ -508,6 +527,8 @@ class Refs:
         try:
             return ObjectId.parse(value.decode("ascii"))
         except ValueError as error:
+            if room_in(value) is not None:
+                return None  # it is of another room
             reason = f"the ref {ref} holds no commit id"
             raise CorruptStore(self._store.location, reason, repairable=True) from error
 

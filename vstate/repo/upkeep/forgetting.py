@@ -14,35 +14,68 @@ from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
-from vstate.repo.names.refs import HEAD, HEADS, KEEP, LABELS, REF, SWEEP, ReflogEntry, ref_of_line
+from vstate.repo.names.refs import HEAD, HEADS, KEEP, LABELS, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
+from vstate.repo.rooms import GONE, Room, new_mark
 from vstate.repo.sweeps import arrivals, retry_after_sweep
-from vstate.repo.upkeep.gc import MOST_DELETED, Sweep, new_mark, newest_first
+from vstate.repo.upkeep.gc import MOST_DELETED, Sweep, newest_first
 from vstate.repo.upkeep.reach import Marks, Reach
 
 
 def forget(repo: Core, name: str) -> Commit:
     """As `Repository.delete_branch` promises with `forget`."""
 
-    def tried() -> tuple[Commit, _Forgetting, bool]:
+    def tried() -> tuple[Commit, _Forgetting | None, bool]:
         head = repo.branch(name)
+        if _forget_room(repo, name):
+            return head, None, True
         work = _Forgetting(repo, name)
         work.look()
         return head, work, work.remove_at_once()
 
     head, work, done = retry_after_sweep(repo, tried)
-    if not done:
-        work.remove_in_steps()
-    work.note()
+    if work is not None:
+        if not done:
+            work.remove_in_steps()
+        work.note()
+    repo.history.reload()
     with suppress(StorageError):  # what was deleted is gone; its bytes go from the files later then
         repo.store.release()
     return head
 
 
+def _require_not_head(repo: Core, name: str) -> None:
+    if repo.refs.head().branch == name:
+        raise InvalidInput(f"HEAD is on branch {name!r}; switch to another branch before deleting it")
+
+
+def _forget_room(repo: Core, name: str) -> bool:
+    """Forget a branch with its room, in one transaction; False if it shares the room, or has many rows."""
+    ref = HEADS + name
+    if repo.rooms is None or not (number := repo.rooms.room_of(ref)):
+        return False
+    room = Room(repo.store, number)
+    done = False
+
+    def rows() -> Mapping[str, bytes | None]:
+        nonlocal done
+        _require_not_head(repo, name)
+        keys = room.own_keys()
+        done = [key for key in keys if key.startswith(REF)] == [REF + ref] and len(keys) <= MOST_DELETED
+        if not done:
+            return {}
+        logged = {ref_of_line(key) for key in keys if key.startswith(REFLOG)}
+        names = [KEEP + ref, LABELS + ref, *(GONE + other for other in logged)]
+        return {**dict.fromkeys([*keys, *names]), **repo.policies.rows_without(name)}
+
+    return room.exclusively(rows) and done
+
+
 class _Forgetting:
     """One branch to forget. `_own` are the objects that the branch leads to, and nothing else does."""
 
-    def __init__(self, repo: Core, name: str) -> None:
-        self._repo = repo
+    def __init__(self, whole: Core, name: str) -> None:
+        self._whole = whole
+        self._repo = repo = whole.home(HEADS + name)
         self._store = repo.store
         self._name = name
         self._ref = HEADS + name
@@ -56,7 +89,7 @@ class _Forgetting:
 
     def look(self) -> None:
         """Find what stays, and what goes. Writes nothing."""
-        self._require_not_head()
+        _require_not_head(self._whole, self._name)
         self._marks.begin(self._keeps)
         self._walk()
         self._read_lines_of_head()
@@ -72,14 +105,7 @@ class _Forgetting:
 
     def note(self) -> None:
         """Keep nothing of the branch in memory."""
-        self._repo.objects.drop(chain(self._commits, self._others))
-        self._repo.history.reload()
-
-    def _require_not_head(self) -> None:
-        if self._repo.refs.head().branch == self._name:
-            raise InvalidInput(
-                f"HEAD is on branch {self._name!r}; switch to another branch before deleting it"
-            )
+        self._whole.objects.drop(chain(self._commits, self._others))
 
     # What goes
 
@@ -127,7 +153,7 @@ class _Forgetting:
 
     def _all_at_once(self) -> Mapping[str, bytes | None]:
         """The rows to delete, while nobody else writes."""
-        self._require_not_head()
+        _require_not_head(self._whole, self._name)
         self._walk()  # the branch may have moved
         self._marks.catch_up()
         arrived, commits = arrivals(self._store)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from vstate.errors import CorruptStore, VStateError
+from vstate.kv.base import ROOM_PREFIX, room_prefix, split_room
 from vstate.objects.ids import KINDS
 from vstate.plural import counted
 from vstate.repo.core import Core
+from vstate.repo.names.refs import REF
+from vstate.repo.rooms import entry, number_of, prefix_of, room_in
 from vstate.repo.upkeep.damage import LISTED, Damage, Lost
 from vstate.repo.upkeep.inspection import Inspection
 from vstate.repo.upkeep.reach import UpkeepProgress
 from vstate.repo.upkeep.repair import Plan, named
+from vstate.repo.upkeep.salvage import Salvage
 
 _ATTEMPTS = 3
 
@@ -90,7 +95,18 @@ def check(
     repair: bool = False,
     progress: UpkeepProgress | None = None,
 ) -> FsckReport:
-    """As `Repository.fsck` promises. Find the damage, plan the repair, carry it out, and check again."""
+    """As `Repository.fsck` promises, room by room."""
+    report = _check(repo if repo.rooms is None else repo.room(0), full=full, repair=repair, progress=progress)
+    if repo.rooms is not None:
+        for number in _numbers(repo):
+            own = _check(repo.room(number), full=full, repair=repair, progress=progress)
+            report = _joined(report, own, prefix_of(number))
+        report = _with_entries(report, repo, repair)
+    return report
+
+
+def _check(repo: Core, *, full: bool, repair: bool, progress: UpkeepProgress | None) -> FsckReport:
+    """Find the damage of one room, plan the repair, carry it out, and check again."""
     began = time.monotonic()
 
     def find() -> Inspection:
@@ -124,6 +140,85 @@ def check(
         plan=tuple(plan),
         seconds=time.monotonic() - began,
     )
+
+
+_SUMS = (
+    "bytes",
+    "refs",
+    "reflog_lines",
+    "orphans",
+    "foreign",
+    "ahead",
+    "damaged",
+    "lost_in_all",
+    "seconds",
+    "broken",
+    "repaired",
+    "left",
+    "plan",
+)
+
+
+def _joined(one: FsckReport, other: FsckReport, room: str) -> FsckReport:
+    """Both reports as one. `room` is what the keys of the second one begin with in the store."""
+    sums: dict[str, Any] = {name: getattr(one, name) + getattr(other, name) for name in _SUMS}
+    damage = [replace(found, id=room + found.id) if "/" in found.id else found for found in other.damage]
+    return replace(
+        one,
+        ok=one.ok and other.ok,
+        objects={kind: count + other.objects[kind] for kind, count in one.objects.items()},
+        damage=(*one.damage, *damage)[:LISTED],
+        lost=(*one.lost, *other.lost)[:LISTED],
+        **sums,
+    )
+
+
+def _numbers(repo: Core) -> list[int]:
+    """The numbers of all rooms that hold something, but 0."""
+    keys = Salvage(repo.store).keys(ROOM_PREFIX)
+    return sorted({number for key in keys if (number := number_of(split_room(key)[0]))})
+
+
+def _with_entries(report: FsckReport, repo: Core, repair: bool) -> FsckReport:
+    """The report, with what a comparison of the rows that name rooms with the refs in these rooms finds."""
+    store = repo.store
+    damage: list[Damage] = []
+    done: list[str] = []
+    plan: list[str] = []
+    for ref, reason, step, before, after in _wrong_entries(repo) if store.transactional else ():
+        damage.append(Damage(REF + ref, "ref", reason, readable=True))
+        is_done = repair and store.compare_and_swap(REF + ref, before, after)
+        (done if is_done else plan).append(f"{ref}: {step}")
+    return replace(
+        report,
+        ok=report.ok and not plan,
+        damage=(*report.damage, *damage)[:LISTED],
+        damaged=report.damaged + len(damage),
+        repaired=(*report.repaired, *done),
+        left=(*report.left, *(plan if repair else ())),
+        plan=(*report.plan, *(() if repair else plan)),
+    )
+
+
+def _wrong_entries(repo: Core) -> Iterator[tuple[str, str, str, bytes | None, bytes | None]]:
+    """For each ref whose row does not fit: why, what to do, and what the row is and should be.
+
+    Stores without transactions may have some after a deletion that was cut short: they do no harm.
+    """
+    salvage = Salvage(repo.store)
+    for key, row in [*salvage.items(REF)]:
+        if not isinstance(row, bytes) or (number := room_in(row)) is None:
+            continue
+        if salvage.row(room_prefix(number) + key) is None and salvage.row(key) == row:
+            reason = "its row names a room that lacks it"
+            yield key.removeprefix(REF), reason, "delete the row", row, None
+    for number in _numbers(repo):
+        start = room_prefix(number)
+        for name in [*salvage.keys(start + REF)]:
+            key = name.removeprefix(start)
+            if salvage.row(key) is None and salvage.row(name) is not None:
+                reason = "it lies in a room, and its row in the store is lost"
+                yield key.removeprefix(REF), reason, "write the row anew", None, entry(number)
 
 
 def _repair(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 from vstate.errors import CorruptObject, StoreFull
 from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
@@ -19,9 +19,10 @@ from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW
 from vstate.repo.names.dates import parse_age
-from vstate.repo.names.refs import HEADS, SWEEP, ReflogEntry, ref_of_line
+from vstate.repo.names.refs import HEADS, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
 from vstate.repo.objects import TRASH, in_trash
 from vstate.repo.packer import pack_objects
+from vstate.repo.rooms import GONE, Room, new_mark
 from vstate.repo.sweeps import arrivals, retry_after_sweep
 from vstate.repo.upkeep.reach import Marks, Reach, UpkeepProgress, notes_on_lost
 from vstate.repo.upkeep.shortening import Cut, HistoryLimit
@@ -108,27 +109,25 @@ def collect(
     size_before = repo.store.size()
     found = retry_after_sweep(repo, lambda: _idle_branches(repo, expiry.now()))
     idle = [ref for ref, head in found.items() if dry_run or _ended(repo, ref, head)]
-    sweep = Sweep(repo, progress)  # each attempt removes something, and the last one the rest
-
-    def attempt() -> Plan:
-        plan = Plan(repo, keep_reflog, limit, idle if dry_run else (), progress)
-        if not dry_run:
-            sweep.execute(plan, parse_age(grace))
-        return plan
-
-    plan = retry_after_sweep(repo, attempt)
-    garbage = plan.garbage() if dry_run else ()
+    total = _Total()
+    for room, own in _rooms(repo, limit):
+        if dry_run or not _vacated(room):
+            total.add(*_collect(room, keep_reflog, own, idle if dry_run else (), grace, dry_run, progress))
+            if not dry_run:
+                _vacated(room)
     if not dry_run:
-        _pack(repo, plan.marks)
+        _forget_gone(repo.view)
+        repo.history.reload()
         repo.store.release()
+    garbage = [Garbage(reason, *counts) for reason, counts in total.garbage.items()]
     return GcReport(
-        live=len(plan.marks),
-        removed=sweep.removed + sum(part.objects for part in garbage),
-        removed_bytes=sweep.removed_bytes + sum(part.bytes for part in garbage),
-        waiting=sweep.waiting,
-        reflog_lines=sum(ref_of_line(key) not in idle for key in plan.lines) if dry_run else sweep.lines,
-        shallow=len(plan.ends) if dry_run else sweep.ends,
-        kept_by=() if plan.cut is None else tuple(plan.cut.kept_by),
+        live=total.live,
+        removed=total.removed + sum(part.objects for part in garbage),
+        removed_bytes=total.removed_bytes + sum(part.bytes for part in garbage),
+        waiting=total.waiting,
+        reflog_lines=total.lines,
+        shallow=total.ends,
+        kept_by=tuple(total.kept_by),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
         expired=tuple(ref.removeprefix(HEADS) for ref in idle),
@@ -136,6 +135,89 @@ def collect(
         size_after=None if dry_run else repo.store.size(),
         garbage=tuple(garbage),
     )
+
+
+class _Total:
+    """The sums of the results of several rooms."""
+
+    def __init__(self) -> None:
+        self.live = self.removed = self.removed_bytes = self.waiting = self.lines = self.ends = 0
+        self.kept_by: list[str] = []
+        self.garbage: dict[str, tuple[int, int]] = {}
+
+    def add(self, plan: Plan, sweep: Sweep, garbage: Iterable[Garbage], lines: int, ends: int) -> None:
+        self.live += len(plan.marks)
+        self.removed += sweep.removed
+        self.removed_bytes += sweep.removed_bytes
+        self.waiting += sweep.waiting
+        self.lines += lines
+        self.ends += ends
+        self.kept_by += [] if plan.cut is None else plan.cut.kept_by
+        for part in garbage:
+            objects, size = self.garbage.get(part.reason, (0, 0))
+            self.garbage[part.reason] = objects + part.objects, size + part.bytes
+
+
+def _rooms(repo: Core, limit: HistoryLimit | None) -> Iterator[tuple[Core, HistoryLimit | None]]:
+    """Each room, with the limit for those of its branches that have one."""
+    if repo.rooms is None:
+        yield repo, limit
+        return
+    rooms = repo.rooms
+    branches: dict[int, list[str]] = {}
+    for name in () if limit is None else limit.branches:
+        repo.branch(name)  # raises if it is absent
+        branches.setdefault(rooms.room_of(HEADS + name), []).append(name)
+    for number in chain([0], rooms.all()):
+        own = branches.get(number)
+        yield repo.room(number), replace(limit, branches=tuple(own)) if limit and own else None
+
+
+def _forget_gone(store: KVStore) -> None:
+    """Drop the notes on deleted refs that no line of a reflog is about any more."""
+    for key, row in [*store.items(GONE)]:
+        ref = key.removeprefix(GONE)
+        if next(iter(store.keys(f"{REFLOG}{ref}:")), None) is None:
+            store.compare_and_swap(key, row, None)
+
+
+def _vacated(room: Core) -> bool:
+    """Delete what is left in a room that has no ref and no reflog any more; False if it has."""
+    store = room.store
+    if not isinstance(store, Room) or not store.transactional:
+        return False
+
+    def left() -> Mapping[str, bytes | None]:
+        has_refs = any(True for prefix in (REF, REFLOG) for _ in store.keys(prefix))
+        return {} if has_refs else dict.fromkeys(store.own_keys())
+
+    return bool(left()) and store.exclusively(left) and not store.own_keys()
+
+
+def _collect(
+    repo: Core,
+    keep_reflog: str | timedelta,
+    limit: HistoryLimit | None,
+    without: Collection[str],
+    grace: str | timedelta,
+    dry_run: bool,
+    progress: UpkeepProgress | None,
+) -> tuple[Plan, Sweep, Iterable[Garbage], int, int]:
+    """Collect the garbage of one room: the plan, what was done, and the numbers of lines and ends that go."""
+    sweep = Sweep(repo, progress)  # each attempt removes something, and the last one the rest
+
+    def attempt() -> Plan:
+        plan = Plan(repo, keep_reflog, limit, without, progress)
+        if not dry_run:
+            sweep.execute(plan, parse_age(grace))
+        return plan
+
+    plan = retry_after_sweep(repo, attempt)
+    if dry_run:
+        lines = sum(ref_of_line(key) not in without for key in plan.lines)
+        return plan, sweep, plan.garbage(), lines, len(plan.ends)
+    _pack(repo, plan.marks)
+    return plan, sweep, (), sweep.lines, sweep.ends
 
 
 def _idle_branches(repo: Core, now: int) -> dict[str, ObjectId]:
@@ -390,11 +472,6 @@ def _forget_segments(store: KVStore, marks: Marks) -> None:
             stale.append(key)
     store.delete_many(stale)
     marks.history.reload()
-
-
-def new_mark() -> bytes:
-    """A value for the key `SWEEP` that it never had."""
-    return os.urandom(8).hex().encode()
 
 
 def _waits_since(trash: bytes) -> int:

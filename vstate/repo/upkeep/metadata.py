@@ -29,6 +29,7 @@ from vstate.repo.names.refs import (
     ref_of_line,
 )
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
+from vstate.repo.rooms import GONE, room_in
 from vstate.repo.rules import labels, leases, policies
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
@@ -44,6 +45,11 @@ def _check_trash(row: bytes) -> None:
         raise ValueError("it holds no object")
 
 
+def _check_entry(row: bytes) -> None:
+    if room_in(row) is None:
+        raise ValueError("it names no room")
+
+
 _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     remotes.REMOTE: ("remote", lambda _, row: remotes.parse_remote(row)),
     refs.KEEP: ("keep", lambda _, row: refs.parse_keep(row)),
@@ -54,6 +60,7 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     graph.GRAPH: ("graph", graph.read_segment),
     sweeps.ARRIVED: ("arrival", lambda _, row: sweeps.check_arrival(row)),
     TRASH: ("trash", lambda _, row: _check_trash(row)),
+    GONE: ("room of a deleted ref", lambda _, row: _check_entry(row)),
 }
 """By prefix, the kind of the rows, and the function that parses one with its key."""
 
@@ -100,6 +107,8 @@ class Metadata:
         self._parse_line = Refs(salvage.store).parse_line
         self.rows: dict[str, Row] = {}
         self.refs: dict[str, ObjectId] = {}
+        self.elsewhere: dict[str, int] = {}
+        """By ref, the number of the room that its row names."""
         self.broken: list[str] = []
         self.bad: dict[str, Row] = {}
         self.lost: set[str] = set()
@@ -139,7 +148,9 @@ class Metadata:
         """Read and check the rows of HEAD, branches, tags and tracking refs."""
         for key, row in sorted(self.salvage.items(REF), key=lambda ref: _rank(ref[0])):
             name = key.removeprefix(REF)
-            if name == HEAD or name.startswith(_REFS):
+            if isinstance(row, bytes) and (number := room_in(row)) is not None:
+                self.elsewhere[name] = number
+            elif name == HEAD or name.startswith(_REFS):
                 self.rows[name] = row
                 self._check_ref(name, row)
 
@@ -219,7 +230,9 @@ class Metadata:
         """Check that the branch of HEAD exists. It may have no commit yet, unless HEAD's reflog names one."""
         if fault := _name_fault(branch):
             self._break(HEAD, fault)
-        elif HEADS + branch not in self.rows and self.salvage.row(REF + HEADS + branch) is None:
+        elif HEADS + branch not in {**self.rows, **self.elsewhere} and not self.salvage.row(
+            REF + HEADS + branch
+        ):
             newest = max(self.salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
             line = None if newest is None else self._line(newest, self.salvage.row(newest))
             if isinstance(line, ReflogEntry) and line.commits:

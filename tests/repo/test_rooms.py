@@ -1,0 +1,429 @@
+"""Rooms: branches with objects of their own, in one store with all others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Versioned
+from vstate.errors import AlreadyExists, InvalidInput, MergeConflict, NotFound, RefMoved
+from vstate.kv.base import KVStore, room_prefix, split_room
+from vstate.kv.disk import Disk
+from vstate.kv.memory import Memory
+from vstate.objects.commit import Commit
+from vstate.repo.names.refs import HEADS
+from vstate.repo.repository import Repository
+from vstate.repo.rooms import entry, new_room, room_in
+from vstate.repo.writing import BranchChanges
+from vstate.testing.faulty import Faulty
+
+
+@pytest.fixture(params=["memory", "disk", "without transactions"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
+    """A new store."""
+    kinds: dict[str, Callable[[], KVStore]] = {
+        "memory": Memory,
+        "disk": lambda: Disk(tmp_path / "store"),
+        "without transactions": lambda: Faulty(Memory(), atomic=False),
+    }
+    with kinds[request.param]() as made:
+        yield made
+
+
+def commit(repo: Repository, branch: str, **values: Any) -> Commit:
+    """A commit to a branch, which gets a room of its own if it is new."""
+    (made,) = repo.commit_many([BranchChanges(branch, set=values, room=True)])
+    assert made is not None
+    return made
+
+
+def state(repo: Repository, branch: str) -> dict[str, Any]:
+    """The values of a branch."""
+    root = repo.branch(branch).root
+    return {key: repo.decode(key, found, repo.objects).value for key, found in repo.entries(root)}
+
+
+def in_rooms(store: KVStore) -> dict[str, list[str]]:
+    """The keys of the store by the beginning of their rooms."""
+    found: dict[str, list[str]] = {}
+    for key in [*store.keys()]:
+        room, within = split_room(key)
+        found.setdefault(room, []).append(within)
+    return found
+
+
+def test_each_new_room_has_its_branch_alone(store: KVStore) -> None:
+    """Two branches that begin with the same values share no row but those that name them."""
+    repo = Repository(store)
+    one, two = (commit(repo, name, value=[1] * 5_000) for name in ("a", "b"))
+    repo.commit("main", set={"value": [1] * 5_000})
+    rooms = in_rooms(store)
+    assert len(rooms) == 3
+    assert one.root == two.root
+    assert {kind for key in rooms[""] for kind in [key.split("/")[0]]} == {"format", "r", "reflog", "o"}
+    assert [sorted(key.split("/")[0] for key in keys) for room, keys in rooms.items() if room] == [
+        ["o"] * 4 + ["r", "reflog"]
+    ] * 2 or store.get("format")
+    assert list(repo.branches()) == ["a", "b", "main"]
+    assert [made.oid for made in repo.log("a")] == [one.oid]
+
+
+def test_a_state_is_on_a_branch_of_a_room(store: KVStore) -> None:
+    """It begins there, commits there, switches between rooms, merges and closes."""
+    repo = Repository(store)
+    commit(repo, "a", value=1)
+    commit(repo, "b", value=2)
+    with Versioned(store, branch="a") as held:
+        assert dict(held) == {"value": 1}
+        held["more"] = [1] * 5_000
+        held.commit()
+        held.switch("b")
+        held["other"] = 3
+        held.commit()
+        held.merge("a", policy="theirs")
+    with Versioned(store, branch="b") as held:
+        assert dict(held) == {"value": 1, "more": [1] * 5_000, "other": 3}
+    rooms = [repo.rooms.room_of(HEADS + name) for name in "ab"]  # type: ignore[union-attr]
+    assert 0 not in rooms
+    assert not [*store.keys("o/")]
+    assert Repository(store).fsck().ok
+
+
+def test_a_fork_stays_in_the_room(store: KVStore) -> None:
+    """A branch from a commit, and one with a commit on top of it, share its objects."""
+    repo = Repository(store)
+    base = commit(repo, "a", value=[1] * 5_000)
+    before = sum(key.startswith("o/") for keys in in_rooms(store).values() for key in keys)
+    repo.create_branch("b", "a")
+    repo.commit_many([BranchChanges("c", set={"more": 1}, base=base)])
+    assert {repo.rooms.room_of(HEADS + name) for name in "abc"} == {repo.rooms.room_of(HEADS + "a")}  # type: ignore[union-attr]
+    after = sum(key.startswith("o/") for keys in in_rooms(store).values() for key in keys)
+    assert after == before + 2  # a tree and a commit
+
+
+@pytest.mark.parametrize("verb", ["merge", "fast-forward", "cherry-pick", "rollback", "reset", "branch"])
+def test_what_comes_from_another_room_is_copied(store: KVStore, verb: str) -> None:
+    """After a verb that takes a commit of another room, the room needs no other one."""
+    repo = Repository(store)
+    commit(repo, "a", value=[1] * 5_000)
+    theirs = commit(repo, "a", more=2)
+    if verb == "fast-forward":
+        repo.commit("b", set={"value": 0})
+        repo.move_branch("b", theirs)
+    else:
+        commit(repo, "b", own=1)
+        {
+            "merge": lambda: repo.merge("b", "a"),
+            "cherry-pick": lambda: repo.cherry_pick("b", theirs),
+            "rollback": lambda: repo.rollback("b", theirs),
+            "reset": lambda: repo.move_branch("b", theirs),
+            "branch": lambda: repo.create_branch("c", "a"),
+        }[verb]()
+    wanted = {name: state(repo, name) for name in repo.branch_names()}
+    repo.delete_branch("a", forget=True)
+    repo.gc(keep_reflog="0s", grace="0s")
+    repo.gc(keep_reflog="0s", grace="0s")
+    again = Repository(store)
+    assert {name: state(again, name) for name in again.branch_names()} == {
+        name: values for name, values in wanted.items() if name != "a"
+    }
+    assert again.fsck().ok
+
+
+def test_a_transaction_of_several_rooms_puts_each_commit_into_its_own() -> None:
+    """A commit that were in another room too, without its history, would be taken for whole there."""
+    store = Memory()
+    repo = Repository(store)
+    commit(repo, "a", value=1)
+    commit(repo, "b", value=[2] * 5_000)
+    repo.commit("main", set={"m": 1})
+    repo.commit_many([BranchChanges(name, set={"m": 2}) for name in ("main", "a", "b")])
+    assert repo.fsck().orphans == 0
+    repo.merge("a", "b", policy="theirs")
+    repo.delete_branch("b", forget=True)
+    repo.gc(keep_reflog="0s")
+    assert state(Repository(store), "a") == {"value": [2] * 5_000, "m": 2}
+    assert state(Repository(store), "main") == {"m": 2}
+    assert repo.fsck().ok
+
+
+@pytest.mark.parametrize("verb", ["branch", "tag", "base", "merge"])
+@pytest.mark.parametrize("end", ["forget", "gc"])
+def test_a_room_that_goes_beside_a_fork(verb: str, end: str) -> None:
+    """The last branch is forgotten, or gc deletes the room, just before a new ref would land in it."""
+
+    class Overtaken(Memory):
+        def transact(self, writes: Any, expected: Any) -> bool:
+            if any(key.endswith(("/c", "/t")) and row for key, row in writes.items()):
+                while happens:
+                    happens.pop()()
+            return super().transact(writes, expected)
+
+    happens: list[Callable[[], object]] = []
+    store = Overtaken()
+    repo, other = Repository(store), Repository(store)
+    base = commit(repo, "a", value=[1] * 5_000)
+    commit(repo, "d", own=1)
+    if end == "gc":
+        repo.delete_branch("a")
+        happens.append(lambda: other.gc(keep_reflog="0s"))
+    else:
+        happens.append(lambda: other.delete_branch("a", forget=True))
+    with suppress(NotFound, RefMoved):
+        if verb == "branch":
+            repo.create_branch("c", base.id)
+        elif verb == "tag":
+            repo.create_tag("t", base.id)
+        elif verb == "base":
+            repo.commit_many([BranchChanges("c", set={"x": 1}, base=base)])
+        else:
+            repo.create_branch("c", "d")
+            repo.merge("c", base.id)
+    assert not happens
+    report = Repository(store).fsck()
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("end", ["forget", "delete"])
+def test_head_at_a_commit_of_a_room_outlives_its_branch(end: str) -> None:
+    """Forgetting the last branch of a room, or gc after its deletion, leaves the commit that HEAD is at."""
+    store = Memory()
+    repo = Repository(store)
+    made = commit(repo, "a", value=[1] * 5_000)
+    repo.checkout(made.id)
+    repo.delete_branch("a", forget=end == "forget")
+    repo.gc(keep_reflog="0s")
+    assert state_at(repo, made) == {"value": [1] * 5_000}
+    assert repo.fsck().ok
+
+
+def test_threads_share_a_repository() -> None:
+    """Threads that make, merge, move and delete branches of rooms write each object where it belongs."""
+    for seed in range(6):
+        store = Memory()
+        repo = Repository(store)
+        for name in "ab":
+            commit(repo, name, value=[name] * 3_000)
+        with ThreadPoolExecutor(3) as threads:
+            for work in [threads.submit(busy, repo, random.Random(f"{seed} {n}")) for n in range(3)]:
+                work.result()
+        report = Repository(store).fsck()
+        assert report.ok, str(report)
+
+
+def busy(repo: Repository, rng: random.Random) -> None:
+    """Random verbs on four branches."""
+    for _ in range(25):
+        with suppress(AlreadyExists, NotFound, RefMoved, InvalidInput, MergeConflict):
+            verb(repo, *rng.choices("abcd", k=2), rng.randrange(24))
+
+
+def verb(repo: Repository, one: str, other: str, number: int) -> None:
+    """One of the verbs that write."""
+    values = {f"k{number}": [number] * 2_000}
+    if number < 12:
+        repo.commit_many([BranchChanges(one, set=values, room=True)])
+    elif number < 15:
+        repo.create_branch(one, other)
+    elif number < 17:
+        repo.merge(one, other, policy="theirs")
+    elif number < 19:
+        repo.move_branch(one, other)
+    elif number < 21:
+        repo.commit_many([BranchChanges(one, set=values, base=repo.branch(other))])
+    elif number < 23:
+        repo.delete_branch(one, forget=number == 21)
+    else:
+        repo.gc(keep_reflog="0s")
+
+
+def test_a_deleted_branch_comes_back_from_its_reflog(store: KVStore) -> None:
+    """The reflog of a deleted branch is found, and a new branch of that name continues it."""
+    repo = Repository(store)
+    commit(repo, "a", value=1)
+    room = repo.rooms.room_of(HEADS + "a")  # type: ignore[union-attr]
+    repo.delete_branch("a")
+    repo.gc()
+    again = Repository(store)
+    assert again.branch_names() == []
+    again.create_branch("a", "a@{1}")
+    assert state(again, "a") == {"value": 1}
+    assert [line.action.split(":")[0] for line in again.refs.reflog(HEADS + "a")] == ["branch"] * 2 + [
+        "commit"
+    ]
+    again.delete_branch("a")
+    made = commit(Repository(store), "a", value=2)
+    assert Repository(store).rooms.room_of(HEADS + "a") == room  # type: ignore[union-attr]
+    assert made.parent_ids == ()
+
+
+def test_nothing_is_left_of_the_last_branch_of_a_room() -> None:
+    """Forgetting it deletes the room; gc does that once the reflog of a deleted branch is over."""
+    for forget in (True, False):
+        with Memory() as store:
+            repo = Repository(store)
+            repo.commit("main", set={"kept": 1})
+            commit(repo, "a", value=[1] * 5_000)
+            repo.create_branch("b", "a")
+            repo.delete_branch("a", forget=forget)
+            assert state(repo, "b") == {"value": [1] * 5_000}
+            repo.delete_branch("b", forget=forget)
+            report = repo.gc(keep_reflog="0s")
+            assert set(in_rooms(store)) == {""}
+            assert not [*store.keys("gone/")]
+            assert store.get("format")
+            assert report.live == 2
+            assert repo.fsck().ok
+
+
+def test_a_handle_of_another_process_sees_a_branch_move_to_another_room(store: KVStore) -> None:
+    """A branch that was forgotten and made anew is read, and written, where it is now."""
+    mine, other = Repository(store), Repository(store)
+    commit(mine, "a", value=1)
+    assert state(other, "a") == {"value": 1}
+    if not store.transactional:
+        mine.delete_branch("a")
+    else:
+        mine.delete_branch("a", forget=True)
+    assert other.newest("a") is None
+    commit(mine, "a", value=2)
+    assert state(other, "a") == {"value": 2}
+    commit(other, "a", more=3)
+    assert state(mine, "a") == {"value": 2, "more": 3}
+    assert Repository(store).fsck().ok
+
+
+def test_head_keeps_a_commit_of_a_room() -> None:
+    """gc leaves a commit that HEAD was detached at: it is in room 0 too."""
+    store = Memory()
+    repo = Repository(store)
+    repo.commit("main", set={"x": 1})
+    first = commit(repo, "a", value=[1] * 5_000)
+    commit(repo, "a", value=2)
+    repo.checkout(first.id)
+    repo.move_branch("a", "a")
+    repo.squash("a")
+    repo.gc(keep_reflog="0s")
+    assert state_at(repo, first) == {"value": [1] * 5_000}
+    assert repo.fsck().ok
+    repo.checkout("main")
+    repo.gc()
+    assert state_at(repo, first) == {"value": [1] * 5_000}
+    repo.gc(keep_reflog="0s")
+    assert repo.objects.find_commit(first.oid) is None or not repo.objects.is_stored(first.oid)
+
+
+def state_at(repo: Repository, made: Commit) -> dict[str, Any]:
+    """The values of a commit, read by a repository that knows nothing yet."""
+    again = Repository(repo.store)
+    root = again.resolve(made.id).root
+    return {key: again.decode(key, found, again.objects).value for key, found in again.entries(root)}
+
+
+@pytest.mark.parametrize("lost", ["entry", "ref"])
+def test_fsck_compares_the_rows_that_name_rooms(lost: str) -> None:
+    """A ref without its row in the store is found and put back; a row without a ref goes."""
+    store = Memory()
+    repo = Repository(store)
+    commit(repo, "a", value=1)
+    number = repo.rooms.room_of(HEADS + "a")  # type: ignore[union-attr]
+    row = store.get("r/heads/a")
+    assert row == entry(number)
+    assert room_in(row) == number
+    store.delete("r/heads/a" if lost == "entry" else room_prefix(number) + "r/heads/a")
+    report = Repository(store).fsck()
+    assert not report.ok
+    assert report.plan
+    assert Repository(store).fsck(repair=True).ok
+    assert state(Repository(store), "a") == {"value": 1}
+    assert Repository(store).fsck().ok
+
+
+def test_rooms_move_with_a_clone_and_a_fetch(tmp_path: Path) -> None:
+    """A copy of the store has a room for each room; what is pushed goes into the room of its branch."""
+    source = Repository(Memory())
+    for name in ("a", "b"):
+        commit(source, name, value=name * 5_000)
+    source.create_branch("a2", "a")
+    target = Repository(Memory())
+    source.push(target, source.branch_names())
+    rooms = {name: target.rooms.room_of(HEADS + name) for name in ("a", "a2", "b")}  # type: ignore[union-attr]
+    assert rooms["a"] == rooms["a2"] != rooms["b"]
+    assert set(in_rooms(target.store)) == {"", *(room_prefix(number) for number in rooms.values())}
+    commit(source, "a", more=1)
+    source.push(target, "a")
+    target.fetch(source, remote="origin")
+    assert state(Repository(target.store), "a") == {"value": "a" * 5_000, "more": 1}
+    assert target.fsck().ok
+    bundle = tmp_path / "bundle"
+    commit(source, "b", more=2)
+    source.export(bundle, ["a", "b"], since=["a2"])
+    target.import_bundle(bundle)
+    assert state(Repository(target.store), "b") == state(source, "b")
+    target.delete_branch("a", forget=True)
+    target.gc(keep_reflog="0s")
+    assert state(Repository(target.store), "b") == state(source, "b")
+    assert target.fsck().ok
+
+
+def test_the_numbers_of_new_rooms_ascend() -> None:
+    """Later rooms lie behind earlier ones, so their rows are not scattered over the store."""
+    numbers = [new_room() for _ in range(100)]
+    assert [number >> 20 for number in numbers] == sorted(number >> 20 for number in numbers)
+    assert len(set(numbers)) == 100
+
+
+def steps(repo: Repository, rng: random.Random, room: bool) -> None:
+    """One random verb, the same in both stores."""
+    names = repo.branch_names()
+    some = lambda: rng.choice(names)  # noqa: E731
+    verb = rng.choice(["commit"] * 4 + ["new", "fork", "merge", "delete", "forget", "gc", "rename", "undo"])
+    number = rng.randrange(8)
+    with suppress(AlreadyExists, NotFound, InvalidInput, MergeConflict):
+        if verb == "new" or not names:
+            values = {"k": number, f"x{number}": [number] * 3_000}
+            repo.commit_many([BranchChanges(f"b{number}", set=values, room=room)])
+        elif verb == "commit":
+            values = {f"x{number}": [rng.randrange(5)] * 3_000}
+            repo.commit_many([BranchChanges(some(), set=values)])
+        elif verb == "fork":
+            repo.create_branch(f"b{number}", some())
+        elif verb == "merge":
+            repo.merge(some(), some(), policy="theirs")
+        elif verb == "delete":
+            repo.delete_branch(some())
+        elif verb == "forget":
+            repo.delete_branch(some(), forget=True)
+        elif verb == "gc":
+            repo.gc(keep_reflog=rng.choice(["0s", "30d"]))
+        elif verb == "rename":
+            repo.rename_branch(some(), f"b{number}")
+        elif verb == "undo":
+            repo.undo(some())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rooms_change_no_answer(seed: int) -> None:
+    """After random verbs, a store with rooms has the same branches, values and reflogs as one without."""
+    plain, rooms = Memory(), Memory()
+    numbers: set[str] = set()
+    for step in range(40):
+        for store, room in ((plain, False), (rooms, True)):
+            steps(Repository(store), random.Random(f"{seed} {step}"), room)
+        numbers |= in_rooms(rooms).keys()
+        ours, theirs = Repository(plain), Repository(rooms)
+        assert ours.branch_names() == theirs.branch_names()
+        for name in ours.branch_names():
+            assert state(ours, name) == state(theirs, name)
+            assert len([*ours.log(name)]) == len([*theirs.log(name)])
+    report = Repository(rooms).fsck()
+    assert report.ok, str(report)
+    Repository(rooms).gc(keep_reflog="0s")
+    assert Repository(rooms).fsck().orphans == 0
+    assert len(numbers) > 2

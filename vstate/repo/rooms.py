@@ -1,0 +1,545 @@
+"""Rooms: parts of a store, each with branches that share objects, and with everything that these need.
+
+A store has room 0, which is the store itself, and any number of others. A branch, a tag or a tracking ref
+lies in one room, with its reflog and its objects. If that is not room 0, its row in the store only says
+which: `room: ` and 16 hex digits. Nothing in a room refers to an object of another one. So each room is swept
+or deleted by itself, at a cost of what it holds, and its rows lie side by side.
+
+HEAD, labels, policies, leases and what else is about names are the store's, for all rooms. A commit that HEAD
+is detached at is copied into room 0. HEAD's reflog keeps nothing in other rooms.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from itertools import chain
+from typing import Final
+
+from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, KVStore, batches, check_key, room_prefix, split_room
+from vstate.kv.wrapper import Rows, StoreWrapper, Translated
+from vstate.objects.commit import Commit
+
+GONE: Final = "gone/"
+"""The row `gone/<ref>` says, as that of the ref did, in which room a deleted ref was: its reflog is there."""
+
+_ENTRY: Final = b"room: "
+_DIGITS: Final = 16
+_REF: Final = "r/"
+_SHALLOW: Final = "shallow/"
+_SWEEP: Final = "gc"
+_FORMAT: Final = "format"
+_SHARED: Final = (_FORMAT, "r/labels/", "keep/", "policy/", "remote/", "lease/", "lease-seen/", GONE)
+"""The keys, or beginnings of keys, that a room has in common with the store. It has no HEAD."""
+
+_own = re.compile(
+    r"(?:o|shallow|commit-graph|arrived|trash|damaged|(?:r|reflog)/(?:heads|tags|remotes))/|gc\Z"
+).match
+_of_ref = re.compile(r"(?:r|reflog)/((?:heads|tags|remotes)/[^:]+)(:?)").match
+
+_MOST_RECENT: Final = 64
+_MOST_KNOWN: Final = 8192
+_PAGE: Final = 500
+_STEPS: Final = 3  # to the room where a ref was, to the store, and to the room that it names
+
+
+def new_room() -> int:
+    """The number of a new room: later ones are greater, and lie behind the others in an ordered store.
+
+    It is the time in milliseconds and 20 random bits. If two rooms got one number, they would be one room,
+    which holds the branches of both: that costs time, and breaks nothing.
+    """
+    return (time.time_ns() // 1_000_000) << 20 | int.from_bytes(os.urandom(3), "big") >> 4
+
+
+def entry(number: int) -> bytes:
+    """The row of a ref that lies in a room."""
+    return _ENTRY + f"{number:0{_DIGITS}x}".encode()
+
+
+def room_in(row: bytes | None) -> int | None:
+    """The number of the room that the row of a ref names; None for any other row."""
+    if row is None or not row.startswith(_ENTRY) or len(row) != len(_ENTRY) + _DIGITS:
+        return None
+    try:
+        number = int(row[len(_ENTRY) :], 16)
+    except ValueError:
+        return None
+    return number if entry(number) == row else None
+
+
+@lru_cache(1024)
+def prefix_of(number: int) -> str:
+    """What the keys of a room begin with in the store."""
+    return room_prefix(number) if number else ""
+
+
+def new_mark() -> bytes:
+    """A value for the key `gc` that it never had."""
+    return os.urandom(8).hex().encode()
+
+
+def mark_of(store: KVStore) -> bytes | None:
+    """The mark of the last sweep, as a condition for a ref that is about to be made; None before the first.
+
+    A room is deleted with its mark. So it gets one here if it has none: then the condition fails.
+    """
+    if isinstance(store, Room) and (made := new_mark()) and store.compare_and_swap(_SWEEP, None, made):
+        return made
+    return store.get(_SWEEP)
+
+
+def number_of(start: str) -> int:
+    """The number of the room whose keys begin so in the store."""
+    return int(start.split("/")[1], 16) if start else 0
+
+
+class Room(Translated):
+    """One room of a store, as a store of its own: without HEAD, and with the names that the whole has."""
+
+    def __init__(self, store: KVStore, number: int) -> None:
+        super().__init__(store)
+        self.number = number
+        self.prefix = prefix_of(number)
+
+    def whole(self) -> KVStore:
+        """The store that the room is in."""
+        return self._store
+
+    def own_keys(self) -> list[str]:
+        """The keys in the room, without those that it has in common with the store."""
+        return [name[len(self.prefix) :] for name in self._store.keys(self.prefix)]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._store, self.number)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As the store does it."""
+        return self._store.transact(*self._translated(writes, expected))
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """As the store does it."""
+        return self._store.exclusively(lambda: self._translated(plan(), {})[0])
+
+    def _translated(
+        self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]
+    ) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
+        return _translated(self._store, writes, expected, lambda ref: self.number, self.number)
+
+    def check(self) -> Iterator[str]:
+        """Finds nothing: the files are those of the whole store."""
+        return iter(())
+
+    def pack(self, plain: Callable[[str, bytes], bytes | None], keys: Sequence[str] | None = None) -> None:
+        """As the store does it, for the objects of this room."""
+        wanted = self._store.keys(self._name(OBJECT_PREFIX)) if keys is None else map(self._name, keys)
+        self._store.pack(lambda key, value: plain(split_room(key)[1], value), list(wanted))
+
+    def _name(self, key: str) -> str:
+        return key if check_key(key).startswith(_SHARED) else self.prefix + key
+
+    def _listed(self, prefix: str, rows: Rows) -> Iterator[tuple[str, str, bytes]]:
+        if _FORMAT.startswith(prefix):
+            yield from ((name, name, row) for name, row in rows(_FORMAT))
+        for name, row in rows(self.prefix + prefix):
+            yield name[len(self.prefix) :], name, row
+
+
+class Rooms(StoreWrapper):
+    """A store, with the refs and the objects of all its rooms under the keys that they have in a room.
+
+    - A ref, with its reflog, is read and written in its room. A new ref is in room 0, or where a caller says.
+    - An object is read from any room that has it. What is written with a ref is written into its room.
+    - Other rows of a room, such as the ends of histories, are those of the rooms that were used lately.
+
+    Threads may share it.
+    """
+
+    def __init__(self, store: KVStore) -> None:
+        super().__init__(store)
+        self.known: dict[str, int] = {}
+        """By ref, the number of the room where it was last."""
+        self._hints: dict[str, int] = {}
+        """By the key of an object, the room where it is, because what leads to it is there."""
+        self._recent: tuple[int, ...] = (0,)
+        self._start = ""
+        """What the keys of the room begin with that was used last."""
+        self.learner: Callable[[], Callable[[Iterable[tuple[str, bytes]]], None] | None] = lambda: None
+        """Gives what to call with the ends of histories of a room that is used, if it has some."""
+
+    # Where things are
+
+    def room_of(self, ref: str) -> int:
+        """The number of the room of a ref, or of one that was deleted and has a reflog; 0 for a new one."""
+        number = self.known.get(ref)
+        if number is None:
+            rows = self._store.get_many([_REF + ref, GONE + ref])
+            number = room_in(rows.get(_REF + ref, rows.get(GONE + ref))) or 0
+            if rows:
+                self._learn(ref, number)
+        return number
+
+    def room_of_object(self, key: str) -> int:
+        """The number of a room that has the object with this key; 0 if none has."""
+        for names in self._names([key], {}):
+            for name in self._store.present(names):
+                return names[name][0]
+        return 0
+
+    def follow(self, commit: Commit) -> None:
+        """Note that the parents and the tree of a commit are in its room."""
+        if len(self._recent) == 1:
+            return  # no room but 0 was used
+        number = self._hints.get(OBJECT_PREFIX + commit.oid.hex(), self._recent[0])
+        for oid in (*commit.parent_ids, *([] if commit.root is None else [commit.root])):
+            self._hint(OBJECT_PREFIX + oid.hex(), number)
+
+    def numbers(self) -> Iterator[int]:
+        """The numbers of the rooms that refs lie in, without 0."""
+        seen = {0}
+        for prefix in ("r/heads/", "r/tags/", "r/remotes/", GONE):
+            for _, row in self._store.items(prefix):
+                number = room_in(row)
+                if number is not None and number not in seen:
+                    seen.add(number)
+                    yield number
+
+    def all(self) -> list[int]:
+        """The numbers of all rooms but 0 that hold something, whether a ref leads there or not."""
+        rooms = {start for key in self._store.keys(ROOM_PREFIX) if (start := split_room(key)[0])}
+        return sorted(map(number_of, rooms))
+
+    def _has_rooms(self) -> bool:
+        return next(iter(self._store.keys(ROOM_PREFIX)), None) is not None
+
+    def _learn(self, ref: str, number: int) -> None:
+        if self.known.get(ref) != number:
+            if len(self.known) >= _MOST_KNOWN:
+                self.known = {}
+            self.known[ref] = number
+
+    def _hint(self, key: str, number: int) -> None:
+        if len(self._hints) >= _MOST_KNOWN:
+            self._hints = {}
+        self._hints[key] = number
+
+    def _use(self, number: int) -> None:
+        """Look into this room first from now on."""
+        recent = self._recent
+        if recent[0] != number:
+            self._start = prefix_of(number)
+            self._recent = (number, *(each for each in recent if each != number))[:_MOST_RECENT]
+            if number not in recent:
+                learn = self.learner()
+                if learn is not None and (rows := [*self._rows_of([number], _SHALLOW)]):
+                    learn(rows)
+
+    def _order(self, key: str) -> Iterable[int]:
+        hint = self._hints.get(key)
+        return self._recent if hint is None else dict.fromkeys((hint, *self._recent))
+
+    # Reading
+
+    def get(self, key: str) -> bytes | None:
+        if not _own(key) or key == _SWEEP:
+            return self._store.get(key)
+        if (found := _of_ref(key)) is None:
+            hint = self._hints.get(key)
+            value = self._store.get((self._start if hint is None else prefix_of(hint)) + key)
+            return value if value is not None else self._objects([key]).get(key)
+        number = self.known.get(found[1])
+        if found[2]:  # a line of a reflog
+            return self._store.get(prefix_of(self.room_of(found[1]) if number is None else number) + key)
+        start = prefix_of(number or 0)
+        value = self._store.get(start + key)
+        if number and value is not None:
+            if start != self._start:
+                self._met(key, value, number)
+            return value
+        if not number and (value is None or not value.startswith(_ENTRY)):
+            if value is not None and (number is None or self._start):
+                self._met(key, value, 0)
+            return value
+        return self._rows_of_refs([key], {}).get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        direct: dict[str, str] = {}
+        refs: list[str] = []
+        objects: list[str] = []
+        for key in keys:
+            if not _own(key) or key == _SWEEP:
+                direct[key] = key
+            elif (found := _of_ref(key)) is None:
+                objects.append(key)
+            elif found[2]:  # a line of a reflog
+                direct[prefix_of(self.room_of(found[1])) + key] = key
+            else:
+                refs.append(key)
+        if not (refs or direct):
+            return self._objects(objects) if objects else {}
+        # Refs of room 0, which are most, and other rows of the store are read together.
+        rows = self._rows_of_refs(refs, direct)
+        return rows | self._objects(objects) if objects else rows
+
+    def _rows_of_refs(self, refs: Sequence[str], direct: Mapping[str, str]) -> dict[str, bytes]:
+        """The rows of refs from the rooms where they lie, and other rows by their names."""
+        rooms = {key: self.known.get(key.removeprefix(_REF), 0) for key in refs}
+        names = {prefix_of(number) + key: key for key, number in rooms.items()}
+        read = self._store.get_many([*names, *direct])
+        found = {key: read[name] for name, key in direct.items() if name in read}
+        for _ in range(_STEPS):
+            again: dict[str, int] = {}
+            for key, number in rooms.items():
+                row = read.get(prefix_of(number) + key)
+                if (named := room_in(row)) is not None:
+                    again[key] = named
+                elif row is not None:
+                    found[key] = row
+                    self._met(key, row, number)
+                elif number:  # deleted, and perhaps made anew in another room
+                    self.known.pop(key.removeprefix(_REF), None)
+                    again[key] = 0
+            if not again:
+                break
+            rooms = again
+            read = self._store.get_many([prefix_of(number) + key for key, number in rooms.items()])
+        return found
+
+    def _met(self, key: str, row: bytes, number: int) -> None:
+        """Note where a ref is, and the commit that it names."""
+        self._learn(key.removeprefix(_REF), number)
+        if number or len(self._recent) > 1:
+            self._hint(OBJECT_PREFIX + row.decode("ascii", "replace"), number)
+            self._use(number)
+
+    def _objects(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """The rows of these objects, or of others that belong to rooms, from the first room that has them."""
+        found: dict[str, bytes] = {}
+        for names in self._names(keys, found):
+            rows = self._store.get_many(list(names))
+            for name, row in rows.items():
+                found[names[name][1]] = row
+            if rows:
+                self._use(names[next(iter(rows))][0])
+        return found
+
+    def _names(
+        self, keys: Sequence[str], found: Mapping[str, object]
+    ) -> Iterator[dict[str, tuple[int, str]]]:
+        """The names, each with the room and the key, to look for; after each step for those not found yet."""
+        first, *others = self._recent
+        yield {prefix_of(n := self._hints.get(key, first)) + key: (n, key) for key in keys}
+        # The room before, and then many at once: mostly the first look has found all.
+        some = [others[:1], *batches(others[1:], max(1, _PAGE // len(keys)))]
+        for numbers in ([first], *some) if self._hints else some:
+            left = [key for key in keys if key not in found]
+            if left and numbers:
+                yield {prefix_of(number) + key: (number, key) for number in numbers for key in left}
+        left = [key for key in keys if key not in found and key.startswith(OBJECT_PREFIX)]
+        if not left or not self._has_rooms():
+            return
+        for numbers in batches(self.numbers(), max(1, _PAGE // len(left))):
+            left = [key for key in left if key not in found]
+            yield {prefix_of(number) + key: (number, key) for number in numbers for key in left}
+
+    def __contains__(self, key: str) -> bool:
+        return bool(self.present([key]))
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        keys = list(keys)
+        objects = [key for key in keys if _own(key) and not _of_ref(key)]
+        others = [key for key in keys if not _own(key) or _of_ref(key)]
+        found: dict[str, bytes] = {}
+        for names in self._names(objects, found) if objects else ():
+            found |= {names[name][1]: b"" for name in self._store.present(names)}
+        return found.keys() | (self.get_many(others).keys() if others else set())
+
+    def marks(self) -> bytes | None:
+        """The marks of the last sweeps of the rooms that were used lately, in one: it changes with each."""
+        names = [prefix_of(number) + _SWEEP for number in sorted(self._recent)]
+        marks = self._store.get_many(names)
+        return b"|".join(marks.get(name, b"") for name in names) if marks else None
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        listed = self._listing(prefix, lambda place: ((name, b"") for name in self._store.keys(place)))
+        return (key for key, _ in listed)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        if not prefix.startswith(_REF):
+            yield from self._listing(prefix, self._store.items)
+            return
+        for rows in batches(self._store.items(prefix), _PAGE):
+            named = {key: number for key, row in rows if (number := room_in(row)) is not None}
+            names = {room_prefix(number) + key: key for key, number in named.items()}
+            read = self._store.get_many(list(names)) if names else {}
+            found = {names[name]: row for name, row in read.items()}
+            for key, row in rows:
+                if key not in named:
+                    yield key, row
+                elif key in found:
+                    self._hint(OBJECT_PREFIX + found[key].decode("ascii", "replace"), named[key])
+                    yield key, found[key]
+
+    def _listing(self, prefix: str, rows: Rows) -> Iterator[tuple[str, bytes]]:
+        if (found := _of_ref(prefix)) is not None and found[2]:
+            return self._rows_of([self.room_of(found[1])], prefix, rows)
+        if prefix.startswith(_SHALLOW):
+            return self._rows_of(self._recent, prefix, rows)
+        if prefix.startswith(OBJECT_PREFIX):
+            rooms = self.numbers() if self._has_rooms() else ()
+            return self._rows_of(chain([0], rooms), prefix, rows)
+        return ((name, row) for name, row in rows(prefix) if not split_room(name)[0])
+
+    def _rows_of(
+        self, numbers: Iterable[int], prefix: str, rows: Rows | None = None
+    ) -> Iterator[tuple[str, bytes]]:
+        seen: set[str] = set()
+        for number in numbers:
+            start = prefix_of(number)
+            for name, row in (rows or self._store.items)(start + prefix):
+                key = name[len(start) :]
+                if key not in seen:
+                    seen.add(key)
+                    yield key, row
+
+    # Writing
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As the store does it, each row in the room of its ref."""
+        return self.transact_in({}, writes, expected)
+
+    def transact_in(
+        self,
+        numbers: Mapping[str, int],
+        writes: Mapping[str, bytes | None],
+        expected: Mapping[str, bytes | None],
+    ) -> bool:
+        """As `transact`; these refs lie in the rooms of these numbers, or are to be made there."""
+        start = self._home_of(numbers, writes, expected)
+        if start == "":
+            return self._store.transact(writes, expected)
+        if start is not None:
+            rows = {start + key if _own(key) else key: row for key, row in writes.items()}
+            old = {start + key if _of_ref(key) else key: row for key, row in expected.items()}
+            return self._store.transact(rows, old)
+
+        def room_of(ref: str) -> int:
+            return numbers[ref] if ref in numbers else self.room_of(ref)
+
+        done = self._store.transact(*_translated(self._store, writes, expected, room_of))
+        for ref, number in numbers.items() if done else ():
+            if (row := writes.get(_REF + ref)) is not None:
+                self._met(_REF + ref, row, number)
+        return done
+
+    def _home_of(
+        self,
+        numbers: Mapping[str, int],
+        writes: Mapping[str, bytes | None],
+        expected: Mapping[str, bytes | None],
+    ) -> str | None:
+        """What the keys begin with in the only room where refs move; None if it is not as simple as that."""
+        number: int | None = None
+        for key in (*writes, *expected):
+            if (found := _of_ref(key)) is not None:
+                own = numbers.get(found[1], self.known.get(found[1]))
+                if own is None or number not in (None, own):
+                    return None
+                number = own
+                if not found[2] and (writes.get(key, b"") is None or expected.get(key, b"") is None):
+                    return None  # it is made or deleted
+        return prefix_of(number) if number else ""
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """As the store does it, each row in the room of its ref."""
+        return self._store.exclusively(lambda: _translated(self._store, plan(), {}, self.room_of)[0])
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        self._store.delete_many([self._name(key) for key in keys])
+
+    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
+        return self._store.listening(self._name(key))
+
+    def forget(self, key: str) -> None:
+        for number in self._order(key) if _own(key) else (0,):
+            self._store.forget(prefix_of(number) + key)
+
+    def _name(self, key: str) -> str:
+        found = _of_ref(key)
+        return key if found is None else prefix_of(self.room_of(found[1])) + key
+
+
+def _translated(
+    store: KVStore,
+    writes: Mapping[str, bytes | None],
+    expected: Mapping[str, bytes | None],
+    room_of: Callable[[str], int],
+    home: int = 0,
+) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
+    """The same writes and expectations by the keys of the store.
+
+    What belongs to a room goes into that of the refs that move, or without one into `home`. Where refs of
+    several rooms move, such keys are those of the store: no commit may be in a room without what it needs. A
+    ref that is made or deleted in a room gets, or loses, its row in the store in the same transaction.
+    """
+    numbers = {found[1]: room_of(found[1]) for key in (*writes, *expected) if (found := _of_ref(key))}
+    starts = {ref: prefix_of(number) for ref, number in numbers.items()}
+    moved = {starts[ref] for ref in numbers if _REF + ref in writes} or {prefix_of(home)}
+    rows: dict[str, bytes | None] = {}
+    old: dict[str, bytes | None] = {}
+    for key, row in writes.items():
+        if (found := _of_ref(key)) is not None:
+            rows[starts[found[1]] + key] = row
+        elif _own(key) and len(moved) == 1:
+            rows[next(iter(moved)) + key] = row
+        else:
+            rows[key] = row
+    for key, row in expected.items():
+        if (found := _of_ref(key)) is not None:
+            old[starts[found[1]] + key] = row
+        else:
+            old[prefix_of(home) + key if _own(key) else key] = row
+    for ref, number in numbers.items():
+        if _REF + ref in writes:
+            _see_to_entry(store, ref, number, writes, expected, rows, old)
+    return rows, old
+
+
+def _see_to_entry(
+    store: KVStore,
+    ref: str,
+    number: int,
+    writes: Mapping[str, bytes | None],
+    expected: Mapping[str, bytes | None],
+    rows: dict[str, bytes | None],
+    old: dict[str, bytes | None],
+) -> None:
+    """Let the store know in the same transaction that a ref is made or deleted in a room."""
+    key = _REF + ref
+    if writes[key] is None:
+        named = store.get(key) if number else None
+        if named is not None and room_in(named) == number:
+            lines = [line for line in writes if line.startswith(f"reflog/{ref}:")]
+            is_logged = any(writes[line] is not None for line in lines)
+            rows |= {key: None, GONE + ref: entry(number) if is_logged else None}
+            if store.transactional:
+                old[key] = named  # by now the name may be that of a ref in another room
+        return
+    if expected.get(key, b"") is not None:
+        return  # it only moves
+    there = store.get_many([key, GONE + ref])
+    left = room_in(there.get(key))
+    if left is not None and room_prefix(left) + key not in store:
+        old[key] = there[key]  # of a deletion that was cut short
+    elif number:
+        old[key] = None
+    if number:
+        rows[key] = entry(number)
+        if not store.transactional:  # such a store swaps one key
+            del old[prefix_of(number) + key]
+    if GONE + ref in there:
+        rows[GONE + ref] = None
