@@ -151,7 +151,7 @@ def test_what_a_deletion_leaves_and_for_how_long(adapter: Adapter) -> None:
             kept = [Snapshot(repo, repo.resolve(f"{branch}@{{{back}}}")) for back in (1, 2)]
             assert "pin 1234" in str([{key: found[key] for key in found} for found in kept])
             repo.gc(keep_reflog="0s", grace="0s")
-        assert not list(store.keys(OBJECT_PREFIX))
+        assert not list(repo.view.keys(OBJECT_PREFIX))
         assert not adapter.read(handle, "ann")
 
 

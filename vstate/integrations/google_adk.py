@@ -95,6 +95,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
             labels={"app": app_name, "user": user_id, **(branch.labels or {})},
             message="session created",
             info={_UPDATED: now},
+            room=True,
         )
         try:
             if not self.repo.store.transactional and others:

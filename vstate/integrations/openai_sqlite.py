@@ -117,6 +117,7 @@ def _journal(repo: Repository, branch: BranchName) -> Journal[History]:
         name=ITEMS,
         labels=lambda own, records: first_labels(own.branch, own.head),
         marks=marks(READER),
+        room=True,
     )
 
 

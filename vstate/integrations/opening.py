@@ -162,6 +162,7 @@ class Opening:
                 name=name,
                 labels=lambda own, _: self.labels(branch, own.head),
                 marks=self.marks,
+                room=True,
             )
         )
 
@@ -229,6 +230,7 @@ class Opening:
             base=base,
             labels=labels,
             message=message,
+            room=True,
         )
         (commit,) = self.repo.commit_many([changes])
         self.wrote(branch, commit or head, labels)

@@ -127,11 +127,13 @@ class Journal(Generic[I]):
         guard: Guard | None = None,
         labels: LabelsOf[I] | None = None,
         marks: Mapping[str, Any] = MappingProxyType({}),
+        room: bool = False,
     ) -> None:
         """The journal under the keys `name/…` of a branch, which need not exist yet. Reads nothing.
 
         `make_index` makes an empty index. With a lease as `guard`, writes raise LeaseLost once it is lost.
         `labels` gives the labels of the branch for each commit, and `marks` are keys that the first one sets.
+        With `room`, a branch that the first commit makes gets a room of its own: see `BranchChanges`.
         """
         self.repo = repo
         self.branch = branch
@@ -147,6 +149,7 @@ class Journal(Generic[I]):
         self._segments: tuple[_Segment, ...] = ()
         self._labels_of = labels
         self._marks = marks
+        self._room = room
         self._labelled: tuple[ObjectId | None, Mapping[str, Label] | None] = None, None
         self._waiting: deque[_Call[I]] = deque()
         renew_in_child(self, Journal._renew)
@@ -348,6 +351,7 @@ class Journal(Generic[I]):
             message=call.message,
             labels=labels,
             info=call.info,
+            room=self._room,
         )
         advance = own.on(self.repo, None if self.head is None else self.head.oid)
         if advance is None:

@@ -109,7 +109,13 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
 
     def _open(self, branch: str) -> Journal[_Thread]:
         return Journal(
-            self.repo, branch, _Thread, guard=self.lease, labels=self._labels, marks=self._opening.marks
+            self.repo,
+            branch,
+            _Thread,
+            guard=self.lease,
+            labels=self._labels,
+            marks=self._opening.marks,
+            room=True,
         )
 
     def branch(self, thread_id: object) -> BranchName:
@@ -195,7 +201,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         """Delete the branch of a thread, with all its checkpoints and writes.
 
         The reflog keeps them for 30 days. With `forget`, the store has nothing of them when this returns.
-        That takes as long as a look at the whole store: see `Repository.delete_branch`.
+        That takes as long as a look at what its room holds: the thread, and copies of it.
         """
         branch, journal = self.branch(thread_id), self._journal(thread_id)
         if self.lease is not None:

@@ -139,6 +139,7 @@ def _take(repo: Repository, source: _Sqlite | _Postgres, prefix: str, progress: 
             Thread,
             labels=lambda own, records: first_labels(own.branch, own.head),
             marks=marks("langgraph"),
+            room=True,
         )
         rows: list[tuple[_Row, bool]] = []
         for id, make in source.checkpoints(thread_id):
