@@ -367,6 +367,9 @@ def test_a_process_that_is_killed_between_two_steps(
 ) -> None:
     """SIGKILL before any call of the store: the next service does it, and no session in use is lost."""
     monkeypatch.setattr(retention, "_LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(
+        retention, "_REST_AFTER_FAILURE", 1.0
+    )  # so short a lease may be lost on a busy machine
 
     async def prepare() -> int:
         async with StateService(place.open(), ttl=TTL) as service:
