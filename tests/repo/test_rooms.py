@@ -24,13 +24,12 @@ from vstate.repo.writing import BranchChanges
 from vstate.testing.faulty import Faulty
 
 
-@pytest.fixture(params=["memory", "disk", "without transactions"])
+@pytest.fixture(params=["memory", "disk"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
     """A new store."""
     kinds: dict[str, Callable[[], KVStore]] = {
         "memory": Memory,
         "disk": lambda: Disk(tmp_path / "store"),
-        "without transactions": lambda: Faulty(Memory(), atomic=False),
     }
     with kinds[request.param]() as made:
         yield made
@@ -72,6 +71,46 @@ def test_each_new_room_has_its_branch_alone(store: KVStore) -> None:
     ] * 2 or store.get("format")
     assert list(repo.branches()) == ["a", "b", "main"]
     assert [made.oid for made in repo.log("a")] == [one.oid]
+
+
+def test_a_store_without_transactions_has_no_rooms() -> None:
+    """There a branch that asks for a room lies with all others: its two rows could not be written as one."""
+    store = Faulty(Memory(), atomic=False)
+    made = commit(Repository(store), "a", value=[1] * 5_000)
+    assert set(in_rooms(store)) == {""}
+    source, target = Repository(Memory()), Repository(Faulty(Memory(), atomic=False))
+    commit(source, "a", value=1)
+    source.push(target, "a")
+    assert set(in_rooms(target.store)) == {""}
+    assert state(Repository(store), "a") == {"value": [1] * 5_000}
+    assert made.parent_ids == ()
+
+
+def test_forgetting_leaves_the_reflog_of_another_branch(store: KVStore) -> None:
+    """A deleted branch of the same room comes back from its reflog, though the last branch is forgotten."""
+    repo = Repository(store)
+    commit(repo, "a", value=1)
+    repo.create_branch("b", "a")
+    commit(repo, "b", more=2)
+    repo.delete_branch("b")
+    repo.delete_branch("a", forget=True)
+    repo.create_branch("b", "b@{1}")
+    assert state(Repository(store), "b") == {"value": 1, "more": 2}
+    assert repo.fsck().ok
+
+
+def test_the_end_of_a_history_in_one_room_is_none_in_a_copy(store: KVStore) -> None:
+    """A branch that was merged into another room keeps its history there, and in copies from there."""
+    repo = Repository(store)
+    for number in range(5):
+        commit(repo, "a", value=number)
+    commit(repo, "b", own=1)
+    repo.merge("b", "a")
+    repo.commit("main", set={"x": 1})
+    repo.gc(branch="a", keep_last=1, keep_reflog="0s")
+    assert len([*repo.log("a")]) == 1
+    repo.move_branch("main", "b")
+    assert len([*Repository(store).log("main")]) == len([*Repository(store).log("b")]) == 7
 
 
 def test_a_state_is_on_a_branch_of_a_room(store: KVStore) -> None:
@@ -287,10 +326,7 @@ def test_a_handle_of_another_process_sees_a_branch_move_to_another_room(store: K
     mine, other = Repository(store), Repository(store)
     commit(mine, "a", value=1)
     assert state(other, "a") == {"value": 1}
-    if not store.transactional:
-        mine.delete_branch("a")
-    else:
-        mine.delete_branch("a", forget=True)
+    mine.delete_branch("a", forget=True)
     assert other.newest("a") is None
     commit(mine, "a", value=2)
     assert state(other, "a") == {"value": 2}

@@ -455,7 +455,8 @@ class Core(Uncopied):
             return self.rooms.room_of(ref)
         for oid in before:
             return self.rooms.room_of_object(OBJECT_PREFIX + oid.hex())
-        return self.rooms.room_of(ref) or (new_room() if in_new_room else 0)
+        # Without transactions the two rows of a ref could not be written as one.
+        return self.rooms.room_of(ref) or (new_room() if in_new_room and self.store.transactional else 0)
 
     def _rows_of(self, advance: Advance) -> tuple[dict[str, bytes], NewObjects]:
         """The rows of new objects and commits, with the segments that end at these, and the objects.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from vstate.arguments import check_flag
 from vstate.errors import CorruptObject
 from vstate.forks import cached_property
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Core, Guard, Revision
@@ -57,7 +58,10 @@ class Repository(Core):
         from vstate.repo.exchange.transfer import Copied, Transfer
 
         def copy() -> Copied:
-            return Transfer(self, self.room(room), self, lambda step, count, total: None).copy(oid)
+            # Through its own room alone: where histories end there is nothing to the others.
+            found = 0 if self.rooms is None else self.rooms.room_of_object(OBJECT_PREFIX + oid.hex())
+            source = self.room(found)
+            return Transfer(source, self.room(room), source, lambda step, count, total: None).copy(oid)
 
         try:
             copied = retry_after_sweep(self, copy)

@@ -379,7 +379,8 @@ class Sync:
         if (rooms := self._target.rooms) is not None:
             number = rooms.room_of(wanted.ref) or rooms.room_of(source)
             there = 0 if self._source.rooms is None else self._source.rooms.room_of(source)
-            if there and not number and self._target.refs.read(wanted.ref) is None:
+            is_new = there and not number and self._target.store.transactional
+            if is_new and self._target.refs.read(wanted.ref) is None:
                 number = self._new_rooms.setdefault(there, new_room())
         if number not in transfers:
             target = self._target if rooms is None else self._target.room(number)

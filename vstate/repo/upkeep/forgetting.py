@@ -60,11 +60,13 @@ def _forget_room(repo: Core, name: str) -> bool:
         nonlocal done
         _require_not_head(repo, name)
         keys = room.own_keys()
-        done = [key for key in keys if key.startswith(REF)] == [REF + ref] and len(keys) <= MOST_DELETED
+        # The reflog of a branch that was deleted may keep objects too.
+        others = [key for key in keys if key.startswith(REF) and key != REF + ref]
+        others += [key for key in keys if key.startswith(REFLOG) and ref_of_line(key) != ref]
+        done = not others and REF + ref in keys and len(keys) <= MOST_DELETED
         if not done:
             return {}
-        logged = {ref_of_line(key) for key in keys if key.startswith(REFLOG)}
-        names = [KEEP + ref, LABELS + ref, *(GONE + other for other in logged)]
+        names = [KEEP + ref, LABELS + ref, GONE + ref]
         return {**dict.fromkeys([*keys, *names]), **repo.policies.rows_without(name)}
 
     return room.exclusively(rows) and done
