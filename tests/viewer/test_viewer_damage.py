@@ -135,8 +135,8 @@ def test_damage_is_logged(
 @pytest.mark.parametrize("value", ["".join(f"line {n}\n" for n in range(100_000)), [*range(40_000)]])
 def test_blame_ends_in_time(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blame of many parts gives up after its seconds, with advice, in the viewer and in the tools."""
-    monkeypatch.setattr(life, "_BLAMING", 0.1)
-    monkeypatch.setattr(mcp, "MOST_SECONDS", 0.1)
+    monkeypatch.setattr(life, "_BLAMING", 0.01)
+    monkeypatch.setattr(mcp, "MOST_SECONDS", 0.01)
     state = Versioned()
     for n in range(8):
         state["k"] = value[n:]
