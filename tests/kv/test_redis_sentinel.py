@@ -1,4 +1,4 @@
-"""Redis when a replica takes over: sentinels, a cluster, and what is lost."""
+"""Sentinels and a cluster of Redis: a replica becomes the primary, and which writes that loses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import redis as driver
@@ -352,7 +353,7 @@ def test_a_node_of_a_cluster_that_comes_back(start_redis: Start, monkeypatch: py
             client.execute_command("CLUSTER ADDSLOTS", *slots)
             client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
     for node in nodes:
-        _until(lambda node=node: b"cluster_size:2" in node.command("CLUSTER", "INFO"))  # type: ignore[misc]
+        _until(partial(_is_whole, node))
     with Redis(f"redis+cluster://127.0.0.1:{nodes[0].port}") as store:
         store.set("a", b"1")
         slot = int(nodes[0].command("CLUSTER", "KEYSLOT", "{vstate}:v")[1:])
@@ -374,6 +375,11 @@ def _check(store: KVStore) -> None:
     """Every object that a ref reaches is present and intact."""
     report = Repository(store).fsck()
     assert report.ok, str(report)
+
+
+def _is_whole(node: RedisServer) -> bool:
+    """Whether the node knows both nodes of its cluster."""
+    return b"cluster_size:2" in node.command("CLUSTER", "INFO")
 
 
 def _until(condition: Callable[[], object]) -> None:

@@ -367,9 +367,10 @@ def test_a_ref_that_came_while_gc_looked_elsewhere() -> None:
                 done[0].start()
 
     done: list[Thread] = []
-    store = Between(Memory(), atomic=False)
-    chain(store, 2)
-    chain(store, 1, "late")
+    memory = Memory()
+    chain(memory, 2)
+    chain(memory, 1, "late")
+    store = Between(memory, atomic=False)
     writer = Repository(store)
     late = writer.branch("late").oid
     Repository(store).delete_branch("late")

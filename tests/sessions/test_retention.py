@@ -302,7 +302,7 @@ async def test_a_session_that_is_saved_as_it_is_purged(time: Time) -> None:
 @pytest.mark.slow
 @in_a_loop
 async def test_a_session_that_is_renewed_as_it_is_purged(time: Time) -> None:
-    """By an export of a process whose clock is behind: what it could export stays."""
+    """A process whose clock is behind exports it at that moment. What it got is still there afterwards."""
     at = 0
     while True:
         store = Memory()

@@ -117,8 +117,8 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     speed, or to promise more. `vstate.testing.KVStoreTests` tests all the promises.
 
     Keys are str without NUL that UTF-8 can encode, otherwise InvalidInput. Values are bytes, otherwise
-    TypeError. `check_key` and `check_value` check them. `is_object` knows the keys of objects: those under
-    "o/", and those under "o/" in a room, such as `room/00000000000000a1/o/…`. A store that cannot be reached
+    TypeError. `check_key` and `check_value` check them. `is_object` knows the keys of objects, such as
+    `o/…`, or in a room `room/00000000000000a1/o/…`. A store that cannot be reached
     or used raises StoreUnavailable, a full one StoreFull, a damaged one CorruptStore. Any number of threads
     may share a store.
     """
@@ -287,7 +287,7 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         """Compress the values of objects together, of `keys` or of all outside rooms: they are seldom read.
 
-        Give keys of one room in a call: what is compressed together is also read together.
+        A read of one of them decompresses all that was packed with it. So the keys are those of one room.
         Reads give the form that `plain` returned from now on. No object comes or goes by this. A store that
         keeps each value by itself does nothing, as this default does, and says so in `keeps_packs`.
         """

@@ -85,7 +85,7 @@ class _Call(Generic[I]):
     - `context`: the context variables of the caller, for another thread.
     - `shared`: another thread may land it with its own. The caller takes that back before it leaves. Not in
       the main thread, where a signal may end any call, and not beside the changes of other branches.
-    - `commit`: what is made of it, which may be on the branch already.
+    - `commit`: the commit that was made for it. It may be on the branch although landing it has failed.
     - `done`: it has landed, or it changes nothing.
     """
 

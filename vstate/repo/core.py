@@ -532,7 +532,7 @@ class Core(Uncopied):
         raise NotFound(f"no commit {oid} in room {room}", name=str(oid))
 
     def home(self, ref: str) -> Core:
-        """The room of a ref, as a repository of its own; for other stores the repository itself."""
+        """The room of a ref as a repository of its own; this one, if it is one room itself."""
         if self.rooms is None:
             return self
         return self.room(self.rooms.room_of(ref))
@@ -885,7 +885,7 @@ class Core(Uncopied):
             commit = self.resolve(target)
             action = f"checkout: to {commit.short}"
             while True:
-                # HEAD is the store's: what it is at lies in room 0.
+                # HEAD belongs to the whole store, and no room but 0 may be needed from outside.
                 sweep, rows = self._sweeps_in([0]), self._require_in([0], commit.oid)
                 if self.refs.set_head(commit=commit.oid, action=action, expecting=sweep, rows=rows):
                     break

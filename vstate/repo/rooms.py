@@ -128,7 +128,7 @@ class Room(Translated):
     def _translated(
         self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]
     ) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
-        return _translated(self._store, writes, expected, lambda ref: self.number, self.number)
+        return _translated(writes, expected, lambda ref: self.number, self.number)
 
     def check(self) -> Iterator[str]:
         """Finds nothing: the files are those of the whole store."""
@@ -153,7 +153,7 @@ class Rooms(StoreWrapper):
     """A store, with the refs and the objects of all its rooms under the keys that they have in a room.
 
     - A ref, with its reflog, is read and written in its room. A new ref is in room 0, or where a caller says.
-    - An object is read from any room that has it. What is written with a ref is written into its room.
+    - An object is read from any room that has it. It is written into the room of the ref that moves to it.
     - Other rows of a room, such as the ends of histories, are those of the rooms that were used lately.
 
     Threads may share it.
@@ -237,10 +237,6 @@ class Rooms(StoreWrapper):
                 learn = self.learner()
                 if learn is not None and (rows := [*self._rows_of([number], _SHALLOW)]):
                     learn(rows)
-
-    def _order(self, key: str) -> Iterable[int]:
-        hint = self._hints.get(key)
-        return self._recent if hint is None else dict.fromkeys((hint, *self._recent))
 
     # Reading
 
@@ -430,7 +426,7 @@ class Rooms(StoreWrapper):
         def room_of(ref: str) -> int:
             return numbers[ref] if ref in numbers else self.room_of(ref)
 
-        done = self._store.transact(*_translated(self._store, writes, expected, room_of))
+        done = self._store.transact(*_translated(writes, expected, room_of))
         for ref, number in numbers.items() if done else ():
             if (row := writes.get(_REF + ref)) is not None:
                 self._met(_REF + ref, row, number)
@@ -456,7 +452,7 @@ class Rooms(StoreWrapper):
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it, each row in the room of its ref."""
-        return self._store.exclusively(lambda: _translated(self._store, plan(), {}, self.room_of)[0])
+        return self._store.exclusively(lambda: _translated(plan(), {}, self.room_of)[0])
 
     def delete_many(self, keys: Iterable[str]) -> None:
         self._store.delete_many([self._name(key) for key in keys])
@@ -465,7 +461,7 @@ class Rooms(StoreWrapper):
         return self._store.listening(self._name(key))
 
     def forget(self, key: str) -> None:
-        for number in self._order(key) if _own(key) else (0,):
+        for number in {self._hints.get(key, 0), *self._recent} if _own(key) else (0,):
             self._store.forget(prefix_of(number) + key)
 
     def _name(self, key: str) -> str:
@@ -474,7 +470,6 @@ class Rooms(StoreWrapper):
 
 
 def _translated(
-    store: KVStore,
     writes: Mapping[str, bytes | None],
     expected: Mapping[str, bytes | None],
     room_of: Callable[[str], int],
@@ -505,12 +500,11 @@ def _translated(
             old[prefix_of(home) + key if _own(key) else key] = row
     for ref, number in numbers.items():
         if _REF + ref in writes:
-            _see_to_entry(store, ref, number, writes, expected, rows, old)
+            _see_to_entry(ref, number, writes, expected, rows, old)
     return rows, old
 
 
 def _see_to_entry(
-    store: KVStore,
     ref: str,
     number: int,
     writes: Mapping[str, bytes | None],
@@ -520,26 +514,11 @@ def _see_to_entry(
 ) -> None:
     """Let the store know in the same transaction that a ref is made or deleted in a room."""
     key = _REF + ref
-    if writes[key] is None:
-        named = store.get(key) if number else None
-        if named is not None and room_in(named) == number:
-            lines = [line for line in writes if line.startswith(f"reflog/{ref}:")]
-            is_logged = any(writes[line] is not None for line in lines)
-            rows |= {key: None, GONE + ref: entry(number) if is_logged else None}
-            if store.transactional:
-                old[key] = named  # by now the name may be that of a ref in another room
-        return
-    if expected.get(key, b"") is not None:
-        return  # it only moves
-    there = store.get_many([key, GONE + ref])
-    left = room_in(there.get(key))
-    if left is not None and room_prefix(left) + key not in store:
-        old[key] = there[key]  # of a deletion that was cut short
-    elif number:
-        old[key] = None
-    if number:
-        rows[key] = entry(number)
-        if not store.transactional:  # such a store swaps one key
-            del old[prefix_of(number) + key]
-    if GONE + ref in there:
+    if writes[key] is None and number:
+        is_logged = any(row is not None for line, row in writes.items() if line.startswith(f"reflog/{ref}:"))
+        rows |= {key: None, GONE + ref: entry(number) if is_logged else None}
+        old[key] = entry(number)  # by now the name may be that of a ref in another room
+    elif writes[key] is not None and expected.get(key, b"") is None:
         rows[GONE + ref] = None
+        if number:
+            rows[key], old[key] = entry(number), None

@@ -92,11 +92,11 @@ class _Import:
     """
 
     def __init__(
-        self, store: Core, bundle: Bundle, name: str, prefix: str, progress: TransferProgress
+        self, target: Core, bundle: Bundle, name: str, prefix: str, progress: TransferProgress
     ) -> None:
-        self._store = store
+        self._target = target
         self._room = self._choose_room(bundle)
-        self._repo = repo = store if store.rooms is None else store.room(self._room)
+        self._repo = repo = target if target.rooms is None else target.room(self._room)
         self._bundle = bundle
         self._header = bundle.header
         self._name = name
@@ -114,7 +114,7 @@ class _Import:
 
     def _choose_room(self, bundle: Bundle) -> int:
         """The room for the objects: that of the history that they continue, or of a ref of the bundle."""
-        rooms = self._store.rooms
+        rooms = self._target.rooms
         if rooms is None:
             return 0
         found = (rooms.room_of_object(OBJECT_PREFIX + oid.hex()) for oid in bundle.header.prerequisites)
@@ -131,7 +131,7 @@ class _Import:
             pass
         if not any(ref.outcome == "diverged" for ref in self.refs.values()):  # refs lead to the commits now
             self._repo.store.delete_many(self._arrived)
-        self._store.history.reload()
+        self._target.history.reload()
 
     def _try(self, wanted: Mapping[str, ObjectId], sweep: bytes | None) -> bool:
         """Write the missing objects and move the refs; False if the import has to try again."""
@@ -167,9 +167,9 @@ class _Import:
 
     def _check_prerequisites(self) -> None:
         objects = Objects(self._repo.store.uncached())
-        for oid in self._header.prerequisites if self._store.rooms else ():
-            if not objects.is_stored(oid) and self._store.objects.is_stored(oid):  # in another room
-                Transfer(self._store, self._repo, self._store, self._progress).copy(oid)
+        for oid in self._header.prerequisites if self._target.rooms else ():
+            if not objects.is_stored(oid) and self._target.objects.is_stored(oid):  # in another room
+                Transfer(self._target, self._repo, self._target, self._progress).copy(oid)
         missing = [
             oid
             for some in in_batches(self._header.prerequisites, BATCH)
@@ -314,18 +314,18 @@ class _Import:
         expecting: Mapping[str, bytes | None],
     ) -> bool:
         """Move a ref ahead to the bundle's commit, if ours allows; False if an expected row has changed."""
-        rooms = self._store.rooms
+        rooms = self._target.rooms
         while True:
-            old = self._store.refs.read(name)
+            old = self._target.refs.read(name)
             outcome = self._outcome(history, name, old, oid)
             moving = outcome in ("created", "moved")
             if moving and old is not None and rooms and rooms.room_of(name) != self._room:
-                if not self._store.move(name, expected=old, to=oid, action=self._action):
+                if not self._target.move(name, expected=old, to=oid, action=self._action):
                     continue
             elif moving and not self._repo.refs.publish(
                 name, rows, expected=old, new=oid, action=self._action, expecting=expecting
             ):
-                if self._repo.refs.sweep() != expecting[SWEEP] or self._store.refs.read(name) == old:
+                if self._repo.refs.sweep() != expecting[SWEEP] or self._target.refs.read(name) == old:
                     return False
                 continue
             if outcome != "unchanged" or name not in self.refs:  # an earlier try may have moved the ref

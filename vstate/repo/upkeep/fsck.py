@@ -98,10 +98,10 @@ def check(
     """As `Repository.fsck` promises, room by room."""
     report = _check(repo if repo.rooms is None else repo.room(0), full=full, repair=repair, progress=progress)
     if repo.rooms is not None:
+        report = _with_entries(report, repo, repair)  # a room puts a lost ref back where no row names it
         for number in _numbers(repo):
             own = _check(repo.room(number), full=full, repair=repair, progress=progress)
             report = _joined(report, own, prefix_of(number))
-        report = _with_entries(report, repo, repair)
     return report
 
 
@@ -185,7 +185,7 @@ def _with_entries(report: FsckReport, repo: Core, repair: bool) -> FsckReport:
     damage: list[Damage] = []
     done: list[str] = []
     plan: list[str] = []
-    for ref, reason, step, before, after in _wrong_entries(repo) if store.transactional else ():
+    for ref, reason, step, before, after in _wrong_entries(repo):
         damage.append(Damage(REF + ref, "ref", reason, readable=True))
         is_done = repair and store.compare_and_swap(REF + ref, before, after)
         (done if is_done else plan).append(f"{ref}: {step}")
@@ -201,10 +201,7 @@ def _with_entries(report: FsckReport, repo: Core, repair: bool) -> FsckReport:
 
 
 def _wrong_entries(repo: Core) -> Iterator[tuple[str, str, str, bytes | None, bytes | None]]:
-    """For each ref whose row does not fit: why, what to do, and what the row is and should be.
-
-    Stores without transactions may have some after a deletion that was cut short: they do no harm.
-    """
+    """For each ref whose row does not fit: why, what to do, and what the row is and should be."""
     salvage = Salvage(repo.store)
     for key, row in [*salvage.items(REF)]:
         if not isinstance(row, bytes) or (number := room_in(row)) is None:

@@ -107,8 +107,6 @@ class Metadata:
         self._parse_line = Refs(salvage.store).parse_line
         self.rows: dict[str, Row] = {}
         self.refs: dict[str, ObjectId] = {}
-        self.elsewhere: dict[str, int] = {}
-        """By ref, the number of the room that its row names."""
         self.broken: list[str] = []
         self.bad: dict[str, Row] = {}
         self.lost: set[str] = set()
@@ -148,9 +146,9 @@ class Metadata:
         """Read and check the rows of HEAD, branches, tags and tracking refs."""
         for key, row in sorted(self.salvage.items(REF), key=lambda ref: _rank(ref[0])):
             name = key.removeprefix(REF)
-            if isinstance(row, bytes) and (number := room_in(row)) is not None:
-                self.elsewhere[name] = number
-            elif name == HEAD or name.startswith(_REFS):
+            if isinstance(row, bytes) and room_in(row) is not None:
+                continue  # it lies in that room
+            if name == HEAD or name.startswith(_REFS):
                 self.rows[name] = row
                 self._check_ref(name, row)
 
@@ -230,9 +228,7 @@ class Metadata:
         """Check that the branch of HEAD exists. It may have no commit yet, unless HEAD's reflog names one."""
         if fault := _name_fault(branch):
             self._break(HEAD, fault)
-        elif HEADS + branch not in {**self.rows, **self.elsewhere} and not self.salvage.row(
-            REF + HEADS + branch
-        ):
+        elif HEADS + branch not in self.rows and self.salvage.row(REF + HEADS + branch) is None:
             newest = max(self.salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
             line = None if newest is None else self._line(newest, self.salvage.row(newest))
             if isinstance(line, ReflogEntry) and line.commits:
