@@ -307,6 +307,20 @@ def test_a_deleted_branch_comes_back_from_its_reflog(store: KVStore) -> None:
     assert made.parent_ids == ()
 
 
+def test_a_deleted_branch_is_made_anew_in_another_room(store: KVStore) -> None:
+    """From then on its reflog is the one of that room, after another deletion too."""
+    repo = Repository(store)
+    commit(repo, "a", value=1)
+    repo.commit("main", set={"x": 1})
+    repo.delete_branch("a")
+    assert [*store.keys("gone/")] == ["gone/heads/a"]
+    repo.create_branch("a", "main")
+    assert room_of(Repository(store), "a") == 0
+    assert not [*store.keys("gone/")]
+    repo.delete_branch("a")
+    assert len([*Repository(store).refs.reflog(HEADS + "a")]) == 2
+
+
 def test_nothing_is_left_of_the_last_branch_of_a_room() -> None:
     """Forgetting it deletes the room; gc does that once the reflog of a deleted branch is over."""
     for forget in (True, False):

@@ -517,7 +517,6 @@ def _see_to_entry(
     if writes[key] is None and number:
         is_logged = any(row is not None for line, row in writes.items() if line.startswith(f"reflog/{ref}:"))
         rows |= {key: None, GONE + ref: entry(number) if is_logged else None}
-        old[key] = entry(number)  # by now the name may be that of a ref in another room
     elif writes[key] is not None and expected.get(key, b"") is None:
         rows[GONE + ref] = None
         if number:
