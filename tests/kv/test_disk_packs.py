@@ -16,7 +16,7 @@ import pytest
 from soak import SOAK
 
 from vstate import Disk, StoreFull, StoreUnavailable
-from vstate.kv.disk import packs
+from vstate.kv.disk import database, packs
 
 VALUES = {
     f"o/{i * 0x9E3779B97F4A7C15 % 2**256:064x}": b"b%d " % i + b"a value like the others" * 20
@@ -49,9 +49,12 @@ def places(store: Disk) -> dict[bytes, tuple[int, int]]:
 
 
 def is_tidy(store: Disk) -> bool:
-    """Whether each value in a pack has one place, and each place a value."""
-    there = [(number, i) for number, values in contents(store).items() for i in range(len(values))]
-    return sorted(places(store).values()) == sorted(there)
+    """Whether each value in a pack has one place, and each place a value, and none waits to be cut out."""
+    found = contents(store).items()
+    there = [(number, i) for number, values in found for i in range(len(values)) if values[i]]
+    with connected(store) as connection:
+        waiting = connection.execute("SELECT count(*) FROM freed").fetchone()
+    return (sorted(places(store).values()), waiting) == (sorted(there), (0,))
 
 
 @pytest.fixture
@@ -162,17 +165,40 @@ def test_an_object_that_is_written_again_stays_packed(filled: Disk) -> None:
 
 
 def test_deleted_values_go_from_their_packs(filled: Disk) -> None:
-    """`release` writes a pack anew without them, and removes an empty one."""
+    """`release` cuts them out of a pack, and removes one without others."""
     filled.delete_many(KEYS[:300])
     kept = set(list(VALUES.values())[300:])
     assert len(contents(filled)[1]) == 400
     filled.release()
-    assert {value for values in contents(filled).values() for value in values} == kept
+    assert {value for values in contents(filled).values() for value in values} - {b""} == kept
     assert filled.get_many(KEYS) == {key: VALUES[key] for key in KEYS[300:]}
     assert is_tidy(filled)
     filled.delete_many(KEYS)
     filled.release()
     assert contents(filled) == {}
+
+
+def test_cutting_looks_at_no_other_pack(filled: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else the store holds: `release` reads neither all packs nor all rows."""
+    said: list[str] = []
+    opened = database.Database.open
+
+    def heard(self: database.Database, handle: Any) -> sqlite3.Connection:
+        connection = opened(self, handle)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    monkeypatch.setattr(database.Database, "open", heard)
+    with Disk(filled.location) as other:
+        other.delete(KEYS[0])
+        other.release()
+    monkeypatch.undo()
+    assert is_tidy(filled)
+    with connected(filled) as connection:
+        looks = [line for line in said if line.startswith(("SELECT", "DELETE", "UPDATE"))]
+        plans = [row[3] for line in looks for row in connection.execute(f"EXPLAIN QUERY PLAN {line}")]
+    assert any("UPDATE packs" in line for line in said)
+    assert not [plan for plan in plans if plan.startswith(("SCAN kv", "SCAN packs"))]
 
 
 def test_an_object_that_comes_back_has_a_row_of_its_own(filled: Disk) -> None:

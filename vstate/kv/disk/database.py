@@ -31,7 +31,7 @@ FILE_NAME = "vstate.db"
 
 _INSIDE = ".vstate"  # the usual name of a store in the directory of a project
 APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
-FORMAT = 5
+FORMAT = 6
 RELEASED_PAGES = 256
 """Pages that move in one transaction, for which others wait some 10 ms."""
 RELEASE_SECONDS = 30.0
@@ -47,7 +47,7 @@ _TABLE = "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value NOT NULL)"
 _CREATE = (
     *log.CREATE,
     _TABLE,
-    packs.CREATE,
+    *packs.CREATE,
     f"PRAGMA application_id={APPLICATION_ID}",
     f"PRAGMA user_version={FORMAT}",
 )

@@ -1,15 +1,19 @@
 """Packs: values of objects that are seldom read, compressed together.
 
 A pack is a row of the table `packs`. A packed value's own row in `kv` has an integer instead of bytes, the
-*place*: the id of the pack, and the number of the value in the pack. An id is never used again, and a pack
-never changes. So a place means the same value for ever, and a pack in memory is never stale.
+*place*: the id of the pack, and the number of the value in the pack. An id is never used again, and of a pack
+only values are cut out whose rows are gone. So a place means the same value for ever, and a pack in memory is
+never stale.
+
+The table `freed` has the places of deleted rows, until their values are cut out of the packs. So that takes
+as long as there are such values, and not as long as there are packs.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import zstandard
@@ -44,27 +48,26 @@ MOST_KEPT = 4
 """The packs that a store keeps in memory, unpacked."""
 
 CREATE = (
-    "CREATE TABLE packs (id INTEGER PRIMARY KEY AUTOINCREMENT, count INTEGER NOT NULL, body BLOB NOT NULL)"
+    "CREATE TABLE packs (id INTEGER PRIMARY KEY AUTOINCREMENT, count INTEGER NOT NULL, body BLOB NOT NULL)",
+    "CREATE TABLE freed (place INTEGER PRIMARY KEY)",
+    "CREATE TRIGGER free AFTER DELETE ON kv WHEN typeof(old.value) = 'integer' "
+    "BEGIN INSERT OR IGNORE INTO freed VALUES (old.value); END",
 )
 
 READ = "SELECT count, body FROM packs WHERE id = ?"
 
 LOOSE = f"typeof(value) = 'blob' AND length(value) <= {LONGEST_PACKED}"
 
-PARTLY_USED = f"""
-    SELECT packs.id FROM packs
-    LEFT JOIN (
-        SELECT value / {MOST_PACKED} AS id, count(*) AS used FROM kv
-        WHERE typeof(value) = 'integer' GROUP BY 1
-    ) AS places ON places.id = packs.id
-    WHERE used IS NOT packs.count
-"""
-"""The packs that hold a value to which no place leads any more."""
+FREED = f"SELECT DISTINCT place >> {MOST_PACKED.bit_length() - 1} FROM freed"
+"""The packs that may hold values of deleted rows."""
 
-PLACES = f"SELECT key, value FROM kv WHERE typeof(value) = 'integer' AND value / {MOST_PACKED} IN ({{}})"
-
+_IN_PACK = "BETWEEN ? AND ?"
+_FREED_IN = f"SELECT place FROM freed WHERE place {_IN_PACK}"
+_FORGET = f"DELETE FROM freed WHERE place {_IN_PACK}"
+_USED = f"SELECT 1 FROM kv WHERE typeof(value) = 'integer' AND value {_IN_PACK} LIMIT 1"
 _INSERT = "INSERT INTO packs (count, body) VALUES (?, ?)"
-DELETE = "DELETE FROM packs WHERE id = ?"
+_UPDATE = "UPDATE packs SET body = ? WHERE id = ?"
+_DELETE = "DELETE FROM packs WHERE id = ?"
 _DELETE_ROW = "DELETE FROM kv WHERE key = ?"
 _INSERT_ROW = "INSERT INTO kv (key, value) VALUES (?, ?)"
 
@@ -92,14 +95,40 @@ def write(connection: sqlite3.Connection, values: Mapping[bytes, bytes]) -> None
 
     StoreUnavailable, and the rows stay, if the pack cannot be read back.
     """
-    lengths = struct.pack(f"<{len(values)}I", *map(len, values.values()))
-    body = _zstd.compress(lengths + b"".join(values.values()))
-    if values_in(len(values), body) != list(values.values()):
-        raise StoreUnavailable("a pack differs from its values: test the memory of this machine")
+    body = _packed(list(values.values()))
     first = (connection.execute(_INSERT, (len(values), body)).lastrowid or 0) * MOST_PACKED
     # Not an UPDATE: that would leave the row's page as empty as it makes it.
     connection.executemany(_DELETE_ROW, zip(values))
     connection.executemany(_INSERT_ROW, zip(values, range(first, first + len(values)), strict=True))
+
+
+def cut(connection: sqlite3.Connection, pack: int) -> None:
+    """Cut the values of deleted rows out of a pack: they are empty then. A pack of no others goes.
+
+    A damaged pack stays for `fsck`, as long as a row leads to it. The connection has the write lock.
+    """
+    places = pack * MOST_PACKED, pack * MOST_PACKED + MOST_PACKED - 1
+    try:
+        values = [value for row in connection.execute(READ, (pack,)) for value in values_in(*row)]
+        for (place,) in connection.execute(_FREED_IN, places):
+            if place - places[0] < len(values):
+                values[place - places[0]] = b""
+        if any(values):
+            connection.execute(_UPDATE, (_packed(values), pack))
+        else:
+            connection.execute(_DELETE, (pack,))
+    except ValueError:
+        if not connection.execute(_USED, places).fetchall():
+            connection.execute(_DELETE, (pack,))
+    connection.execute(_FORGET, places)
+
+
+def _packed(values: Sequence[bytes]) -> bytes:
+    """The body of a pack of these values; StoreUnavailable if it cannot be read back."""
+    body = _zstd.compress(struct.pack(f"<{len(values)}I", *map(len, values)) + b"".join(values))
+    if values_in(len(values), body) != values:
+        raise StoreUnavailable("a pack differs from its values: test the memory of this machine")
+    return body
 
 
 def values_in(count: int, body: bytes) -> list[bytes]:

@@ -30,6 +30,8 @@ MOST_FOUND = 100
 KEYS_PER_PAGE = 1000
 ITEMS_PER_PAGE = 16
 KEYS_PER_QUERY = 100
+PACKS_CUT = 4
+"""Packs that are written anew in one transaction, for which others wait some 20 ms at most."""
 
 FIRST_PAUSE = 0.0001
 LONGEST_PAUSE = 0.0005
@@ -192,7 +194,7 @@ class Disk(TransactionalStore):
 
     def release(self) -> None:
         """As promised by KVStore, from the end of the file, a mebibyte in each transaction. The values of
-        deleted objects go from the packs before, however many there are.
+        deleted objects are cut out of the packs before, however many there are.
         """
         self._query("SELECT 1", ())  # is it open, and still there?
         try:
@@ -279,11 +281,11 @@ class Disk(TransactionalStore):
         pack, number = divmod(stored, packs.MOST_PACKED)
         if (values := self._packs.get(pack)) is None:
             found = self._query(packs.READ, (pack,), immutable=True)
-            if not found:  # perhaps it was just replaced by another one
-                again = self._query(_GET, (key,))
-                return b"" if again == [(stored,)] else self._value(key, *again[0]) if again else None
-            values = self._keep_pack(pack, found[0])
-        return values[number] if number < len(values) else b""
+            values = self._keep_pack(pack, found[0]) if found else []
+        if number < len(values) and (value := values[number]):
+            return value
+        again = self._query(_GET, (key,))  # the row was deleted meanwhile, or the pack is damaged
+        return b"" if again == [(stored,)] else self._value(key, *again[0]) if again else None
 
     def _keep_pack(self, pack: int, row: tuple[int, bytes]) -> list[bytes]:
         """The values of a pack, which stay in memory; none if it is damaged."""
@@ -476,38 +478,25 @@ class Disk(TransactionalStore):
             for (value,) in connection.execute(_GET, (key,)).fetchall():
                 if type(value) is bytes and len(value) <= packs.LONGEST_PACKED:
                     form = plain(self._key_of(key), value)
-                    if form is not None and len(form) <= packs.LONGEST_PACKED:
+                    if form and len(form) <= packs.LONGEST_PACKED:
                         forms[key] = form
         packs.write_all(connection, forms)
         return [], []
 
     def _prune(self) -> None:
-        """Write the packs anew that hold values of deleted objects, without these values."""
+        """Cut the values of deleted objects out of their packs, some packs in each transaction."""
         with self._long_work(writing=False) as (_, connection):
-            partly = [pack for (pack,) in connection.execute(packs.PARTLY_USED)]
-            rows = connection.execute(packs.PLACES.format(",".join(map(str, partly)))).fetchall()
-        places: dict[int, list[bytes]] = {pack: [] for pack in partly}
-        for key, place in rows:
-            places[place // packs.MOST_PACKED].append(key)
-        for pack, keys in places.items():
-            self._write(Write(partial(self._rewrite, pack, keys)))
+            freed = [pack for (pack,) in connection.execute(packs.FREED)]
+        for some in batches(freed, PACKS_CUT):
+            self._write(Write(partial(self._cut, some)))
 
-    def _rewrite(self, pack: int, keys: Sequence[bytes]) -> Rows:
-        """Replace a pack by one with the values of these rows, as far as they are still there."""
+    def _cut(self, some: Sequence[int]) -> Rows:
+        """Cut these packs, inside the transaction."""
         connection = self._writer.connection
         assert connection is not None
-        values = {}
-        for key in keys:
-            for (stored,) in connection.execute(_GET, (key,)).fetchall():
-                if type(stored) is int and stored // packs.MOST_PACKED == pack:
-                    value = self._value(key, stored)
-                    if not value:  # the pack is damaged: it stays for fsck
-                        return [], []
-                    values[key] = value
         with self._database.spare_pages(connection):
-            if values:
-                packs.write(connection, values)
-            connection.execute(packs.DELETE, (pack,))
+            for pack in some:
+                packs.cut(connection, pack)
         return [], []
 
     # Long work
