@@ -19,6 +19,11 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
 
+def kept(keep_history: bool) -> dict[str, bool]:
+    """The option of a deletion; none where the default is meant."""
+    return {"keep_history": True} if keep_history else {}
+
+
 class Adapter(ABC):
     """One adapter. `handle` is an open one."""
 
@@ -57,9 +62,9 @@ class Adapter(ABC):
         """What `open` gives, for a handle of a single id."""
         return lambda id: handle
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
         for branch in handle.repo.branch_names():
-            handle.repo.delete_branch(branch, forget=forget)
+            handle.repo.delete_branch(branch, forget=not keep_history)
 
     def ids(self, handle: Any) -> list[str] | None:
         """The ids that the adapter lists; None if it lists none."""
@@ -95,8 +100,9 @@ class Saver(Adapter):
         found = handle.get_tuple({"configurable": {"thread_id": id}})
         return found and found.checkpoint["channel_values"]["messages"]
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        handle.forget = forget
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        if keep_history:
+            handle.keep_history = True
         handle.delete_thread(id)
 
     def ids(self, handle: Any) -> list[str] | None:
@@ -115,8 +121,8 @@ class Burr(Adapter):
         found = handle.load("part", id)
         return found and found["state"]["texts"]
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        handle.delete_app("part", id, forget=forget)
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        handle.delete_app("part", id, **kept(keep_history))
 
     def ids(self, handle: Any) -> list[str] | None:
         return list(handle.list_app_ids("part"))
@@ -134,8 +140,8 @@ class History(Adapter):
     def read(self, handle: Any, id: str) -> Any:
         return [message.text for message in run(handle.get_messages(id))]
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        run(handle.clear(id, forget=forget))
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        run(handle.clear(id, **kept(keep_history)))
 
 
 class Checkpoints(Adapter):
@@ -166,7 +172,7 @@ class Checkpoints(Adapter):
 class Workflows(Checkpoints):
     """The same, with a deletion of each checkpoint."""
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
         for each in run(handle.list_checkpoint_ids(workflow_name=id)):
             assert run(handle.delete(each))
 
@@ -184,14 +190,14 @@ class OpenAI(Adapter):
     def read(self, handle: Any, id: str) -> Any:
         return [item["content"] for item in run(handle(id).get_items())]
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        super().delete(handle(id), id, forget)
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        super().delete(handle(id), id, keep_history)
 
 
 class Cleared(OpenAI):
     """The same, with the SDK's own deletion."""
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
         run(handle(id).clear_session())
 
 
@@ -214,8 +220,8 @@ class Strands(Adapter):
         agent = handle.read_agent(id, "a")
         return agent and agent.state["texts"]
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        handle.delete_session(id, forget=forget)
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        handle.delete_session(id, **kept(keep_history))
 
 
 class Conversations(Adapter):
@@ -238,8 +244,9 @@ class Conversations(Adapter):
         found = run(handle.load(id))
         return found and [message.parts[0].content for message in found.messages]
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        handle._forget = forget
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        if keep_history:
+            handle._keep_history = True
         run(handle.delete(id))
 
     def ids(self, handle: Any) -> list[str] | None:
@@ -269,8 +276,9 @@ class Sessions(Adapter):
         found = run(handle.get_session(app_name="app/" * 20, user_id="ann", session_id=id))
         return found and found.state["texts"]
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        handle._forget = forget
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        if keep_history:
+            handle._keep_history = True
         run(handle.delete_session(app_name="app/" * 20, user_id="ann", session_id=id))
 
     def ids(self, handle: Any) -> list[str] | None:
@@ -331,11 +339,8 @@ class Messages(Chats):
 
         handle.add_message(id, ChatMessage(content=texts[-1]))
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        if forget:
-            super().delete(handle, id, forget)
-        else:
-            handle.delete_messages(id)
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        handle.delete_messages(id, **kept(keep_history))
 
 
 class States(Adapter):
@@ -357,8 +362,8 @@ class States(Adapter):
         found = run(handle(id).load())
         return found and json.loads(found.data)
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        super().delete(handle(id), id, forget)
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        super().delete(handle(id), id, keep_history)
 
 
 class AgentScope(Adapter):
@@ -382,8 +387,8 @@ class AgentScope(Adapter):
         run(handle.load_session_state(id, "ann", module=module))
         return module.texts
 
-    def delete(self, handle: Any, id: str, forget: bool) -> None:
-        run(handle.delete_session(id, "ann", forget=forget))
+    def delete(self, handle: Any, id: str, keep_history: bool) -> None:
+        run(handle.delete_session(id, "ann", **kept(keep_history)))
 
 
 ADAPTERS: list[Callable[[], Adapter]] = [

@@ -60,11 +60,11 @@ def copied(adapter: Adapter, handle: Any) -> Any:
     return adapter.same(copy.deepcopy(handle("ann")))
 
 
-@pytest.mark.parametrize("forget", [False, True], ids=["kept", "forgotten"])
+@pytest.mark.parametrize("keep_history", [True, False], ids=["kept", "forgotten"])
 @pytest.mark.parametrize("case", ["another", "the same", "evicted", "copied", "trimmed"])
 @pytest.mark.parametrize("again", [False, True], ids=["absent", "begun anew"])
 def test_a_late_write_brings_no_deleted_text_back(
-    adapter: Adapter, case: str, again: bool, forget: bool
+    adapter: Adapter, case: str, again: bool, keep_history: bool
 ) -> None:
     """A run that knows a deleted text writes on: the text stays deleted, also if the id begins anew first.
 
@@ -77,7 +77,7 @@ def test_a_late_write_brings_no_deleted_text_back(
     adapter.write(first, "ann", ["pin 1234", "two"], 1)
     assert "pin 1234" in str(adapter.read(second, "ann"))
     first = {"evicted": evicted, "copied": copied}.get(case, lambda adapter, same: same)(adapter, first)
-    adapter.delete(handle, "ann", forget)
+    adapter.delete(handle, "ann", keep_history)
     if again:
         assert not adapter.read(handle, "ann")
         adapter.write(handle, "ann", ["new"], 0)
@@ -123,7 +123,7 @@ def test_a_branch_that_is_back_by_the_reflog_is_listed_again(adapter: Adapter) -
     first, repo = adapter.open(store), Repository(store)
     adapter.write(first, id, ["one"], 0)
     (branch,) = repo.branch_names()
-    adapter.delete(adapter.open(store), id, False)
+    adapter.delete(adapter.open(store), id, True)
     if branch in repo.branch_names():
         pytest.skip("it deletes a part of a branch")
     repo.create_branch(branch, f"{branch}@{{1}}")
@@ -136,17 +136,17 @@ def test_a_branch_that_is_back_by_the_reflog_is_listed_again(adapter: Adapter) -
 
 
 def test_what_a_deletion_leaves_and_for_how_long(adapter: Adapter) -> None:
-    """The reflog keeps it beside a gc. Without the reflog, or with `forget`, no object of it is left."""
+    """Nothing. With `keep_history`, the reflog keeps it beside a gc, until the lines are old."""
     store = Memory()
     handle, repo = adapter.open(store), Repository(store)
-    for forget in (False, True):
+    for keep_history in (False, True):
         adapter.write(handle, "ann", ["first"], 0)
         adapter.write(handle, "ann", ["first", "pin 1234"], 1)
         (branch,) = repo.branch_names()
-        adapter.delete(handle, "ann", forget)
+        adapter.delete(handle, "ann", keep_history)
         if branch in repo.branch_names():
             return  # it deletes a part of a branch, whose history keeps it
-        if not forget:
+        if keep_history:
             repo.gc(grace="0s")
             kept = [Snapshot(repo, repo.resolve(f"{branch}@{{{back}}}")) for back in (1, 2)]
             assert "pin 1234" in str([{key: found[key] for key in found} for found in kept])
@@ -177,7 +177,7 @@ def test_any_id_is_taken(adapter: Adapter, ids: list[str]) -> None:
     for gone in (0, 1):
         for number, id in enumerate(ids[gone:], gone):
             assert "".join(map(str, adapter.read(handle, id))).endswith(f"more {number}")
-        adapter.delete(handle, ids[gone], True)
+        adapter.delete(handle, ids[gone], False)
         assert not adapter.read(handle, ids[gone])
         if not Repository(store).branch_names():
             break  # the deletion of this adapter is one of all branches

@@ -75,9 +75,9 @@ def test_another_process_finds_the_same_session(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_a_listing_is_that_of_the_user_in_the_order_of_updates() -> None:
-    """Sessions of one user or of all, with states and without events; `forget` leaves no word of one."""
+    """Sessions of one user or of all, with states and without events; a deleted one leaves no word."""
     store = Memory()
-    service = VstateSessionService(store, forget=True)
+    service = VstateSessionService(store)
     for who, name in ((ANN, "x"), (BOB, "x"), (ANN, "y")):
         await service.create_session(**who, session_id=name, state={"n": f"{who['user_id']} {name}"})
     await service.create_session(app_name="chat2", user_id="ann@example/1")

@@ -264,10 +264,10 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         await in_thread(save)
 
     @awaited
-    def clear(self, session_id: str | None, *, forget: bool = False) -> None:
-        """Delete the session's messages. The reflog keeps them for 30 days, unless `forget` is True."""
+    def clear(self, session_id: str | None, *, keep_history: bool = False) -> None:
+        """Delete the session's messages. With `keep_history`, the reflog keeps them for 30 days."""
         branch = self._branch(session_id)
-        self._opening.delete(branch, forget=forget)
+        self._opening.delete(branch, keep_history=keep_history)
         self._journals.drop(branch)
 
     def _branch(self, session_id: str | None) -> BranchName:

@@ -88,9 +88,9 @@ class VstateSession(AsyncOpened, SessionBase):
         )
 
     @awaited
-    def delete_session(self, session_id: str, user_id: str = "", *, forget: bool = False) -> bool:
+    def delete_session(self, session_id: str, user_id: str = "", *, keep_history: bool = False) -> bool:
         """Delete a session, and return whether there was one.
 
-        The reflog keeps the session for 30 days, unless `forget` is True: then the store has nothing of it.
+        The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days.
         """
-        return self._opening.delete(self.branch(session_id, user_id), forget=forget) is not None
+        return self._opening.delete(self.branch(session_id, user_id), keep_history=keep_history) is not None

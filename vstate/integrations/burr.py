@@ -78,12 +78,12 @@ class _Steps:
         found = self._opening.repo.branches(apps)
         return [apps[name][-1] for name in sorted(found, key=lambda name: found[name].time, reverse=True)]
 
-    def _delete(self, partition_key: str | None, app_id: str, *, forget: bool = False) -> bool:
+    def _delete(self, partition_key: str | None, app_id: str, *, keep_history: bool = False) -> bool:
         """Delete an application, and return whether there was one.
 
-        The reflog keeps its data for 30 days. With `forget`, the store has nothing of it.
+        The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days.
         """
-        return self._opening.delete(_branch(partition_key, app_id), forget=forget) is not None
+        return self._opening.delete(_branch(partition_key, app_id), keep_history=keep_history) is not None
 
     def _packed(self, state: State[Any]) -> Packed:
         """The fields of a state; InvalidInput for one that is no plain data."""

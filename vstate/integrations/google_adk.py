@@ -63,12 +63,12 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     - A session object that another writer overtook raises StaleSessionError: get the session again.
     - State and events are stored as JSON, as in ADK's own services, and reading them loads no class. Bytes
       are base64, as in events. An object without such a form becomes its text, with a warning in the log.
-    - With `forget`, `delete_session` removes the data at once. Otherwise the reflog keeps them for 30 days.
+    - `delete_session` leaves nothing in the store. With `keep_history`, the reflog keeps it for 30 days.
     """
 
-    def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
+    def __init__(self, store: StoreLike = None, *, keep_history: bool = False) -> None:
         self._opening = Opening(store, "google_adk")
-        self._forget = forget
+        self._keep_history = keep_history
         self._journals = self._opening.journals(_Events, _EVENTS)
 
     # The calls of ADK
@@ -135,7 +135,7 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete the session, if it exists. The states of its user and app stay."""
         branch = branch_of(*_SESSIONS, app_name, user_id, session_id.strip())
-        self._opening.delete(branch, forget=self._forget)
+        self._opening.delete(branch, keep_history=self._keep_history)
         self._journals.drop(branch)
 
     @awaited

@@ -126,20 +126,16 @@ class VstateChatStore(Opened, BaseChatStore):
         """Remove and return the last message of the chat; None if it has none."""
         return self.delete_message(key, -1)
 
-    def delete_messages(self, key: str) -> list[ChatMessage] | None:
-        """Delete the chat and return its messages; None if there is no such chat.
+    def delete_messages(self, key: str, *, keep_history: bool = False) -> list[ChatMessage] | None:
+        """Delete the chat and return the messages that it had before; None if there is no such chat.
 
-        The reflog keeps the branch for 30 days. `repo.delete_branch(branch(key), forget=True)` removes it at
-        once.
+        The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days.
         """
-        branch = self.branch(key)
-        last = self._opening.delete(branch)
+        branch, messages = self.branch(key), self.get_messages(key)
+        last = self._opening.delete(branch, keep_history=keep_history)
         self._opening.seen(branch, None)
-        if last is None:
-            return None
         self._journals.drop(branch)
-        segments = Snapshot(self.repo, last).items(f"{_MESSAGES}/")
-        return [_message(record) for _, segment in segments for record in segment]
+        return None if last is None else messages
 
     async_add_message = awaited(add_message)
     aset_messages = awaited(set_messages)

@@ -250,14 +250,14 @@ class Opening:
                 [BranchChanges(branch, base=head, labels=labels, message=f"copy of {source}")]
             )
 
-    def delete(self, branch: str, *, forget: bool = False) -> Commit | None:
+    def delete(self, branch: str, *, keep_history: bool = False) -> Commit | None:
         """Delete a branch, with the commits that arrive meanwhile; its newest commit, None if there is none.
 
-        The reflog keeps it for 30 days. With `forget`, it is removed at once.
+        The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days.
         """
         while True:
             try:
-                last = self.repo.delete_branch(branch, forget=forget)
+                last = self.repo.delete_branch(branch, forget=not keep_history)
             except NotFound:
                 return None
             except RefMoved:

@@ -46,16 +46,16 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     - A fork shares the objects of its messages, and keeps them when the other conversation is deleted.
     - Messages are stored as the JSON of Pydantic AI, and reading them loads no class but its own. So bytes
       that a tool returned are base64 in the messages that come back.
-    - With `forget`, `delete` removes the messages from the store at once, unless a fork has them. Otherwise
-      the reflog keeps them for 30 days. A conversation that is created again under the same id, at the
-      moment of its deletion, may go too. A save beside a deletion gets ConversationConflict.
+    - `delete` removes the messages from the store, unless a fork has them. With `keep_history`, the reflog
+      keeps them for 30 days. A conversation that is created again under the same id, at the moment of its
+      deletion, may go too. A save beside a deletion gets ConversationConflict.
 
     A writer that was overtaken gets ConversationConflict. Raises InvalidInput for a message that is no JSON.
     """
 
-    def __init__(self, store: StoreLike = None, *, forget: bool = False) -> None:
+    def __init__(self, store: StoreLike = None, *, keep_history: bool = False) -> None:
         self._opening = Opening(store, "pydantic_ai")
-        self._forget = forget
+        self._keep_history = keep_history
         self._lock = new_lock()
         # The branch of an entry, which is asked for by its id alone. Only a hint: other branches come next.
         self._places: OrderedDict[str, str] = OrderedDict()
@@ -111,7 +111,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
                 continue
             break
         try:
-            self.repo.delete_branch(branch, forget=self._forget)
+            self.repo.delete_branch(branch, forget=not self._keep_history)
         except (NotFound, RefMoved):
             pass  # another call deleted the empty branch, or created the conversation again
 

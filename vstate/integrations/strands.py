@@ -83,12 +83,12 @@ class VstateSessionRepository(Opened, SessionRepository):
         about = self._read(session_id, _SESSION)
         return None if about is None else Session.from_dict({**about, "session_id": session_id})
 
-    def delete_session(self, session_id: str, *, forget: bool = False, **kwargs: Any) -> None:
+    def delete_session(self, session_id: str, *, keep_history: bool = False, **kwargs: Any) -> None:
         """Delete a session with its agents and messages; SessionException if there is none.
 
-        The reflog keeps the session for 30 days, unless `forget` is True: then the store has nothing of it.
+        The store has nothing of it afterwards. With `keep_history`, the reflog keeps it for 30 days.
         """
-        if self._opening.delete(self.branch(session_id), forget=forget) is None:
+        if self._opening.delete(self.branch(session_id), keep_history=keep_history) is None:
             raise _absent(session_id)
 
     # Agents

@@ -84,7 +84,8 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
       checkpoints and metadata go through it, so an `EncryptedSerializer` encrypts all of them.
     - With a `lease` of vstate, each write lands only while this process holds the lease. A worker that was
       stopped, and comes back after another one took over, gets LeaseLost and changes nothing.
-    - `delete_thread` leaves the bytes to `gc`, or with `forget` removes them itself.
+    - The store has nothing of a thread after `delete_thread`. With `keep_history`, the reflog keeps it for 30
+      days.
     - A deleted or pruned checkpoint stays so, beside runs that began before: a write that stands on it raises
       NotFound, and so ends its run. LangGraph's own savers bring the whole thread back.
     """
@@ -96,13 +97,13 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         serde: SerializerProtocol | None = None,
         prefix: str = "threads/",
         lease: Guard | None = None,
-        forget: bool = False,
+        keep_history: bool = False,
     ) -> None:
         super().__init__(serde=serde)
         self._opening = Opening(store, "langgraph")
         self.prefix = prefix
         self.lease = lease
-        self.forget = forget
+        self.keep_history = keep_history
         self._described: dict[int, Mapping[str, Any]] = {}
         """The metadata that `put` is storing, by the identity of the pairs: loading one takes longer."""
         self._journals = Journals(self._open, most=256)
@@ -200,14 +201,14 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     def delete_thread(self, thread_id: str) -> None:
         """Delete the branch of a thread, with all its checkpoints and writes.
 
-        The reflog keeps them for 30 days. With `forget`, the store has nothing of them when this returns.
-        That takes as long as a look at what its room holds: the thread, and copies of it.
+        The store has nothing of them when this returns. That takes as long as a look at what its room holds:
+        the thread, and copies of it. With `keep_history`, the reflog keeps them for 30 days.
         """
         branch, journal = self.branch(thread_id), self._journal(thread_id)
         if self.lease is not None:
             # The transaction of a commit tests the lease; a deletion cannot.
             journal.rewrite(lambda thread: [], message="delete")
-        self._opening.delete(branch, forget=self.forget)
+        self._opening.delete(branch, keep_history=self.keep_history)
         journal.refresh()
         self._journals.drop(branch)
 
