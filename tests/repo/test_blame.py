@@ -6,6 +6,8 @@ import dataclasses
 import datetime
 import decimal
 import pickle
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import msgpack
@@ -16,8 +18,9 @@ from bundle_files import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate import Commit, Memory, Versioned
+from vstate import Commit, KVStore, Memory, Versioned
 from vstate.errors import InvalidInput, KeyNotFound, MergeConflict, NotFound
+from vstate.kv.wrapper import StoreWrapper
 from vstate.objects import tree
 from vstate.repo import Repository
 from vstate.repo.compare.details import details
@@ -33,6 +36,23 @@ class Model(pydantic.BaseModel, extra="allow"):
     goal: str
     steps: list[int] = []
     _private: int = pydantic.PrivateAttr(default=3)
+
+
+class Counted(StoreWrapper):
+    """Counts how often each row is read."""
+
+    def __init__(self, store: KVStore) -> None:
+        super().__init__(store)
+        self.rows = Counter[str]()
+
+    def get(self, key: str) -> bytes | None:
+        self.rows[key] += 1
+        return super().get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        keys = list(keys)
+        self.rows.update(keys)
+        return super().get_many(keys)
 
 
 def put(repo: Repository, parents: list[Commit], number: int, **values: Any) -> Commit:
@@ -536,6 +556,19 @@ def test_a_list_that_grew_by_many_items(step: int) -> None:
         state.commit(str(number))
     assert messages(state.repo, "HEAD") == [str(number) for number in range(3) for _ in range(step)]
     assert state.blame("k", f"[{step}].deep[1]").message == "1"
+
+
+def test_a_list_that_grew_is_read_once() -> None:
+    """The versions of a long list share chunks and index nodes: the walk reads each of them once or twice."""
+    counted = Counted(Memory())
+    state = Versioned(counted)
+    state["k"] = [f"{number} " * 20 for number in range(1000)]
+    for number in range(50):
+        state["k"].append(str(number))
+        state.commit(str(number))
+    counted.rows.clear()
+    assert messages(Repository(counted), "HEAD")[1000:] == [str(number) for number in range(50)]
+    assert counted.rows.most_common(1)[0][1] <= 2
 
 
 def test_messages_that_versions_share() -> None:

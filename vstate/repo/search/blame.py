@@ -7,11 +7,11 @@ import operator
 import pickletools
 import shlex
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
-from typing import Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from vstate.arguments import check_text
 from vstate.errors import InvalidInput, KeyNotFound
@@ -179,7 +179,7 @@ class _Walk:
         self._progress = progress
         self._count = 0
         self._versions: OrderedDict[bytes, Version | None] = OrderedDict()
-        self._reader = _Rereading(repo.objects)
+        self._objects: Mapping[ObjectId, Any] = {}
         data = self.entry(start)
         if data is None:
             raise self._absent(start)
@@ -214,7 +214,9 @@ class _Walk:
     def _read(self, data: bytes) -> Version:
         entry, pickled = self._repo.parse_entry(self._key, data), None
         if entry.codec == PICKLE and entry.size <= INSPECT_BYTES:
-            parts, _ = read_parts(entry, self._reader)
+            reader = _Rereading(self._repo.objects, self._objects)
+            parts, _ = read_parts(entry, reader)
+            self._objects = reader.read
             if len(parts) == 1:
                 pickled = bytes(parts[0])
                 for known in self._versions.values():
@@ -260,19 +262,27 @@ class _Walk:
 
 
 class _Rereading:
-    """Reads the blobs of a value, and keeps them for the next one: versions of a value share most of them."""
+    """Reads one version of a value. Its objects are mostly those of `before`, the version read before."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, before: Mapping[ObjectId, Any]) -> None:
         self._reader = reader
-        self.indexes = reader.indexes
+        self._before = before
         self.blob = reader.blob
-        self._known: dict[ObjectId, bytes | memoryview] = {}
+        self.read: dict[ObjectId, Any] = {}
 
     def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
-        found = {oid: body for oid in sizes if (body := self._known.get(oid)) is not None}
-        if missing := {oid: size for oid, size in sizes.items() if oid not in found}:
-            found |= self._reader.blobs(missing)
-        self._known = found
+        return self._read(sizes, lambda ids: self._reader.blobs({oid: sizes[oid] for oid in ids}))
+
+    def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
+        return self._read(ids, self._reader.indexes)
+
+    def _read(
+        self, ids: Iterable[ObjectId], read: Callable[[list[ObjectId]], Mapping[ObjectId, Any]]
+    ) -> dict[ObjectId, Any]:
+        found = {oid: self._before[oid] for oid in ids if oid in self._before}
+        if missing := [oid for oid in ids if oid not in found]:
+            found |= read(missing)
+        self.read |= found
         return found
 
 
