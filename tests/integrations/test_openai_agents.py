@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,16 @@ def says(text: str) -> list[dict[str, Any]]:
         {"role": "user", "content": text},
         {"type": "message", "role": "assistant", "content": text.upper()},
     ]
+
+
+class Counted(Memory):
+    """Counts the transactions."""
+
+    writes = 0
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        self.writes += 1
+        return super().transact(writes, expected)
 
 
 COUNTS = dict.fromkeys(["requests", "input_tokens", "output_tokens", "total_tokens"], 0)
@@ -93,14 +104,21 @@ async def test_a_branch_from_a_turn_shares_the_items_before_it() -> None:
 
 @in_a_loop
 async def test_a_branch_without_a_name_gets_one_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name has the second, and a number if that is taken. No list of all branches is read."""
-    session = VstateSession("ann")
+    """Its name has the second, and a number if that is taken. That takes one commit, and no list of all."""
+    store = Counted()
+    session = VstateSession("ann", store)
     await session.add_items(says("one"))
     monkeypatch.setattr("vstate.integrations.openai_agents.time", SimpleNamespace(time=lambda: 17.5))
     monkeypatch.setattr(session, "_branches", None)
-    for number in ("", "_2", "_3"):
+    for end, writes in (("", 2), ("_2", 1), ("_3", 1)):  # the first one marks the room
         await session.switch_to_branch("main")
-        assert await session.create_branch_from_turn(1) == f"branch_from_turn_1_17{number}"
+        before = store.writes
+        assert await session.create_branch_from_turn(1) == f"branch_from_turn_1_17{end}"
+        assert store.writes - before == writes
+    await session.switch_to_branch("main")
+    await session.create_branch_from_turn(1, "branch_from_turn_1_17_5")
+    await session.switch_to_branch("main")
+    assert await session.create_branch_from_turn(1) == "branch_from_turn_1_17_6"
 
 
 @in_a_loop

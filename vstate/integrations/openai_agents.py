@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -239,8 +239,13 @@ class VstateSession(Opened):
             raise InvalidInput("Branch name cannot be empty")
 
         own = f"branch_from_turn_{turn_number}_{int(time.time())}"
-        names = [branch_name] if branch_name else chain([own], (f"{own}_{number}" for number in count(2)))
         current = self._branch
+
+        def names() -> Iterable[str]:
+            if branch_name:
+                return [branch_name]
+            number = len(self.repo.branch_names(self._ref(own))) + 1  # free, unless somebody chose it
+            return (f"{own}_{number}" if number > 1 else own for number in count(number))
 
         def fork(name: str, journal: Journal[History]) -> None:
             def plan(history: History) -> Iterable[Any]:
@@ -255,7 +260,7 @@ class VstateSession(Opened):
             journal.fork(ref, plan, message=f"branch from turn {turn_number}", labels=first_labels(ref, None))
 
         def begin() -> str:
-            for name in names:
+            for name in names():
                 with suppress(RefMoved):
                     self._change(current, partial(fork, name))
                     self._branch = name

@@ -88,9 +88,11 @@ def mark_of(store: KVStore) -> bytes | None:
 
     A room is deleted with its mark. So it gets one here if it has none: then the condition fails.
     """
-    if isinstance(store, Room) and (made := new_mark()) and store.compare_and_swap(_SWEEP, None, made):
-        return made
-    return store.get(_SWEEP)
+    mark = store.get(_SWEEP)
+    if mark is None and isinstance(store, Room):
+        store.compare_and_swap(_SWEEP, None, new_mark())
+        mark = store.get(_SWEEP)
+    return mark
 
 
 def number_of(start: str) -> int:
