@@ -19,7 +19,7 @@ from vstate.kv.memory import Memory
 from vstate.objects.commit import Commit
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
-from vstate.repo.rooms import entry, new_room, room_in
+from vstate.repo.rooms import Room, entry, mark_of, new_room, room_in
 from vstate.repo.writing import BranchChanges
 from vstate.testing.faulty import Faulty
 
@@ -482,3 +482,22 @@ def test_rooms_change_no_answer(seed: int) -> None:
     Repository(rooms).gc(keep_reflog="0s")
     assert Repository(rooms).fsck().orphans == 0
     assert len(numbers) > 2
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+def test_the_mark_of_a_room_that_goes_at_that_moment(is_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is never None, which would hold once the room is gone."""
+    store = Memory()
+    repo = Repository(store)
+    commit(repo, "a", value=1)
+    room = Room(store, room_of(repo, "a"))
+
+    def swap(key: str, expected: bytes | None, new: bytes | None) -> bool:
+        if not is_first:
+            store.set(room.prefix + key, b"of another")
+        done = room.transact({key: new}, {key: expected})
+        store.delete_many([*store.keys(room.prefix)])
+        return done
+
+    monkeypatch.setattr(room, "compare_and_swap", swap)
+    assert mark_of(room) is not None

@@ -90,8 +90,9 @@ def mark_of(store: KVStore) -> bytes | None:
     """
     mark = store.get(_SWEEP)
     if mark is None and isinstance(store, Room):
-        store.compare_and_swap(_SWEEP, None, new_mark())
-        mark = store.get(_SWEEP)
+        mark = new_mark()
+        if not store.compare_and_swap(_SWEEP, None, mark):
+            mark = store.get(_SWEEP) or mark  # of a room that is gone by now, this one fails too
     return mark
 
 
