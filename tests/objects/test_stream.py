@@ -13,6 +13,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vstate.objects.canonical import encode
 from vstate.objects.ids import BLOB, INDEX, Link, NewObjects, Object, ObjectId
 from vstate.objects.stream import (
     BLOB_BYTES,
@@ -237,6 +238,21 @@ def test_an_append_writes_little_however_long_the_stream() -> None:
         costs[length] = (stored.written - before) / 20
     assert costs[300_000] < 10_000
     assert costs[6_000_000] < 14_000
+
+
+def test_an_append_makes_the_last_nodes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the new index nodes of a long stream are encoded: two a level at most, and more in no version."""
+    nodes: list[object] = []
+    monkeypatch.setattr("vstate.objects.stream.encode", lambda node: nodes.append(node) or encode(node))
+    data = noise(1_000_000)
+    _, chunks, _ = split(data)
+    assert len(nodes) > 100
+    for i in range(10):
+        data += noise(450, b"%d" % i)
+        nodes.clear()
+        link, chunks, _ = split(data, chunks)
+        assert len(nodes) <= 8
+    assert link == split(data)[0]
 
 
 @pytest.mark.slow

@@ -77,8 +77,9 @@ class Print(NamedTuple):
 class Chunks:
     """The chunks of one stream, in order: their ids, their lengths in bytes, and the ids of the index nodes.
 
-    `prints` and `average` save time with the next version and may be empty. `prints` are the hashes of blocks
-    of `BLOCK_BYTES`, from the first on. `average` is the size with which the stream was cut.
+    The others save time with the next version and may be empty. `prints` are the hashes of blocks of
+    `BLOCK_BYTES`, from the first on. `average` is the size with which the stream was cut. `nodes` are the
+    index nodes by their items. They never come from a store, where a forged node may have other lengths.
     """
 
     ids: tuple[ObjectId, ...]
@@ -86,6 +87,7 @@ class Chunks:
     indexes: frozenset[ObjectId] = field(default=frozenset(), compare=False)
     prints: tuple[Print, ...] = field(default=(), compare=False, repr=False)
     average: int | None = field(default=None, compare=False, repr=False)
+    nodes: Mapping[tuple[ObjectId, ...], ObjectId] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def length(self) -> int:
@@ -133,7 +135,7 @@ def split(
     average = chunk_size(max(length, together))
     if length <= LARGEST * average:
         average = chunk_size(length)
-    stored = previous.indexes if previous is not None else frozenset()
+    stored, made = (previous.indexes, previous.nodes) if previous is not None else (frozenset(), {})
     if previous is not None and (len(previous.ids) < 2 or _average(previous) != average):
         stored = stored.union(previous.ids)
         previous = None
@@ -142,9 +144,9 @@ def split(
     # Only of bytes: another thread may write to any other buffer after it was hashed.
     if previous is not None and type(data) is bytes:
         prints += _prints(view, lengths, prints, average)
-    root, nodes = _index(ids, lengths)
-    objects = {oid: new for oid, new in (*objects.items(), *nodes.items()) if oid not in stored}
-    chunks = Chunks(ids, lengths, frozenset(nodes), tuple(prints), average)
+    root, nodes, above = _index(ids, lengths, made)
+    objects = {oid: new for oid, new in (*objects.items(), *above.items()) if oid not in stored}
+    chunks = Chunks(ids, lengths, frozenset(nodes.values()), tuple(prints), average, nodes)
     return Link(root, length), chunks, objects
 
 
@@ -267,9 +269,12 @@ def _chunker(average: int) -> FastCDC:
     )
 
 
-def _index(ids: tuple[ObjectId, ...], lengths: tuple[int, ...]) -> tuple[ObjectId, NewObjects]:
-    """The index over the chunks: its root, and all its nodes."""
-    nodes: NewObjects = {}
+def _index(
+    ids: tuple[ObjectId, ...], lengths: tuple[int, ...], made: Mapping[tuple[ObjectId, ...], ObjectId]
+) -> tuple[ObjectId, dict[tuple[ObjectId, ...], ObjectId], NewObjects]:
+    """The index over the chunks: its root, all its nodes by their items, and those not made before."""
+    nodes: dict[tuple[ObjectId, ...], ObjectId] = {}
+    objects: NewObjects = {}
     height = 0
     while len(ids) > 1:
         height += 1
@@ -277,14 +282,17 @@ def _index(ids: tuple[ObjectId, ...], lengths: tuple[int, ...]) -> tuple[ObjectI
         sizes: list[int] = []
         begin = 0
         for end in _ends(ids):
-            body = encode([height, b"".join(ids[begin:end]), lengths[begin:end]])
-            oid = ObjectId.of(INDEX, body)
-            nodes[oid] = Object(INDEX, body)
+            items = ids[begin:end]
+            if (oid := made.get(items)) is None:
+                body = encode([height, b"".join(items), lengths[begin:end]])
+                oid = ObjectId.of(INDEX, body)
+                objects[oid] = Object(INDEX, body)
+            nodes[items] = oid
             above.append(oid)
             sizes.append(sum(lengths[begin:end]))
             begin = end
         ids, lengths = tuple(above), tuple(sizes)
-    return ids[0], nodes
+    return ids[0], nodes, objects
 
 
 def _ends(ids: Sequence[ObjectId]) -> Iterator[int]:
