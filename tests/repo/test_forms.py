@@ -33,10 +33,16 @@ def node(
     return plant(store, TREE, encode([height, keys, items, list(counts)]))
 
 
+def put_on(store: KVStore, branch: str, oid: ObjectId) -> None:
+    store.set("format", b"5")
+    refs = Repository(store).refs
+    refs.compare_and_swap(f"heads/{branch}", expected=refs.read(f"heads/{branch}"), new=oid, action="put")
+
+
 def put_on_main(store: KVStore, root: ObjectId | None, **fields: object) -> ObjectId:
     commit = Commit(root=root, parent_ids=(), time=datetime(2026, 1, 1, tzinfo=UTC), **fields)  # type: ignore[arg-type]
     oid = plant(store, COMMIT, commit.body)
-    store.set_many({"r/heads/main": str(oid).encode(), "format": b"5"})
+    put_on(store, "main", oid)
     return oid
 
 
@@ -250,17 +256,18 @@ def test_a_shared_node_is_checked_for_each_that_links_to_it() -> None:
     """A node that is in order below one parent is still found to be wrong below another."""
     store = Memory()
     right = put_on_main(store, pair(store, LEFT, RIGHT))
-    store.set("r/heads/right", str(right).encode())
+    put_on(store, "right", right)
     wrong = put_on_main(store, pair(store, LEFT, RIGHT, counts=[3, 3]), message="wrong")
     for main, other in ((right, wrong), (wrong, right)):
-        store.set_many({"r/heads/main": str(main).encode(), "r/heads/right": str(other).encode()})
+        put_on(store, "main", main)
+        put_on(store, "right", other)
         report = Repository(store).fsck()
         assert [damage.reason.partition(" has ")[2] for damage in report.damage] == ["2 keys, not 3"]
 
 
 def commit_rows(store: KVStore, body: object) -> None:
     oid = plant(store, COMMIT, encode(body))
-    store.set_many({"r/heads/main": str(oid).encode(), "format": b"5"})
+    put_on(store, "main", oid)
 
 
 NOW = microseconds(datetime(2026, 1, 1, tzinfo=UTC))
@@ -293,7 +300,7 @@ def test_a_commit_has_to_be_dated_after_its_parents(shift: timedelta) -> None:
     old = plant(store, COMMIT, Commit(None, (), time - timedelta(days=1)).body)
     late = plant(store, COMMIT, Commit(None, (old,), time, "late").body)
     merge = plant(store, COMMIT, Commit(None, (old, late), time + shift, "merge").body)
-    store.set_many({"r/heads/main": str(merge).encode(), "format": b"5"})
+    put_on(store, "main", merge)
     report = Repository(store).fsck()
     assert [(damage.id, damage.readable) for damage in report.damage] == [(str(merge), True)]
     assert f"not dated after its parent {late}" in report.damage[0].reason

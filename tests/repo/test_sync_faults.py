@@ -99,7 +99,7 @@ def test_interrupted_at_every_call_of_the_target(small_batches: None, fault: str
         check_orphans(target)
         push(store, Faulty(target, atomic=atomic))
         equal(store, target)
-        whole(target)
+        whole(Faulty(target, atomic=atomic))
         if len(faulty.calls) < fail_at:
             break
     assert fail_at > 20
@@ -287,11 +287,12 @@ def test_gc_on_the_target_meanwhile(small_batches: None, way: str, atomic: bool,
     assert runs
     assert not atomic or moment == "first" or max(runs) > 0
     assert refs_of(memory)["heads/main"] == refs_of(store)["heads/main"]
-    report = Repository(memory).fsck()
+    target = Faulty(memory, atomic=atomic)
+    report = Repository(target).fsck()
     assert report.ok, str(report)
     for _ in range(2):
-        Repository(Faulty(memory, atomic=atomic)).gc(keep_reflog="0", grace="0")
-    whole(memory)
+        Repository(target).gc(keep_reflog="0", grace="0")
+    whole(target)
 
 
 class Vanishing(Memory):
@@ -381,8 +382,8 @@ def test_histories_at_random_end_equal(steps: list[tuple[str, int, int]], atomic
             except Diverged:
                 heads = [refs_of(memory)["heads/main"] for memory in memories]
                 assert heads[here] != heads[other]
-        for memory in memories:
-            assert Repository(memory).fsck().ok
+        for store in stores:
+            assert Repository(store).fsck().ok
     for state in [*states, *states]:
         state.refresh()
         for store in stores:
@@ -390,7 +391,7 @@ def test_histories_at_random_end_equal(steps: list[tuple[str, int, int]], atomic
             state.push(store)
     assert refs_of(memories[0]) == refs_of(memories[1]) == refs_of(memories[2])
     assert values_at(memories[0]) == values_at(memories[1]) == values_at(memories[2])
-    for memory in memories:
+    for store in stores:
         for _ in range(2):
-            Repository(memory).gc(keep_reflog="0", grace="0")
-        whole(memory)
+            Repository(store).gc(keep_reflog="0", grace="0")
+        whole(store)

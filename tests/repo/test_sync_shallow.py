@@ -11,6 +11,7 @@ from sync_stores import WAYS, Hooked, Once, cloned, push
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.errors import NotFound
 from vstate.repo import Repository
+from vstate.testing import Faulty
 
 
 def shortened(store: KVStore) -> Memory:
@@ -92,13 +93,13 @@ def test_a_history_that_comes_whole_meanwhile_is_not_cut_off(way: str, atomic: b
     store, target = Memory(), Memory()
     chain(store, 6)
     shallow = shortened(store)
-    overtake = Once(lambda: push(store, target), "r/heads/other")
+    overtake = Once(lambda: push(store, Faulty(target, atomic=atomic)), "r/heads/other")
     Repository(shallow).create_branch("other", "main")
     WAYS[way](shallow, Hooked(target, overtake, atomic=atomic), "other")
     assert overtake.done
     assert (length(target), length(target, "other")) == (6, 7)
     assert not list(target.keys("shallow/"))
-    whole(target)
+    whole(Hooked(target, overtake, atomic=atomic))
 
 
 def test_a_history_that_comes_whole_before_a_fetch_lands_is_not_cut_off() -> None:

@@ -357,7 +357,7 @@ class Journal(Generic[I]):
         if advance is None:
             return None
         found = [s if s.entry else s._replace(entry=own.entries[s.key] or b"") for s in segments]
-        return _Made(own, advance, found, labels)
+        return _Made(own, advance, found, own.labels)
 
     def _go(self, made: _Made) -> None:
         """Take the index to a commit."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakMethod
@@ -55,7 +55,8 @@ from vstate.repo.objects import TRASH, Objects
 from vstate.repo.packer import Packer
 from vstate.repo.reflog_prefetch import ReflogPrefetch
 from vstate.repo.rooms import Room, Rooms, mark_of, new_room, prefix_of
-from vstate.repo.rules.labels import Atom, Label, Labels
+from vstate.repo.rules.branch_index import BranchIndex
+from vstate.repo.rules.labels import Atom, Label
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
@@ -156,7 +157,8 @@ class Core(Uncopied):
         """The store with the refs and the objects of all rooms that this repository has."""
         self.security = security or Security()
         self.objects = self._objects_of(self.view)
-        self.refs = Refs(self.view)
+        self.index = BranchIndex(store, self.objects, Refs(self.view))
+        self.refs = Refs(self.view, self.index.moved if self.index.kept else None)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
         self.history = History(
             self.objects, ReflogPrefetch(self.objects, self.refs).commits if store.remote else None
@@ -165,7 +167,6 @@ class Core(Uncopied):
             self.rooms.learner = WeakMethod(self.history.learn_ends)  # no part of it refers to itself
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
-        self._labels = Labels(self.view)
         self.leases = Leases(store)
         self._packer = Packer(store) if store.keeps_packs else None
         self._is_stamped = self._has_format(stamp)
@@ -693,10 +694,8 @@ class Core(Uncopied):
         """
         check_flag("reverse", reverse)
         most = check_limit(limit)
-        names = self.refs.names(HEADS, check_text("prefix", prefix))
-        if labels:
-            found = self._labels.find(labels, prefix)
-            names = [name for name in names if name in found]
+        check_text("prefix", prefix)
+        names = self.index.find(labels, prefix) if labels else self.refs.names(HEADS, prefix)
         if after is None:
             first, last = 0, len(names)
         elif reverse:
@@ -705,6 +704,28 @@ class Core(Uncopied):
             first, last = bisect_right(names, check_text("after", after)), len(names)
         page = names[first:last]
         return list(page[::-1] if reverse else page)[:most]
+
+    def newest_branches(self, prefix: str = "") -> Iterator[tuple[str, Commit]]:
+        """The branches that begin with `prefix`, with their newest commits; the newest of these first.
+
+        Each is read when the iterator comes near it, in a store that has transactions and ordered keys.
+        """
+        if not self.index.kept:
+            found = self.branches(self.refs.names(HEADS, prefix))
+            yield from sorted(found.items(), key=lambda item: (item[1].order, item[0]), reverse=True)
+            return
+        seen = set[str]()
+        ahead = self.index.newest(check_text("prefix", prefix))
+        for count in chain((16, 64), repeat(256)):
+            some = list(islice(ahead, count))
+            found = self.branches(name for _, name in some)
+            for order, name in some:
+                # One that moves meanwhile comes where it was; one that went back comes again.
+                if name in found and name not in seen and order <= found[name].order:
+                    seen.add(name)
+                    yield name, found[name]
+            if len(some) < count:
+                return
 
     def ttls(self, names: Iterable[str] | None = None) -> dict[str, float]:
         """The time to live of all branches, or of those of `names`, in seconds; of those that have one.
@@ -722,11 +743,11 @@ class Core(Uncopied):
         `commit(branch, labels={...})` sets them, and `branch_names(labels={...})` finds branches by them.
         """
         there = self._ids(names) if names is not None else self.refs.names(HEADS)
-        return {name: row.labels for name, row in self._labels.read(there).items()}
+        return {name: row.labels for name, row in self.index.read(there).items()}
 
     def labels_at(self, branch: str, head: ObjectId | None = None) -> dict[str, Label] | None:
         """The labels of a branch; with `head`, only those that this very commit set as it became the head."""
-        row = self._labels.read([branch]).get(branch)
+        row = self.index.read([branch]).get(branch)
         return row.labels if row is not None and head in (None, row.at) else None
 
     def possible_branches(self, labels: Mapping[str, str], prefix: str = "") -> list[str]:
@@ -737,7 +758,7 @@ class Core(Uncopied):
         reset, is a possible one. A label True stands for any text, and under the empty name for any text of
         any name.
         """
-        return self._labels.possible(labels, prefix)
+        return self.index.possible(labels, prefix) if labels else self.branch_names(prefix)
 
     def create_branch(
         self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None
@@ -751,7 +772,7 @@ class Core(Uncopied):
 
     def rows_like(self, new: str, like: str) -> dict[str, bytes | None]:
         """The rows that give the branch `new` the merge policies and labels of the branch `like`."""
-        return self.policies.rows_for(new, like) | self._labels.rows_for(new, like)
+        return self.policies.rows_for(new, like) | self.index.rows_for(new, like)
 
     def _create_branch(
         self, name: str, commit: Commit, origin: str, rows: Mapping[str, bytes | None]

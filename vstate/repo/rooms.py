@@ -5,8 +5,9 @@ lies in one room, with its reflog and its objects. If that is not room 0, its ro
 which: `room: ` and 16 hex digits. Nothing in a room refers to an object of another one. So each room is swept
 or deleted by itself, at a cost of what it holds, and its rows lie side by side.
 
-HEAD, labels, policies, leases and what else is about names are the store's, for all rooms. A commit that HEAD
-is detached at is copied into room 0. HEAD's reflog keeps nothing in other rooms.
+HEAD, labels, the index of the branches, policies, leases and what else is about names are the store's, for
+all rooms. A commit that HEAD is detached at is copied into room 0. HEAD's reflog keeps nothing in other
+rooms.
 """
 
 from __future__ import annotations
@@ -33,7 +34,18 @@ _REF: Final = "r/"
 _SHALLOW: Final = "shallow/"
 _SWEEP: Final = "gc"
 _FORMAT: Final = "format"
-_SHARED: Final = (_FORMAT, "r/labels/", "keep/", "policy/", "remote/", "lease/", "lease-seen/", GONE)
+_SHARED: Final = (
+    _FORMAT,
+    "r/labels/",
+    "r/with/",
+    "r/newest/",
+    "keep/",
+    "policy/",
+    "remote/",
+    "lease/",
+    "lease-seen/",
+    GONE,
+)
 """The keys, or beginnings of keys, that a room has in common with the store. It has no HEAD."""
 
 _own = re.compile(

@@ -45,7 +45,6 @@ class BranchChanges:
         "_anywhere",
         "_events",
         "_info",
-        "_labels",
         "_message",
         "_objects",
         "_room",
@@ -53,6 +52,7 @@ class BranchChanges:
         "branch",
         "entries",
         "expected",
+        "labels",
         "ref",
     )
 
@@ -87,7 +87,7 @@ class BranchChanges:
         self._message, self._info = message, info
         self._advance: Advance | None = None
         self._events = tuple(events)
-        self._labels = None if labels is None else check_labels(labels)
+        self.labels = None if labels is None else check_labels(labels)
         self.entries, self._objects = _encode(set, expire)
         """The entry that each key gets in the tree, None for a key that is deleted."""
         for key in check_several(delete, "delete") if delete else ():
@@ -110,13 +110,13 @@ class BranchChanges:
             repo.require_trusted(head)
         before = None if head is None else head.root
         root, nodes_made, nodes = tree.update(repo.objects.node, before, self.entries)
-        if root == before and not self._events and self.base is None and self._labels is None:
+        if root == before and not self._events and self.base is None and self.labels is None:
             return None
         parents = () if head is None else (head,)
         made = repo.build_commit(root, parents, message=self._message, info=self._info, events=self._events)
         action = reflog_action("commit", made)
         objects = self._objects | nodes_made
-        rows = {} if self._labels is None else label_rows(self.branch, made.oid, self._labels)
+        rows = {} if self.labels is None else label_rows(self.branch, made.oid, self.labels)
         self._advance = Advance(self.branch, (made,), objects, tuple(nodes), oid, action, rows, self._room)
         return self._advance
 

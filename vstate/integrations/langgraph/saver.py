@@ -45,7 +45,7 @@ _SHORTEST: Final = 4096  # bytes of a value that is worth a copy
 
 # The facts of a thread: the texts in the metadata of its checkpoints, as labels by which a filtered list
 # finds the thread.
-_NO_FACTS: Final[Mapping[str, Label]] = {"": False}
+_NO_FACTS: Final[Mapping[str, Label]] = {"": []}
 _MOST_TEXTS: Final = 8  # of one name; then the label is True, which stands for any text
 _MOST_BYTES: Final = 2048  # of all names and texts; then True under the empty name stands for any of any name
 _NEVER_A_TEXT: Final = (type(None), bool, int, float, bytes, dict, list, tuple)
@@ -459,7 +459,9 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         if labels is None:  # something else has moved the branch
             labels = _NO_FACTS
             metadata += [saved.metadata for saved in journal.index.all()]
-        facts: Mapping[str, Label] = {name: label for name, label in labels.items() if name != IDS}
+        facts = labels
+        if IDS in labels:
+            facts = {name: label for name, label in labels.items() if name != IDS}
         for pair in metadata:
             facts = _with_metadata(facts, self._described.get(id(pair)) or self.serde.loads_typed(pair))
         return facts if own is None else {**facts, IDS: own[IDS]}

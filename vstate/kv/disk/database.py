@@ -6,7 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -310,9 +310,12 @@ class Database:
         connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
         self._limit_pages(connection)
 
-    @contextmanager
-    def spare_pages(self, connection: sqlite3.Connection) -> Iterator[None]:
+    def spare_pages(self, connection: sqlite3.Connection) -> AbstractContextManager[None]:
         """Let the file have SPARE_PAGES more than `size_limit`, in the block."""
+        return nullcontext() if self.size_limit is None else self._spare_pages(connection)
+
+    @contextmanager
+    def _spare_pages(self, connection: sqlite3.Connection) -> Iterator[None]:
         self._limit_pages(connection, SPARE_PAGES)
         try:
             yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -36,6 +36,9 @@ KEEP = "keep/"
 """The row `keep/heads/<branch>` says after how many microseconds without a move `gc` deletes the branch."""
 LABELS = "r/labels/"
 """The row `r/labels/heads/<branch>` ends with its branch. Only a commit to the branch writes it."""
+NEWEST = "r/newest/"
+WITH = "r/with/"
+"""The rows of the index of the branches, see `BranchIndex`."""
 _MOST_ASIDE = 100  # lines of a reflog that wait for the one that leads to them
 CHECK_DIGITS = 8
 SWEEP = "gc"
@@ -210,6 +213,11 @@ class Move(NamedTuple):
     room: int | None = None
 
 
+Rows = Mapping[str, bytes | None]
+Moved = Callable[[str, ObjectId | None, ObjectId | None, int | None, Rows], tuple[Rows, Rows]]
+"""As `BranchIndex.moved`."""
+
+
 def parse_keep(row: bytes) -> int:
     """The microseconds in a `KEEP` row; ValueError if the row is damaged."""
     idle = decode_checked(row)
@@ -228,8 +236,10 @@ def rows_of_head(store: KVStore, branch: str | None, *others: str) -> Mapping[st
 class Refs:
     """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`; never cached."""
 
-    def __init__(self, store: KVStore) -> None:
+    def __init__(self, store: KVStore, moved: Moved | None = None) -> None:
+        """`moved` gives what the index of the branches writes, and expects, with a move of a branch."""
         self._store = store
+        self._moved = moved
         self._latest = 0
         self.idle: dict[str, int] = {}
         """By ref, the microseconds that each move by this program writes into the `KEEP` row."""
@@ -332,6 +342,10 @@ class Refs:
                 place = max(place, self._last_move(ref) + 1)
             line, writes[line] = self._reflog_line(ref, expected, new, action, place)
             writes[REF + ref], conditions[REF + ref] = _value(new), _value(expected)
+            if self._moved is not None and ref.startswith(HEADS):
+                changed, needed = self._moved(ref, expected, new, order, rows)
+                writes |= changed
+                conditions |= needed
             if new is None and ref.startswith(HEADS):
                 writes |= dict.fromkeys([LABELS + ref, KEEP + ref])
             elif ref in self.idle:
@@ -370,10 +384,17 @@ class Refs:
         def writes() -> Mapping[str, bytes | None]:
             nonlocal done
             done = self._store.get(REF + ref) == condition[REF + ref]
-            gone = [REF + ref, LABELS + ref, KEEP + ref, *self._store.keys(f"{REFLOG}{ref}:")]
-            return {**rows, **dict.fromkeys(gone)} if done else {}
+            lines = dict.fromkeys(self._store.keys(f"{REFLOG}{ref}:"))
+            return {**rows, **self.rows_of_end(ref, expected), **lines} if done else {}
 
         return done if self._store.exclusively(writes) else self.transact(writes(), condition)
+
+    def rows_of_end(self, ref: str, at: ObjectId | None) -> Rows:
+        """The rows that go with a branch at this commit, besides its reflog."""
+        changed: Rows = {}
+        if self._moved is not None:
+            changed, _ = self._moved(ref, at, None, None, {})
+        return {**changed, **dict.fromkeys([REF + ref, LABELS + ref, KEEP + ref])}
 
     def lines(self, ref: str) -> dict[str, ReflogEntry]:
         """The lines of the ref's reflog by key, oldest first."""

@@ -35,9 +35,9 @@ class Damage:
 
     For an object, `kind` is `blob`, `index`, `tree` or `commit`, and `id` the object's id in hex; for a bad
     link it is the id of the object with the link. For a row, `kind` is `ref`, `reflog`, `shallow`, `graph`,
-    `policy`, `labels`, `remote`, `arrival`, `trash`, `format` or `row`, and `id` its key. For the store's own
-    file, `kind` is `file` and `id` is empty. `readable`: values can be read all the same. `known`: an earlier
-    repair has dealt with it.
+    `policy`, `labels`, `index`, `remote`, `arrival`, `trash`, `format` or `row`, and `id` its key. For the
+    store's own file, `kind` is `file` and `id` is empty. `readable`: values can be read all the same.
+    `known`: an earlier repair has dealt with it.
     """
 
     id: str

@@ -14,7 +14,7 @@ from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH
 from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
-from vstate.repo.names.refs import HEAD, HEADS, KEEP, LABELS, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
+from vstate.repo.names.refs import HEAD, HEADS, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
 from vstate.repo.rooms import GONE, Room, new_mark
 from vstate.repo.sweeps import arrivals, retry_after_sweep
 from vstate.repo.upkeep.gc import MOST_DELETED, Sweep, newest_first
@@ -66,8 +66,8 @@ def _forget_room(repo: Core, name: str) -> bool:
         done = not others and REF + ref in keys and len(keys) <= MOST_DELETED
         if not done:
             return {}
-        names = [KEEP + ref, LABELS + ref, GONE + ref]
-        return {**dict.fromkeys([*keys, *names]), **repo.policies.rows_without(name)}
+        rows = repo.refs.rows_of_end(ref, repo.refs.read(ref))
+        return {**dict.fromkeys([*keys, GONE + ref]), **rows, **repo.policies.rows_without(name)}
 
     return room.exclusively(rows) and done
 
@@ -164,7 +164,7 @@ class _Forgetting:
         return {
             SWEEP: new_mark(),
             **dict.fromkeys(arrived),
-            **dict.fromkeys([REF + self._ref, KEEP + self._ref, LABELS + self._ref]),
+            **self._repo.refs.rows_of_end(self._ref, self._repo.refs.read(self._ref)),
             **self._repo.policies.rows_without(self._name),
             **dict.fromkeys(self._rows()),
             **dict.fromkeys(OBJECT_PREFIX + oid.hex() for oid in gone),

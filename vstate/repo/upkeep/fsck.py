@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
-from vstate.errors import CorruptStore, VStateError
+from vstate.errors import CorruptObject, CorruptStore, VStateError
 from vstate.kv.base import ROOM_PREFIX, room_prefix, split_room
-from vstate.objects.ids import KINDS
+from vstate.objects.ids import KINDS, ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
-from vstate.repo.names.refs import REF
+from vstate.repo.names.refs import HEADS, NEWEST, REF, WITH
 from vstate.repo.rooms import entry, number_of, prefix_of, room_in
 from vstate.repo.upkeep.damage import LISTED, Damage, Lost
 from vstate.repo.upkeep.inspection import Inspection
 from vstate.repo.upkeep.reach import UpkeepProgress
 from vstate.repo.upkeep.repair import Plan, named
-from vstate.repo.upkeep.salvage import Salvage
+from vstate.repo.upkeep.salvage import Row, Salvage
 
 _ATTEMPTS = 3
 
@@ -98,10 +100,14 @@ def check(
     """As `Repository.fsck` promises, room by room."""
     report = _check(repo if repo.rooms is None else repo.room(0), full=full, repair=repair, progress=progress)
     if repo.rooms is not None:
-        report = _with_entries(report, repo, repair)  # a room puts a lost ref back where no row names it
+        report = _with_names(
+            report, repo, repair, _wrong_entries(repo)
+        )  # a room puts a lost ref back where no row names it
         for number in _numbers(repo):
             own = _check(repo.room(number), full=full, repair=repair, progress=progress)
             report = _joined(report, own, prefix_of(number))
+        if repo.index.kept:
+            report = _with_names(report, repo, repair, _wrong_index(repo))
     return report
 
 
@@ -179,16 +185,19 @@ def _numbers(repo: Core) -> list[int]:
     return sorted({number for key in keys if (number := number_of(split_room(key)[0]))})
 
 
-def _with_entries(report: FsckReport, repo: Core, repair: bool) -> FsckReport:
-    """The report, with what a comparison of the rows that name rooms with the refs in these rooms finds."""
-    store = repo.store
+def _with_names(report: FsckReport, repo: Core, repair: bool, found: Iterable[_Wrong]) -> FsckReport:
+    """The report, with the damage that was found in rows about refs of all rooms."""
     damage: list[Damage] = []
     done: list[str] = []
     plan: list[str] = []
-    for ref, reason, step, before, after in _wrong_entries(repo):
-        damage.append(Damage(REF + ref, "ref", reason, readable=True))
-        is_done = repair and store.compare_and_swap(REF + ref, before, after)
-        (done if is_done else plan).append(f"{ref}: {step}")
+    told = {*report.broken, *(each.id.partition(REF)[2] for each in report.damage)}
+    steps = {line.partition(": ")[0] for line in (*report.repaired, *report.left, *report.plan)}
+    for wrong in found:
+        is_done = repair and repo.store.transact(wrong.writes, wrong.expected)
+        # The index of a branch that is damaged itself is mended without a word.
+        if wrong.damage.kind != "index" or not (wrong.ref in told or named(wrong.ref) in steps):
+            damage.append(wrong.damage)
+            (done if is_done else plan).append(f"{wrong.ref}: {wrong.step}")
     return replace(
         report,
         ok=report.ok and not plan,
@@ -200,22 +209,73 @@ def _with_entries(report: FsckReport, repo: Core, repair: bool) -> FsckReport:
     )
 
 
-def _wrong_entries(repo: Core) -> Iterator[tuple[str, str, str, bytes | None, bytes | None]]:
-    """For each ref whose row does not fit: why, what to do, and what the row is and should be."""
+class _Wrong(NamedTuple):
+    """A damage of a ref, and what a repair does: it writes these rows if others are as expected."""
+
+    ref: str
+    damage: Damage
+    step: str
+    writes: Mapping[str, bytes | None]
+    expected: Mapping[str, bytes | None]
+
+
+def _wrong_entries(repo: Core) -> Iterator[_Wrong]:
+    """The rows that do not name the rooms where refs are."""
     salvage = Salvage(repo.store)
+
+    def wrong(key: str, reason: str, step: str, before: bytes | None, after: bytes | None) -> _Wrong:
+        damage = Damage(key, "ref", reason, readable=True)
+        return _Wrong(key.removeprefix(REF), damage, step, {key: after}, {key: before})
+
     for key, row in [*salvage.items(REF)]:
         if not isinstance(row, bytes) or (number := room_in(row)) is None:
             continue
         if salvage.row(room_prefix(number) + key) is None and salvage.row(key) == row:
-            reason = "its row names a room that lacks it"
-            yield key.removeprefix(REF), reason, "delete the row", row, None
+            yield wrong(key, "its row names a room that lacks it", "delete the row", row, None)
     for number in _numbers(repo):
         start = room_prefix(number)
         for name in [*salvage.keys(start + REF)]:
             key = name.removeprefix(start)
             if salvage.row(key) is None and salvage.row(name) is not None:
                 reason = "it lies in a room, and its row in the store is lost"
-                yield key.removeprefix(REF), reason, "write the row anew", None, entry(number)
+                yield wrong(key, reason, "write the row anew", None, entry(number))
+
+
+def _wrong_index(repo: Core) -> Iterator[_Wrong]:
+    """The branches whose rows in the index are not those that they should have."""
+    salvage = Salvage(repo.store)
+    found: dict[str, dict[str, Row]] = {
+        key.removeprefix(REF + HEADS): {} for key in salvage.keys(REF + HEADS)
+    }
+    for key, row in chain(salvage.items(NEWEST), salvage.items(WITH)):
+        found.setdefault(key.split("/", 3)[-1], {})[key] = row
+    for branch, there in found.items():
+        with suppress(CorruptObject, CorruptStore):  # what the rows follow from is damaged
+            for _ in range(_ATTEMPTS):
+                head = repo.refs.read(HEADS + branch)
+                wanted = {} if head is None else repo.index.rows_of(branch, head)
+                if there == wanted:
+                    break
+                now = {key: salvage.row(key) for key in there.keys() | wanted.keys()}
+                now = {key: row for key, row in now.items() if row is not None}
+                if now == there:  # nobody is moving it
+                    yield _index_damage(repo, branch, head, wanted, there)
+                    break
+                there = now
+
+
+def _index_damage(
+    repo: Core, branch: str, head: ObjectId | None, wanted: Mapping[str, bytes], there: Mapping[str, Row]
+) -> _Wrong:
+    writes: dict[str, bytes | None] = dict.fromkeys(there.keys() - wanted.keys())
+    writes |= {key: row for key, row in wanted.items() if there.get(key) != row}
+    rows = counted(len(writes), "row")
+    reason = f"lists may show branch {branch!r} wrongly: {rows} of the index are missing, wrong or too many"
+    damage = Damage(min(writes), "index", reason, readable=True)
+    ref = HEADS + branch
+    place = "" if repo.rooms is None else prefix_of(repo.rooms.room_of(ref))
+    expected = {place + key: row for key, row in repo.refs.condition(ref, head).items()}
+    return _Wrong(ref, damage, "write its rows in the index anew", writes, expected)
 
 
 def _repair(

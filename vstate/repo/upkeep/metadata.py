@@ -38,6 +38,7 @@ _ID = re.compile("[0-9a-f]{64}")
 _LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{refs.CHECK_DIGITS}}})", re.DOTALL)
 _SYMBOLIC = b"ref: heads/"
 _REFS = (HEADS, TAGS, REMOTES)
+_IN_REF = (*(REF + prefix for prefix in _REFS), refs.LABELS, refs.WITH, refs.NEWEST)
 
 
 def _check_trash(row: bytes) -> None:
@@ -75,7 +76,7 @@ def is_foreign(key: str) -> bool:
     """Whether vstate did not write a row that holds no object."""
     kind, slash, name = key.partition("/")
     if kind + slash == REF:
-        return name != HEAD and not key.startswith((*(REF + prefix for prefix in _REFS), refs.LABELS))
+        return name != HEAD and not key.startswith(_IN_REF)
     if not slash:
         return key not in (FORMAT_KEY, SWEEP, ENCRYPTION)
     if kind + slash in (OBJECT_PREFIX, ROOM_PREFIX):

@@ -1,0 +1,194 @@
+"""The index of the branches: a list finds what a look at all branches finds, whatever was done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from agent_stores import AgentStore
+from bundle_files import save
+from clock import standing_still
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vstate import BranchChanges, Disk, KVStore, Memory, Versioned
+from vstate.errors import StoreUnavailable
+from vstate.repo.repository import Repository
+from vstate.testing import Faulty
+
+LABELS = ({"user": "ann"}, {"user": ["ann", "bob"], "n": 1}, {"user": True}, {"": True}, {})
+
+
+def lists(repo: Repository) -> list[object]:
+    """What lists show."""
+    users = [{"user": "ann"}, {"user": "bob"}, {"user": "ann", "n": "1"}]
+    return [
+        list(repo.newest_branches()),
+        list(repo.newest_branches("a")),
+        *(repo.branch_names(labels=wanted) for wanted in (*users, {"n": 1}, {"n": 1, "user": "bob"})),
+        *(repo.possible_branches(wanted, prefix) for wanted in users for prefix in ("", "a")),
+    ]
+
+
+def check(store: KVStore) -> None:
+    """A store that says that it has no transactions makes the lists out of all branches."""
+    assert lists(Repository(store)) == lists(Repository(Faulty(store, atomic=False)))
+    assert Repository(store).fsck().damage == ()
+
+
+STEPS: dict[str, Callable[[Repository, str, str, int], object]] = {
+    "commit": lambda repo, one, other, n: repo.commit(one, set={"n": n}),
+    "label": lambda repo, one, other, n: repo.commit(one, labels=LABELS[n % len(LABELS)]),
+    "label again": lambda repo, one, other, n: repo.commit(one, set={"n": n}, labels=LABELS[0]),
+    "reset": lambda repo, one, other, n: repo.move_branch(one, repo.branch(other)),
+    "go back": lambda repo, one, other, n: repo.move_branch(one, f"{one}~1"),
+    "fork": lambda repo, one, other, n: repo.create_branch(f"{one}{n}", one, like=one),
+    "bare fork": lambda repo, one, other, n: repo.create_branch(f"{one}{n}", one),
+    "rename": lambda repo, one, other, n: repo.rename_branch(one, f"a{n}"),
+    "delete": lambda repo, one, other, n: repo.delete_branch(one),
+    "forget": lambda repo, one, other, n: repo.delete_branch(one, forget=True),
+    "gc": lambda repo, one, other, n: repo.gc(keep_reflog="0", grace="0"),
+}
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(STEPS)), st.sampled_from("abc"), st.sampled_from("abc"))))
+@pytest.mark.slow
+def test_lists_follow_whatever_is_done_to_branches(steps: list[tuple[str, str, str]]) -> None:
+    """Two programs take turns, so what each of them knows of the branches is often outdated."""
+    store = Memory()
+    repos = [Repository(store), Repository(store)]
+    for name in "abc":
+        repos[0].commit(name, set={"n": name}, labels={"user": name})
+    for n, (step, one, other) in enumerate(steps):
+        if {one, other} <= set(repos[0].branch_names()) and (
+            step != "go back" or repos[0].branch(one).parents
+        ):
+            STEPS[step](repos[n % 2], one, other, n)
+    check(store)
+
+
+def test_the_newest_of_many_branches_come_in_order(agent_store: AgentStore) -> None:
+    """Also those of one moment, of other rooms, and those that were written again a while after."""
+    repo = Repository(agent_store())
+    with standing_still() as time:
+        for n in range(200):
+            time.pass_(n % 7)
+            repo.commit_many([BranchChanges(f"t/{n * 37 % 90}", set={"n": n}, room=n % 3 == 0)])
+    check(repo.store)
+    commits = [commit for _, commit in repo.newest_branches("t/")]
+    assert len(commits) == 90
+    assert commits == sorted(commits, key=lambda commit: -commit.order)
+
+
+def test_a_branch_that_moves_during_a_list_comes_once() -> None:
+    """One that gets a commit keeps its place, and one that is deleted is left out."""
+    repo = Repository(Memory())
+    for n in range(40):
+        repo.commit(f"b{n}", set={"n": n})
+    found = repo.newest_branches()
+    names = [next(found)[0]]
+    repo.commit("b3", set={"n": "new"})
+    repo.delete_branch("b4")
+    names += [name for name, _ in found]
+    assert names == [f"b{n}" for n in range(39, -1, -1) if n != 4]
+
+
+def test_a_label_that_another_program_set_meanwhile_is_not_mixed_with_ours() -> None:
+    """The branch is back at a commit, with labels that this program does not know."""
+    store = Memory()
+    ours, theirs = Repository(store), Repository(store)
+    first = ours.commit("a", set={"n": 1}, labels={"user": "ann", "old": "x"})
+    assert first is not None
+    theirs.commit("a", labels={"user": "bob"})
+    theirs.move_branch("a", first)
+    ours.commit("a", set={"n": 2}, labels={"user": "ann", "new": "y"})
+    check(store)
+    assert ours.labels() == {"a": {"user": "ann", "new": "y"}}
+
+
+def test_a_commit_cut_short_leaves_the_index_of_its_branch(tmp_path: Path) -> None:
+    """The rows are in the transaction of the commit: all of them, or none."""
+    for fail_at in range(1, 100):
+        memory = Memory()
+        Repository(memory).commit("a", set={"n": 1}, labels={"user": "ann"})
+        store = Faulty(memory, fail_at, StoreUnavailable)
+        try:
+            repo = Repository(store)
+            repo.commit("a", set={"n": 2}, labels={"user": "bob"})
+            repo.commit("b", set={"n": 2}, labels={"user": "ann"})
+            repo.rename_branch("a", "c")
+        except StoreUnavailable:
+            check(memory)
+        else:
+            break
+    assert fail_at > 10
+
+
+def test_writers_of_one_branch_leave_the_rows_of_the_last_one(tmp_path: Path) -> None:
+    """Each of them has its own knowledge of the branch, and most of their attempts lose."""
+
+    def write(user: str) -> None:
+        repo = Repository(Disk(tmp_path))
+        for n in range(15):
+            repo.commit("a", set={user: n}, labels={"user": user} if n % 3 else None)
+            repo.commit(f"b-{user}", set={"n": n}, labels={"user": user})
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(write, ("ann", "bob", "eve")))
+    check(Disk(tmp_path))
+
+
+def missing(store: KVStore) -> None:
+    for key in list(store.keys("r/newest/")):
+        store.delete(key)
+
+
+def forged(store: KVStore) -> None:
+    store.set("r/newest/0000000000/a", bytes(8))
+    store.set("r/with/00000000/nobody", b"")
+    store.set("r/newest/x", b"")
+
+
+def stale(store: KVStore) -> None:
+    before = {key: row for key, row in store.items("r/") if key.startswith(("r/newest/", "r/with/"))}
+    repo = Repository(store)
+    repo.commit("a", set={"n": 2}, labels={"user": "bob"})
+    repo.delete_branch("b")
+    store.set_many(before)
+
+
+def wrong_value(store: KVStore) -> None:
+    for key in list(store.keys("r/newest/")):
+        store.set(key, bytes(8))
+
+
+@pytest.mark.parametrize("harm", [missing, forged, stale, wrong_value])
+def test_fsck_finds_and_mends_wrong_rows(harm: Callable[[KVStore], None], agent_store: AgentStore) -> None:
+    """It names the branch, whose values are not harmed, and writes its rows anew."""
+    store = agent_store()
+    repo = Repository(store)
+    with standing_still() as time:
+        for name in "abc":
+            repo.commit_many([BranchChanges(name, labels={"user": "ann"}, room=name == "c")])
+        time.pass_(60)
+        harm(store)
+    found = repo.fsck()
+    assert not found.ok
+    assert {damage.kind for damage in found.damage} == {"index"}
+    assert all(damage.readable for damage in found.damage)
+    assert len(found.plan) == found.damaged
+    mended = repo.fsck(repair=True)
+    assert (mended.ok, len(mended.repaired)) == (True, found.damaged)
+    check(store)
+
+
+def test_a_branch_that_ends_by_itself_leaves_no_row() -> None:
+    """`gc` deletes a branch whose time to live is over with all that lists find it by."""
+    with standing_still() as time:
+        store = Memory()
+        save(Versioned(store, branch="guest", ttl=60), n=1)
+        time.pass_(61)
+        Repository(store).gc()
+        assert not [key for key in store.keys("r/") if "guest" in key]
