@@ -38,7 +38,7 @@ def contents(store: Disk) -> dict[int, list[bytes]]:
     """The values of each pack."""
     with connected(store) as connection:
         rows = connection.execute("SELECT id, count, body FROM packs").fetchall()
-    return {number: packs.values_in(count, body) for number, count, body in rows}
+    return {number: list(packs.values_in(count, body)) for number, count, body in rows}
 
 
 def places(store: Disk) -> dict[bytes, tuple[int, int]]:
@@ -401,6 +401,25 @@ def test_few_packs_stay_in_memory(store: Disk) -> None:
     assert len(contents(store)) == 20
     assert store.get_many(KEYS) == VALUES
     assert len(store._packs) == packs.MOST_KEPT
+
+
+class Content(bytes):
+    """The content of a pack, and how often a part of it was copied."""
+
+    copies = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        Content.copies += 1
+        return super().__getitem__(at)
+
+
+def test_a_read_copies_the_values_that_it_wants(filled: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other values of the pack stay uncut."""
+    unpack = packs._zstd.decompress
+    monkeypatch.setattr(packs._zstd, "decompress", lambda body: Content(unpack(body)))
+    assert filled.get(KEYS[7]) == VALUES[KEYS[7]]
+    assert filled.get_many(KEYS[5:15]) == {key: VALUES[key] for key in KEYS[5:15]}
+    assert Content.copies == 11
 
 
 PACKER = """

@@ -14,7 +14,8 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import zstandard
 from zstandard import ZstdError
@@ -126,24 +127,35 @@ def cut(connection: sqlite3.Connection, pack: int) -> None:
 def _packed(values: Sequence[bytes]) -> bytes:
     """The body of a pack of these values; StoreUnavailable if it cannot be read back."""
     body = _zstd.compress(struct.pack(f"<{len(values)}I", *map(len, values)) + b"".join(values))
-    if values_in(len(values), body) != values:
+    if list(values_in(len(values), body)) != values:
         raise StoreUnavailable("a pack differs from its values: test the memory of this machine")
     return body
 
 
-def values_in(count: int, body: bytes) -> list[bytes]:
+class Values(Sequence[bytes]):
+    """The values of a pack. Each is cut out when it is asked for: most reads want few of some hundred."""
+
+    def __init__(self, content: bytes, ends: Sequence[int]) -> None:
+        self._content = content
+        self._ends = ends  # of the lengths, and of each value
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._content[self._ends[number] : self._ends[number + 1]]
+
+
+def values_in(count: int, body: bytes) -> Values:
     """The values of a pack; ValueError if it is damaged."""
     try:
         if not 0 < zstandard.frame_content_size(body) <= _LONGEST_PACK:
             raise ValueError("it claims to be too long")
         content = _zstd.decompress(body)
-        values, end = [], 4 * count
-        for length in struct.unpack_from(f"<{count}I", content):
-            values.append(content[end : end + length])
-            end += length
+        lengths = struct.unpack_from(f"<{count}I", content)
     except (ZstdError, TypeError, struct.error) as error:
         raise ValueError(str(error)) from error
-    return values
+    return Values(content, [*accumulate(lengths, initial=4 * count)])
 
 
 class _Zstd(threading.local):

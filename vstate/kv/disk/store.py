@@ -109,7 +109,7 @@ class Disk(TransactionalStore):
         self._timeout = timeout
         self._database = database.Database(name, size_limit=size_limit, durability=durability, create=create)
         self._waiting = Waiting()
-        self._packs: dict[int, list[bytes]] = {}
+        self._packs: dict[int, Sequence[bytes]] = {}
         """The values of packs that were read from the open file, by the id of the pack."""
         file = self._database.file
         self._reader = Handle(file)
@@ -287,7 +287,7 @@ class Disk(TransactionalStore):
         again = self._query(_GET, (key,))  # the row was deleted meanwhile, or the pack is damaged
         return b"" if again == [(stored,)] else self._value(key, *again[0]) if again else None
 
-    def _keep_pack(self, pack: int, row: tuple[int, bytes]) -> list[bytes]:
+    def _keep_pack(self, pack: int, row: tuple[int, bytes]) -> Sequence[bytes]:
         """The values of a pack, which stay in memory; none if it is damaged."""
         try:
             values = packs.values_in(*row)
