@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakMethod
@@ -711,21 +711,15 @@ class Core(Uncopied):
         Each is read when the iterator comes near it, in a store that has transactions and ordered keys.
         """
         if not self.index.kept:
-            found = self.branches(self.refs.names(HEADS, prefix))
-            yield from sorted(found.items(), key=lambda item: (item[1].order, item[0]), reverse=True)
+            yield from _newest_first(self.branches(self.refs.names(HEADS, prefix)))
             return
         seen = set[str]()
-        ahead = self.index.newest(check_text("prefix", prefix))
-        for count in chain((16, 64), repeat(256)):
-            some = list(islice(ahead, count))
-            found = self.branches(name for _, name in some)
-            for order, name in some:
-                # One that moves meanwhile comes where it was; one that went back comes again.
-                if name in found and name not in seen and order <= found[name].order:
+        for least in self.index.newest(check_text("prefix", prefix)):
+            for name, commit in _newest_first(self.branches(least)):
+                # One that got a commit meanwhile comes late; one that went back comes again.
+                if name not in seen and least[name] <= commit.order:
                     seen.add(name)
-                    yield name, found[name]
-            if len(some) < count:
-                return
+                    yield name, commit
 
     def ttls(self, names: Iterable[str] | None = None) -> dict[str, float]:
         """The time to live of all branches, or of those of `names`, in seconds; of those that have one.
@@ -934,3 +928,7 @@ def _name_taken(name: str) -> AlreadyExists:
     return AlreadyExists(
         f"there is a branch {name!r} already; choose another name or delete it first", name=name
     )
+
+
+def _newest_first(branches: Mapping[str, Commit]) -> list[tuple[str, Commit]]:
+    return sorted(branches.items(), key=lambda item: (item[1].order, item[0]), reverse=True)

@@ -2,8 +2,8 @@
 
 In a store with transactions each move of a branch changes the branch's rows in its own transaction:
 
-- `r/newest/<time>/<branch>`, by the time of the newest commit. The times in keys count backwards, in
-  steps of some seconds; the value is the exact one. So commits in quick succession change only the value;
+- `r/newest/<time>/<branch>`, by the time of the newest commit. The times count backwards, in steps of a
+  second: of several commits in one second, only the first writes the row;
 - `r/with/<hash>/<branch>` for each label, by the hash of its name and value;
 - one more of these, the row of `ANY`, if the newest commit set no labels: the branch may have any.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from typing import Final
 
 from blake3 import blake3
@@ -31,7 +31,7 @@ from vstate.repo.rules.labels import LABELS_AT, SET_BY, Atom, LabelRow, check_la
 ANY: Final[tuple[str, Atom]] = "", True
 """The label of a branch that may have any label."""
 
-_STEP: Final = 22  # bits of a time in microseconds that are not in the key
+_STEP: Final = 20  # bits of a time in microseconds that are not in the key
 _LAST_STEP: Final = 2**40 - 1
 _key_at: Final = (NEWEST + "{:010x}/{}").format
 _STEP_OF: Final = slice(len(NEWEST), len(NEWEST) + 10)
@@ -94,15 +94,24 @@ class BranchIndex:
         """As `Core.possible_branches`, for some labels."""
         return sorted(self._having([[label, (label[0], True), ANY] for label in wanted.items()], prefix))
 
-    def newest(self, prefix: str = "") -> Iterator[tuple[int, str]]:
-        """The branches that begin with `prefix`, newest first, each with the order of its newest commit.
+    def newest(self, prefix: str = "") -> Iterator[dict[str, int]]:
+        """The branches that begin with `prefix`, each with the least order that its newest commit may have.
 
+        Several at a time, at first some, then more. Those of each time are newer than those of the next one.
         Only where the rows are kept. By now a branch may be elsewhere, or gone.
         """
-        rows: Iterable[tuple[str, bytes]] = self._store.items(NEWEST)
-        for _, step in groupby(rows if self._store.ordered else sorted(rows), lambda row: row[0][_STEP_OF]):
-            names = [(int.from_bytes(value), key[_STEP_OF.stop + 1 :]) for key, value in step]
-            yield from (each for each in sorted(names, reverse=True) if each[1].startswith(prefix))
+        keys = self._store.keys(NEWEST)
+        found: dict[str, int] = {}
+        sizes = chain((16, 64), repeat(256))
+        most = next(sizes)
+        for step, some in groupby(keys if self._store.ordered else sorted(keys), lambda key: key[_STEP_OF]):
+            least = (_LAST_STEP - int(step, 16)) << _STEP
+            names = (key[_STEP_OF.stop + 1 :] for key in some)
+            found |= {name: least for name in names if name not in found and name.startswith(prefix)}
+            if len(found) >= most:
+                yield found
+                found, most = {}, next(sizes)
+        yield found
 
     def _having(self, choices: Iterable[Sequence[tuple[str, Atom]]], prefix: str) -> set[str]:
         """The branches that have a label of each choice, by the hashes."""
@@ -130,7 +139,7 @@ class BranchIndex:
         """The rows of a branch at this commit; CorruptStore or CorruptObject if they cannot be told."""
         labels, order = self.read([branch]).get(branch), self._objects.commit(head).order
         found = dict.fromkeys(_label_keys(branch, head, labels), b"")
-        found[_key_at(_LAST_STEP - (order >> _STEP), branch)] = order.to_bytes(8)
+        found[_key_at(_LAST_STEP - (order >> _STEP), branch)] = b""
         return found
 
     def moved(
@@ -141,10 +150,13 @@ class BranchIndex:
         A new commit has this `order`; without one the branch goes to a commit that was there before.
         """
         branch, changes = ref.removeprefix(HEADS), dict[str, bytes | None]()
-        if old is not None and (before := self._order_of(old)) is not None:
-            changes[_key_at(_LAST_STEP - (before >> _STEP), branch)] = None
-        if new is not None and (after := order or self._order_of(new)) is not None:
-            changes[_key_at(_LAST_STEP - (after >> _STEP), branch)] = after.to_bytes(8)
+        before = None if old is None else self._step_of(old)
+        after = order >> _STEP if order else None if new is None else self._step_of(new)
+        if before != after:
+            if before is not None:
+                changes[_key_at(_LAST_STEP - before, branch)] = None
+            if after is not None:
+                changes[_key_at(_LAST_STEP - after, branch)] = b""
         key, last = LABELS + ref, self._last.get(ref)
         if new is not None and order is not None and key not in rows:
             if old is None or last != (old, None):
@@ -165,10 +177,10 @@ class BranchIndex:
         # If a branch came back to a commit, it may have other labels there than are known: the move fails.
         return changes, {} if old is None else {key: had}
 
-    def _order_of(self, oid: ObjectId) -> int | None:
+    def _step_of(self, oid: ObjectId) -> int | None:
         with suppress(CorruptObject):
             commit = self._objects.find_commit(oid)
-            return None if commit is None else commit.order
+            return None if commit is None else commit.order >> _STEP
         return None
 
 
