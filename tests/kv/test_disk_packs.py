@@ -393,14 +393,22 @@ def test_a_small_pack_cannot_fill_the_memory() -> None:
         packs.values_in(1, body)
 
 
-def test_few_packs_stay_in_memory(store: Disk) -> None:
-    """A reader of all keeps the last ones only."""
+def test_packs_stay_in_memory_by_their_bytes(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader in any order unpacks each pack once, and keeps the last ones only if not all have room."""
     store.set_many(VALUES)
     for first in range(0, 400, 20):
         store.pack(plain, KEYS[first : first + 20])
     assert len(contents(store)) == 20
+    unpacked: list[int] = []
+    values_in = packs.values_in
+    monkeypatch.setattr(packs, "values_in", lambda *row: unpacked.append(1) or values_in(*row))
+    assert {key: store.get(key) for key in sorted(KEYS)} == VALUES
+    assert len(unpacked) == len(store._packs) == 20
+    monkeypatch.setattr(packs, "KEPT_BYTES", 40_000)
+    store._packs = {}
     assert store.get_many(KEYS) == VALUES
-    assert len(store._packs) == packs.MOST_KEPT
+    assert 2 <= len(store._packs) <= 5
+    assert sum(values.size for values in store._packs.values()) <= 40_000
 
 
 class Content(bytes):

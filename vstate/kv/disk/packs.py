@@ -45,8 +45,8 @@ LONGEST_PACKED = 16 * 1024 + 1
 The number is that of a blob of a stream, `BLOB_BYTES`, and its kind.
 """
 
-MOST_KEPT = 4
-"""The packs that a store keeps in memory, unpacked."""
+KEPT_BYTES = 4 * 1024 * 1024
+"""So many bytes of packs a store keeps in memory, unpacked: those that were read last."""
 
 CREATE = (
     "CREATE TABLE packs (id INTEGER PRIMARY KEY AUTOINCREMENT, count INTEGER NOT NULL, body BLOB NOT NULL)",
@@ -141,6 +141,11 @@ class Values(Sequence[bytes]):
 
     def __len__(self) -> int:
         return len(self._ends) - 1
+
+    @property
+    def size(self) -> int:
+        """The bytes that they take in memory."""
+        return len(self._content)
 
     def __getitem__(self, number: Any) -> Any:
         return self._content[self._ends[number] : self._ends[number + 1]]

@@ -109,7 +109,7 @@ class Disk(TransactionalStore):
         self._timeout = timeout
         self._database = database.Database(name, size_limit=size_limit, durability=durability, create=create)
         self._waiting = Waiting()
-        self._packs: dict[int, Sequence[bytes]] = {}
+        self._packs: dict[int, packs.Values] = {}
         """The values of packs that were read from the open file, by the id of the pack."""
         file = self._database.file
         self._reader = Handle(file)
@@ -279,7 +279,8 @@ class Disk(TransactionalStore):
         if type(stored) is not int or not is_stored_object(key):
             raise CorruptStore(self.location, f"{database.FILE_NAME}: a row holds no bytes")
         pack, number = divmod(stored, packs.MOST_PACKED)
-        if (values := self._packs.get(pack)) is None:
+        values: Sequence[bytes] | None = self._packs.get(pack)
+        if values is None:
             found = self._query(packs.READ, (pack,), immutable=True)
             values = self._keep_pack(pack, found[0]) if found else []
         if number < len(values) and (value := values[number]):
@@ -293,8 +294,10 @@ class Disk(TransactionalStore):
             values = packs.values_in(*row)
         except ValueError:
             return []
-        kept = dict(list(self._packs.items())[1 - packs.MOST_KEPT :])
-        self._packs = {**kept, pack: values}
+        kept = {**self._packs, pack: values}
+        while sum(each.size for each in kept.values()) > packs.KEPT_BYTES:
+            del kept[next(iter(kept))]
+        self._packs = kept
         return values
 
     # Writing
