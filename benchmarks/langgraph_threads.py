@@ -101,7 +101,7 @@ def read_again(saver: Saver) -> float:
 
 
 @workload(
-    Row(BYTES, "bytes", (Target(0.7e6),), headline=IN_SQLITE),
+    Row(BYTES, "bytes", (Target(1.2e6),), headline=IN_SQLITE),
     Row(PUT, "seconds", (Target(0.8, side="langgraph"),), headline=IN_SQLITE),
     Row(PUT_LAST, "seconds", (Target(0.6, side="langgraph"),)),
     Row(GET, "seconds", (Target(0.9, side="langgraph"),)),

@@ -26,8 +26,8 @@ LIMITS = {
     "update": (138, 31),
     "read": (65, 14),
     "open": (135, 33),
-    "put": (136, 30),
-    "put_writes": (118, 30),
+    "put": (133, 30),
+    "put_writes": (119, 30),
     "get": (42, 12),
 }
 """The most calls of an operation, and the most files that they are in."""

@@ -86,11 +86,11 @@ class Saver(Adapter):
 
         config = {"configurable": {"thread_id": id, "checkpoint_ns": ""}}
         if number:
-            config["configurable"]["checkpoint_id"] = f"{texts[0]!a} {number - 1}"
+            config["configurable"]["checkpoint_id"] = f"{texts[0][:50]!a} {number - 1}"
             handle.put_writes(config, [("messages", texts[-1])], "task")
         made = {
             **empty_checkpoint(),
-            "id": f"{texts[0]!a} {number}",
+            "id": f"{texts[0][:50]!a} {number}",
             "channel_values": {"messages": list(texts)},
             "channel_versions": {"messages": number + 1},
         }
@@ -154,7 +154,7 @@ class Checkpoints(Adapter):
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from agent_framework import WorkflowCheckpoint
 
-        before = f"{texts[0]!a} {number - 1}" if number else None
+        before = f"{texts[0][:50]!a} {number - 1}" if number else None
         made = WorkflowCheckpoint(
             workflow_name=id,
             graph_signature_hash="hash",

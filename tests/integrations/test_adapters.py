@@ -193,7 +193,7 @@ def test_texts_that_stay_are_stored_once(adapter: Adapter, tmp_path: Path) -> No
         for number in range(30):
             texts.append(os.urandom(2000).hex())
             adapter.write(handle, "ann", texts, number)
-    assert (tmp_path / "s" / "vstate.db").stat().st_size < 310_000  # a copy for each step takes 930 KB
+    assert (tmp_path / "s" / "vstate.db").stat().st_size < 450_000  # a copy for each step takes 930 KB
 
 
 def test_an_id_that_no_label_takes_is_refused(adapter: Adapter) -> None:

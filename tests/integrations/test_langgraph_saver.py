@@ -7,13 +7,16 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from loops import in_a_loop
 from running import RunPython, all_at_once
 
@@ -24,7 +27,7 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from vstate import Disk, InvalidInput, LeaseLost, Memory, Versioned
+from vstate import Disk, InvalidInput, LeaseLost, Memory, NotFound, Versioned
 from vstate.integrations.langgraph import VstateSaver
 from vstate.repo import Repository
 
@@ -114,6 +117,82 @@ def test_the_newest_checkpoint_has_the_greatest_id(saver: VstateSaver) -> None:
     ] == ["00000005"]
 
 
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "put", "put", "early", "writes", "sub", "cold", "prune"]),
+            st.integers(0, 40),
+            st.integers(0, 4000),
+        ),
+        min_size=10,
+        max_size=40,
+    )
+)
+def test_a_thread_that_is_opened_cold_is_the_thread(steps: list[tuple[str, int, int]]) -> None:
+    """Each read of a saver that has just been opened gives what one gives that has read all."""
+    store = Memory()
+    saver = VstateSaver(store)
+    texts: list[str] = []
+    for order, (what, number, size) in enumerate(steps):
+        ns = "sub" if what == "sub" else ""
+        config, newest = named(ns=ns, id=f"{number:08}"), saver.get_tuple(named(ns=ns))
+        if what == "cold":
+            saver = VstateSaver(store)
+        elif what == "prune":
+            saver.prune(["t"])
+        elif what in ("put", "sub"):
+            texts = [*texts, f"{order}" * size]
+            before = newest.config if newest and number % 3 else named(ns=ns)
+            step(saver, number, {"texts": texts, "first": texts[:1]}, before)
+        elif what == "early" or saver.get_tuple(config) is not None:
+            with suppress(NotFound):  # it was pruned
+                saver.put_writes(config, [("texts", "w" * size), ("__error__", order)], f"task {order % 3}")
+    whole = VstateSaver(store)
+    every = list(whole.list({"configurable": {"thread_id": "t"}}))
+    for config in (named(), named(ns="sub"), *(found.config for found in every)):
+        assert repr(VstateSaver(store).get_tuple(config)) == repr(whole.get_tuple(config))
+    assert all(repr(whole.get_tuple(found.config)) == repr(found) for found in every)
+
+
+class Counted(Memory):
+    """A store that counts the bytes that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def get(self, key: str) -> bytes | None:
+        value = super().get(key)
+        self.bytes += len(value or b"")
+        return value
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        found = super().get_many(keys)
+        self.bytes += sum(map(len, found.values()))
+        return found
+
+
+def test_a_thread_that_is_opened_cold_reads_its_newest_checkpoint_alone() -> None:
+    """The first get reads little more than the value that it gives; a write to a cold thread reads less."""
+    store = Counted()
+    chance, texts, config = random.Random(1), list[str](), named()
+    with VstateSaver(store) as saver:
+        for number in range(200):
+            texts = [*texts, chance.randbytes(300).hex()]
+            config = step(saver, number, {"texts": texts}, config)
+            saver.put_writes(config, [("texts", chance.randbytes(300).hex())], "task")
+    store.bytes = 0
+    with VstateSaver(store) as saver:
+        saver.put_writes(config, [("texts", "more")], "other task")
+        assert store.bytes < 40_000
+        assert ("other task", "texts", "more") in (read(saver, named()).pending_writes or ())
+        assert read(saver, named()).checkpoint["channel_values"] == {"texts": texts}
+        assert store.bytes < 0.8 * sum(map(len, texts))  # compressed, hexadecimal digits take half their room
+        assert len(ids(saver)) == 200
+        assert store.bytes > 2 * sum(map(len, texts))
+
+
 def test_writes_may_come_before_their_checkpoint(saver: VstateSaver) -> None:
     """Writes are there once their checkpoint is; a second one of a place stays out, but not an error."""
     config = named(id="00000001")
@@ -132,6 +211,24 @@ def test_writes_may_come_before_their_checkpoint(saver: VstateSaver) -> None:
     commits = len(list(saver.repo.log("threads/t")))
     saver.put_writes(config, [("a", "later")], "task1", "~1")
     assert len(list(saver.repo.log("threads/t"))) == commits
+
+
+def test_writes_far_from_their_checkpoint_are_found() -> None:
+    """A cold saver puts a checkpoint long after its first writes, and one that is there once more."""
+    store = Memory()
+    with VstateSaver(store) as saver:
+        saver.put_writes(named(id="00000900"), [("a", "early")], "task")
+        config = step(saver, 1, {"a": 1})
+        saver.put_writes(config, [("a", "first")], "task")
+        for number in range(2, 100):
+            config = step(saver, number, {"a": random.Random(number).randbytes(500)}, config)
+    for number, text in ((900, "early"), (1, "first")):
+        with VstateSaver(store) as cold:
+            config = step(cold, number, {"a": number})
+        with VstateSaver(store) as cold:
+            assert read(cold, config).pending_writes == [("task", "a", text)]
+    with VstateSaver(store) as cold:
+        assert read(cold, named()).config == named(id="00000900")
 
 
 def test_what_was_removed_stays_removed_beside_a_stale_writer() -> None:

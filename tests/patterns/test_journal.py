@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -23,8 +25,55 @@ from running import at_once
 from vstate import Versioned
 from vstate.errors import CannotLoad, InvalidInput, LeaseLost, RefMoved
 from vstate.kv import Memory
-from vstate.patterns.journal import SEGMENT_BYTES, Journal
+from vstate.patterns.journal import FIRST_SEGMENTS, SEGMENT_BYTES, Journal
 from vstate.repo import Repository
+from vstate.values.growth import Unread
+
+
+class Newest:
+    """The index of the newest records, which notes what it was given."""
+
+    def __init__(self) -> None:
+        self.start = self.end = 0
+        self.known: dict[int, Any] = {}
+
+    @staticmethod
+    def width(record: Any) -> int:
+        return 1
+
+    def begin(self, position: int) -> None:
+        self.start = self.end = position
+
+    def fill(self, position: int, records: Iterable[Any]) -> None:
+        self.known.update(enumerate(records, position))
+
+    def add(self, record: Any) -> None:
+        self.known[self.end] = record
+        self.end += 1
+
+    def at(self, place: int) -> Any:
+        if place not in self.known and self.start:
+            raise Unread((place, place + 1))
+        return self.known.get(place)
+
+    def whole(self) -> list[Any]:
+        if self.start:
+            raise Unread
+        return [self.known[place] for place in sorted(self.known)]
+
+
+class Counted(Memory):
+    """A store that counts the long objects that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        found = super().get_many(keys)
+        self.count += sum(len(row) > 1000 for row in found.values())
+        return found
+
 
 PLAIN = [
     None,
@@ -133,26 +182,35 @@ def test_an_append_writes_one_segment_and_long_records_one_of_their_own() -> Non
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 1),
-            st.sampled_from(["append", "append", "append", "drop", "back", "clear"]),
+            st.integers(0, 2),
+            st.sampled_from(["append", "append", "append", "append", "drop", "back", "clear"]),
             st.integers(0, 6000),
         ),
-        max_size=25,
+        max_size=40,
     )
 )
 def test_two_writers_agree_with_a_list(steps: list[tuple[int, str, int]]) -> None:
-    """Appends, rewrites and rollbacks by two journals leave the records of a plain list with both."""
+    """Appends, rewrites and rollbacks by three journals leave the records of a plain list with each.
+
+    One begins with the newest records, and finds any other one if it is asked for.
+    """
     repo = Repository(Memory())
-    journals = [Journal(repo, "t"), Journal(repo, "t")]
+    journals: list[Journal[Any]] = [Journal(repo, "t"), Journal(repo, "t"), Journal(repo, "t", Newest)]
     model: list[Any] = []
     for who, what, number in steps:
         journal = journals[who]
+        if model and number % 3:
+            place = number % len(model)
+            assert journals[2].find(lambda index, place=place: index.at(place)) == model[place]  # type: ignore[misc]
+        elif number % 5:
+            journals[2] = Journal(repo, "t", Newest)
+            journals[2].find(lambda index: None)
         if what == "append":
             records = [(number, "x" * number), number]
             journal.append(lambda index, records=records: records)  # type: ignore[misc]
             model = [*model, *records]
         elif what == "drop":
-            journal.rewrite(lambda index: index[1::2])
+            journal.rewrite(lambda index: all_of(index)[1::2])
             model = model[1::2]
         elif what == "clear":
             journal.rewrite(lambda index: [])
@@ -160,7 +218,61 @@ def test_two_writers_agree_with_a_list(steps: list[tuple[int, str, int]]) -> Non
         elif (newest := repo.newest("t")) is not None and newest.parent_ids:
             repo.rollback("t", newest.parent_ids[0])
             model = list(Journal(repo, "t").refresh())
-    assert [list(journal.refresh()) for journal in journals] == [model, model]
+    assert [all_of(journal.refresh()) for journal in journals] == [model] * 3
+
+
+def all_of(index: Any) -> list[Any]:
+    return index.whole() if isinstance(index, Newest) else list(index)
+
+
+def test_an_index_that_needs_the_newest_records_reads_no_others() -> None:
+    """A cold journal reads a few segments, and another one for each record that it is asked for."""
+    store = Counted()
+    writer = Journal(Repository(store), "t")
+    for number in range(40):
+        writer.append(lambda index, number=number: [random.Random(number).randbytes(SEGMENT_BYTES)])  # type: ignore[misc]
+    cold = Journal(Repository(store), "t", Newest)
+    for place, more in ((39, 0), (0, 1), (0, 1)):
+        assert cold.find(lambda index, place=place: index.at(place)) == writer.index[place]  # type: ignore[misc]
+        assert store.count == FIRST_SEGMENTS + more
+    cold.append(lambda index: [f"{index.end} records before"])
+    writer.append(lambda index: ["more"])
+    assert cold.find(lambda index: (index.at(40), index.at(41))) == ("40 records before", "more")
+    assert store.count == FIRST_SEGMENTS + 1
+    assert cold.refresh().whole() == writer.refresh()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda old: ["y" * SEGMENT_BYTES, *old[1:]],
+        lambda old: [*old[:-1], "y" * SEGMENT_BYTES],
+        lambda old: old[:2],
+        lambda old: old[:8],
+        lambda old: old[3:],
+        lambda old: [],
+    ],
+    ids=["the first", "the last", "the end gone", "the newest gone", "the beginning gone", "all gone"],
+)
+def test_newest_records_follow_a_rewrite(change: Any) -> None:
+    """A journal that has read the newest records sees what another one changes before and in these."""
+    writer = Journal(Repository(Memory()), "t")
+    writer.append(lambda index: [f"{place}" * SEGMENT_BYTES for place in range(12)])
+    cold = Journal(writer.repo, "t", Newest)
+    assert cold.find(lambda index: (index.at(11), index.at(4)))[1][0] == "4"
+    writer.rewrite(change)
+    for place in (len(writer.index) - 1, 4, 0):
+        expected = writer.index[place] if 0 <= place < len(writer.index) else None
+        assert cold.find(lambda index, place=place: index.at(place)) == expected  # type: ignore[misc]
+    assert cold.refresh().whole() == writer.index
+
+
+def test_a_place_that_no_record_has_raises() -> None:
+    """An index that asks for what is not there gets its own error, and no endless search."""
+    journal = Journal(Repository(Memory()), "t")
+    journal.append(lambda index: ["x" * SEGMENT_BYTES] * 9)
+    with pytest.raises(InvalidInput, match="lacks"):
+        Journal(journal.repo, "t", Newest).find(lambda index: index.at(99))
 
 
 def test_a_plan_that_lost_a_race_is_made_again() -> None:

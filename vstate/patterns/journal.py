@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pickle
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from itertools import accumulate, takewhile
-from operator import is_
+from operator import attrgetter, is_
 from threading import get_ident, main_thread
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved, StorageError, StoreUnavailable
 from vstate.forks import new_lock, renew_in_child
@@ -29,6 +30,7 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges, commit_series
 from vstate.values.entry import PICKLE, read_parts
+from vstate.values.growth import Unread
 from vstate.values.opcodes import load_only_plain
 
 SEGMENT_BYTES = 8 * 1024
@@ -40,8 +42,12 @@ Longer segments make reading quicker, and each append longer.
 MOST_TOGETHER = 64
 """So many calls that wait for one journal land together at the most."""
 
-_DIGITS = 12  # of the number of a segment's first record
+_DIGITS = 12  # of the position of a segment's first record
 _NUMBER = re.compile(f"[0-9]{{{_DIGITS}}}")
+
+
+FIRST_SEGMENTS = 4
+"""So many segments, the newest ones, are read first into an index that may begin there."""
 
 
 class Index(Protocol):
@@ -51,6 +57,26 @@ class Index(Protocol):
         """Take the next record. The index keeps no later change of it."""
 
 
+@runtime_checkable
+class PartIndex(Index, Protocol):
+    """An index that may begin with the newest records. If a call needs more, it raises `Unread`."""
+
+    @staticmethod
+    def width(record: Any) -> int:
+        """How far the position of the next record is from that of this one; 1 for other indexes."""
+
+    def begin(self, position: int) -> None:
+        """Begin with the record at this position."""
+
+    def fill(self, position: int, records: Iterable[Any]) -> None:
+        """Take what is needed of earlier records, which begin at this position."""
+
+
+@lru_cache  # it takes as long as a read
+def _may_begin_late(kind: type) -> bool:
+    return issubclass(kind, PartIndex)
+
+
 class Records(list[Any]):
     """The index that is a list of all records."""
 
@@ -58,6 +84,7 @@ class Records(list[Any]):
 
 
 I = TypeVar("I", bound=Index)  # noqa: E741  # the index
+T = TypeVar("T")
 
 
 class _Segment(NamedTuple):
@@ -68,13 +95,25 @@ class _Segment(NamedTuple):
     size: int
     records: tuple[Any, ...]
 
+    @property
+    def position(self) -> int:
+        """The position of the first record."""
+        return int(self.key[-_DIGITS:])
+
+
+_SIZE = attrgetter("size")
+
 
 class _Made(NamedTuple):
-    """The changes of a call for its branch, their commit, and the segments and labels that it has."""
+    """The changes of a call for its branch, their commit, and the segments and labels that it has.
+
+    So many of the segments are the same as before.
+    """
 
     own: BranchChanges
     advance: Advance
     segments: Sequence[_Segment]
+    same: int
     labels: Mapping[str, Label] | None
 
 
@@ -146,7 +185,14 @@ class Journal(Generic[I]):
         """The commit that the index is of; None before the first one."""
         self.index = make_index()
         """The index as the last call left it."""
+        self.size = 0
+        """About how many bytes the records take in memory."""
         self._segments: tuple[_Segment, ...] = ()
+        self._before: Sequence[tuple[str, bytes]] = ()
+        """The keys before those of the segments, and their entries: these were not read."""
+        self._aside: Mapping[str, _Segment] = {}
+        """Some of them, which were read for the index."""
+        self._width: Callable[[Any], int] = getattr(self.index, "width", lambda record: 1)
         self._labels_of = labels
         self._marks = marks
         self._room = room
@@ -167,24 +213,48 @@ class Journal(Generic[I]):
                 self._labelled = self.head.oid, self.repo.labels_at(self.branch, self.head.oid)
             return self._labelled[1]
 
-    @property
-    def size(self) -> int:
-        """About how many bytes the records take in memory."""
-        return sum(segment.size for segment in self._segments)
-
     def refresh(self) -> I:
         """The index of the newest commit of the branch; an empty one if the branch does not exist.
 
         Raises CorruptObject for damage, and CannotLoad for a record that is no plain data.
         """
+
+        def whole(index: I) -> I:
+            if self._before:
+                raise Unread
+            return index
+
+        return self.find(whole)
+
+    def find(self, look: Callable[[I], T]) -> T:
+        """What a function finds in the index of the newest commit of the branch.
+
+        For a `PartIndex` it reads the newest records first, and others only if the function needs them. So
+        the function may be called again. Raises as `refresh`.
+        """
         with self.lock:
-            while (head := self.repo.newest(self.branch)) is not self.head and head != self.head:
+            while True:
+                head = self.repo.newest(self.branch)
                 try:
-                    self._move(head)
+                    if head is not self.head and head != self.head:
+                        self._move(head)
+                    return self._used(look)
                 except CorruptObject:
                     if head == self.repo.newest(self.branch):
                         raise
-            return self.index
+
+    def _follow(self) -> None:
+        self.find(lambda index: None)
+
+    def _used(self, look: Callable[[I], T]) -> T:
+        """The result of a function of the index, for which more is read until it is enough."""
+        while True:
+            try:
+                return look(self.index)
+            except Unread as lacking:
+                if not self._before:
+                    raise
+                self._read_before(lacking.spans)
 
     def append(
         self,
@@ -228,7 +298,7 @@ class Journal(Generic[I]):
         RefMoved if the branch exists.
         """
         with self.lock:
-            made, gone = self._difference(self._divided(list(plan(self.refresh()))))
+            made, gone = self._difference(self._divided(list(plan(self.refresh()))), 0)
             changes = BranchChanges(
                 branch, set=made, delete=gone, base=self.head, labels=labels, message=message
             )
@@ -262,29 +332,29 @@ class Journal(Generic[I]):
             first.done = True
             return
         if first.fresh:
-            self.refresh()
+            self._follow()
             first.fresh = False
-        head, segments = self.head, self._segments
+        known = self.head, self._segments, self._before
         try:
             if not self._land(first):
-                self.refresh()
+                self._follow()
         except BaseException as error:
-            self._take(head, segments)  # the index may be ahead of the branch
+            self._take(*known)  # the index may be ahead of the branch
             if not isinstance(error, CorruptObject):
                 raise
-            self.refresh()  # gc may have removed the tree of a commit that the branch has left
-            if self.head == head:
+            self._follow()  # gc may have removed the tree of a commit that the branch has left
+            if self.head == known[0]:
                 raise
 
     def _land(self, first: _Call[I]) -> bool:
         """Land a change, and those that wait, as one commit each, in one move; False if the race is lost."""
-        made = [(first, self._made(first))]
+        made = [(first, self._used(partial(self._made, first)))]
         for call in self._joining(first) if first.shared else ():
             if (last := made[-1][1]) is not None:
                 self.repo.objects.remember(last.advance.nodes, last.advance.commits)
                 self._go(last)
             with suppress(Exception):  # its own thread meets the error
-                made.append((call, call.context.run(self._made, call)))
+                made.append((call, call.context.run(self._used, partial(self._made, call))))
         series = []
         for call, each in made:
             if each is not None:
@@ -334,15 +404,17 @@ class Journal(Generic[I]):
                 outcome_unknown=True,
             ) from error
 
-    def _made(self, call: _Call[I]) -> _Made | None:
+    def _made(self, call: _Call[I], index: I) -> _Made | None:
         """The commit of a call on top of the head; None if it changes nothing."""
-        planned = call.plan(self.index)
+        if call.anew and self._before:
+            raise Unread
+        planned = call.plan(index)
         if planned is None or (not (records := list(planned)) and not call.anew):
             return None
-        segments = self._divided(records) if call.anew else self._appended(records)
-        made, gone = self._difference(segments)
-        new = {**call.beside, **made}
         labels = None if self._labels_of is None else self._labels_of(self, records)
+        segments, same = (self._divided(records), 0) if call.anew else self._appended(records)
+        made, gone = self._difference(segments, same)
+        new = {**call.beside, **made}
         own = BranchChanges(
             self.branch,
             set=new if self.head or not new else {**self._marks, **new},
@@ -356,34 +428,37 @@ class Journal(Generic[I]):
         advance = own.on(self.repo, None if self.head is None else self.head.oid)
         if advance is None:
             return None
-        found = [s if s.entry else s._replace(entry=own.entries[s.key] or b"") for s in segments]
-        return _Made(own, advance, found, own.labels)
+        found = [s if s.entry else s._replace(entry=own.entries[s.key] or b"") for s in segments[same:]]
+        return _Made(own, advance, (*segments[:same], *found), same, own.labels)
 
     def _go(self, made: _Made) -> None:
         """Take the index to a commit."""
         head = made.advance.commits[-1]
         self._labelled = head.oid, made.labels
-        self._take(head, made.segments)
+        self._take(head, made.segments, self._before, made.same)
 
-    def _difference(self, segments: Iterable[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
-        """The keys to set, and the keys to delete, that make the journal these segments."""
-        same = {segment.key: segment for segment in self._segments}
-        made = {s.key: list(s.records) for s in segments if same.pop(s.key, None) is not s}
-        return made, same
+    def _difference(self, segments: Sequence[_Segment], same: int) -> tuple[dict[str, Any], Iterable[str]]:
+        """The keys to set, and the keys to delete, that make the journal these segments.
 
-    def _appended(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
-        *before, last = self._segments or [_Segment("", b"", SEGMENT_BYTES, ())]
+        So many segments are known to be the same.
+        """
+        known = {segment.key: segment for segment in self._segments[same:]}
+        made = {s.key: list(s.records) for s in segments[same:] if known.pop(s.key, None) is not s}
+        return made, known
+
+    def _appended(self, records: Sequence[Any]) -> tuple[tuple[_Segment, ...], int]:
+        """The segments with these records behind them, and how many segments stay as they are."""
+        before = self._segments[:-1]
+        last = self._segments[-1] if self._segments else _Segment("", b"", SEGMENT_BYTES, ())
         sizes = list(map(_size, records))
         fitting = bisect_right(list(accumulate(sizes)), SEGMENT_BYTES - last.size)
         if fitting:
             size = last.size + sum(sizes[:fitting])
             last = last._replace(entry=b"", size=size, records=(*last.records, *records[:fitting]))
         if not last.key:
-            return self._cut(0, records)
-        if fitting == len(records):
-            return (*before, last)
-        number = int(last.key[-_DIGITS:]) + len(last.records)
-        return (*before, last, *self._cut(number, records[fitting:]))
+            return self._cut(0, records), 0
+        more = () if fitting == len(records) else self._cut(self._end(last), records[fitting:])
+        return (*before, last, *more), len(before)
 
     def _divided(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """All records of a journal as segments. The full ones at the start stay, as far as they are equal."""
@@ -401,19 +476,23 @@ class Journal(Generic[I]):
             end = after
         if kept and end < len(records):  # the last one may have room for the next record
             end -= len(kept.pop().records)
-        number = int(kept[-1].key[-_DIGITS:]) + len(kept[-1].records) if kept else 0
-        return (*kept, *self._cut(number, records[end:]))
+        return (*kept, *self._cut(self._end(kept[-1]) if kept else 0, records[end:]))
 
-    def _cut(self, number: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
-        """Records as segments; the first one is record `number` of the journal."""
+    def _end(self, segment: _Segment) -> int:
+        """The position behind a segment."""
+        return segment.position + sum(map(self._width, segment.records))
+
+    def _cut(self, position: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
+        """Records as segments, from this position on."""
         segments: list[_Segment] = []
         size = SEGMENT_BYTES
-        for place, record in enumerate(records, number):
+        for record in records:
             own = _size(record)
             if size + own > SEGMENT_BYTES:
-                segments.append(_Segment(f"{self._prefix}{place:0{_DIGITS}}", b"", 0, ()))
+                segments.append(_Segment(f"{self._prefix}{position:0{_DIGITS}}", b"", 0, ()))
                 size = 0
             size += own
+            position += self._width(record)
             segments[-1] = segments[-1]._replace(size=size, records=(*segments[-1].records, record))
         known = {segment.key: segment for segment in self._segments}
         return tuple(
@@ -425,15 +504,59 @@ class Journal(Generic[I]):
 
     def _move(self, head: Commit | None) -> None:
         if head is None:
-            self._take(None, ())
+            self._take(None, (), ())
             return
         self.repo.require_trusted(head)
         known = {segment.key: segment for segment in self._segments}
-        objects = self.repo.objects
-        rows = list(tree.scan(objects.nodes, head.root, self._prefix))
+        before, rows = self._before, self._rows_at(head)
+        if rows is None:
+            before, rows = (), tuple(tree.scan(self.repo.objects.nodes, head.root, self._prefix))
+            if _may_begin_late(type(self.index)):
+                before, rows = rows[:-FIRST_SEGMENTS], rows[-FIRST_SEGMENTS:]
         changed = [(key, data) for key, data in rows if key not in known or known[key].entry != data]
         known.update((segment.key, segment) for segment in self._read(changed))
-        self._take(head, [known[key] for key, _ in rows])
+        segments = [known[key] for key, _ in rows]
+        same = len(list(takewhile(bool, map(is_, self._segments, segments))))
+        self._take(head, segments, before, same)
+
+    def _rows_at(self, head: Commit) -> Sequence[tuple[str, bytes]] | None:
+        """The rows of the segments at another commit; None if more has changed than those that were read."""
+        if self.head is None:
+            return None
+        rows = {segment.key: segment.entry for segment in self._segments}
+        try:
+            for key, _, data in tree.diff(self.repo.objects.nodes_once, self.head.root, head.root):
+                if key.startswith(self._prefix):
+                    if self._before and key <= self._before[-1][0]:
+                        return None
+                    rows.pop(key, None)
+                    if data is not None:
+                        rows[key] = data
+        except CorruptObject:  # gc may have removed the tree that the branch has left
+            return None
+        return None if self._before and not rows else sorted(rows.items())
+
+    def _read_before(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Read the segments with these positions; without one, some more before the first of the segments."""
+        before, aside = self._before, self._aside
+        if not spans:
+            count = 3 * len(self._segments)
+            before, rows = before[:-count], before[-count:]
+            found = [*(aside[key] for key, _ in rows if key in aside)]
+            found += self._read([row for row in rows if row[0] not in aside])
+            self._take(self.head, [*sorted(found), *self._segments], before)
+            return
+        positions = [int(key[-_DIGITS:]) for key, _ in before]
+        lacking: dict[str, bytes] = {}
+        for start, end in spans:
+            lacking.update(before[max(bisect_right(positions, start) - 1, 0) : bisect_left(positions, end)])
+        found = list(self._read([row for row in lacking.items() if row[0] not in aside]))
+        if not found:
+            raise Unread(*spans)  # no segment has them
+        for segment in found:
+            cast(PartIndex, self.index).fill(segment.position, segment.records)
+            self.size += segment.size
+        self._aside = {**aside, **{segment.key: segment for segment in found}}
 
     def _read(self, rows: Sequence[tuple[str, bytes]]) -> Iterable[_Segment]:
         entries = [(key, data, self.repo.parse_entry(key, data)) for key, data in rows]
@@ -455,21 +578,36 @@ class Journal(Generic[I]):
                 raise CannotLoad(key, "a segment of a journal is a list", key=key)
             yield _Segment(key, data, entry.size, tuple(records))
 
-    def _take(self, head: Commit | None, segments: Sequence[_Segment]) -> None:
-        """Go to this commit. The index takes the new records, or is made anew if old ones are gone."""
-        # A segment that did not change is the same object, also in a new tuple.
-        same = len(list(takewhile(bool, map(is_, self._segments, segments))))
-        before = [record for segment in self._segments[same:] for record in segment.records]
-        after = [record for segment in segments[same:] for record in segment.records]
-        if _are_same(after[: len(before)], before):
-            index, new = self.index, after[len(before) :]
+    def _take(
+        self,
+        head: Commit | None,
+        segments: Sequence[_Segment],
+        before: Sequence[tuple[str, bytes]],
+        same: int = 0,
+    ) -> None:
+        """Go to this commit. The index takes the new records, or is made anew if old ones are gone.
+
+        So many of the segments are known to be the same as now.
+        """
+        old = [record for segment in self._segments[same:] for record in segment.records]
+        new = [record for segment in segments[same:] for record in segment.records]
+        aside = self._aside if before is self._before else {}
+        if before is self._before and _are_same(new[: len(old)], old):
+            index, new = self.index, new[len(old) :]
+            size = self.size + sum(map(_SIZE, segments[same:])) - sum(map(_SIZE, self._segments[same:]))
         else:
             index, new = self._make_index(), [record for segment in segments for record in segment.records]
+            size = sum(map(_SIZE, (*segments, *aside.values())))
+            if before:
+                cast(PartIndex, index).begin(segments[0].position)
+                for segment in aside.values():
+                    cast(PartIndex, index).fill(segment.position, segment.records)
         # Until the last line, an exception leaves an index that the next call makes anew.
-        self.index, self._segments, self.head = self._make_index(), (), None
+        self.index, self._segments, self._before, self.head, self.size = self._make_index(), (), (), None, 0
         for record in new:
             index.add(record)
-        self.index, self._segments, self.head = index, tuple(segments), head
+        self._aside, self.size = aside, size
+        self.index, self._segments, self._before, self.head = index, tuple(segments), before, head
 
 
 LabelsOf = Callable[[Journal[I], Sequence[Any]], Mapping[str, Label] | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from vstate.values.growth import Grown, Heap, grow
+from vstate.values.growth import Grown, Heap, Unread, grow
 
 Pair = tuple[str, bytes]
 """A value as LangGraph's serializer gives it: the name of its form, and bytes."""
@@ -15,6 +15,13 @@ Record = tuple[Any, ...]
 
 CHECKPOINT: Final = "checkpoint"
 WRITES: Final = "writes"
+PIECE: Final = "piece"
+"""A record without fields, whose bytes were in many records before."""
+
+_PIECE_BYTES: Final = 11 * 1024
+"""So many bytes at the end of a value that are in short parts are put together, before it grows further. Then
+its newest version is in few segments. With what a message adds a piece is one blob, of 16 KB at most.
+"""
 _TEXTS: Final = frozenset({0xD9, 0xDA, 0xDB})  # the first byte of a text in MessagePack
 _BINARY: Final = frozenset({0xC4, 0xC5, 0xC6})
 
@@ -49,41 +56,76 @@ class Write(NamedTuple):
 
 
 class Thread:
-    """The index of a thread's journal. A reader holds the lock of the journal."""
+    """The index of a thread's journal, or of its newest part. A reader holds the lock of the journal.
+
+    The newest part alone raises Unread if a call needs more. So the record of a checkpoint tells what came
+    before it: whether it is `late`, after one with a greater id; whether writes of it came `early`; and for
+    which other checkpoints writes have come that are `awaited`.
+    """
 
     def __init__(self) -> None:
         self.heap = Heap()
+        self._is_part = False
         self._saved: dict[str, dict[str, Saved | dict[str, Any]]] = {}
         """The checkpoints by namespace and id, as their fields until they are asked for: most never are."""
         self._newest: dict[str, str] = {}
         self._writes: dict[tuple[str, str], dict[tuple[str, int], Write]] = {}
         self._last: dict[tuple[str, str], tuple[Grown, bytes]] = {}
         """The bytes of the last value of each channel, to compare the next one with."""
+        self._early: set[tuple[str, str]] = set()
+        self._awaited: set[tuple[str, str]] = set()
         self._planned: tuple[Record, dict[tuple[str, str], tuple[Grown, bytes]]] = ((), {})
         """The last record that `record` made, and the values in it. It may never land."""
 
-    def add(self, record: tuple[Any, ...]) -> None:
+    # As the index of a journal
+
+    @staticmethod
+    def width(record: Record) -> int:
+        """The bytes that a record takes on the heap: one at least, so that each has a position of its own."""
+        return sum(len(data) for _, data in record[2:]) or 1
+
+    def begin(self, position: int) -> None:
+        """Begin with the record at a position: those before are read only if they are needed."""
+        self.heap, self._is_part = Heap(position), True
+
+    def fill(self, position: int, records: Iterable[Record]) -> None:
+        """Take the bytes of earlier records."""
+        for record in records:
+            for _, data in record[2:]:
+                self.heap.fill(position, data)
+                position += len(data)
+            position += 0 if record[2:] else 1
+
+    def add(self, record: Record) -> None:
         """Take the next record."""
         kind, fields, *grown = record
-        ns, id = fields["ns"], fields["id"]
+        for _, data in grown:
+            self.heap.add(data)
+        if not grown:
+            self.heap.add(b"\0")
         if kind == CHECKPOINT:
-            own = self._saved.get(ns)
-            if own is None:
-                own = self._saved[ns] = {}
+            ns, id = fields["ns"], fields["id"]
+            self._saved.setdefault(ns, {})[id] = fields
+            if "late" not in fields:
                 self._newest[ns] = id
-            own[id] = fields
-            if id > self._newest[ns]:
-                self._newest[ns] = id
-            for _, data in grown:
-                self.heap.add(data)
+            if "early" in fields:
+                self._early.add((ns, id))
+            self._awaited = set(fields.get("awaited", ()))
             if record is self._planned[0]:
                 self._last |= self._planned[1]
         elif kind == WRITES:
-            writes = self._writes.setdefault((ns, id), {})
+            if "early" in fields:
+                self._awaited.add((fields["ns"], fields["id"]))
+            writes = self._writes.setdefault((fields["ns"], fields["id"]), {})
             for place, channel, value in fields["writes"]:
                 key = fields["task"], place
                 if place < 0 or key not in writes:
                     writes[key] = Write(fields["path"], fields["task"], place, channel, value)
+
+    def require_whole(self) -> None:
+        """Raise Unread if this is the newest part alone."""
+        if self._is_part:
+            raise Unread
 
     # Reading
 
@@ -101,22 +143,29 @@ class Thread:
         own = self._saved.get(ns, {})
         id = id or self._newest.get(ns, "")
         found = own.get(id)
-        if isinstance(found, dict):
+        if found is None:
+            self.require_whole()
+        elif isinstance(found, dict):
             found = own[id] = _saved(found)
         return found
 
     def all(self, ns: str | None = None) -> list[Saved]:
         """The checkpoints of a namespace, or of all, the greatest id first."""
+        self.require_whole()
         names = [(name, id) for name, own in self._saved.items() if ns is None or name == ns for id in own]
         found = [saved for name, id in names if (saved := self.find(name, id)) is not None]
         return sorted(found, key=lambda saved: saved.id, reverse=True)
 
     def writes(self, ns: str, id: str) -> list[Write]:
-        """The pending writes of a checkpoint, in the order in which LangGraph applies them."""
+        """The pending writes of a checkpoint that is here, in the order in which LangGraph applies them."""
+        if (ns, id) in self._early:
+            self.require_whole()
         return sorted(self._writes.get((ns, id), {}).values(), key=lambda write: write[:3])
 
     def has_write(self, ns: str, id: str, task: str, place: int) -> bool:
-        """Whether a write of this place is there, which a second one must not replace."""
+        """Whether such a checkpoint has a write of this place, which a second one must not replace."""
+        if (ns, id) in self._early:
+            self.require_whole()
         return place >= 0 and (task, place) in self._writes.get((ns, id), {})
 
     def ancestors(self, saved: Saved) -> Iterator[Saved]:
@@ -145,43 +194,89 @@ class Thread:
         dump: Callable[[str], Pair],
         *,
         changed: Container[str],
-    ) -> Record:
-        """The record of a new checkpoint, whose channels have these versions.
+    ) -> list[Record]:
+        """The record of a new checkpoint, whose channels have these versions, and pieces that it refers to.
 
         `dump` gives the value of a channel. It is not called for a channel that is not `changed`, and that
         the parent has in the same version. Parts of a value that an earlier version has are not stored again.
         """
+        if id <= self._newest.get(ns, id):  # it is the first one, or late, or there already
+            self.require_whole()
         known = self.find(ns, parent) if parent else None
         before = known or self.find(ns, None)
-        maker = _Maker(len(self.heap))
-        new: dict[tuple[str, str], tuple[Grown, bytes]] = {}
+        olds = before.values if before else {}
+        values: dict[str, Any] = dict.fromkeys(versions)  # in the order of the channels
+        lasts: dict[str, tuple[Grown, bytes] | None] = {}
+        pieces: list[Record] = []
+        size = len(self.heap)
         for channel, version in versions.items():
-            same = known.values.get(channel) if known and channel not in changed else None
-            if same is not None and same.version == version:
-                maker.values[channel] = version, same.form, *same.grown
+            old = olds.get(channel)
+            if old and known and old.version == version and channel not in changed:
+                values[channel] = version, old.form, *old.grown
                 continue
-            old = before.values.get(channel) if before else None
-            last = self._last.get((ns, channel))
-            if old is not None and (last is None or last[0] != old.grown):
-                last = old.grown, self.heap.value(old.grown)
-            new[ns, channel] = maker.add(channel, version, dump(channel), last if old else None)
-        self._planned = maker.record(ns, id, parent, checkpoint, metadata), new
-        return self._planned[0]
+            last = None
+            if old:
+                last = self._last.get((ns, channel))
+                if last is None or last[0] != old.grown:
+                    last = old.grown, self.heap.value(old.grown)
+                is_long = len(last[1]) >= _PIECE_BYTES
+                if is_long and (count := self.heap.scattered(old.grown)) >= _PIECE_BYTES:
+                    pieces.append((PIECE, {}, (_label(old.form, last[1]), last[1][-count:])))
+                    last = old.grown.moved(count, size), last[1]
+                    size += count
+            lasts[channel] = last
+        new: dict[tuple[str, str], tuple[Grown, bytes]] = {}
+        added: list[Pair] = []
+        for channel, last in lasts.items():
+            form, data = dump(channel)
+            grown, more = grow(bytes(data), size, last)
+            values[channel] = versions[channel], form, *grown
+            new[ns, channel] = grown, data
+            if more:
+                added.append((_label(form, data), more))
+                size += len(more)
+        fields: dict[str, Any] = {
+            "ns": ns,
+            "id": id,
+            "parent": parent,
+            "metadata": metadata,
+            "checkpoint": checkpoint,
+            "values": values,
+        }
+        if id < self._newest.get(ns, ""):
+            fields["late"] = True
+        if (ns, id) in self._awaited or (ns, id) in self._writes:
+            fields["early"] = True
+        if awaited := self._awaited - {(ns, id)}:
+            fields["awaited"] = sorted(awaited)
+        self._planned = (CHECKPOINT, fields, *added), new
+        return [*pieces, self._planned[0]]
 
-    def copies(self, kept: Iterable[Saved], heap_size: int = 0) -> list[Record]:
-        """The records of these checkpoints, and of their writes, for a heap of this size."""
-        records: list[Record] = []
-        last: dict[tuple[str, str], tuple[Grown, bytes]] = {}
+    def copies(self, kept: Iterable[Saved], onto: Thread | None = None) -> list[Record]:
+        """The records of these checkpoints, and of their writes, behind those of another thread."""
+        copy, records = Thread(), list[Record]()
+        if onto is not None:
+            onto.require_whole()
+            copy.heap, copy._newest = Heap(len(onto.heap)), {**onto._newest}
+            copy._writes = {key: {**own} for key, own in onto._writes.items()}
+            copy._awaited = {*onto._awaited}
         for saved in sorted(kept, key=lambda saved: saved.id):
-            maker = _Maker(heap_size)
-            for channel, value in saved.values.items():
-                key = saved.ns, channel
-                last[key] = maker.add(channel, value.version, self.pair(value), last.get(key))
-            records.append(maker.record(saved.ns, saved.id, saved.parent, saved.checkpoint, saved.metadata))
-            heap_size = maker.heap_size
+            pairs = {channel: self.pair(value) for channel, value in saved.values.items()}
+            versions = {channel: value.version for channel, value in saved.values.items()}
+            made = copy.record(*saved[:5], versions, pairs.__getitem__, changed=versions)
             for write in self.writes(saved.ns, saved.id):
-                records.append(writes_record(saved.ns, saved.id, write.path, write.task, [write[2:]]))
+                made.append(writes_record(saved.ns, saved.id, write.path, write.task, [write[2:]]))
+            for record in made:
+                copy.add(record)
+            records += made
         return records
+
+
+def _label(form: str, data: bytes) -> str:
+    """The form of bytes behind the head of a value: they are values of their own, or text."""
+    if form == "msgpack" and (data[0] in _TEXTS or data[0] in _BINARY):
+        return "utf-8" if data[0] in _TEXTS else "bytes"
+    return form
 
 
 def _saved(fields: Mapping[str, Any]) -> Saved:
@@ -195,42 +290,18 @@ def _saved(fields: Mapping[str, Any]) -> Saved:
     )
 
 
-class _Maker:
-    """The parts of the record of one checkpoint."""
+def writes_record(
+    ns: str,
+    id: str,
+    path: str,
+    task: str,
+    writes: Iterable[tuple[int, str, Pair]],
+    *,
+    early: bool = False,
+) -> Record:
+    """The record of pending writes of one task: for each its place, its channel and its value.
 
-    def __init__(self, heap_size: int) -> None:
-        self.heap_size = heap_size
-        self.values: dict[str, tuple[Any, ...]] = {}
-        self._grown: list[Pair] = []
-
-    def add(
-        self, channel: str, version: Any, pair: Pair, last: tuple[Grown, bytes] | None
-    ) -> tuple[Grown, bytes]:
-        """Take the value of a channel; its place on the heap, and its bytes."""
-        form, data = pair[0], bytes(pair[1])
-        grown, new = grow(data, self.heap_size, last)
-        self.values[channel] = version, form, *grown
-        if new:
-            # The head is not among the new bytes, so that they are values of their own, or text.
-            label = form
-            if form == "msgpack" and (data[0] in _TEXTS or data[0] in _BINARY):
-                label = "utf-8" if data[0] in _TEXTS else "bytes"
-            self._grown.append((label, new))
-            self.heap_size += len(new)
-        return grown, data
-
-    def record(self, ns: str, id: str, parent: str | None, checkpoint: Pair, metadata: Pair) -> Record:
-        fields = {
-            "ns": ns,
-            "id": id,
-            "parent": parent,
-            "metadata": metadata,
-            "checkpoint": checkpoint,
-            "values": self.values,
-        }
-        return (CHECKPOINT, fields, *self._grown)
-
-
-def writes_record(ns: str, id: str, path: str, task: str, writes: Iterable[tuple[int, str, Pair]]) -> Record:
-    """The record of pending writes of one task: for each its place, its channel and its value."""
-    return WRITES, {"ns": ns, "id": id, "path": path, "task": task, "writes": list(writes)}
+    They are `early` if their checkpoint is not there yet.
+    """
+    fields = {"ns": ns, "id": id, "path": path, "task": task, "writes": list(writes)}
+    return WRITES, fields | {"early": True} if early else fields

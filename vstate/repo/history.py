@@ -123,8 +123,8 @@ class History:
         self._graph.forget()
 
     def learn_ends(self, rows: Iterable[tuple[str, bytes]]) -> None:
-        """Add the ends of histories of a room, if those of others are known."""
-        if self._shallow is not None:
+        """Add the ends of histories of a room, if those of others are known. Else it reads no row."""
+        if self._shallow is not None and (rows := [*rows]):
             self._shallow = {**self._shallow, **self._parse_ends(rows)}
             self._graph.forget()
 

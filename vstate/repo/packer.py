@@ -15,9 +15,21 @@ from vstate.repo.idset import IdSet
 from vstate.repo.objects import Objects, plain_form
 from vstate.repo.rooms import prefix_of
 from vstate.repo.walk import BATCH
+from vstate.values.entry import OneBlobEntry
 
 STEP_BYTES = 320 * 1024
 """So many bytes of new objects, uncompressed, are packed together. Commits of more leave that to `gc`."""
+
+
+LONG = 6 * 1024
+"""A longer value of a newest commit is not packed: to read it from a pack takes several times as long."""
+
+
+def _long_values(node: Node) -> list[ObjectId]:
+    """The blobs that are the long values in a leaf."""
+    items = [item for item in node.items if isinstance(item, bytes)]
+    entries = [] if node.height else map(OneBlobEntry.find, items)
+    return [entry.id for entry in entries if entry is not None and entry.size > LONG]
 
 
 class _New:
@@ -28,25 +40,26 @@ class _New:
         self.newest: dict[str, Commit] = {}
 
     def seldom_read(self) -> dict[str, bytes]:
-        """The plain forms, by key, of the objects but the newest commits and the nodes of their trees."""
+        """The plain forms, by key, of all but the newest commits with their nodes and long values."""
         made, below = dict(self.objects), list[ObjectId]()
         for commit in list(self.newest.values()):  # other threads add to it meanwhile
             made.pop(commit.oid, None)
             below += [] if commit.root is None else [commit.root]
         while below:
             oid = below.pop()
-            # A node of a newest tree that is new here lies below new nodes only.
+            # What a newest tree has, and is new here, lies below new nodes only.
             new = made.pop(oid, None)
             if new is not None and new.kind is TREE:
-                below += Node.decode(bytes(new.body)).children()
+                node = Node.decode(bytes(new.body))
+                below += node.children() + _long_values(node)
         return {OBJECT_PREFIX + oid.hex(): plain_form(*new) for oid, new in made.items()}
 
 
 class Packer:
     """Packs the objects that this process commits, each time that there are STEP_BYTES of them.
 
-    The newest commits and the nodes of their trees stay as they are: they are read often, and most of them
-    are replaced soon. A pack has objects of one room. Threads may share a packer.
+    The newest commits, the nodes of their trees and their long values stay as they are: they are read often,
+    and most of them are replaced soon. A pack has objects of one room. Threads may share a packer.
     """
 
     def __init__(self, store: KVStore) -> None:
@@ -78,7 +91,7 @@ def _form_of(forms: Mapping[str, bytes], key: str, stored: bytes) -> bytes | Non
 
 
 def pack_objects(store: KVStore, objects: Objects, newest: Iterable[Commit]) -> None:
-    """Pack all objects but these commits and the nodes of their trees."""
+    """Pack all objects but these commits, the nodes of their trees and their long values."""
     kept, below = IdSet(), list[ObjectId]()
     for commit in newest:
         kept.add(commit.oid)
@@ -88,6 +101,8 @@ def pack_objects(store: KVStore, objects: Objects, newest: Iterable[Commit]) -> 
         del below[-BATCH:]
         for _, node, _ in objects.each_node(some):
             below += node.children()
+            for oid in _long_values(node):
+                kept.add(oid)
 
     def plain(key: str, stored: bytes) -> bytes | None:
         is_kept = bytes.fromhex(key.removeprefix(OBJECT_PREFIX)) in kept

@@ -247,11 +247,10 @@ class Rooms(StoreWrapper):
         recent = self._recent
         if recent[0] != number:
             self._start = prefix_of(number)
-            self._recent = (number, *(each for each in recent if each != number))[:_MOST_RECENT]
-            if number not in recent:
-                learn = self.learner()
-                if learn is not None and (rows := [*self._rows_of([number], _SHALLOW)]):
-                    learn(rows)
+            place = recent.index(number) if number in recent else _MOST_RECENT - 1
+            self._recent = number, *recent[:place], *recent[place + 1 :]
+            if number not in recent and (learn := self.learner()) is not None:
+                learn(self._rows_of([number], _SHALLOW))
 
     # Reading
 
@@ -275,6 +274,11 @@ class Rooms(StoreWrapper):
             if value is not None and (number is None or self._start):
                 self._met(key, value, 0)
             return value
+        if (named := room_in(value)) is not None:
+            value = self._store.get(prefix_of(named) + key)
+            if value is not None:
+                self._met(key, value, named)
+                return value
         return self._rows_of_refs([key], {}).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
@@ -344,6 +348,8 @@ class Rooms(StoreWrapper):
         """The names, each with the room and the key, to look for; after each step for those not found yet."""
         first, *others = self._recent
         yield {prefix_of(n := self._hints.get(key, first)) + key: (n, key) for key in keys}
+        if len(found) == len(keys):
+            return
         # The room before, and then many at once: mostly the first look has found all.
         some = [others[:1], *batches(others[1:], max(1, _PAGE // len(keys)))]
         for numbers in ([first], *some) if self._hints else some:

@@ -8,7 +8,8 @@ are ranges of the heap too.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ from vstate.errors import InvalidInput
 
 SHORT = 32
 """A value up to this long is kept in its description: a range of the heap would take as many bytes."""
+
+LONG = 3 * 1024
+"""A part of the heap from this length on is read by itself: little else is in its segment."""
 
 MOST_RANGES = 256
 """A value in more pieces is put on the heap anew, as a whole."""
@@ -39,37 +43,86 @@ class Grown(NamedTuple):
         """The bytes of the value."""
         return len(self.head) + sum(self.ranges[1::2]) - sum(self.ranges[::2])
 
+    def moved(self, count: int, start: int) -> Grown:
+        """The same value, once so many bytes at its end are at this position of the heap."""
+        ranges = [*self.ranges]
+        left = count
+        while ranges and left >= ranges[-1] - ranges[-2]:
+            left -= ranges.pop() - ranges.pop()
+        if left:
+            ranges[-1] -= left
+        return Grown(self.head, (*ranges, start, start + count))
+
+
+class Unread(InvalidInput):
+    """A reader of the newest part of a journal needs more: these spans of the heap, or without one the part
+    before its first record.
+    """
+
+    def __init__(self, *spans: tuple[int, int]) -> None:
+        super().__init__(f"a value needs bytes at {spans} that its heap lacks")
+        self.spans: Sequence[tuple[int, int]] = spans
+
 
 class Heap:
     """The bytes of a journal in memory, as the parts that were added: no part is copied."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
+        """The heap from this position on."""
         self._parts: list[bytes] = []
-        self._ends: list[int] = []
+        self._starts: list[int] = []
+        self._end = start
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._end
 
     def add(self, data: bytes) -> None:
         """Put bytes at the end of the heap."""
-        self._ends.append(len(self) + len(data))
-        self._parts.append(data)
+        if data:
+            self._starts.append(self._end)
+            self._parts.append(data)
+            self._end += len(data)
+
+    def fill(self, start: int, data: bytes) -> None:
+        """Put bytes at their position before the beginning."""
+        place = bisect_right(self._starts, start)
+        self._starts.insert(place, start)
+        self._parts.insert(place, data)
 
     def value(self, grown: Grown) -> bytes:
-        """The value of a description. Raises InvalidInput if the heap lacks a part of it."""
+        """The value of a description. Raises Unread if the heap lacks a part of it."""
         found = [grown.head]
-        starts, ends = grown.ranges[::2], grown.ranges[1::2]
-        if max(ends, default=0) > len(self):
-            raise InvalidInput(f"a value needs {max(ends)} bytes of a heap of {len(self)}")
-        for start, end in zip(starts, ends, strict=True):
-            if start < end:
-                first, last = bisect_right(self._ends, start), bisect_left(self._ends, end)
-                parts = self._parts[first : last + 1]
-                parts[-1] = parts[-1][: end - self._ends[last] or None]
-                # After the end: the first part may be the last one, too.
-                parts[0] = parts[0][start - (self._ends[first - 1] if first else 0) :]
-                found += parts
+        lacking: list[tuple[int, int]] = []
+        for start, end in zip(grown.ranges[::2], grown.ranges[1::2], strict=True):
+            place = bisect_right(self._starts, start) - 1
+            while start < end:
+                part = b""
+                if 0 <= place < len(self._parts):
+                    first = self._starts[place]
+                    part = self._parts[place][start - first : end - first]
+                if not part:
+                    lacking.append((start, end))
+                    break
+                found.append(part)
+                start += len(part)
+                place += 1
+        if lacking:
+            raise Unread(*lacking)
         return b"".join(found)
+
+    def scattered(self, grown: Grown) -> int:
+        """How many bytes at the end of a value are in short parts of the heap."""
+        count = 0
+        for start, end in zip(grown.ranges[-2::-2], grown.ranges[::-2], strict=True):
+            place = bisect_right(self._starts, end - 1) - 1
+            while start < end:
+                if len(self._parts[place]) >= LONG:
+                    return count
+                first = max(start, self._starts[place])
+                count += end - first
+                end = first
+                place -= 1
+        return count
 
 
 def grow(data: bytes, heap_size: int, before: tuple[Grown, bytes] | None = None) -> tuple[Grown, bytes]:

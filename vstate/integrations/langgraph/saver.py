@@ -148,11 +148,9 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         def plan(thread: Thread) -> list[Record]:
             self._require(journal, thread, ns, parent)
             of_values = {channel: versions.get(channel) for channel in values}
-            return [
-                thread.record(
-                    ns, checkpoint["id"], parent, pair, described, of_values, dump, changed=new_versions
-                )
-            ]
+            return thread.record(
+                ns, checkpoint["id"], parent, pair, described, of_values, dump, changed=new_versions
+            )
 
         message = summary(f"{about.get('source', 'checkpoint')} {about.get('step')}")
         self._described[id(described)] = about
@@ -180,23 +178,25 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         ]
 
         def plan(thread: Thread) -> list[Record]:
-            self._require(journal, thread, ns, id)
+            early = not self._require(journal, thread, ns, id)
             new = [write for write in found if not thread.has_write(ns, id, task_id, write[0])]
-            return [writes_record(ns, id, task_path, task_id, new)] if new else []
+            return [writes_record(ns, id, task_path, task_id, new, early=early)] if new else []
 
-        channels = ", ".join(dict.fromkeys(channel for channel, _ in writes))
+        channels = ", ".join(dict.fromkeys([channel for channel, _ in writes]))
         journal.append(plan, message=summary(f"writes {channels}"))
 
-    def _require(self, journal: Journal[_Thread], thread: Thread, ns: str, id: str | None) -> None:
-        """Raise NotFound for a checkpoint that this saver knew, and that was deleted."""
+    def _require(self, journal: Journal[_Thread], thread: Thread, ns: str, id: str | None) -> bool:
+        """Whether a checkpoint is there. Raises NotFound if this saver knew it, and it was deleted."""
         if id is None:
-            return
-        if thread.find(ns, id) is None and self._opening.knows(journal.branch, ns, id):
+            return False
+        is_there = thread.find(ns, id) is not None
+        if not is_there and self._opening.knows(journal.branch, ns, id):
             raise NotFound(
                 f"checkpoint {id!r} of branch {journal.branch!r} was deleted, so nothing that follows it is "
                 "written: run the thread anew",
                 name=id,
             )
+        return is_there
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete the branch of a thread, with all its checkpoints and writes.
@@ -230,26 +230,26 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         """Copy a thread with all its checkpoints and writes. A new thread is one ref, whatever the size."""
         source, branch = self._journal(source_thread_id), self.branch(target_thread_id)
         with source.lock:
-            thread, head = source.refresh(), source.head
-            if head is None:
+            source.find(lambda thread: None)
+            if (head := source.head) is None:
                 return
-            kept = thread.all()
             try:
                 if self.lease is None:
                     self._opening.copy(self.branch(source_thread_id), head, branch)
                 else:  # one commit more, whose transaction tests the lease
                     source.fork(
                         branch,
-                        lambda newest: newest.copies(kept),
+                        lambda newest: newest.copies(newest.all()),
                         message="copy",
                         labels=first_labels(branch, None),
                     )
                 return
             except (AlreadyExists, RefMoved):
-                pass  # the thread exists
+                thread = source.refresh()  # the target exists
+                kept = thread.all()
 
         def plan(target: Thread) -> list[Record]:
-            return thread.copies(kept, len(target.heap))
+            return thread.copies(kept, target)
 
         # Without the lock of the source: two threads may be copied onto each other.
         self._journal(target_thread_id).append(plan, message=summary(f"copy of {source_thread_id}"))
@@ -294,10 +294,12 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest of its namespace: that of the greatest id."""
         journal, thread_id, ns, id = self._named(config)
-        with journal.lock:
-            thread = journal.refresh()
+
+        def find(thread: _Thread) -> CheckpointTuple | None:
             saved = thread.find(ns, id)
             return None if saved is None else self._tuple(journal.branch, thread_id, thread, saved)
+
+        return journal.find(find)
 
     def list(
         self,

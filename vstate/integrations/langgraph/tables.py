@@ -163,17 +163,15 @@ def _append(journal: Journal[Thread], row: _Row) -> bool:
     def plan(thread: Thread) -> list[Record]:
         records: list[Record] = []
         if thread.find(row.ns, row.id) is None:
-            records.append(
-                thread.record(
-                    row.ns,
-                    row.id,
-                    row.parent,
-                    row.checkpoint,
-                    row.metadata,
-                    {channel: row.versions.get(channel) for channel in row.values},
-                    row.values.__getitem__,
-                    changed=row.values,
-                )
+            records += thread.record(
+                row.ns,
+                row.id,
+                row.parent,
+                row.checkpoint,
+                row.metadata,
+                {channel: row.versions.get(channel) for channel in row.values},
+                row.values.__getitem__,
+                changed=row.values,
             )
         for path, task, place, channel, value in row.writes:
             if (path, task, place, channel, value) not in thread.writes(row.ns, row.id):
