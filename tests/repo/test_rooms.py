@@ -381,6 +381,21 @@ def state_at(repo: Repository, made: Commit) -> dict[str, Any]:
     return {key: again.decode(key, found, again.objects).value for key, found in again.entries(root)}
 
 
+def test_an_object_outside_rooms_is_found_after_many_rooms_were_used() -> None:
+    """Also if nothing says where it is: the last look goes to all rooms, and to the store itself."""
+    store = Memory()
+    Repository(store).commit("main", set={"value": [1] * 5_000})
+    for number in range(70):
+        commit(Repository(store), f"b{number}", n=number)
+    repo = Repository(store)
+    wanted = repo.refs.read("heads/main")
+    repo = Repository(store)
+    for number in range(70):
+        assert state(repo, f"b{number}") == {"n": number}
+    assert wanted is not None
+    assert repo.objects.find_commit(wanted) is not None
+
+
 @pytest.mark.parametrize("lost", ["entry", "ref"])
 def test_fsck_compares_the_rows_that_name_rooms(lost: str) -> None:
     """A ref without its row in the store is found and put back; a row without a ref goes."""

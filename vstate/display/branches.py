@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from heapq import nlargest
 from itertools import islice
 from typing import Final, NamedTuple
@@ -29,20 +29,20 @@ class Branch(NamedTuple):
         return sum(1 for _ in islice(repo.history.ancestors(self.commit.oid), MOST_COUNTED))
 
 
-def newest(repo: Repository, most: int, *, containing: str = "") -> tuple[list[Branch], Mapping[str, Commit]]:
-    """Of the branches with a text in their names: those with the newest commits, and the commits of all."""
-    commits = repo.branches()
-    wanted = containing.casefold()
-    found = [
-        (name, commit)
-        for name, commit in commits.items()
-        if wanted in name.casefold() or wanted in shown_ref(name).casefold()
-    ]
-    first = nlargest(most, found, key=lambda item: (item[1].order, item[0]))
-    return [Branch(name, shown_ref(name), commit) for name, commit in first], dict(found)
+def newest(repo: Repository, most: int, *, containing: str = "") -> tuple[list[Branch], Sequence[str]]:
+    """Of the branches with a text in their names: those with the newest commits, and the names of all."""
+    names = repo.branch_names()
+    if containing:
+        wanted = containing.casefold()
+        names = [name for name in names if wanted in name.casefold() or wanted in shown_ref(name).casefold()]
+        commits = repo.branches(names).items()
+        found = nlargest(most, commits, key=lambda item: (item[1].order, item[0]))
+    else:
+        found = list(islice(repo.newest_branches(), most))
+    return [Branch(name, shown_ref(name), commit) for name, commit in found], names
 
 
-def summary(names: Mapping[str, object]) -> str:
+def summary(names: Sequence[str]) -> str:
     """How many branches there are, and of which kinds: `3,000 branches: 2,990 in users/, 10 in jobs/`."""
     kinds = Counter(name.partition("/")[0] + "/" for name in names if "/" in name)
     number = counted(len(names), "branch")

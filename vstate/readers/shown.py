@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from vstate.errors import CorruptObject, InvalidInput, StorageError
 from vstate.forks import new_lock
-from vstate.kv.base import OBJECT_PREFIX, KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore, split_room
 from vstate.kv.wrapper import ReadOnly
 from vstate.objects import tree
 from vstate.objects.canonical import decode, encode
@@ -240,13 +240,18 @@ class _Made(ReadOnly):
         self._age = 0
 
     def get(self, key: str) -> bytes | None:
-        found = self._young.get(key) or self._old.get(key)
+        found = self._find(key)
         return self._store.get(key) if found is None else found
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         names = [*keys]
-        found = {key: made for key in names if (made := self._young.get(key) or self._old.get(key))}
+        found = {key: made for key in names if (made := self._find(key))}
         return found | self._store.get_many([key for key in names if key not in found])
+
+    def _find(self, key: str) -> bytes | None:
+        """An object that was made: it is in every room."""
+        key = split_room(key)[1]
+        return self._young.get(key) or self._old.get(key)
 
     def add(self, objects: NewObjects) -> int:
         """Keep objects, and return their age."""

@@ -163,11 +163,12 @@ class History:
         *,
         first_parent: bool = False,
         until: Callable[[ObjectId], bool] | None = None,
+        heads: Iterable[Commit] = (),
     ) -> Iterator[Commit]:
         """The ancestors of `starts`, themselves included, that are no ancestors of `excluded`; newest first.
 
         With `first_parent`, those along first parents only. `until` as for `ancestors`. Ends once all that is
-        left is excluded.
+        left is excluded. `heads` are more starts, newest first, each read when the walk comes to its time.
         """
         queue = NewestFirst()
         hidden, met = set(excluded), set(excluded)
@@ -176,8 +177,19 @@ class History:
             queue.push(commit)
             wanted += commit.oid not in met
             met.add(commit.oid)
+        heads = iter(heads)
+        head = next(heads, None)
         # The walk meets a commit after all its children, so by then it is known whether it is excluded.
-        for commit in queue if wanted else ():
+        while wanted or head is not None:
+            while head is not None and head.order >= queue.order:
+                if head.oid not in met:
+                    met.add(head.oid)
+                    queue.push(head)
+                    wanted += 1
+                head = next(heads, None)
+            if not queue:
+                return
+            commit = next(queue)
             is_hidden = commit.oid in hidden
             if not is_hidden:
                 wanted -= 1
@@ -194,8 +206,6 @@ class History:
                     wanted -= 1
                 if is_hidden:
                     hidden.add(parent.oid)
-            if not wanted:
-                return
 
     def names_before(self, start: ObjectId, most: int) -> list[ObjectId]:
         """The ids of so many commits before this one, along first parents, with the other parents of each.

@@ -260,7 +260,11 @@ class Rooms(StoreWrapper):
         if (found := _of_ref(key)) is None:
             hint = self._hints.get(key)
             value = self._store.get((self._start if hint is None else prefix_of(hint)) + key)
-            return value if value is not None else self._objects([key]).get(key)
+            if value is None:
+                return self._objects([key]).get(key)
+            if hint is not None:
+                self._use(hint)  # what the object leads to is there
+            return value
         number = self.known.get(found[1])
         if found[2]:  # a line of a reflog
             return self._store.get(prefix_of(self.room_of(found[1]) if number is None else number) + key)
@@ -359,7 +363,7 @@ class Rooms(StoreWrapper):
         left = [key for key in keys if key not in found and key.startswith(OBJECT_PREFIX)]
         if not left or not self._has_rooms():
             return
-        for numbers in batches(self.numbers(), max(1, _PAGE // len(left))):
+        for numbers in batches(chain([0], self.numbers()), max(1, _PAGE // len(left))):
             left = [key for key in left if key not in found]
             yield {prefix_of(number) + key: (number, key) for number in numbers for key in left}
 

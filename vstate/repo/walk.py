@@ -87,6 +87,11 @@ class NewestFirst(Iterator[Commit]):
     def __bool__(self) -> bool:
         return bool(self._heap)
 
+    @property
+    def order(self) -> int:
+        """The order of the commit that comes next; -1 if there is none."""
+        return -self._heap[0][0] if self._heap else -1
+
     def __next__(self) -> Commit:
         if not self._heap:
             raise StopIteration

@@ -112,8 +112,9 @@ def log(session: Session, revs: tuple[str, ...], **options: Any) -> None:
         session.out.lines(lines)
     if number == 0 and found.keys and found.limit != 0 and not session.json:
         keys = " or ".join(map(repr, found.keys))
-        at = session.repo.objects.commit(found.starts[0])
-        similar = [name for key in found.keys for name in session.similar_keys(at, key) if name != key]
+        at = [commit for commit, _ in islice(found.walk(), 1)]
+        near = (name for commit in at for key in found.keys for name in session.similar_keys(commit, key))
+        similar = [name for name in near if name not in found.keys]
         hint = f"; did you mean: {', '.join(similar)}?" if similar else ""
         session.out.note(f"no commit up to {' '.join(revs) or 'HEAD'} changed the key {keys}{hint}")
 

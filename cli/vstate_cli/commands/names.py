@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 import click
 
@@ -95,7 +96,9 @@ def branch(
     elif name is None:
         wanted, first = dict(map(_label, labels)), None if verbose else limit
         chosen = partial(repo.branch_names, prefix, labels=wanted, after=after, limit=first)
-        _list(session, chosen(reverse=reverse) if paged else None, everything, verbose, limit)
+        by_time = verbose and not (wanted or everything or after is not None)
+        names = chosen(reverse=reverse) if paged and not by_time else None
+        _list(session, names, everything, verbose, limit, prefix if by_time else None)
     else:
         if delete:
             name = typed_ref(name)
@@ -130,8 +133,14 @@ def _label(text: str) -> tuple[str, Atom]:
 
 
 def _list(
-    session: Session, names: list[str] | None, everything: bool, verbose: bool, limit: int | None
+    session: Session,
+    names: list[str] | None,
+    everything: bool,
+    verbose: bool,
+    limit: int | None,
+    newest: str | None,
 ) -> None:
+    """List these branches, or all, or with the beginning of a name the `newest` ones."""
     repo = session.shown
     current, remotes = repo.refs.head().branch, repo.refs.list(REMOTES) if everything else {}
     if session.json and not verbose:
@@ -141,7 +150,7 @@ def _list(
             [_document(name, oid, current) | {"ttl": ttls.get(name)} for name, oid in ids.items()]
         )
         return
-    branches = repo.branches(names)
+    branches = dict(repo.branches(names) if newest is None else islice(repo.newest_branches(newest), limit))
     branches |= {REMOTES + name: repo.objects.commit(oid) for name, oid in remotes.items()}
     shown = [*branches.items()]
     if verbose:
@@ -152,7 +161,8 @@ def _list(
         | {"ttl": ttls.get(name), "time": each.time.isoformat(), "message": each.message}
         for name, each in shown
     ]
-    if names is None and not session.json:  # a page of the list may be without HEAD's branch
+    is_page = names is not None or newest or limit is not None  # which may be without HEAD's branch
+    if not (is_page or session.json):
         session.out.lines(_head_lines(session, branches))
     session.answer(documents, _branch_lines(session, shown, current, verbose, ttls))
 

@@ -105,7 +105,10 @@ class BranchIndex:
         sizes = chain((16, 64), repeat(256))
         most = next(sizes)
         for step, some in groupby(keys if self._store.ordered else sorted(keys), lambda key: key[_STEP_OF]):
-            least = (_LAST_STEP - int(step, 16)) << _STEP
+            try:
+                least = (_LAST_STEP - int(step, 16)) << _STEP
+            except ValueError:  # another program made the row
+                continue
             names = (key[_STEP_OF.stop + 1 :] for key in some)
             found |= {name: least for name in names if name not in found and name.startswith(prefix)}
             if len(found) >= most:

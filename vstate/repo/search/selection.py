@@ -15,7 +15,7 @@ from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Core
 from vstate.repo.names.dates import parse_time
-from vstate.repo.names.refs import HEAD
+from vstate.repo.names.refs import HEAD, REMOTES, TAGS
 from vstate.repo.rules.signing import signer_of
 from vstate.repo.search.texts import moves_text
 
@@ -43,6 +43,8 @@ class Selection:
     """A text that the commit brought into a value or a key, or took out; "" for any commit."""
     first_parent: bool = False
     limit: int | None = None
+    branches: bool = False
+    """Whether the walk begins at all branches too."""
     walked: list[Commit] | None = field(default=None)
     """If it is a list, it gets all commits that the walk meets, shown or not."""
 
@@ -64,7 +66,9 @@ class Selection:
         """The commits of the walk, and whether each is shown; with no regard to `limit`."""
         since = None if self.since is None else microseconds(self.since)
         is_partial = self.is_partial
-        for commit in self.repo.history.outside(self.starts, self.excluded, first_parent=self.first_parent):
+        heads = (commit for _, commit in self.repo.newest_branches()) if self.branches else ()
+        walk = self.repo.history.outside
+        for commit in walk(self.starts, self.excluded, first_parent=self.first_parent, heads=heads):
             # The walk goes back in order, and no time is later than its order.
             if since is not None and commit.order < since:
                 return
@@ -136,16 +140,19 @@ def select(
             excluded.append(_resolve(repo, word[1:]))
         else:
             starts.append(_resolve(repo, word))
-    if all_refs:
-        head = repo.refs.head().commit
-        starts += [*repo.refs.all().values(), *([head] if head is not None else [])]
-    elif not starts:  # with HEAD on a branch without a commit, as adapters leave it: of all refs
-        every = repo.refs.all().values() if repo.refs.head().commit is None else ()
-        starts += every or [_resolve(repo, HEAD)]
+    head = repo.refs.head().commit if all_refs or not starts else None
+    # With HEAD on a branch without a commit, as adapters leave it: of all refs.
+    if all_refs or (head is None and not starts):
+        others = [*repo.refs.list(TAGS).values(), *repo.refs.list(REMOTES).values()]
+        all_refs = all_refs or bool(others) or any(True for _ in repo.newest_branches())
+        starts += [*others, head] if head is not None else others
+    if not (all_refs or starts):
+        starts.append(_resolve(repo, HEAD))
     return Selection(
         repo,
         tuple(dict.fromkeys(starts)),
         tuple(excluded),
+        branches=all_refs,
         since=None if since is None else parse_time(since),
         until=None if until is None else parse_time(until),
         info=[_item(text) for text in info],
