@@ -261,25 +261,27 @@ def lacks_fields(value: Any, classes: Collection[type]) -> bool:
     Looks at one object of each class. One program wrote the value as a whole, so the others have the same
     fields.
     """
-    left = list(dict.fromkeys(classes))
-    stack = [value]
+    left = set(classes)
+    ways = [iter([value])]  # the parts that are not looked at yet, of each object on the way to this one
     seen: set[int] = set()
-    while True:
-        obj = stack.pop()
-        kind = type(obj)
-        if kind in left:
-            fields, needed = getattr(obj, "__dict__", _NO_FIELDS), defaults(kind)
-            if not needed.keys() <= fields.keys() and any(_lacks(obj, name) for name in needed):
-                return True
-            left.remove(kind)
-            if not left:
-                return False
-        if id(obj) not in seen:
+    while ways:
+        for obj in ways[-1]:
+            kind = type(obj)
+            if kind in _ATOMS or id(obj) in seen or isinstance(obj, _OUTSIDE):
+                continue
+            if kind in left:
+                fields, needed = getattr(obj, "__dict__", _NO_FIELDS), defaults(kind)
+                if not needed.keys() <= fields.keys() and any(_lacks(obj, name) for name in needed):
+                    return True
+                left.remove(kind)
+                if not left:
+                    return False
             seen.add(id(obj))
-            inside = gc.get_referents(obj)
-            stack += [part for part in inside if type(part) not in _ATOMS and not isinstance(part, _OUTSIDE)]
-        if not stack:
-            return False
+            ways.append(iter(gc.get_referents(obj)))
+            break
+        else:
+            ways.pop()
+    return False
 
 
 def fill(obj: Any) -> None:
