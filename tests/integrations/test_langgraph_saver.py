@@ -213,6 +213,16 @@ def test_writes_may_come_before_their_checkpoint(saver: VstateSaver) -> None:
     assert len(list(saver.repo.log("threads/t"))) == commits
 
 
+def test_a_thread_that_gave_its_memory_back_goes_on(saver: VstateSaver) -> None:
+    """A run whose thread fell out of memory, because many others were used, writes on."""
+    config = step(saver, 1, {"a": 1})
+    for number in range(300):
+        step(saver, 1, {"a": number}, named(f"other {number}"))
+    saver.put_writes(config, [("a", 2)], "task")
+    step(saver, 2, {"a": 2}, config)
+    assert ids(saver) == ["00000002", "00000001"]
+
+
 def test_writes_far_from_their_checkpoint_are_found() -> None:
     """A cold saver puts a checkpoint long after its first writes, and one that is there once more."""
     store = Memory()

@@ -271,9 +271,9 @@ class Journal(Generic[I]):
         The same transaction sets the keys `beside` the journal, and makes the changes of `others`: see
         `Repository.commit_many`.
 
-        `plan` gets the index as this process knows it, or with `fresh` that of the newest commit. If the
-        branch has moved meanwhile, it is called again with the new one. Raises InvalidInput for a record
-        that is no plain data.
+        `plan` gets the index as this journal knows it; the first time, or with `fresh`, that of the newest
+        commit. If the branch has moved meanwhile, it is called again with the new one. Raises InvalidInput
+        for a record that is no plain data.
         """
         return self._change(_Call(plan, False, message, fresh, beside, tuple(others), info))
 
@@ -331,7 +331,7 @@ class Journal(Generic[I]):
         if first.commit is not None and self._has_landed(first.commit):  # the thread that took it has failed
             first.done = True
             return
-        if first.fresh:
+        if first.fresh or self.head is None:
             self._follow()
             first.fresh = False
         known = self.head, self._segments, self._before
