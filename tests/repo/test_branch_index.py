@@ -237,6 +237,21 @@ def test_the_first_page_of_a_log_reads_no_other(tmp_path: Path) -> None:
     assert len({name[-64:] for name in store.names if is_object(name)}) < 40
 
 
+def test_pages_of_names_follow_one_another(agent_store: AgentStore) -> None:
+    """Whether the store lists its keys in order or not."""
+    repo = Repository(agent_store())
+    names = sorted(
+        f"t/{name}" for name in ("a", "B", "a0", "é", "a/b", "a-b", "\N{BLACK CHESS PAWN}", "zz", "z")
+    )
+    repo.commit_many([BranchChanges(name, set={"n": 1}) for name in ["u", *names[::-1], "s"]])
+    for reverse in (False, True):
+        found, page = [], repo.branch_names("t/", limit=2, reverse=reverse)
+        while page and len(found) < 2 * len(names):
+            found += page
+            page = repo.branch_names("t/", after=page[-1], limit=2, reverse=reverse)
+        assert found == sorted(names, reverse=reverse)
+
+
 class Noting(StoreWrapper):
     """Notes the keys that are read."""
 

@@ -135,7 +135,10 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
 
     @property
     def ordered(self) -> bool:
-        """Whether `keys(prefix)` finds the keys by an index, without a look at all the others."""
+        """Whether `keys(prefix)` finds the keys by an index, without a look at all the others.
+
+        A store with transactions then lists them in ascending order, those of objects aside.
+        """
         return False
 
     @property

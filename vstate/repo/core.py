@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import dropwhile, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakMethod
@@ -695,15 +695,12 @@ class Core(Uncopied):
         check_flag("reverse", reverse)
         most = check_limit(limit)
         check_text("prefix", prefix)
-        names = self.index.find(labels, prefix) if labels else self.refs.names(HEADS, prefix)
-        if after is None:
-            first, last = 0, len(names)
-        elif reverse:
-            first, last = 0, bisect_left(names, check_text("after", after))
-        else:
-            first, last = bisect_right(names, check_text("after", after)), len(names)
-        page = names[first:last]
-        return list(page[::-1] if reverse else page)[:most]
+        check_text("after", after or "")
+        found = self.index.find(labels, prefix) if labels else self.refs.each_name(HEADS, prefix)
+        if reverse:
+            names = list(found)
+            return names[: None if after is None else bisect_left(names, after)][::-1][:most]
+        return list(islice(found if after is None else dropwhile(after.__ge__, found), most))
 
     def newest_branches(self, prefix: str = "") -> Iterator[tuple[str, Commit]]:
         """The branches that begin with `prefix`, with their newest commits; the newest of these first.

@@ -175,6 +175,14 @@ class KVStoreTests:
             assert sorted(store.keys(prefix)) == expected, prefix
             assert sorted(key for key, _ in store.items(prefix)) == expected, prefix
 
+    def test_keys_come_in_order(self, store: KVStore) -> None:
+        """A store with transactions and an index lists keys ascending, as Python compares them."""
+        if not (store.transactional and store.ordered):
+            pytest.skip("the store does not list its keys in order")
+        names = [f"n/{key}" for key in (*ODD_KEYS, *map(str, range(1500)))]
+        store.set_many(dict.fromkeys(names, b"value"))
+        assert list(store.keys("n/")) == [key for key, _ in store.items("n/")] == sorted(names)
+
     @ROOMS
     def test_keys_lists_each_of_many_once(self, store: KVStore, room: str) -> None:
         """A listing too long for one page has every key once."""

@@ -279,7 +279,14 @@ class Refs:
 
     def names(self, prefix: str, begin: str = "") -> Sequence[str]:
         """As `list`, the names alone, of those that begin so: no ref is read."""
-        return sorted(key.removeprefix(REF + prefix) for key in self._store.keys(REF + prefix + begin))
+        return list(self.each_name(prefix, begin))
+
+    def each_name(self, prefix: str, begin: str = "") -> Iterator[str]:
+        """As `names`. A store that lists its keys in order reads no more of them than are asked for."""
+        keys: Iterable[str] = self._store.keys(REF + prefix + begin)
+        if not (self._store.ordered and self._store.transactional):
+            keys = sorted(keys)
+        return (key.removeprefix(REF + prefix) for key in keys)
 
     def condition(self, ref: str, value: ObjectId | None) -> Mapping[str, bytes | None]:
         """The row of a ref that has this value, None for absent: a condition of a transaction."""
