@@ -108,7 +108,7 @@ def test_a_label_is_set_once() -> None:
         for value in (1, 2):
             write(opening, value)
             assert opening.repo.labels() == labels
-        opening.delete("chat")
+        opening.delete("chat", keep_history=True)
         opening.repo.create_branch("chat", "chat@{1}")
         assert opening.newest("chat")
         assert opening.repo.labels() == {}
