@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -86,13 +87,23 @@ def test_commits_are_packed_some_time_later(state: Versioned, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("eager")
 def test_the_commit_that_packs_stays_alone(state: Versioned) -> None:
-    """It is the newest one at that moment, and so is its tree."""
+    """It is the newest one at that moment, with its tree and what it made, and with its long values."""
     assert isinstance(state.store, Disk)
+    long, short = os.urandom(packer.LONG + 1), os.urandom(packer.LONG)
+    state.update(long=long, short=short)
+    state.commit("long")
     while not packed(state.store):
         grow(state, 1)
-        state["n"] = state.get("n", 0) + 1
+        last = os.urandom(200 + state.get("n", 0))
+        state.update(n=state.get("n", 0) + 1, last=last)
         state.commit("counted")
     assert not packed(state.store) & newest(state)
+    values = {
+        key: OBJECT_PREFIX + ObjectId.of(BLOB, value).hex()
+        for key, value in state.items()
+        if key in ("long", "short", "last")
+    }
+    assert {key for key, name in values.items() if name in packed(state.store)} == {"short"}
 
 
 def test_plain_forms_of_whole_objects_are_packed(state: Versioned) -> None:

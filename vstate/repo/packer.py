@@ -33,17 +33,18 @@ def _long_values(node: Node) -> list[ObjectId]:
 
 
 class _New:
-    """New objects of one room, and its newest commits by branch."""
+    """New objects of one room, and its newest commits."""
 
     def __init__(self) -> None:
         self.objects: NewObjects = {}
-        self.newest: dict[str, Commit] = {}
+        self.newest: dict[str, tuple[Commit, Iterable[ObjectId]]] = {}
+        """By branch, the newest commit, and the objects that it made."""
 
     def seldom_read(self) -> dict[str, bytes]:
-        """The plain forms, by key, of all but the newest commits with their nodes and long values."""
+        """The plain forms, by key; not of what the newest commits made, of their nodes and long values."""
         made, below = dict(self.objects), list[ObjectId]()
-        for commit in list(self.newest.values()):  # other threads add to it meanwhile
-            made.pop(commit.oid, None)
+        newest = list(self.newest.values())  # other threads add to it meanwhile
+        for commit, _ in newest:
             below += [] if commit.root is None else [commit.root]
         while below:
             oid = below.pop()
@@ -52,14 +53,19 @@ class _New:
             if new is not None and new.kind is TREE:
                 node = Node.decode(bytes(new.body))
                 below += node.children() + _long_values(node)
+        for _, ids in newest:
+            for oid in ids:
+                made.pop(oid, None)
         return {OBJECT_PREFIX + oid.hex(): plain_form(*new) for oid, new in made.items()}
 
 
 class Packer:
     """Packs the objects that this process commits, each time that there are STEP_BYTES of them.
 
-    The newest commits, the nodes of their trees and their long values stay as they are: they are read often,
-    and most of them are replaced soon. A pack has objects of one room. Threads may share a packer.
+    What the newest commits made, the nodes of their trees and their long values stay as they are: these are
+    read often, and most of them are replaced soon.
+
+    A pack has objects of one room. Threads may share a packer.
     """
 
     def __init__(self, store: KVStore) -> None:
@@ -76,7 +82,7 @@ class Packer:
             return
         new = self._rooms.get(room) or self._rooms.setdefault(room, _New())
         new.objects.update(made)
-        new.newest[branch] = head
+        new.newest[branch] = head, made.keys()
         self._bytes += size
         if self._bytes > STEP_BYTES:
             rooms, self._rooms, self._bytes = self._rooms, {}, 0
