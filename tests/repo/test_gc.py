@@ -26,7 +26,6 @@ from sync_stores import Once
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.kv import Encrypted, Prefixed
-from vstate.kv.disk import database
 from vstate.repo import Repository, idset
 from vstate.repo.exchange import bundle_import
 from vstate.repo.idset import IdSet
@@ -643,14 +642,12 @@ def test_others_go_on_while_room_is_given_back(tmp_path: Path) -> None:
         assert Repository(disk).fsck().ok
 
 
-def test_giving_room_back_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_giving_room_back_is_bounded_in_time(tmp_path: Path) -> None:
     """When the time is over, gc ends with a step made; the next one goes on."""
     with Disk(tmp_path / "store", durability="process") as disk:
         state = Versioned(disk)
         _fill(state)
-        with monkeypatch.context() as patched:
-            patched.setattr(database, "RELEASE_SECONDS", 0.0)
-            first = state.repo.gc(**CUT)
+        first = state.repo.gc(**CUT, seconds=0)
         assert first.size_after is not None
         assert first.size_after > 3_000_000
         assert (state.repo.gc().size_after or 0) < 1_500_000

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from between import Between
 from clock import Time, standing_still
 from loops import in_a_loop
 from servers import on_server
@@ -240,30 +241,6 @@ async def test_a_commit_removes_a_bounded_part(time: Time, monkeypatch: pytest.M
         removing = [commit for commit in log if commit.message == "purge sessions that have expired"]
         assert [len(state.diff(commit.parents[0], commit)) for commit in removing] == [2, 3, 3, 3, 3, 3, 3]
         assert list(state) == ["theirs"]
-
-
-class Between(Faulty):
-    """Calls a function before one of its calls, as another process may act then."""
-
-    def __init__(self, store: KVStore) -> None:
-        super().__init__(store)
-        self.at: int | None = None
-        self.act: Callable[[], object] = lambda: None
-        self._alone = False
-
-    def _call(self, name: str, do: Callable[[], Any]) -> Any:
-        if self.at is not None and not self._alone:
-            self.at -= 1
-            if self.at < 0:
-                self.at = None
-                self.act()
-        if name != "exclusively":
-            return super()._call(name, do)
-        self._alone = True  # nobody else writes now
-        try:
-            return super()._call(name, do)
-        finally:
-            self._alone = False
 
 
 def acting(store: Memory, call: Callable[[StateService], Any]) -> Callable[[], Any]:

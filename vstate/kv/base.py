@@ -27,6 +27,9 @@ prefix is an ordinary one.
 
 _ROOM = re.compile(ROOM_PREFIX + "[0-9a-f]{16}/")
 
+RELEASE_SECONDS = 30.0
+"""How long to give room back to the system."""
+
 POLL_SECONDS = 0.1
 """How long to wait before looking at a key again, where no store reports its changes."""
 
@@ -137,7 +140,8 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     def ordered(self) -> bool:
         """Whether `keys(prefix)` finds the keys by an index, without a look at all the others.
 
-        A store with transactions then lists them in ascending order, those of objects aside.
+        A store with transactions then lists them in ascending order, those of objects aside, and the keys of
+        a room one after the other.
         """
         return False
 
@@ -295,9 +299,10 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         keeps each value by itself does nothing, as this default does, and says so in `keeps_packs`.
         """
 
-    def release(self) -> None:
-        """Give the room of deleted rows back to the system, beside other users of the store, for some seconds
-        at the most. A store that does so by itself does nothing, as in this default.
+    def release(self, seconds: float = RELEASE_SECONDS) -> None:
+        """Give the room of deleted rows back to the system, beside other users of the store, for about so
+        many seconds at the most. The next call goes on. A store that does so by itself does nothing, as in
+        this default.
         """
 
     @property

@@ -18,6 +18,7 @@ RESERVED: Final = frozenset(
         "arrived",
         "commit-graph",
         "damaged",
+        "gc",
         "gone",
         "keep",
         "lease",

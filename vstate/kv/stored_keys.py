@@ -38,6 +38,11 @@ def is_stored_object(stored: bytes) -> bool:
     return stored[:1] == OBJECT_MARK or stored[_ROOM_BYTES : _ROOM_BYTES + 1] == OBJECT_MARK
 
 
+def room_of(stored: bytes) -> bytes:
+    """What the stored keys of the room of a stored key begin with; nothing if it is in none."""
+    return stored[:_ROOM_BYTES] if stored.startswith(ROOM_MARK) else b""
+
+
 def stored_keys(keys: Iterable[str]) -> list[bytes]:
     """The stored forms of keys, in their order."""
     stored = []

@@ -12,7 +12,7 @@ from typing import NoReturn, Self
 
 from vstate import errors
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore, Plain, check_value
+from vstate.kv.base import RELEASE_SECONDS, KVStore, Plain, check_value
 
 
 class StoreWrapper(KVStore):
@@ -102,8 +102,8 @@ class StoreWrapper(KVStore):
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         self._store.pack(plain, keys)
 
-    def release(self) -> None:
-        self._store.release()
+    def release(self, seconds: float = RELEASE_SECONDS) -> None:
+        self._store.release(seconds)
 
     @property
     def location(self) -> str:
@@ -159,7 +159,7 @@ class ReadOnly(StoreWrapper):
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         self._refuse()
 
-    def release(self) -> None:
+    def release(self, seconds: float = RELEASE_SECONDS) -> None:
         self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -538,10 +538,13 @@ class Core(Uncopied):
             return self
         return self.room(self.rooms.room_of(ref))
 
-    def room(self, number: int) -> Core:
-        """One room as a repository of its own: it has its refs and objects, and none of other rooms."""
-        stamp = str(FORMAT).encode() if self._is_stamped else None
-        store = Room(self.store, number) if number else self.store
+    def room(self, number: int, copy: KVStore | None = None) -> Core:
+        """One room as a repository of its own: it has its refs and objects, and none of other rooms.
+
+        With a `copy` of the room, it is over the copy.
+        """
+        stamp = str(FORMAT).encode() if self._is_stamped or copy is not None else None
+        store = copy or (Room(self.store, number) if number else self.store)
         return Core(store, self.security, stamp=stamp, all_rooms=False)
 
     def _segment(self, made: Sequence[Commit], commit: Commit) -> Mapping[str, bytes]:

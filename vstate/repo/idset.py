@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from vstate.objects.ids import ID_BYTES, ObjectId
 
-_BUCKETS = 1 << 16
 _REST = 14  # bytes kept of an id, besides the two that are the number of its bucket
 
 
@@ -20,13 +19,13 @@ class IdSet:
 
     def __init__(self) -> None:
         # Bytes, one id behind the other, and not bytearrays, whose slack costs more than copying them.
-        self._buckets = [b""] * _BUCKETS
+        self._buckets: dict[int, bytes] = {}
         self._count = 0
 
     def add(self, oid: bytes) -> bool:
         """Add the id; False if the set has it already."""
         number = oid[0] << 8 | oid[1]
-        bucket, rest = self._buckets[number], oid[2:8] + hash(oid).to_bytes(8, "big", signed=True)
+        bucket, rest = self._buckets.get(number, b""), oid[2:8] + hash(oid).to_bytes(8, "big", signed=True)
         if bucket and _holds(bucket, rest):
             return False
         self._buckets[number] = bucket + rest
@@ -34,8 +33,8 @@ class IdSet:
         return True
 
     def __contains__(self, oid: bytes) -> bool:
-        bucket = self._buckets[oid[0] << 8 | oid[1]]
-        return bool(bucket) and _holds(bucket, oid[2:8] + hash(oid).to_bytes(8, "big", signed=True))
+        bucket = self._buckets.get(oid[0] << 8 | oid[1])
+        return bucket is not None and _holds(bucket, oid[2:8] + hash(oid).to_bytes(8, "big", signed=True))
 
     def __len__(self) -> int:
         return self._count

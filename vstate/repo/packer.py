@@ -36,6 +36,7 @@ class _New:
     """New objects of one room, and its newest commits."""
 
     def __init__(self) -> None:
+        self.bytes = 0
         self.objects: NewObjects = {}
         self.newest: dict[str, tuple[Commit, Iterable[ObjectId]]] = {}
         """By branch, the newest commit, and the objects that it made."""
@@ -65,7 +66,8 @@ class Packer:
     What the newest commits made, the nodes of their trees and their long values stay as they are: these are
     read often, and most of them are replaced soon.
 
-    A pack has objects of one room. Threads may share a packer.
+    A pack has objects of one room. Rooms with less than a quarter of STEP_BYTES are left to `gc`, which packs
+    them together. Threads may share a packer.
     """
 
     def __init__(self, store: KVStore) -> None:
@@ -81,12 +83,15 @@ class Packer:
         if size > STEP_BYTES:
             return
         new = self._rooms.get(room) or self._rooms.setdefault(room, _New())
+        new.bytes += size
         new.objects.update(made)
         new.newest[branch] = head, made.keys()
         self._bytes += size
         if self._bytes > STEP_BYTES:
             rooms, self._rooms, self._bytes = self._rooms, {}, 0
             for number, new in rooms.items():
+                if new.bytes < STEP_BYTES // 4:
+                    continue
                 forms = {prefix_of(number) + key: form for key, form in new.seldom_read().items()}
                 with suppress(VStateError):  # the commits have landed, and `gc` packs later
                     self._store.pack(partial(_form_of, forms), list(forms))
@@ -96,10 +101,10 @@ def _form_of(forms: Mapping[str, bytes], key: str, stored: bytes) -> bytes | Non
     return forms.get(key)
 
 
-def pack_objects(store: KVStore, objects: Objects, newest: Iterable[Commit]) -> None:
-    """Pack all objects but these commits, the nodes of their trees and their long values."""
+def newest_objects(objects: Objects, heads: Iterable[ObjectId]) -> IdSet:
+    """These commits, the nodes of their trees and their long values. CorruptObject if one is missing."""
     kept, below = IdSet(), list[ObjectId]()
-    for commit in newest:
+    for commit in objects.commits(list(dict.fromkeys(heads))):
         kept.add(commit.oid)
         below += [] if commit.root is None else [commit.root]
     while below:
@@ -109,6 +114,12 @@ def pack_objects(store: KVStore, objects: Objects, newest: Iterable[Commit]) -> 
             below += node.children()
             for oid in _long_values(node):
                 kept.add(oid)
+    return kept
+
+
+def pack_objects(store: KVStore, objects: Objects, heads: Iterable[ObjectId]) -> None:
+    """Pack all objects but the newest ones."""
+    kept = newest_objects(objects, heads)
 
     def plain(key: str, stored: bytes) -> bytes | None:
         is_kept = bytes.fromhex(key.removeprefix(OBJECT_PREFIX)) in kept

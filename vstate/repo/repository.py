@@ -8,7 +8,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from vstate.arguments import check_flag
+from vstate.arguments import check_flag, check_seconds
 from vstate.errors import CorruptObject
 from vstate.forks import cached_property
 from vstate.kv.base import OBJECT_PREFIX
@@ -401,6 +401,7 @@ class Repository(Core):
         keep_last: int | None = None,
         keep_since: str | timedelta | None = None,
         grace: str | timedelta = "1h",
+        seconds: float | None = None,
         dry_run: bool = False,
         progress: UpkeepProgress | None = None,
     ) -> GcReport:
@@ -411,15 +412,27 @@ class Repository(Core):
         is not named is not cut. Ages are a number followed by s, m, h, d or w. `dry_run` writes nothing, and
         its report says in `garbage` why the objects would go.
 
+        With `seconds` it takes about that time, and the next such call goes on with the next room; the report
+        says in `rooms_left` how many are left. A room of more than a thousand rows may take longer, because
+        gc first walks through all that its refs reach.
+
         Safe beside writers in other processes: a writer waits for a thousand deletions at most. A store
         without transactions keeps garbage for `grace` after gc found it, and a later run removes it. Raises
-        CorruptObject, and neither cuts nor removes anything, if reachable objects are damaged: see `fsck`.
+        CorruptObject if reachable objects are damaged: see `fsck`. Then it has neither cut nor removed
+        anything in their room, and has collected all others.
         """
         from vstate.repo.upkeep import gc, shortening
 
         limit = shortening.check_limit(branch, keep_last, keep_since)
+        check_seconds("seconds", seconds, zero=True, none="None for no limit")
         return gc.collect(
-            self, keep_reflog=keep_reflog, limit=limit, grace=grace, dry_run=dry_run, progress=progress
+            self,
+            keep_reflog=keep_reflog,
+            limit=limit,
+            grace=grace,
+            seconds=seconds,
+            dry_run=dry_run,
+            progress=progress,
         )
 
     def fsck(

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, groupby, islice
 from typing import Final
 
 from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, KVStore, batches, check_key, room_prefix, split_room
@@ -108,6 +108,22 @@ def mark_of(store: KVStore) -> bytes | None:
     return mark
 
 
+def _beginnings(number: int) -> Iterator[str]:
+    """What the keys begin with of the rooms from this one on, ascending, in as few parts as can be."""
+    digits = f"{number:0{_DIGITS}x}"
+    if not number:
+        yield ROOM_PREFIX
+        return
+    yield ROOM_PREFIX + digits
+    for at in reversed(range(_DIGITS)):
+        for digit in range(int(digits[at], 16) + 1, 16):
+            yield f"{ROOM_PREFIX}{digits[:at]}{digit:x}"
+
+
+def _start_of(key: str) -> str:
+    return key[: len(ROOM_PREFIX) + _DIGITS + 1]
+
+
 def number_of(start: str) -> int:
     """The number of the room whose keys begin so in the store."""
     return int(start.split("/")[1], 16) if start else 0
@@ -125,9 +141,9 @@ class Room(Translated):
         """The store that the room is in."""
         return self._store
 
-    def own_keys(self) -> list[str]:
+    def own_keys(self) -> Iterator[str]:
         """The keys in the room, without those that it has in common with the store."""
-        return [name[len(self.prefix) :] for name in self._store.keys(self.prefix)]
+        return (name[len(self.prefix) :] for name in self._store.keys(self.prefix))
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._store, self.number)
@@ -223,10 +239,19 @@ class Rooms(StoreWrapper):
                     seen.add(number)
                     yield number
 
-    def all(self) -> list[int]:
-        """The numbers of all rooms but 0 that hold something, whether a ref leads there or not."""
-        rooms = {start for key in self._store.keys(ROOM_PREFIX) if (start := split_room(key)[0])}
-        return sorted(map(number_of, rooms))
+    def listed(self, begin: int = 0, most: int = _PAGE) -> Iterator[tuple[int, list[str]]]:
+        """The numbers from `begin` on of all rooms but 0 that hold something, whether a ref leads there or
+        not, ascending; each with its keys, of a room with more than `most` some.
+        """
+        if not self._store.ordered:
+            rooms = {number_of(split_room(key)[0]) for key in self._store.keys(ROOM_PREFIX)} - {0}
+            for number in sorted(room for room in rooms if room >= begin):
+                yield number, list(islice(Room(self._store, number).own_keys(), most + 1))
+            return
+        for beginning in _beginnings(begin):
+            for start, keys in groupby(self._store.keys(beginning), key=_start_of):
+                if number := number_of(split_room(start)[0]):
+                    yield number, [key[len(start) :] for key in islice(keys, most + 1)]
 
     def _has_rooms(self) -> bool:
         return next(iter(self._store.keys(ROOM_PREFIX)), None) is not None

@@ -19,6 +19,7 @@ from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ID_BYTES, NewObjects, ObjectId
 from vstate.repo.names.refs import Refs
+from vstate.repo.rooms import Room
 
 ARRIVED = "arrived/"
 """The prefix of the rows that name commits which no ref led to when they were written."""
@@ -84,6 +85,14 @@ def arrival(store: KVStore, objects: NewObjects) -> dict[str, bytes]:
     """
     commits = [oid for oid, new in objects.items() if new.kind is COMMIT]
     return {ARRIVED + os.urandom(8).hex(): b"".join(commits)} if commits and store.transactional else {}
+
+
+def unfinished(store: KVStore) -> dict[str, bytes]:
+    """The row to write in a room as objects lose what leads to them. It goes once these objects are gone.
+
+    Without such a row, `gc` takes a room for quiet, and would leave what a killed process did not remove.
+    """
+    return {ARRIVED + os.urandom(8).hex(): b""} if isinstance(store, Room) else {}
 
 
 def arrivals(store: KVStore, but: Collection[str] = ()) -> tuple[list[str], list[ObjectId]]:

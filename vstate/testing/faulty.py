@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from vstate.errors import StoreUnavailable
 from vstate.forks import new_lock
-from vstate.kv.base import KVStore, Plain
+from vstate.kv.base import RELEASE_SECONDS, KVStore, Plain
 from vstate.kv.wrapper import StoreWrapper
 
 T = TypeVar("T")
@@ -107,8 +107,8 @@ class Faulty(StoreWrapper):
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         self._call("pack", lambda: self.store.pack(plain, keys))
 
-    def release(self) -> None:
-        self._call("release", self.store.release)
+    def release(self, seconds: float = RELEASE_SECONDS) -> None:
+        self._call("release", lambda: self.store.release(seconds))
 
     def __repr__(self) -> str:
         return f"Faulty({self.store!r}, fail_at={self.fail_at})"

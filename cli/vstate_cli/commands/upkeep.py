@@ -28,13 +28,16 @@ _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
         "vstate gc --keep-reflog 0",
         "vstate gc --keep-last 1000 main",
         "vstate gc --keep-since 30d main",
+        "vstate gc --seconds 2",
     ],
-    json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds, "
-    "expired, size_before, size_after, garbage: [{reason, objects, bytes}]}. live, removed and waiting count "
-    "objects: in use, removed, and waiting for the grace period; reflog_lines counts removed lines; shallow "
-    "counts the commits at which a history now ends; kept_by lists branches that share the history to cut, "
-    "and so keep it; expired lists removed branches; size_before and size_after are the bytes of the store's "
-    "files, null where unknown; garbage says after a dry run why the objects would go.",
+    json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds, rooms, "
+    "rooms_left, expired, size_before, size_after, garbage: [{reason, objects, bytes}]}. live, removed and "
+    "waiting count objects: in use, removed, and waiting for the grace period; reflog_lines counts removed "
+    "lines; shallow counts the commits at which a history now ends; kept_by lists branches that share the "
+    "history to cut, and so keep it; rooms counts the rooms that were collected, and rooms_left those that "
+    "--seconds has left, null in the first round through all; expired lists removed branches; size_before "
+    "and size_after are the bytes of the store's files, null where unknown; garbage says after a dry run why "
+    "the objects would go.",
 )
 @click.argument("branch", nargs=-1, type=BRANCH)
 @click.option(
@@ -57,6 +60,12 @@ _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
     help="On a store without transactions, keep removed objects this long for writers at work. "
     f"Default: {GRACE}.",
 )
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    metavar="N",
+    help="Stop after about so many seconds. The next call with this option goes on from there.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what gc would remove, and why, and remove nothing.")
 def gc(
     session: Session,
@@ -65,6 +74,7 @@ def gc(
     keep_last: int | None,
     keep_since: str | None,
     grace: str,
+    seconds: float | None,
     dry_run: bool,
 ) -> None:
     """Remove objects that no ref and no recent reflog line reaches.
@@ -73,6 +83,9 @@ def gc(
     cut off the history of each BRANCH. Older commits go unless another ref reaches them, and `vstate log`
     shows where the history ends. Other programs can use the store meanwhile. A store on the disk then gives
     the room back to the system.
+
+    With --seconds, gc collects one room after the other, such as the threads of a service: run it often, and
+    each run is short.
     """
     if keep_last is not None and keep_since is not None:
         raise click.UsageError("Give --keep-last or --keep-since, not both.")
@@ -84,6 +97,7 @@ def gc(
         keep_last=keep_last,
         keep_since=keep_since,
         grace=grace,
+        seconds=seconds,
         dry_run=dry_run,
         progress=session.out.progress,
     )
@@ -110,6 +124,9 @@ def _gc_lines(report: GcReport) -> Iterator[Line]:
     if report.waiting:
         objects = counted(report.waiting, "object")
         yield [f"{objects} must wait for the grace period; run vstate gc again after it"]
+    if report.rooms_left != 0:
+        left = "some" if report.rooms_left is None else f"some {report.rooms_left:,}"
+        yield [f"{counted(report.rooms, 'room')} done, {left} left; run it again to go on"]
     yield [(f"{counted(report.live, 'object')} in use", "dim")]
 
 

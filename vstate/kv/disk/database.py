@@ -34,8 +34,8 @@ APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the progra
 FORMAT = 6
 RELEASED_PAGES = 256
 """Pages that move in one transaction, for which others wait some 10 ms."""
-RELEASE_SECONDS = 30.0
 _RELEASE_PAUSE = 0.002
+_LONGEST_READ = 0.1  # seconds to wait for
 
 SPARE_PAGES = 256  # a longer key may split a page of the index: deleting has to work in a full file too
 LOG_BYTES = 4 * 1024 * 1024
@@ -345,11 +345,11 @@ class Database:
                 connection.execute(log.RENAME)
             handle.salt = salt
 
-    def release(self, connection: sqlite3.Connection) -> None:
-        """Move the pages at the end of the file to free places, and cut the file, for RELEASE_SECONDS at the
+    def release(self, connection: sqlite3.Connection, seconds: float) -> None:
+        """Move the pages at the end of the file to free places, and cut the file, for so many seconds at the
         most. Each step is a transaction, and others write between two steps.
         """
-        backoff = Backoff(_RELEASE_PAUSE, _RELEASE_PAUSE, seconds=RELEASE_SECONDS)
+        backoff = Backoff(_RELEASE_PAUSE, _RELEASE_PAUSE, seconds=seconds)
         while connection.execute("PRAGMA freelist_count").fetchone() != (0,):
             try:
                 # execute() would end after one page, because the statement has no columns.
@@ -359,8 +359,10 @@ class Database:
                     raise
             if not backoff.pause():
                 break
-        # The file gets shorter when the log is copied into it. Somebody who reads now leaves that to others.
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        # The file gets shorter when the log is copied into it, which a long read leaves to others.
+        backoff = Backoff(_RELEASE_PAUSE, _RELEASE_PAUSE, seconds=_LONGEST_READ)
+        while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and backoff.pause():
+            pass
 
     # Syncing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -13,7 +14,7 @@ from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreFull, StoreUnavailable, VStateError
 from vstate.forks import renew_in_child
-from vstate.kv.base import Plain, TransactionalStore, batches, batches_by_bytes
+from vstate.kv.base import RELEASE_SECONDS, Plain, TransactionalStore, batches, batches_by_bytes
 from vstate.kv.disk import packs
 from vstate.kv.disk.connections import Handle
 from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
@@ -59,6 +60,8 @@ _LOOSE = (
     f"WHERE rowid > ? AND key > x'FF' AND {packs.LOOSE} ORDER BY rowid LIMIT ?"
 )
 
+
+_LOOSE_AMONG = f"SELECT key, length(value) FROM kv WHERE key IN ({{}}) AND {packs.LOOSE}"
 
 _split = partial(stored_writes, longest=MAX_VALUE_BYTES, store="SQLite")
 
@@ -192,18 +195,20 @@ class Disk(TransactionalStore):
         """The bytes that the store takes on the disk, its log included."""
         return self._database.size()
 
-    def release(self) -> None:
+    def release(self, seconds: float = RELEASE_SECONDS) -> None:
         """As promised by KVStore, from the end of the file, a mebibyte in each transaction. The values of
-        deleted objects are cut out of the packs before, however many there are.
+        deleted objects are cut out of the packs before.
         """
         self._query("SELECT 1", ())  # is it open, and still there?
+        until = time.monotonic() + seconds
         try:
             with suppress(StoreFull):
-                self._prune()
+                self._prune(until)
             with self._long_work(writing=True) as (_, connection):
-                self._database.release(connection)
+                self._database.release(connection, max(0.0, until - time.monotonic()))
         except sqlite3.Error as error:
-            if _was_stopped(error):  # by a fork, or by close(): the next one goes on
+            # By a fork, by close(), or by others who release too: the next one goes on.
+            if _was_stopped(error) or database.result_code(error) == sqlite3.SQLITE_BUSY:
                 return
             failure = self._database.meaning(error)
             if not isinstance(failure, StoreFull):  # without room for the log nothing moves
@@ -455,15 +460,16 @@ class Disk(TransactionalStore):
 
     def pack(self, plain: Plain, keys: Sequence[str] | None = None) -> None:
         """As promised by KVStore, for short values of objects: some hundred KB in each transaction."""
-        if keys is None:
-            limits = {"most_bytes": packs.PACK_BYTES, "most": packs.MOST_PACKED}
-            rows = batches_by_bytes(self._loose(), lambda row: row[1], **limits)
-            steps: Iterable[list[bytes]] = ([key for key, _ in some] for some in rows)
-        else:
-            steps = batches(filter(is_stored_object, stored_keys(keys)), packs.MOST_PACKED)
-        for some in steps:
-            if len(some) >= packs.FEWEST_PACKED:
-                self._write(Write(partial(self._pack, plain, some)))
+        loose = self._loose() if keys is None else self._loose_among(keys)
+        limits = {"most_bytes": packs.PACK_BYTES, "most": packs.MOST_PACKED}
+        for rows in batches_by_bytes(loose, lambda row: row[1], **limits):
+            if len(rows) >= packs.FEWEST_PACKED:
+                self._write(Write(partial(self._pack, plain, [key for key, _ in rows])))
+
+    def _loose_among(self, keys: Iterable[str]) -> Iterator[tuple[bytes, int]]:
+        """As `_loose`, of those of the keys that are of objects."""
+        for some in batches(filter(is_stored_object, stored_keys(keys)), KEYS_PER_QUERY):
+            yield from self._query(_LOOSE_AMONG.format(",".join("?" * len(some))), some)
 
     def _loose(self) -> Iterator[tuple[bytes, int]]:
         """The stored keys of all objects that could be packed, and the lengths of their values."""
@@ -486,12 +492,14 @@ class Disk(TransactionalStore):
         packs.write_all(connection, forms)
         return [], []
 
-    def _prune(self) -> None:
+    def _prune(self, until: float) -> None:
         """Cut the values of deleted objects out of their packs, some packs in each transaction."""
         with self._long_work(writing=False) as (_, connection):
             freed = [pack for (pack,) in connection.execute(packs.FREED)]
         for some in batches(freed, PACKS_CUT):
             self._write(Write(partial(self._cut, some)))
+            if time.monotonic() > until:
+                break
 
     def _cut(self, some: Sequence[int]) -> Rows:
         """Cut these packs, inside the transaction."""

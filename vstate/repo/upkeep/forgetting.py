@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 
 from vstate.errors import InvalidInput, StorageError
 from vstate.kv.base import OBJECT_PREFIX, batches
@@ -16,7 +16,7 @@ from vstate.repo.history import SHALLOW
 from vstate.repo.idset import IdList
 from vstate.repo.names.refs import HEAD, HEADS, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
 from vstate.repo.rooms import GONE, Room, new_mark
-from vstate.repo.sweeps import arrivals, retry_after_sweep
+from vstate.repo.sweeps import arrivals, retry_after_sweep, unfinished
 from vstate.repo.upkeep.gc import MOST_DELETED, Sweep, newest_first
 from vstate.repo.upkeep.reach import Marks, Reach
 
@@ -59,7 +59,7 @@ def _forget_room(repo: Core, name: str) -> bool:
     def rows() -> Mapping[str, bytes | None]:
         nonlocal done
         _require_not_head(repo, name)
-        keys = room.own_keys()
+        keys = list(islice(room.own_keys(), MOST_DELETED + 1))
         # The reflog of a branch that was deleted may keep objects too.
         others = [key for key in keys if key.startswith(REF) and key != REF + ref]
         others += [key for key in keys if key.startswith(REFLOG) and ref_of_line(key) != ref]
@@ -85,6 +85,7 @@ class _Forgetting:
         self._own = Reach(repo.objects, self._marks.history, self._marks.lost, but=self._marks.reach)
         self._commits: dict[ObjectId, int] = {}
         self._noted: list[str] = []
+        self._unfinished: dict[str, bytes] = {}
         self._others = IdList()
         self._lines: list[str] = []
         self._lines_of_head: dict[str, ReflogEntry] = {}
@@ -147,6 +148,7 @@ class _Forgetting:
         """The keys of the rows that go, besides the objects."""
         yield from self._lines
         yield from self._lines_of_head
+        yield from self._unfinished
         gone = [oid.hex() for oid in self._commits if oid not in self._marks]
         ends = [prefix + digits for prefix in (SHALLOW, GRAPH) for digits in gone]
         yield from self._store.present(ends)
@@ -174,8 +176,9 @@ class _Forgetting:
         """Delete the branch with its reflog, then its objects. If this is cut short, `gc` removes them."""
         while (now := self._repo.refs.read(self._ref)) is not None:
             self._walk()  # the branch may have moved
-            policies = self._repo.policies.rows_without(self._name)
-            if self._repo.refs.end(self._ref, policies, expected=now):
+            self._unfinished = unfinished(self._store)
+            rows = self._repo.policies.rows_without(self._name) | self._unfinished
+            if self._repo.refs.end(self._ref, rows, expected=now):
                 break
         if self._store.transactional:
             self._remove_garbage()
@@ -187,7 +190,7 @@ class _Forgetting:
         """Remove the objects of the branch, and its rows."""
         self._marks.without = frozenset()  # a new branch may have the name by now
         sweep = Sweep(self._repo)
-        sweep.remove(self._marks, newest_first(self._commits), self._noted)
-        sweep.remove(self._marks, self._others)
+        sweep.remove(self._marks, newest_first(self._commits), [*self._noted, *self._unfinished])
+        sweep.remove(self._marks, self._others, self._unfinished)
         for rows in batches(self._rows(), MOST_DELETED):
             self._store.delete_many(rows)

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain
+from itertools import islice
+from math import inf
 
-from vstate.errors import CorruptObject, StoreFull
-from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
+from vstate.errors import CorruptObject, CorruptStore, StoreFull
+from vstate.kv.base import OBJECT_PREFIX, RELEASE_SECONDS, KVStore, batches, split_room
 from vstate.objects import expiry
 from vstate.objects.commit import LAST_ORDER, microseconds
 from vstate.objects.ids import ObjectId
@@ -19,17 +20,29 @@ from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW
 from vstate.repo.names.dates import parse_age
-from vstate.repo.names.refs import HEADS, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
+from vstate.repo.names.refs import HEADS, KEEP, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
 from vstate.repo.objects import TRASH, in_trash
-from vstate.repo.packer import pack_objects
-from vstate.repo.rooms import GONE, Room, new_mark
-from vstate.repo.sweeps import arrivals, retry_after_sweep
+from vstate.repo.packer import newest_objects, pack_objects
+from vstate.repo.rooms import GONE, Room, entry, new_mark, prefix_of
+from vstate.repo.sweeps import arrivals, retry_after_sweep, unfinished
 from vstate.repo.upkeep.reach import Marks, Reach, UpkeepProgress, notes_on_lost
+from vstate.repo.upkeep.room_copy import RoomCopy
 from vstate.repo.upkeep.shortening import Cut, HistoryLimit
 from vstate.repo.walk import BATCH
 
 KEEP_REFLOG = "30d"
 GRACE = "1h"
+
+NEXT = "gc/next"
+"""The key whose value says where the next step of a round through all rooms begins: the number of a room, how
+many this round has done, and how many the last one did; in decimal digits, with a space between two."""
+
+_SHARE = 0.75  # of the time for rooms; the rest is for giving room back
+
+_QUIET = (OBJECT_PREFIX, GRAPH, SHALLOW, SWEEP)
+"""What the keys of rows begin with that may be in a room without garbage, besides refs and reflogs."""
+
+_MOST_LOOSE = 4096  # objects to pack that wait for others
 
 MOST_DELETED = 1000
 """Objects that are deleted in one transaction, for which others wait some 10 ms."""
@@ -57,8 +70,10 @@ class GcReport:
     transactions keeps for the grace period. `shallow` counts the commits whose parents were cut off.
     `kept_by` are the branches that share commits with a branch to cut: these commits keep their history.
     `expired` are the branches that no commit has reached for longer than their `ttl`, and that `gc` has
-    deleted. `size_before` and `size_after` are the bytes of the store's files; None for a store without, and
-    after a dry run. After a dry run, `garbage` tells why the objects would go; after a real one it is empty.
+    deleted. `rooms` counts the rooms that were collected. `rooms_left` counts those that `seconds` left for
+    the next calls, by the last round through all rooms; None in the first round. `size_before` and
+    `size_after` are the bytes of the store's files; None for a store without, and after a dry run. After a
+    dry run, `garbage` tells why the objects would go; after a real one it is empty.
     """
 
     live: int
@@ -70,6 +85,8 @@ class GcReport:
     kept_by: tuple[str, ...]
     dry_run: bool
     seconds: float
+    rooms: int = 1
+    rooms_left: int | None = 0
     expired: tuple[str, ...] = ()
     size_before: int | None = None
     size_after: int | None = None
@@ -90,6 +107,9 @@ class GcReport:
             parts.append(f"{', '.join(self.kept_by)} kept history that they share")
         if self.waiting:
             parts.append(f"{self.waiting:,} wait for the grace period to end")
+        if self.rooms_left != 0:
+            left = "some" if self.rooms_left is None else f"some {self.rooms_left:,}"
+            parts.append(f"{counted(self.rooms, 'room')} done, {left} left")
         if self.size_before is not None and self.size_after is not None:
             parts.append(f"the files took {self.size_before:,} bytes and take {self.size_after:,}")
         return f"{', '.join(parts)}; {counted(self.live, 'object')} in use ({self.seconds:.2f} s)"
@@ -101,133 +121,309 @@ def collect(
     keep_reflog: str | timedelta = KEEP_REFLOG,
     limit: HistoryLimit | None = None,
     grace: str | timedelta = GRACE,
+    seconds: float | None = None,
     dry_run: bool = False,
     progress: UpkeepProgress | None = None,
 ) -> GcReport:
     """As `Repository.gc` promises."""
     began = time.monotonic()
     size_before = repo.store.size()
-    found = retry_after_sweep(repo, lambda: _idle_branches(repo, expiry.now()))
-    idle = [ref for ref, head in found.items() if dry_run or _ended(repo, ref, head)]
-    total = _Total()
-    for room, own in _rooms(repo, limit):
-        if dry_run or not _vacated(room):
-            total.add(*_collect(room, keep_reflog, own, idle if dry_run else (), grace, dry_run, progress))
-            if not dry_run:
-                _vacated(room)
+    work = Collector(repo, keep_reflog, limit, grace, dry_run, progress)
+    left: int | None = 0
+    if seconds is None:
+        work.collect_from(0)
+    else:
+        left = _step(work, began + seconds * _SHARE)
     if not dry_run:
-        _forget_gone(repo.view)
         repo.history.reload()
-        repo.store.release()
-    garbage = [Garbage(reason, *counts) for reason, counts in total.garbage.items()]
+        repo.store.release(RELEASE_SECONDS if seconds is None else began + seconds - time.monotonic())
+    if work.damage is not None:
+        raise work.damage
+    garbage = [Garbage(reason, *counts) for reason, counts in work.garbage.items()]
     return GcReport(
-        live=total.live,
-        removed=total.removed + sum(part.objects for part in garbage),
-        removed_bytes=total.removed_bytes + sum(part.bytes for part in garbage),
-        waiting=total.waiting,
-        reflog_lines=total.lines,
-        shallow=total.ends,
-        kept_by=tuple(total.kept_by),
+        live=work.live,
+        removed=work.removed + sum(part.objects for part in garbage),
+        removed_bytes=work.removed_bytes + sum(part.bytes for part in garbage),
+        waiting=work.waiting,
+        reflog_lines=work.lines,
+        shallow=work.ends,
+        kept_by=tuple(work.kept_by),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
-        expired=tuple(ref.removeprefix(HEADS) for ref in idle),
+        expired=tuple(sorted(ref.removeprefix(HEADS) for ref in work.expired)),
         size_before=size_before,
         size_after=None if dry_run else repo.store.size(),
         garbage=tuple(garbage),
+        rooms=work.rooms,
+        rooms_left=left,
     )
 
 
-class _Total:
-    """The sums of the results of several rooms."""
+def _step(work: Collector, until: float) -> int | None:
+    """Collect rooms until that moment, from where the last step ended; the number of those that are left.
 
-    def __init__(self) -> None:
-        self.live = self.removed = self.removed_bytes = self.waiting = self.lines = self.ends = 0
+    The round before tells that number, so it is None in the first round. Without its row a round begins anew.
+    """
+    store = work.repo.store
+    try:
+        begin, done, most = map(int, (store.get(NEXT) or b"").decode("ascii").split())
+    except ValueError:
+        begin = done = most = 0
+    after = work.collect_from(begin, until)
+    done += work.rooms
+    row = (0, 0, done) if after is None else (after, done, most)
+    if not work.dry_run:
+        store.set(NEXT, " ".join(map(str, row)).encode())
+    if after is None:
+        return 0
+    return max(1, most - done) if most else None
+
+
+class Collector:
+    """Collects the garbage of a repository, one room after the other, and adds the results up.
+
+    A small room, of at most MOST_DELETED rows, is collected in a copy while nobody else writes, and what
+    changed there is one transaction. A quiet one is left alone: it has no garbage. Any other room, and all of
+    a store without transactions, is swept in steps. A damaged room stays as it is: `damage` is the first
+    error.
+    """
+
+    def __init__(
+        self,
+        repo: Core,
+        keep_reflog: str | timedelta = KEEP_REFLOG,
+        limit: HistoryLimit | None = None,
+        grace: str | timedelta = GRACE,
+        dry_run: bool = False,
+        progress: UpkeepProgress | None = None,
+    ) -> None:
+        self.repo = repo
+        self.dry_run = dry_run
+        self._keep_reflog = keep_reflog
+        self._grace = parse_age(grace)
+        self._progress = progress or (lambda step, count: None)
+        self._limits = _by_room(repo, limit)
+        age = parse_age(keep_reflog)
+        # Lines whose places begin with less go. No age asks for a look at everything.
+        self._oldest = f"{microseconds(datetime.now(UTC) - age) * 1000:016x}" if age else None
+        self._has_lifetimes = any(True for _ in repo.store.keys(KEEP))
+        self._packs = repo.store.keeps_packs and not dry_run
+        self._until = inf
+        self._loose: list[str] = []
+        self.rooms = self.live = self.removed = self.removed_bytes = 0
+        self.waiting = self.lines = self.ends = 0
         self.kept_by: list[str] = []
+        self.expired: list[str] = []
         self.garbage: dict[str, tuple[int, int]] = {}
+        self.damage: CorruptObject | CorruptStore | None = None
 
-    def add(self, plan: Plan, sweep: Sweep, garbage: Iterable[Garbage], lines: int, ends: int) -> None:
+    def collect_from(self, begin: int, until: float = inf) -> int | None:
+        """Collect the rooms from this number on, ascending, until that moment, but at least one.
+
+        The number of the next one, or of one that has more to sweep; None at the end. The rooms of the limit
+        come first.
+        """
+        self._until = until
+        after = None
+        for number, keys in self._rooms_from(begin):
+            if self.rooms and time.monotonic() >= until:
+                after = number
+                break
+            self._progress("rooms", self.rooms)
+            self.rooms += 1
+            try:
+                if not self.collect(number, keys):
+                    after = number
+                    break
+            except (CorruptObject, CorruptStore) as error:
+                self.damage = self.damage or error
+        self.pack()
+        return after
+
+    def _rooms_from(self, begin: int) -> Iterator[tuple[int, Sequence[str] | None]]:
+        yield from ((number, None) for number in self._limits)
+        if not begin and 0 not in self._limits:
+            yield 0, None
+        if self.repo.rooms is not None:
+            for number, keys in self.repo.rooms.listed(begin, MOST_DELETED):
+                if number not in self._limits:
+                    yield number, keys
+
+    def collect(self, number: int, keys: Sequence[str] | None = None) -> bool:
+        """Collect the garbage of one room; False if there was no time for all of it.
+
+        `keys` are those of the room, if they are known, and of a room that is not small some.
+        """
+        idle = self._end_idle_branches(number) if self._has_lifetimes else []
+        if number and (idle or keys is None):
+            keys = self._keys(number)
+        if keys is not None and len(keys) <= MOST_DELETED:
+            if not idle and number not in self._limits and self._is_quiet(keys):
+                self.live += sum(key.startswith(OBJECT_PREFIX) for key in keys)
+                if self._packs:
+                    self._note_loose(number, RoomCopy(self.repo.store, prefix_of(number), keys))
+                return True
+            if self._collect_copy(number, keys, idle):
+                return True
+        return self._sweep_room(number, idle)
+
+    def _is_quiet(self, keys: Iterable[str]) -> bool:
+        """Whether a room with these keys has refs and no garbage: no line of a reflog goes, nothing has
+        arrived without a ref, and no removal was cut short.
+        """
+        if self._oldest is None:
+            return False
+        has_refs = False
+        for key in keys:
+            if key.startswith(REFLOG):
+                if key.rpartition(":")[2] < self._oldest:
+                    return False
+            elif key.startswith(REF):
+                has_refs = True
+            elif not key.startswith(_QUIET):
+                return False
+        return has_refs
+
+    def _keys(self, number: int) -> list[str]:
+        return list(islice(Room(self.repo.store, number).own_keys(), MOST_DELETED + 1))
+
+    def _end_idle_branches(self, number: int) -> list[str]:
+        """Delete the branches of a room that were idle for as long as they are kept; not in a dry run."""
+        repo = self.repo
+        found = retry_after_sweep(repo, lambda: _idle_branches(repo, self._room(number), expiry.now()))
+        idle = [ref for ref, head in found.items() if self.dry_run or _ended(repo, ref, head)]
+        self.expired += idle
+        return idle
+
+    def _room(self, number: int, copy: KVStore | None = None) -> Core:
+        return self.repo if self.repo.rooms is None else self.repo.room(number, copy)
+
+    def _collect_copy(self, number: int, keys: Sequence[str], idle: Collection[str]) -> bool:
+        """Collect a small room; False if it has grown meanwhile, or cannot be changed at once."""
+        store, prefix = self.repo.store, prefix_of(number)
+        found: tuple[Core, Plan, Sweep] | None = None
+
+        def swept(keys: Sequence[str]) -> tuple[Core, Plan, Sweep]:
+            room = self._room(number, RoomCopy(store, prefix, keys))
+            sweep = Sweep(room)
+            return room, self._swept(room, number, idle, sweep), sweep
+
+        def changes() -> Mapping[str, bytes | None]:
+            nonlocal found
+            found, keys = None, self._keys(number)
+            if len(keys) > MOST_DELETED:
+                return {}
+            found = room, plan, _ = swept(keys)
+            assert isinstance(room.store, RoomCopy)
+            rows = room.store.changes if _is_named(room.store) else dict.fromkeys(keys)
+            return {prefix + key: row for key, row in rows.items()} | self._gone(room.store, number, plan)
+
+        if self.dry_run:
+            with suppress(CorruptObject):  # somebody may have written since the keys were listed
+                found = swept(keys)
+        elif not store.exclusively(changes):
+            return False
+        if found is None:
+            return False
+        self._count(*found[1:], idle)
+        if self._packs:
+            self._note_loose(number, found[0].store)
+        return True
+
+    def _sweep_room(self, number: int, idle: Collection[str]) -> bool:
+        """Collect a room in steps; False if there was no time for all of it."""
+        room = self._room(number)
+        sweep = Sweep(room, self._progress)  # each attempt removes something, and the last one the rest
+        sweep.until = self._until
+        plan = retry_after_sweep(room, lambda: self._swept(room, number, idle, sweep))
+        self._count(plan, sweep, idle)
+        if self.dry_run:
+            return True
+        if gone := self._gone(room.store, number, plan):
+            self.repo.store.transact(gone, dict.fromkeys(gone, entry(number)))
+        if not sweep.is_whole:
+            return False
+        if room.store.keeps_packs:
+            with suppress(StoreFull, CorruptObject):  # also where a ref moved meanwhile: the next gc packs
+                pack_objects(room.store, room.objects, plan.marks.refs.values())
+        if number and not _is_named(room.store):
+            self._collect_copy(number, (), ())  # what is left of the room goes too
+        return True
+
+    def _swept(self, room: Core, number: int, idle: Collection[str], sweep: Sweep) -> Plan:
+        without = idle if self.dry_run else ()
+        progress = None if isinstance(room.store, RoomCopy) else self._progress
+        plan = Plan(room, self._keep_reflog, self._limits.get(number), without, progress)
+        if not self.dry_run:
+            sweep.execute(plan, self._grace)
+        return plan
+
+    def _count(self, plan: Plan, sweep: Sweep, idle: Collection[str]) -> None:
         self.live += len(plan.marks)
         self.removed += sweep.removed
         self.removed_bytes += sweep.removed_bytes
         self.waiting += sweep.waiting
-        self.lines += lines
-        self.ends += ends
         self.kept_by += [] if plan.cut is None else plan.cut.kept_by
-        for part in garbage:
+        if not self.dry_run:
+            self.lines += sweep.lines
+            self.ends += sweep.ends
+            return
+        self.lines += sum(ref_of_line(key) not in idle for key in plan.lines)
+        self.ends += len(plan.ends)
+        for part in plan.garbage():
             objects, size = self.garbage.get(part.reason, (0, 0))
             self.garbage[part.reason] = objects + part.objects, size + part.bytes
 
+    def _gone(self, room: KVStore, number: int, plan: Plan) -> dict[str, bytes | None]:
+        """The notes on deleted refs of a room that no line of a reflog is about any more, to delete."""
+        refs = {ref_of_line(key) for key in plan.lines} if number else ()
+        ended = [ref for ref in refs if next(iter(room.keys(f"{REFLOG}{ref}:")), None) is None]
+        return {GONE + ref: None for ref in ended if self.repo.store.get(GONE + ref) == entry(number)}
 
-def _rooms(repo: Core, limit: HistoryLimit | None) -> Iterator[tuple[Core, HistoryLimit | None]]:
-    """Each room, with the limit for those of its branches that have one."""
-    if repo.rooms is None:
-        yield repo, limit
-        return
-    rooms = repo.rooms
+    def _note_loose(self, number: int, copy: KVStore) -> None:
+        """Note the objects of a small room for packing, without the newest ones."""
+        room, prefix = self._room(number, copy), prefix_of(number)
+        with suppress(CorruptObject):  # the next gc packs
+            kept = newest_objects(room.objects, room.refs.all().values())
+            for key in copy.keys(OBJECT_PREFIX):
+                if bytes.fromhex(key[len(OBJECT_PREFIX) :]) not in kept:
+                    self._loose.append(prefix + key)
+        if len(self._loose) > _MOST_LOOSE:
+            self.pack()
+
+    def pack(self) -> None:
+        """Have the store pack the objects that are seldom read of the small rooms collected so far."""
+        keys, self._loose = self._loose, []
+        plain = self.repo.objects.plain
+        if keys:
+            with suppress(StoreFull):
+                self.repo.store.pack(lambda key, value: plain(split_room(key)[1], value), keys)
+
+
+def _is_named(room: KVStore) -> bool:
+    """Whether a room has a ref or a reflog."""
+    return any(True for prefix in (REF, REFLOG) for _ in room.keys(prefix))
+
+
+def _by_room(repo: Core, limit: HistoryLimit | None) -> dict[int, HistoryLimit]:
+    """The limit for the branches of each room that has some."""
     branches: dict[int, list[str]] = {}
     for name in () if limit is None else limit.branches:
         repo.branch(name)  # raises if it is absent
-        branches.setdefault(rooms.room_of(HEADS + name), []).append(name)
-    for number in chain([0], rooms.all()):
-        own = branches.get(number)
-        yield repo.room(number), replace(limit, branches=tuple(own)) if limit and own else None
+        room = 0 if repo.rooms is None else repo.rooms.room_of(HEADS + name)
+        branches.setdefault(room, []).append(name)
+    return {room: replace(limit, branches=tuple(own)) for room, own in branches.items() if limit}
 
 
-def _forget_gone(store: KVStore) -> None:
-    """Drop the notes on deleted refs that no line of a reflog is about any more."""
-    for key, row in [*store.items(GONE)]:
-        ref = key.removeprefix(GONE)
-        if next(iter(store.keys(f"{REFLOG}{ref}:")), None) is None:
-            store.compare_and_swap(key, row, None)
-
-
-def _vacated(room: Core) -> bool:
-    """Delete what is left in a room that has no ref and no reflog any more; False if it has."""
-    store = room.store
-    if not isinstance(store, Room) or not store.transactional:
-        return False
-
-    def left() -> Mapping[str, bytes | None]:
-        has_refs = any(True for prefix in (REF, REFLOG) for _ in store.keys(prefix))
-        return {} if has_refs else dict.fromkeys(store.own_keys())
-
-    return bool(left()) and store.exclusively(left) and not store.own_keys()
-
-
-def _collect(
-    repo: Core,
-    keep_reflog: str | timedelta,
-    limit: HistoryLimit | None,
-    without: Collection[str],
-    grace: str | timedelta,
-    dry_run: bool,
-    progress: UpkeepProgress | None,
-) -> tuple[Plan, Sweep, Iterable[Garbage], int, int]:
-    """Collect the garbage of one room: the plan, what was done, and the numbers of lines and ends that go."""
-    sweep = Sweep(repo, progress)  # each attempt removes something, and the last one the rest
-
-    def attempt() -> Plan:
-        plan = Plan(repo, keep_reflog, limit, without, progress)
-        if not dry_run:
-            sweep.execute(plan, parse_age(grace))
-        return plan
-
-    plan = retry_after_sweep(repo, attempt)
-    if dry_run:
-        lines = sum(ref_of_line(key) not in without for key in plan.lines)
-        return plan, sweep, plan.garbage(), lines, len(plan.ends)
-    _pack(repo, plan.marks)
-    return plan, sweep, (), sweep.lines, sweep.ends
-
-
-def _idle_branches(repo: Core, now: int) -> dict[str, ObjectId]:
-    """The branches, other than HEAD's, that no commit has reached for as long as they are kept, and where
-    they are.
+def _idle_branches(repo: Core, room: Core, now: int) -> dict[str, ObjectId]:
+    """The branches of a room, other than HEAD's, that no commit has reached for as long as they are kept, and
+    where they are.
     """
-    idle, of_head = {}, repo.refs.head().branch
-    for ref, kept in sorted(repo.refs.kept().items()):
+    kept = repo.refs.kept(HEADS + name for name in room.refs.list(HEADS))
+    idle, of_head = {}, repo.refs.head().branch if kept else None
+    for ref, lifetime in sorted(kept.items()):
         head = repo.refs.read(ref)  # before its last move: a commit that comes between makes it look busy
-        if head is not None and ref != f"{HEADS}{of_head}" and _last_move(repo, ref, head) + kept <= now:
+        if head is not None and ref != f"{HEADS}{of_head}" and _last_move(repo, ref, head) + lifetime <= now:
             idle[ref] = head
     return idle
 
@@ -240,7 +436,8 @@ def _last_move(repo: Core, ref: str, head: ObjectId) -> int:
 
 def _ended(repo: Core, ref: str, head: ObjectId) -> bool:
     """Delete an idle branch with its reflog; False if a commit has reached it meanwhile."""
-    return repo.refs.end(ref, repo.policies.rows_without(ref.removeprefix(HEADS)), expected=head)
+    rows = repo.policies.rows_without(ref.removeprefix(HEADS)) | unfinished(repo.home(ref).store)
+    return repo.refs.end(ref, rows, expected=head)
 
 
 class Plan:
@@ -259,6 +456,7 @@ class Plan:
         without: Collection[str] = (),
         progress: UpkeepProgress | None = None,
     ) -> None:
+        began = time.monotonic()
         now, age = datetime.now(UTC), parse_age(keep_reflog)
         self._repo = repo
         # No age keeps nothing, not even a line that a clock a year ahead dated.
@@ -272,6 +470,7 @@ class Plan:
             keeps = self.cut.keeps
         self.ends: Mapping[str, bytes] = {} if self.cut is None else self.cut.rows
         self.lines = self.marks.begin(keeps)
+        self.seconds = time.monotonic() - began
 
     def _keeps(self, key: str, line: ReflogEntry) -> Sequence[ObjectId] | None:
         """The commits that a line of a reflog keeps; None if it is too old, or is of an absent branch."""
@@ -327,6 +526,9 @@ class Sweep:
         self._store = repo.store
         self._progress = progress or (lambda step, count: None)
         self._exclusive = True  # until the store proves unable to keep others out
+        self.until = inf
+        """When to leave the rest to another sweep. It removes for as long, at least, as the plan took."""
+        self.is_whole = True
         self.removed = self.removed_bytes = self.waiting = self.lines = self.ends = 0
 
     def execute(self, plan: Plan, grace: timedelta) -> None:
@@ -335,17 +537,23 @@ class Sweep:
         Commits go first, from the newest on, then their objects: a commit that is there has all its objects.
         """
         marks = plan.marks
+        self.until = max(self.until, time.monotonic() + plan.seconds)
         if plan.ends:
             marks.cut_off(plan.ends)
             self.ends += len(plan.ends)
         noted = arrivals(self._store)[0]  # before the look, so that it finds their commits
         commits, objects = marks.find_garbage()
+        begun = unfinished(self._store) if plan.lines or objects else {}
+        if begun:
+            self._store.set_many(begun)
         for lines in batches(plan.lines, MOST_DELETED):
             self._store.delete_many(lines)
             self.lines += len(lines)
-        self.remove(marks, newest_first(commits), noted)
-        if objects > len(commits):
-            self.remove(marks, marks.garbage())
+        self.remove(marks, newest_first(commits), [*noted, *begun])
+        if objects > len(commits) and self.is_whole:
+            self.remove(marks, marks.garbage(), begun)
+        if not self.is_whole:
+            return
         if self._exclusive and arrivals(self._store)[0]:
             self._delete(marks, ())  # of commits that refs lead to by now
         self._see_to_trash(marks, grace)
@@ -359,7 +567,10 @@ class Sweep:
         With each thousand go the commits that have arrived meanwhile without a ref. The rows `noted` are
         left, because their commits are among the ids, in an order that keeps each commit whole.
         """
-        for some in batches(ids, MOST_DELETED):
+        for count, some in enumerate(batches(ids, MOST_DELETED)):
+            if count and time.monotonic() > self.until:
+                self.is_whole = False
+                return
             self._exclusive = self._exclusive and self._delete(marks, some, noted)
             if not self._exclusive:
                 self._set_aside(marks, some)
@@ -431,15 +642,6 @@ class Sweep:
 def newest_first(commits: Mapping[ObjectId, int]) -> list[ObjectId]:
     """The commits, each given with its order, so that none comes after one before it."""
     return sorted(commits, key=commits.__getitem__, reverse=True)
-
-
-def _pack(repo: Core, marks: Marks) -> None:
-    """Have the store pack all objects but the newest commits and the nodes of their trees."""
-    if not repo.store.keeps_packs:
-        return
-    with suppress(StoreFull, CorruptObject):  # also where a ref moved meanwhile: the next gc packs then
-        commits = repo.objects.commits(list(dict.fromkeys(marks.refs.values())))
-        pack_objects(repo.store, repo.objects, commits)
 
 
 def _forget_rows(store: KVStore, marks: Marks) -> None:
