@@ -12,6 +12,7 @@ import pytest
 from vstate.objects import expiry
 from vstate.repo import core
 from vstate.repo.names import refs
+from vstate.repo.upkeep import gc
 
 BEGIN = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
@@ -47,4 +48,5 @@ def standing_still() -> Iterator[Time]:
         patched.setattr(expiry, "now", lambda: round(time.now.timestamp() * 1_000_000))
         patched.setattr(refs, "time", SimpleNamespace(time_ns=lambda: expiry.now() * 1000))
         patched.setattr(core, "datetime", Clock)
+        patched.setattr(gc, "datetime", Clock)
         yield time

@@ -29,7 +29,7 @@ GROUPS = {
     "Move": ("checkout", "switch", "reset", "rollback", "undo", "redo", "revert"),
     "Branch and merge": ("branch", "tag", "merge", "cherry-pick"),
     "Share": ("clone", "push", "pull", "fetch", "remote", "export", "import"),
-    "Take care": ("gc", "fsck", "check-classes", "verify", "key"),
+    "Take care": ("gc", "keep", "fsck", "check-classes", "verify", "key"),
     "For agents and shells": ("mcp", "completion"),
 }
 """The commands in the order of the help, frequent ones first."""
@@ -46,7 +46,7 @@ _MODULES = {
     "names": ("branch", "tag", "remote"),
     "sharing": ("clone", "push", "pull", "fetch"),
     "signing": ("verify", "key"),
-    "upkeep": ("gc", "fsck"),
+    "upkeep": ("gc", "keep", "fsck"),
 }
 """The modules in `commands` with several commands; any other command is in the module of its own name."""
 

@@ -177,7 +177,7 @@ WRONG = (
     "log --grep (, nonsense, bisect plan value, bisect plan a b c --good v1, export main, export -o x, "
     "export main v1 --as x -o x, export main -o - --json, import, import one two, "
     "import x.bundle --branch b, fsck main, gc --keep-last 3, gc --keep-since 1d, gc main, "
-    "gc --keep-last 3 --keep-since 1d main, gc --keep-last 0 main, gc --keep-last x main, remote add, "
+    "gc --keep-last 0 main, gc --keep-last x main, remote add, "
     "remote add name, remote list name, remote remove, remote remove name url, remote rename, "
     "completion tcsh"
 )

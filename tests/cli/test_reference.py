@@ -13,7 +13,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 API = {
     *("bisect", "blame", "branch", "check-classes", "checkout", "cherry-pick", "clone", "completion", "diff"),
-    *("export", "fetch", "fsck", "gc", "grep", "import", "key", "log", "ls", "mcp", "merge", "pull", "push"),
+    *("export", "fetch", "fsck", "gc", "grep", "import", "keep"),
+    *("key", "log", "ls", "mcp", "merge", "pull", "push"),
     *("redo", "reflog", "remote", "reset", "revert", "rollback", "show", "status", "switch", "tag", "undo"),
     *("verify", "view", "watch"),
 }

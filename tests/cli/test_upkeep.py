@@ -50,6 +50,8 @@ def test_gc_keeps_what_the_reflog_names(vstate):
     numbers = {"live", "removed", "removed_bytes", "waiting", "reflog_lines", "shallow", "seconds"}
     assert set(document) == numbers | {
         "dry_run",
+        "rooms",
+        "rooms_left",
         "kept_by",
         "expired",
         "size_before",
@@ -59,6 +61,48 @@ def test_gc_keeps_what_the_reflog_names(vstate):
     assert document["size_before"] > 0
     assert (document["size_after"], document["dry_run"]) == (None, True)
     assert vstate.json("gc", "--keep-reflog", "0s")["removed"] > 0
+
+
+def test_keep_sets_rules_that_gc_carries_out(vstate):
+    """It lists them, for people and as JSON, and gc cuts the histories that they are about."""
+    assert vstate("keep") == "no rules: gc keeps what branches lead to\n"
+    vstate("keep", "what-if", "--idle", "30d")
+    vstate("keep", "m*", "--last", "2")
+    text = vstate("keep", "n*", "--last", "1000", "--since", "36h")
+    assert text == (
+        "m*: keeps the newest 2 commits\n"
+        "n*: keeps the commits of the last 36h and the newest 1,000 commits\n"
+        "what-if: goes after 30d without a commit\n"
+    )
+    assert vstate.json("keep") == [
+        {"pattern": "m*", "idle": None, "since": None, "last": 2},
+        {"pattern": "n*", "idle": None, "since": 129600.0, "last": 1000},
+        {"pattern": "what-if", "idle": 2592000.0, "since": None, "last": None},
+    ]
+    vstate("branch", "-d", "what-if")
+    vstate("tag", "-d", "v1")
+    vstate("gc", "--keep-reflog", "0")
+    assert vstate("log", "--oneline").count("\n") == 2
+    vstate("keep", "m*", "--delete")
+    vstate("keep", "n*", "--delete")
+    assert vstate.json("keep", "what-if", "--delete") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "error"),
+    [
+        (["--idle", "3d"], 2, "Name the branch"),
+        (["main"], 2, "Give --idle, --since or --last"),
+        (["main", "--last", "3", "--delete"], 2, "Give --idle"),
+        (["main", "--delete"], 1, "no rule for 'main': `vstate keep` lists the rules"),
+        (["main", "--idle", "soon"], 1, "'soon' is not an age"),
+        (["a*b", "--last", "1"], 1, "'a*b' is not a branch name"),
+    ],
+    ids=str,
+)
+def test_keep_says_what_is_wrong(vstate, words, status, error):
+    result = vstate.run("keep", *words)
+    assert (result.exit_code, error in result.output) == (status, True), result.output
 
 
 def test_a_history_that_was_cut_off_is_shown_so(vstate, store):

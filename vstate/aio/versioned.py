@@ -123,6 +123,8 @@ class Repository:
     create_branch = awaited(SyncRepository.create_branch)
     delete_branch = awaited(SyncRepository.delete_branch)
     rename_branch = awaited(SyncRepository.rename_branch)
+    keep = awaited(SyncRepository.keep)
+    keeps = awaited(SyncRepository.keeps)
     gc = awaited(SyncRepository.gc)
 
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import dropwhile, islice
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakMethod
@@ -167,6 +168,8 @@ class Core(Uncopied):
             self.rooms.learner = WeakMethod(self.history.learn_ends)  # no part of it refers to itself
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
+        self.beside: Callable[[float], None] | None = None
+        """Called after a commit, with the seconds that it took."""
         self.leases = Leases(store)
         self._packer = Packer(store) if store.keeps_packs else None
         self._is_stamped = self._has_format(stamp)
@@ -411,6 +414,7 @@ class Core(Uncopied):
                 f"({', '.join(advance.branch for advance in advances)}): commit to one branch at a time, or "
                 "use a store such as Disk, PostgreSQL or Redis"
             )
+        began = monotonic()
         rows: dict[str, bytes | None] = {}
         moves, made = [], []
         for branch, commits, _, _, expected, action, own, in_new_room in advances:
@@ -444,6 +448,8 @@ class Core(Uncopied):
                 self.objects.remember(advance.nodes, advance.commits)
                 if self._packer is not None:
                     self._packer.note(move.room or 0, objects_made, advance.branch, advance.commits[-1])
+            if self.beside is not None:
+                self.beside(monotonic() - began)
         return done
 
     def _room_for(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.remotes import Remotes
     from vstate.repo.names.undo import Undo
+    from vstate.repo.rules.keeps import Keep
     from vstate.repo.search.bisection import Report
     from vstate.repo.search.blame import Blamed
     from vstate.repo.search.classes import Named
@@ -423,17 +424,49 @@ class Repository(Core):
         """
         from vstate.repo.upkeep import gc, shortening
 
-        limit = shortening.check_limit(branch, keep_last, keep_since)
+        limits = shortening.check_limits(branch, keep_last, keep_since)
         check_seconds("seconds", seconds, zero=True, none="None for no limit")
         return gc.collect(
             self,
             keep_reflog=keep_reflog,
-            limit=limit,
+            limits=limits,
             grace=grace,
             seconds=seconds,
             dry_run=dry_run,
             progress=progress,
         )
+
+    def keep(
+        self,
+        pattern: str,
+        *,
+        idle: str | timedelta | None = None,
+        since: str | timedelta | None = None,
+        last: int | None = None,
+    ) -> None:
+        """Set what `gc` keeps of a branch, or with `*` at the end of `pattern` of all that begin so.
+
+        - With `idle`, it deletes a branch that no commit has reached for that long. HEAD's branch stays.
+        - With `since` or `last`, it cuts off the history of a branch: the commits of that age, and so many of
+          the newest, stay. With both, a commit stays that either of them keeps.
+
+        The rule lies in the store, and counts for every program. Of several that fit a branch, the longest
+        counts alone. Without a limit, the rule goes. An age is a timedelta, or a number followed by s, m, h,
+        d or w.
+
+        From now on the commits of this object carry out all rules, room by room, for a tenth of their time.
+        """
+        from vstate.repo.rules.keeps import KeepRules, keep_of
+        from vstate.repo.upkeep.beside import Beside
+
+        KeepRules(self.store).set(pattern, keep_of(idle, since, last))
+        self.beside = self.beside or Beside(self)
+
+    def keeps(self) -> Mapping[str, Keep]:
+        """What `keep` has set, by pattern."""
+        from vstate.repo.rules.keeps import KeepRules
+
+        return KeepRules(self.store).read()
 
     def fsck(
         self, *, full: bool = True, repair: bool = False, progress: UpkeepProgress | None = None

@@ -1,4 +1,4 @@
-"""Upkeep: `vstate gc` removes garbage, and `vstate fsck` finds and repairs damage."""
+"""Upkeep: what is kept (`vstate keep`), what is not (`vstate gc`), and what is damaged (`vstate fsck`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from vstate.errors import StorageError
+from vstate.errors import NotFound, StorageError
 from vstate.plural import counted
+from vstate.repo.names.dates import shown_ttl
+from vstate.repo.rules.keeps import Keep
 from vstate.repo.upkeep.damage import Damage, Lost
 from vstate.repo.upkeep.fsck import FsckReport
 from vstate.repo.upkeep.gc import GRACE, KEEP_REFLOG, GcReport
@@ -79,16 +81,14 @@ def gc(
 ) -> None:
     """Remove objects that no ref and no recent reflog line reaches.
 
-    Branches that were idle for longer than their `ttl` are removed too. --keep-last and --keep-since first
-    cut off the history of each BRANCH. Older commits go unless another ref reaches them, and `vstate log`
-    shows where the history ends. Other programs can use the store meanwhile. A store on the disk then gives
-    the room back to the system.
+    First it carries out the rules of `vstate keep`, removes the branches that were idle for longer than their
+    `ttl`, and with --keep-last or --keep-since cuts off the history of each BRANCH. Older commits go unless
+    another ref reaches them, and `vstate log` shows where the history ends. Other programs can use the store
+    meanwhile. A store on the disk then gives the room back to the system.
 
     With --seconds, gc collects one room after the other, such as the threads of a service: run it often, and
     each run is short.
     """
-    if keep_last is not None and keep_since is not None:
-        raise click.UsageError("Give --keep-last or --keep-since, not both.")
     if (not branch) != (keep_last is None and keep_since is None):
         raise click.UsageError("--keep-last and --keep-since take the BRANCH whose history to cut off.")
     report = session.repo.gc(
@@ -128,6 +128,66 @@ def _gc_lines(report: GcReport) -> Iterator[Line]:
         left = "some" if report.rooms_left is None else f"some {report.rooms_left:,}"
         yield [f"{counted(report.rooms, 'room')} done, {left} left; run it again to go on"]
     yield [(f"{counted(report.live, 'object')} in use", "dim")]
+
+
+@command(
+    "keep",
+    examples=[
+        "vstate keep 'threads/*' --idle 30d",
+        "vstate keep main --last 1000 --since 30d",
+        "vstate keep",
+        "vstate keep 'threads/*' --delete",
+    ],
+    json="a list of {pattern, idle, since, last}: idle and since in seconds, and null for no limit.",
+)
+@click.argument("pattern", required=False, metavar="BRANCH|BEGINNING*")
+@click.option(
+    "--idle", metavar="AGE", help="Delete a branch that no commit has reached for this long: 12h, 30d."
+)
+@click.option("--since", metavar="AGE", help="Keep the commits of this age, and cut off those before.")
+@click.option("--last", type=Count(min=1), help="Keep the newest N commits, and cut off those before.")
+@click.option("-d", "--delete", is_flag=True, help="Remove the rule: keep everything again.")
+def keep(
+    session: Session, pattern: str | None, idle: str | None, since: str | None, last: int | None, delete: bool
+) -> None:
+    """Say what `vstate gc` keeps of a branch, or of all branches that begin so; without, list the rules.
+
+    A rule lies in the store, and counts for every program. Of several that fit a branch, the longest counts
+    alone. With --since and --last, a commit stays that either of them keeps. HEAD's branch is never deleted.
+    """
+    limits = {"idle": idle, "since": since, "last": last}
+    is_given = any(limit is not None for limit in limits.values())
+    if pattern is None:
+        if is_given or delete:
+            raise click.UsageError("Name the branch, or the beginning of branches, as in 'threads/*'.")
+    elif is_given == delete:
+        raise click.UsageError("Give --idle, --since or --last; or --delete to remove the rule.")
+    elif delete and pattern not in session.repo.keeps():
+        raise NotFound(f"no rule for {pattern!r}: `vstate keep` lists the rules", name=pattern)
+    else:
+        session.repo.keep(pattern, idle=idle, since=since, last=last)
+    rules = session.repo.keeps().items()
+    session.answer(
+        [_rule(*rule) for rule in rules],
+        [_rule_line(*rule) for rule in rules] or [[("no rules: gc keeps what branches lead to", "dim")]],
+    )
+
+
+def _rule(pattern: str, rule: Keep) -> dict[str, object]:
+    ages = (None if age is None else age.total_seconds() for age in (rule.idle, rule.since))
+    return dict(zip(("pattern", "idle", "since", "last"), (pattern, *ages, rule.last), strict=True))
+
+
+def _rule_line(pattern: str, rule: Keep) -> Line:
+    parts = []
+    if rule.idle is not None:
+        parts.append(f"goes after {shown_ttl(rule.idle.total_seconds())} without a commit")
+    kept = [] if rule.since is None else [f"the commits of the last {shown_ttl(rule.since.total_seconds())}"]
+    if rule.last is not None:
+        kept.append(f"the newest {counted(rule.last, 'commit')}")
+    if kept:
+        parts.append(f"keeps {' and '.join(kept)}")
+    return [safe(f"{pattern}: {', '.join(parts)}")]
 
 
 @command(

@@ -415,7 +415,7 @@ class Refs:
         """
         rows: Mapping[str, bytes]
         if refs is None:
-            rows = dict(self._store.items(KEEP))
+            rows = dict(self._store.items(KEEP + HEADS))
         else:
             rows = self._store.get_many([KEEP + ref for ref in refs])
         found: dict[str, int] = {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from math import inf
+from types import MappingProxyType
 
 from vstate.errors import CorruptObject, CorruptStore, StoreFull
 from vstate.kv.base import OBJECT_PREFIX, RELEASE_SECONDS, KVStore, batches, split_room
@@ -24,10 +25,11 @@ from vstate.repo.names.refs import HEADS, KEEP, REF, REFLOG, SWEEP, ReflogEntry,
 from vstate.repo.objects import TRASH, in_trash
 from vstate.repo.packer import newest_objects, pack_objects
 from vstate.repo.rooms import GONE, Room, entry, new_mark, prefix_of
+from vstate.repo.rules.keeps import Keep, KeepRules, find_rule
 from vstate.repo.sweeps import arrivals, retry_after_sweep, unfinished
 from vstate.repo.upkeep.reach import Marks, Reach, UpkeepProgress, notes_on_lost
 from vstate.repo.upkeep.room_copy import RoomCopy
-from vstate.repo.upkeep.shortening import Cut, HistoryLimit
+from vstate.repo.upkeep.shortening import Cut
 from vstate.repo.walk import BATCH
 
 KEEP_REFLOG = "30d"
@@ -119,7 +121,7 @@ def collect(
     repo: Core,
     *,
     keep_reflog: str | timedelta = KEEP_REFLOG,
-    limit: HistoryLimit | None = None,
+    limits: Mapping[str, Keep] = MappingProxyType({}),
     grace: str | timedelta = GRACE,
     seconds: float | None = None,
     dry_run: bool = False,
@@ -128,7 +130,7 @@ def collect(
     """As `Repository.gc` promises."""
     began = time.monotonic()
     size_before = repo.store.size()
-    work = Collector(repo, keep_reflog, limit, grace, dry_run, progress)
+    work = Collector(repo, keep_reflog, limits, grace, dry_run, progress)
     left: int | None = 0
     if seconds is None:
         work.collect_from(0)
@@ -192,7 +194,7 @@ class Collector:
         self,
         repo: Core,
         keep_reflog: str | timedelta = KEEP_REFLOG,
-        limit: HistoryLimit | None = None,
+        limits: Mapping[str, Keep] = MappingProxyType({}),
         grace: str | timedelta = GRACE,
         dry_run: bool = False,
         progress: UpkeepProgress | None = None,
@@ -202,11 +204,12 @@ class Collector:
         self._keep_reflog = keep_reflog
         self._grace = parse_age(grace)
         self._progress = progress or (lambda step, count: None)
-        self._limits = _by_room(repo, limit)
+        self._limits = _by_room(repo, limits)
+        self._rules = KeepRules(repo.store).read()
         age = parse_age(keep_reflog)
         # Lines whose places begin with less go. No age asks for a look at everything.
         self._oldest = f"{microseconds(datetime.now(UTC) - age) * 1000:016x}" if age else None
-        self._has_lifetimes = any(True for _ in repo.store.keys(KEEP))
+        self._has_lifetimes = bool(self._rules) or any(True for _ in repo.store.keys(KEEP + HEADS))
         self._packs = repo.store.keeps_packs and not dry_run
         self._until = inf
         self._loose: list[str] = []
@@ -258,7 +261,8 @@ class Collector:
         if number and (idle or keys is None):
             keys = self._keys(number)
         if keys is not None and len(keys) <= MOST_DELETED:
-            if not idle and number not in self._limits and self._is_quiet(keys):
+            heads = (key.removeprefix(REF + HEADS) for key in keys if key.startswith(REF + HEADS))
+            if not (idle or self._limits_of(number, heads)) and self._is_quiet(keys):
                 self.live += sum(key.startswith(OBJECT_PREFIX) for key in keys)
                 if self._packs:
                     self._note_loose(number, RoomCopy(self.repo.store, prefix_of(number), keys))
@@ -266,6 +270,12 @@ class Collector:
             if self._collect_copy(number, keys, idle):
                 return True
         return self._sweep_room(number, idle)
+
+    def _limits_of(self, number: int, branches: Iterable[str]) -> Mapping[str, Keep]:
+        """What stays of the histories of these branches of a room, of those that are to be cut off."""
+        rules = ((name, find_rule(self._rules, name)) for name in branches if self._rules)
+        cuts = {name: keep for name, keep in rules if keep.since is not None or keep.last is not None}
+        return {**cuts, **self._limits.get(number, {})}
 
     def _is_quiet(self, keys: Iterable[str]) -> bool:
         """Whether a room with these keys has refs and no garbage: no line of a reflog goes, nothing has
@@ -290,7 +300,8 @@ class Collector:
     def _end_idle_branches(self, number: int) -> list[str]:
         """Delete the branches of a room that were idle for as long as they are kept; not in a dry run."""
         repo = self.repo
-        found = retry_after_sweep(repo, lambda: _idle_branches(repo, self._room(number), expiry.now()))
+        room = self._room(number)
+        found = retry_after_sweep(repo, lambda: _idle_branches(repo, room, self._rules, expiry.now()))
         idle = [ref for ref, head in found.items() if self.dry_run or _ended(repo, ref, head)]
         self.expired += idle
         return idle
@@ -353,7 +364,9 @@ class Collector:
     def _swept(self, room: Core, number: int, idle: Collection[str], sweep: Sweep) -> Plan:
         without = idle if self.dry_run else ()
         progress = None if isinstance(room.store, RoomCopy) else self._progress
-        plan = Plan(room, self._keep_reflog, self._limits.get(number), without, progress)
+        heads = (name for name in room.refs.list(HEADS) if HEADS + name not in without)
+        limits = self._limits_of(number, heads)
+        plan = Plan(room, self._keep_reflog, limits, without, progress)
         if not self.dry_run:
             sweep.execute(plan, self._grace)
         return plan
@@ -405,21 +418,24 @@ def _is_named(room: KVStore) -> bool:
     return any(True for prefix in (REF, REFLOG) for _ in room.keys(prefix))
 
 
-def _by_room(repo: Core, limit: HistoryLimit | None) -> dict[int, HistoryLimit]:
-    """The limit for the branches of each room that has some."""
-    branches: dict[int, list[str]] = {}
-    for name in () if limit is None else limit.branches:
+def _by_room(repo: Core, limits: Mapping[str, Keep]) -> dict[int, dict[str, Keep]]:
+    """The limits for the branches of each room that has some."""
+    found: dict[int, dict[str, Keep]] = {}
+    for name, keep in limits.items():
         repo.branch(name)  # raises if it is absent
         room = 0 if repo.rooms is None else repo.rooms.room_of(HEADS + name)
-        branches.setdefault(room, []).append(name)
-    return {room: replace(limit, branches=tuple(own)) for room, own in branches.items() if limit}
+        found.setdefault(room, {})[name] = keep
+    return found
 
 
-def _idle_branches(repo: Core, room: Core, now: int) -> dict[str, ObjectId]:
+def _idle_branches(repo: Core, room: Core, rules: Mapping[str, Keep], now: int) -> dict[str, ObjectId]:
     """The branches of a room, other than HEAD's, that no commit has reached for as long as they are kept, and
     where they are.
     """
-    kept = repo.refs.kept(HEADS + name for name in room.refs.list(HEADS))
+    names = room.refs.list(HEADS)
+    ruled = ((HEADS + name, find_rule(rules, name).idle) for name in names)
+    kept = {ref: age // timedelta(microseconds=1) for ref, age in ruled if age is not None}
+    kept |= repo.refs.kept(HEADS + name for name in names)
     idle, of_head = {}, repo.refs.head().branch if kept else None
     for ref, lifetime in sorted(kept.items()):
         head = repo.refs.read(ref)  # before its last move: a commit that comes between makes it look busy
@@ -452,7 +468,7 @@ class Plan:
         self,
         repo: Core,
         keep_reflog: str | timedelta,
-        limit: HistoryLimit | None = None,
+        limits: Mapping[str, Keep] = MappingProxyType({}),
         without: Collection[str] = (),
         progress: UpkeepProgress | None = None,
     ) -> None:
@@ -465,8 +481,8 @@ class Plan:
         self.marks = Marks(repo, without=without, progress=progress)
         keeps = self._keeps
         self.cut = None
-        if limit is not None:
-            self.cut = Cut(repo, self.marks.history, limit, now, keeps)
+        if limits:
+            self.cut = Cut(repo, self.marks.history, limits, now, keeps)
             keeps = self.cut.keeps
         self.ends: Mapping[str, bytes] = {} if self.cut is None else self.cut.rows
         self.lines = self.marks.begin(keeps)

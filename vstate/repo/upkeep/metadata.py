@@ -30,7 +30,7 @@ from vstate.repo.names.refs import (
 )
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.rooms import GONE, room_in
-from vstate.repo.rules import labels, leases, policies
+from vstate.repo.rules import keeps, labels, leases, policies
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
 
@@ -53,7 +53,10 @@ def _check_entry(row: bytes) -> None:
 
 _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     remotes.REMOTE: ("remote", lambda _, row: remotes.parse_remote(row)),
-    refs.KEEP: ("keep", lambda _, row: refs.parse_keep(row)),
+    refs.KEEP: (
+        "keep",
+        lambda key, row: keeps.parse_rules(row) if key == keeps.RULES else refs.parse_keep(row),
+    ),
     leases.LEASE: ("lease", lambda _, row: leases.parse_lease(row)),
     leases.SIGHT: ("sight of a lease", lambda _, row: leases.parse_sights(row)),
     policies.POLICY: ("policy", lambda _, row: policies.parse_policies(row)),

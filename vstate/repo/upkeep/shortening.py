@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
+from math import inf
 
 from vstate.arguments import check_count
 from vstate.errors import InvalidInput
@@ -14,39 +14,26 @@ from vstate.objects.ids import ObjectId
 from vstate.repo.core import Core
 from vstate.repo.history import History, shallow_row
 from vstate.repo.idset import IdSet
-from vstate.repo.names.dates import parse_age
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS, ReflogEntry, ref_of_line
+from vstate.repo.rules.keeps import Keep, keep_of
 from vstate.repo.upkeep.reach import Keeps
 
 SQUASHED = "squashed"
 """In the info of a root that stands for an older history: the id of the commit with the same values."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryLimit:
-    """The new end of the history of branches: after `keep_last` commits, or at the age `keep_since`."""
-
-    branches: tuple[str, ...]
-    keep_last: int | None = None
-    keep_since: str | timedelta | None = None
-
-
-def check_limit(
+def check_limits(
     branch: str | Sequence[str] | None, keep_last: int | None, keep_since: str | timedelta | None
-) -> HistoryLimit | None:
-    """The limit that these options of `gc` ask for; InvalidInput if they contradict each other."""
-    if keep_last is None and keep_since is None:
-        if branch is not None:
-            raise InvalidInput("to cut a branch's history off, give keep_last or keep_since too")
-        return None
-    if keep_last is not None and keep_since is not None:
-        raise InvalidInput("give keep_last or keep_since, not both")
+) -> Mapping[str, Keep]:
+    """By branch, what these options of `gc` keep of its history; InvalidInput if they make no sense."""
+    check_count("keep_last", keep_last, 1, none="None for all")
+    is_given = keep_last is not None or keep_since is not None
     branches = (branch,) if isinstance(branch, str) else tuple(branch or ())
-    if not branches:
+    if branch is not None and not is_given:
+        raise InvalidInput("to cut a branch's history off, give keep_last or keep_since too")
+    if is_given and not branches:
         raise InvalidInput("keep_last and keep_since cut the history of branches off: name them with branch")
-    if keep_last is not None and keep_last < 1:
-        raise InvalidInput(f"keep_last is a number of commits from 1 on, not {keep_last}")
-    return HistoryLimit(branches, keep_last, keep_since)
+    return dict.fromkeys(branches, keep_of(since=keep_since, last=keep_last))
 
 
 class Cut:
@@ -59,19 +46,20 @@ class Cut:
     """
 
     def __init__(
-        self, repo: Core, history: History, limit: HistoryLimit, now: datetime, keeps: Keeps
+        self, repo: Core, history: History, limits: Mapping[str, Keep], now: datetime, keeps: Keeps
     ) -> None:
-        """`keeps` tells which commits a line of a reflog keeps without the cut."""
+        """`limits` tells what stays of a branch's history, `keeps` which commits a line of a reflog keeps."""
         self._repo = repo
         self._history = history
         self._keeps = keeps
         self._begin: dict[str, int] = {}  # by branch, the order of the oldest commit that is left
         self._cut_off = IdSet()
         self.kept_by: list[str] = []
-        heads = {HEADS + name: repo.branch(name) for name in limit.branches}
+        found = {HEADS + name: repo.newest(name) for name in limits}
+        heads = {ref: head for ref, head in found.items() if head is not None}
         kept: dict[ObjectId, Commit] = {}
         for ref, head in heads.items():
-            oldest = self._oldest(head, limit, now)
+            oldest = self._oldest(head, limits[ref.removeprefix(HEADS)], now)
             self._begin[ref] = oldest.order
             starts = [head.oid]
             for key, line in repo.refs.lines(ref).items():
@@ -107,16 +95,13 @@ class Cut:
         late = [commit.oid for commit in found if commit is not None and commit.order >= begin]
         return late if line.new is None or line.new in late else None
 
-    def _oldest(self, head: Commit, limit: HistoryLimit, now: datetime) -> Commit:
-        """The oldest commit that the limit leaves."""
-        commits = self._history.ancestors(head.oid)
-        if limit.keep_last is not None:
-            *_, oldest = islice(commits, limit.keep_last)
-            return oldest
-        begin = microseconds(now - parse_age(limit.keep_since or timedelta()))
+    def _oldest(self, head: Commit, keep: Keep, now: datetime) -> Commit:
+        """The oldest commit that stays."""
         oldest = head
-        for commit, date in dated(commits, microseconds(now)):
-            if date < begin:
+        begin = inf if keep.since is None else microseconds(now) - keep.since // timedelta(microseconds=1)
+        dates = dated(self._history.ancestors(head.oid), microseconds(now))
+        for number, (commit, date) in enumerate(dates):
+            if date < begin and number >= (keep.last or 0):
                 break
             oldest = commit
         return oldest
@@ -128,7 +113,7 @@ class Cut:
         where a branch of another store was.
         """
         shared: set[ObjectId] = set()
-        begin = min(commit.order for commit in kept.values())
+        begin = min((commit.order for commit in kept.values()), default=0)
         for ref, oid in self._repo.refs.all().items():
             if ref not in heads and not ref.startswith((TAGS, REMOTES)):
                 above = _until(begin, self._history.ancestors(oid))

@@ -1,0 +1,249 @@
+"""Rules that say what gc keeps: of branches that are idle, and of histories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from clock import Time, standing_still
+
+from vstate import CorruptStore, InvalidInput, KVStore, Memory, StoreUnavailable, Versioned
+from vstate.kv.base import ROOM_PREFIX, split_room
+from vstate.repo import Repository
+from vstate.repo.rules.keeps import RULES, Keep, find_rule
+from vstate.repo.upkeep import beside
+from vstate.repo.writing import BranchChanges
+
+DAY = 86_400
+
+_numbers = count()
+
+
+@pytest.fixture
+def time() -> Iterator[Time]:
+    with standing_still() as time:
+        yield time
+
+
+@pytest.fixture(params=[True, False], ids=["in rooms", "in one room"])
+def in_rooms(request: pytest.FixtureRequest) -> bool:
+    found: bool = request.param
+    return found
+
+
+def commits(repo: Repository, branch: str, number: int, *, room: bool = False) -> None:
+    for _ in range(number):
+        repo.commit_many([BranchChanges(branch, set={"n": [next(_numbers)] * 3_000}, room=room)])
+
+
+def lengths(store: KVStore) -> dict[str, int]:
+    """The lengths of the histories of the branches."""
+    repo = Repository(store)
+    assert repo.fsck().ok
+    return {name: len([*repo.log(name)]) for name in repo.branch_names()}
+
+
+@pytest.mark.parametrize(
+    ("branch", "found"),
+    {
+        "threads/a": "threads/a",
+        "threads/%20": "threads/%*",
+        "threads/ab": "threads/a*",
+        "threads/b": "threads/*",
+        "main": "*",
+        "threads": "*",
+    }.items(),
+)
+def test_the_longest_pattern_counts(branch: str, found: str) -> None:
+    """A name counts before any beginning, and a rule counts alone."""
+    patterns = ["*", "threads/*", "threads/a", "threads/a*", "threads/%*", "thread", "x*"]
+    rules = {pattern: Keep(last=number + 1) for number, pattern in enumerate(patterns)}
+    assert find_rule(rules, branch) == rules[found]
+    assert find_rule({}, branch) == Keep()
+
+
+def test_rules_are_read_as_they_were_set(store: KVStore) -> None:
+    """Each one takes the place of the one before; without a limit it goes, and the last one with its row."""
+    repo = Repository(store)
+    repo.keep("threads/*", idle="30d", last=3)
+    repo.keep("main", since=timedelta(hours=1.5))
+    repo.keep("threads/*", idle="12h")
+    assert Repository(store).keeps() == {
+        "main": Keep(since=timedelta(hours=1.5)),
+        "threads/*": Keep(idle=timedelta(hours=12)),
+    }
+    assert repo.fsck().ok
+    repo.keep("main")
+    repo.keep("threads/*")
+    assert repo.keeps() == {}
+    assert not [*store.keys()]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"pattern": "a*b", "last": 1},
+        {"pattern": "", "last": 1},
+        {"pattern": "/*", "last": 1},
+        {"pattern": "..*", "last": 1},
+        {"pattern": "x", "last": 0},
+        {"pattern": "x", "last": True},
+        {"pattern": "x", "idle": "0"},
+        {"pattern": "x", "idle": "3x"},
+        {"pattern": "x", "since": timedelta(-1)},
+    ],
+    ids=str,
+)
+def test_a_rule_that_makes_no_sense(given: dict[str, Any]) -> None:
+    """InvalidInput, and nothing is set."""
+    store = Memory()
+    with pytest.raises(InvalidInput):
+        Repository(store).keep(**given)
+    assert not [*store.keys()]
+
+
+def test_idle_branches_go(store: KVStore, time: Time, in_rooms: bool) -> None:
+    """Those that the rule is about, once no commit has reached them for so long; HEAD's branch stays."""
+    repo = Repository(store)
+    repo.keep("*", idle="30d")
+    repo.keep("threads/*", idle="2d")
+    for name in ("main", "other", "threads/a", "threads/b"):
+        commits(repo, name, 2, room=in_rooms)
+    time.pass_(DAY)
+    commits(repo, "threads/b", 1)
+    assert repo.gc().expired == ()
+    time.pass_(DAY + 1)
+    assert repo.gc(dry_run=True).expired == ("threads/a",)
+    assert repo.gc().expired == ("threads/a",)
+    assert lengths(store) == {"main": 2, "other": 2, "threads/b": 3}
+    time.pass_(30 * DAY)
+    assert sorted(repo.gc().expired) == ["other", "threads/b"]
+    assert lengths(store) == {"main": 2}
+    assert len({split_room(key)[0] for key in store.keys(ROOM_PREFIX)}) <= 1  # that of main
+
+
+def test_a_branch_with_a_ttl_of_its_own(store: KVStore, time: Time) -> None:
+    """Its own time counts, shorter or longer than that of the rule."""
+    repo = Repository(store)
+    repo.keep("g/*", idle="2d")
+    for name, ttl in (("g/short", DAY), ("g/long", 3 * DAY), ("g/none", None)):
+        with Versioned(store, branch=name, ttl=ttl) as state:
+            state["k"] = 1
+            state.commit()
+    for left in (["g/long", "g/none"], ["g/long"], []):
+        time.pass_(DAY + 1)
+        repo.gc()
+        assert repo.branch_names() == left
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ({"last": 3}, 3),
+        ({"since": "60h"}, 2),
+        ({"since": "60h", "last": 1}, 2),
+        ({"since": "60h", "last": 4}, 4),
+        ({"since": "0"}, 1),
+        ({"since": "1000000w"}, 6),
+        ({"idle": "100d"}, 6),
+    ],
+    ids=str,
+)
+def test_histories_are_cut_off(
+    store: KVStore, time: Time, in_rooms: bool, limits: dict[str, Any], left: int
+) -> None:
+    """A commit stays that `since` or `last` keeps; branches without the rule keep all of theirs."""
+    repo = Repository(store)
+    for _ in range(6):
+        for name in ("threads/a", "threads/b", "main"):
+            commits(repo, name, 1, room=in_rooms)
+        time.pass_(DAY)
+    repo.keep("threads/*", **limits)
+    repo.gc(keep_reflog="0s", grace="0s")
+    assert lengths(store) == {"main": 6, "threads/a": left, "threads/b": left}
+    report = repo.gc(keep_reflog="0s", grace="0s")
+    assert report.removed == report.shallow == 0
+
+
+def test_an_option_of_gc_counts_before_the_rule(store: KVStore, time: Time) -> None:
+    repo = Repository(store)
+    for name in ("a", "b"):
+        commits(repo, name, 5)
+    repo.keep("*", last=2)
+    repo.gc(branch="a", keep_last=4, keep_reflog="0s")
+    assert lengths(store) == {"a": 4, "b": 2}
+
+
+def test_damaged_rules_remove_nothing(time: Time) -> None:
+    """gc refuses to guess; fsck names the row, and sets it aside."""
+    store = Memory()
+    repo = Repository(store)
+    commits(repo, "a", 2)
+    repo.keep("a", idle="1d")
+    store.set(RULES, store.get(RULES)[:-1] + b"?")  # type: ignore[index]  # it is there
+    time.pass_(2 * DAY)
+    with pytest.raises(CorruptStore, match="rules"):
+        repo.gc()
+    assert not Repository(store).fsck().ok
+    assert Repository(store).fsck(repair=True).ok
+    assert repo.gc().expired == ()
+    assert repo.keeps() == {}
+
+
+def test_a_program_carries_the_rules_out_beside_its_commits(
+    time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle branches go, and histories become short, while it commits; no gc is called."""
+    monkeypatch.setattr(beside, "_SHARE", 1.0)
+    store = Memory()
+    repo = Repository(store)
+    for number in range(20):
+        commits(repo, f"old/{number}", 3, room=True)
+    time.pass_(2 * DAY)
+    commits(repo, "new/a", 5, room=True)
+    assert len(repo.branch_names()) == 21
+    repo.keep("old/*", idle="1d")
+    repo.keep("new/*", last=2)
+    for _ in range(5_000):
+        commits(repo, "main", 1)
+        if len(repo.branch_names()) == 2 and len([*Repository(store).log("new/a")]) == 2:
+            break
+    assert {**lengths(store), "main": 0} == {"main": 0, "new/a": 2}
+
+
+def test_it_takes_a_tenth_of_the_time_of_the_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks of any length, a long one now and then: all together take a tenth, and one look more at most."""
+    clock, random, taken = [0.0], Random(1), []
+
+    def look(*_: object) -> None:
+        taken.append(random.choice([0.0001, 0.002, 0.5]))
+        clock[0] += taken[-1]
+
+    monkeypatch.setattr(beside.Collector, "collect_from", look)
+    monkeypatch.setattr(beside, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    work = beside.Beside(Repository(Memory()))
+    for number in range(1, 100_000):
+        work(0.001)
+        assert sum(taken) <= number * 0.001 * 0.1 + 0.5 + 0.001
+    assert sum(taken) > 9
+
+
+def test_a_failure_beside_a_commit_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit has landed, and says so."""
+    repo = Repository(Memory())
+    repo.keep("*", last=1)
+
+    def look(*_: object) -> None:
+        raise StoreUnavailable("it is away")
+
+    monkeypatch.setattr(beside.Collector, "collect_from", look)
+    commits(repo, "main", 3)
+    assert len([*repo.log("main")]) == 3
+    assert "until a later gc" in caplog.text
