@@ -195,6 +195,28 @@ def test_fsck_finds_and_mends_wrong_rows(harm: Callable[[KVStore], None], agent_
     check(store)
 
 
+def test_fsck_beside_a_writer_finds_nothing() -> None:
+    """A commit may land at any moment between the reads of a branch and of its rows."""
+
+    class Busy(Memory):
+        moves = 0
+
+        def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+            names = list(keys)
+            if self.moves and names == ["r/labels/heads/a"]:
+                self.moves -= 1
+                Repository(self).commit("a", set={"n": self.moves}, labels={"user": "ann"})
+            return super().get_many(names)
+
+    for moves in (1, 2, 9):
+        store = Busy()
+        repo = Repository(store)
+        repo.commit("a", labels={"user": "ann"})
+        store.moves = moves
+        assert repo.fsck().damage == ()
+        assert store.moves < moves
+
+
 def test_a_branch_that_ends_by_itself_leaves_no_row() -> None:
     """`gc` deletes a branch whose time to live is over with all that lists find it by."""
     with standing_still() as time:

@@ -258,7 +258,7 @@ def _wrong_index(repo: Core) -> Iterator[_Wrong]:
                     break
                 now = {key: salvage.row(key) for key in there.keys() | wanted.keys()}
                 now = {key: row for key, row in now.items() if row is not None}
-                if now == there:  # nobody is moving it
+                if now == there and repo.refs.read(HEADS + branch) == head:  # nobody is moving it
                     yield _index_damage(repo, branch, head, wanted, there)
                     break
                 there = now
