@@ -20,6 +20,7 @@ from vstate.objects.commit import Commit
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rooms import Room, entry, mark_of, new_room, room_in
+from vstate.repo.upkeep.forgetting import _Forgetting
 from vstate.repo.writing import BranchChanges
 from vstate.testing.faulty import Faulty
 
@@ -516,3 +517,42 @@ def test_the_mark_of_a_room_that_goes_at_that_moment(is_first: bool, monkeypatch
 
     monkeypatch.setattr(room, "compare_and_swap", swap)
     assert mark_of(room) is not None
+
+
+def test_a_branch_is_deleted_where_it_is(store: KVStore) -> None:
+    """Another thread read it in an older room, and notes that while the branch is being deleted."""
+    repo = Repository(store)
+    first = commit(repo, "a", value=1)
+    rooms = repo.rooms
+    assert rooms is not None
+    known, before = rooms.known, room_of(repo, "a")
+    repo.delete_branch("a", forget=True)
+    now = commit(repo, "a", value=2)
+    read = rooms.get
+
+    def late(key: str) -> bytes | None:
+        row = read(key)
+        rooms._met(known, "r/heads/a", str(first.oid).encode(), before)
+        return row
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rooms, "get", late)
+        assert repo.refs.end(HEADS + "a", {}, expected=now.oid)
+    assert Repository(store).branch_names() == []
+    assert Repository(store).fsck().ok
+
+
+def test_a_branch_that_is_forgotten_as_it_begins_anew_in_another_room(store: KVStore) -> None:
+    """The new one stays, with its labels; the call raises RefMoved."""
+    repo, other = Repository(store), Repository(store)
+    commit(repo, "a", value=1)
+    repo.create_branch("b", "a")
+    work = _Forgetting(repo, "b")
+    work.look()
+    other.delete_branch("b", forget=True)
+    other.commit_many([BranchChanges("b", set={"value": 2}, room=True, labels={"user": "ann"})])
+    with pytest.raises(RefMoved):
+        work.remove_at_once()
+    assert state(Repository(store), "b") == {"value": 2}
+    assert Repository(store).branch_names(labels={"user": "ann"}) == ["b"]
+    assert Repository(store).fsck().ok

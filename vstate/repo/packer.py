@@ -15,21 +15,9 @@ from vstate.repo.idset import IdSet
 from vstate.repo.objects import Objects, plain_form
 from vstate.repo.rooms import prefix_of
 from vstate.repo.walk import BATCH
-from vstate.values.entry import OneBlobEntry
 
 STEP_BYTES = 320 * 1024
 """So many bytes of new objects, uncompressed, are packed together. Commits of more leave that to `gc`."""
-
-
-LONG = 6 * 1024
-"""A longer value of a newest commit is not packed: to read it from a pack takes several times as long."""
-
-
-def _long_values(node: Node) -> list[ObjectId]:
-    """The blobs that are the long values in a leaf."""
-    items = [item for item in node.items if isinstance(item, bytes)]
-    entries = [] if node.height else map(OneBlobEntry.find, items)
-    return [entry.id for entry in entries if entry is not None and entry.size > LONG]
 
 
 class _New:
@@ -42,7 +30,7 @@ class _New:
         """By branch, the newest commit, and the objects that it made."""
 
     def seldom_read(self) -> dict[str, bytes]:
-        """The plain forms, by key; not of what the newest commits made, of their nodes and long values."""
+        """The plain forms, by key; not of what the newest commits made, and of their nodes."""
         made, below = dict(self.objects), list[ObjectId]()
         newest = list(self.newest.values())  # other threads add to it meanwhile
         for commit, _ in newest:
@@ -52,8 +40,7 @@ class _New:
             # What a newest tree has, and is new here, lies below new nodes only.
             new = made.pop(oid, None)
             if new is not None and new.kind is TREE:
-                node = Node.decode(bytes(new.body))
-                below += node.children() + _long_values(node)
+                below += Node.decode(bytes(new.body)).children()
         for _, ids in newest:
             for oid in ids:
                 made.pop(oid, None)
@@ -63,8 +50,8 @@ class _New:
 class Packer:
     """Packs the objects that this process commits, each time that there are STEP_BYTES of them.
 
-    What the newest commits made, the nodes of their trees and their long values stay as they are: these are
-    read often, and most of them are replaced soon.
+    What the newest commits made, and the nodes of their trees, stay as they are: these are read often, and
+    most of them are replaced soon.
 
     A pack has objects of one room. Rooms with less than a quarter of STEP_BYTES are left to `gc`, which packs
     them together. Threads may share a packer.
@@ -102,7 +89,7 @@ def _form_of(forms: Mapping[str, bytes], key: str, stored: bytes) -> bytes | Non
 
 
 def newest_objects(objects: Objects, heads: Iterable[ObjectId]) -> IdSet:
-    """These commits, the nodes of their trees and their long values. CorruptObject if one is missing."""
+    """These commits and the nodes of their trees. CorruptObject if one is missing."""
     kept, below = IdSet(), list[ObjectId]()
     for commit in objects.commits(list(dict.fromkeys(heads))):
         kept.add(commit.oid)
@@ -112,8 +99,6 @@ def newest_objects(objects: Objects, heads: Iterable[ObjectId]) -> IdSet:
         del below[-BATCH:]
         for _, node, _ in objects.each_node(some):
             below += node.children()
-            for oid in _long_values(node):
-                kept.add(oid)
     return kept
 
 

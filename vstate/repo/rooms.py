@@ -124,6 +124,12 @@ def _start_of(key: str) -> str:
     return key[: len(ROOM_PREFIX) + _DIGITS + 1]
 
 
+def _note(notes: dict[str, int], name: str, number: int) -> None:
+    if len(notes) >= _MOST_KNOWN:
+        notes.clear()
+    notes[name] = number
+
+
 def number_of(start: str) -> int:
     """The number of the room whose keys begin so in the store."""
     return int(start.split("/")[1], 16) if start else 0
@@ -193,7 +199,7 @@ class Rooms(StoreWrapper):
     def __init__(self, store: KVStore) -> None:
         super().__init__(store)
         self.known: dict[str, int] = {}
-        """By ref, the number of the room where it was last."""
+        """By ref, the number of the room where it was last; another dict after each exclusive transaction."""
         self._hints: dict[str, int] = {}
         """By the key of an object, the room where it is, because what leads to it is there."""
         self._recent: tuple[int, ...] = (0,)
@@ -206,12 +212,13 @@ class Rooms(StoreWrapper):
 
     def room_of(self, ref: str) -> int:
         """The number of the room of a ref, or of one that was deleted and has a reflog; 0 for a new one."""
-        number = self.known.get(ref)
+        known = self.known
+        number = known.get(ref)
         if number is None:
             rows = self._store.get_many([_REF + ref, GONE + ref])
             number = room_in(rows.get(_REF + ref, rows.get(GONE + ref))) or 0
             if rows:
-                self._learn(ref, number)
+                _note(known, ref, number)
         return number
 
     def room_of_object(self, key: str) -> int:
@@ -256,16 +263,8 @@ class Rooms(StoreWrapper):
     def _has_rooms(self) -> bool:
         return next(iter(self._store.keys(ROOM_PREFIX)), None) is not None
 
-    def _learn(self, ref: str, number: int) -> None:
-        if self.known.get(ref) != number:
-            if len(self.known) >= _MOST_KNOWN:
-                self.known = {}
-            self.known[ref] = number
-
     def _hint(self, key: str, number: int) -> None:
-        if len(self._hints) >= _MOST_KNOWN:
-            self._hints = {}
-        self._hints[key] = number
+        _note(self._hints, key, number)
 
     def _use(self, number: int) -> None:
         """Look into this room first from now on."""
@@ -290,23 +289,24 @@ class Rooms(StoreWrapper):
             if hint is not None:
                 self._use(hint)  # what the object leads to is there
             return value
-        number = self.known.get(found[1])
+        known = self.known
+        number = known.get(found[1])
         if found[2]:  # a line of a reflog
             return self._store.get(prefix_of(self.room_of(found[1]) if number is None else number) + key)
         start = prefix_of(number or 0)
         value = self._store.get(start + key)
         if number and value is not None:
             if start != self._start:
-                self._met(key, value, number)
+                self._met(known, key, value, number)
             return value
         if not number and (value is None or not value.startswith(_ENTRY)):
             if value is not None and (number is None or self._start):
-                self._met(key, value, 0)
+                self._met(known, key, value, 0)
             return value
         if (named := room_in(value)) is not None:
             value = self._store.get(prefix_of(named) + key)
             if value is not None:
-                self._met(key, value, named)
+                self._met(known, key, value, named)
                 return value
         return self._rows_of_refs([key], {}).get(key)
 
@@ -331,7 +331,8 @@ class Rooms(StoreWrapper):
 
     def _rows_of_refs(self, refs: Sequence[str], direct: Mapping[str, str]) -> dict[str, bytes]:
         """The rows of refs from the rooms where they lie, and other rows by their names."""
-        rooms = {key: self.known.get(key.removeprefix(_REF), 0) for key in refs}
+        known = self.known
+        rooms = {key: known.get(key.removeprefix(_REF), 0) for key in refs}
         names = {prefix_of(number) + key: key for key, number in rooms.items()}
         read = self._store.get_many([*names, *direct])
         found = {key: read[name] for name, key in direct.items() if name in read}
@@ -343,9 +344,9 @@ class Rooms(StoreWrapper):
                     again[key] = named
                 elif row is not None:
                     found[key] = row
-                    self._met(key, row, number)
+                    self._met(known, key, row, number)
                 elif number:  # deleted, and perhaps made anew in another room
-                    self.known.pop(key.removeprefix(_REF), None)
+                    known.pop(key.removeprefix(_REF), None)
                     again[key] = 0
             if not again:
                 break
@@ -353,9 +354,9 @@ class Rooms(StoreWrapper):
             read = self._store.get_many([prefix_of(number) + key for key, number in rooms.items()])
         return found
 
-    def _met(self, key: str, row: bytes, number: int) -> None:
-        """Note where a ref is, and the commit that it names."""
-        self._learn(key.removeprefix(_REF), number)
+    def _met(self, known: dict[str, int], key: str, row: bytes, number: int) -> None:
+        """Note where a ref is, in the dict that `known` was before the row was read, and its commit."""
+        _note(known, key.removeprefix(_REF), number)
         if number or len(self._recent) > 1:
             self._hint(OBJECT_PREFIX + row.decode("ascii", "replace"), number)
             self._use(number)
@@ -476,10 +477,11 @@ class Rooms(StoreWrapper):
         def room_of(ref: str) -> int:
             return numbers[ref] if ref in numbers else self.room_of(ref)
 
+        known = self.known
         done = self._store.transact(*_translated(writes, expected, room_of))
         for ref, number in numbers.items() if done else ():
             if (row := writes.get(_REF + ref)) is not None:
-                self._met(_REF + ref, row, number)
+                self._met(known, _REF + ref, row, number)
         return done
 
     def _home_of(
@@ -502,7 +504,12 @@ class Rooms(StoreWrapper):
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it, each row in the room of its ref."""
-        return self._store.exclusively(lambda: _translated(plan(), {}, self.room_of)[0])
+
+        def alone() -> Mapping[str, bytes | None]:
+            self.known = {}  # a thread that read a ref before notes its room in the old one
+            return _translated(plan(), {}, self.room_of)[0]
+
+        return self._store.exclusively(alone)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         self._store.delete_many([self._name(key) for key in keys])

@@ -156,8 +156,11 @@ class _Forgetting:
     # Removing
 
     def _all_at_once(self) -> Mapping[str, bytes | None]:
-        """The rows to delete, while nobody else writes."""
+        """The rows to delete, while nobody else writes. RefMoved if the branch is in another room by now."""
         _require_not_head(self._whole, self._name)
+        now = self._repo.refs.read(self._ref)
+        if now is None and self._whole.refs.read(self._ref) is not None:
+            raise self._whole.ref_moved(self._ref, None)
         self._walk()  # the branch may have moved
         self._marks.catch_up()
         arrived, commits = arrivals(self._store)
@@ -166,7 +169,7 @@ class _Forgetting:
         return {
             SWEEP: new_mark(),
             **dict.fromkeys(arrived),
-            **self._repo.refs.rows_of_end(self._ref, self._repo.refs.read(self._ref)),
+            **self._repo.refs.rows_of_end(self._ref, now),
             **self._repo.policies.rows_without(self._name),
             **dict.fromkeys(self._rows()),
             **dict.fromkeys(OBJECT_PREFIX + oid.hex() for oid in gone),
