@@ -12,6 +12,7 @@ from vstate.integrations.opening import Opening
 from vstate.kv import Memory
 from vstate.repo.names.refs import check_ref_name
 from vstate.repo.repository import Repository
+from vstate.repo.writing import BranchChanges
 
 
 def test_branches_of_ids_are_names_from_which_the_ids_come_back() -> None:
@@ -41,22 +42,28 @@ def test_long_ids_without_room_in_a_name_are_refused() -> None:
             branch_of("chats", *ids)
 
 
-def test_a_branch_that_moves_while_it_is_deleted_goes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_room", [False, True], ids=["in room 0", "in a room"])
+@pytest.mark.parametrize("keep_history", [False, True], ids=["forgotten", "kept"])
+def test_a_branch_that_moves_while_it_is_deleted_goes_too(
+    in_room: bool, keep_history: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A commit that lands between the read of the branch and its deletion goes with it."""
     store = Memory()
     opening, other = Opening(store), Repository(store)
     repo = opening.repo
-    repo.commit("chats/a", set={"n": 0}, message="first")
-    publish = repo.refs.publish
+    repo.commit_many([BranchChanges("chats/a", set={"n": 0}, message="first", room=in_room)])
+    of, name = (repo.refs, "publish") if keep_history else (store, "exclusively")
+    delete = getattr(of, name)
     late = iter(["late"])
 
     def slow(*args: object, **options: object) -> bool:
         for message in late:
             other.commit("chats/a", set={"n": 1}, message=message)
-        return publish(*args, **options)  # type: ignore[arg-type]  # passed on
+        done: bool = delete(*args, **options)
+        return done
 
-    monkeypatch.setattr(repo.refs, "publish", slow)
-    last = opening.delete("chats/a")
+    monkeypatch.setattr(of, name, slow)
+    last = opening.delete("chats/a", keep_history=keep_history)
     assert last is not None
     assert last.message == "late"
     assert opening.delete("chats/a") is None

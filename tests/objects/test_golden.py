@@ -10,6 +10,7 @@ import msgpack
 import pytest
 import zstandard
 from blake3 import blake3
+from clock import standing_still
 from hypothesis import given
 from hypothesis import strategies as st
 from test_stream import noise
@@ -350,16 +351,19 @@ def test_a_small_saving_is_left() -> None:
 
 
 def test_what_a_store_holds() -> None:
-    """One commit makes these keys: the stamp, the branch, its reflog and the objects."""
+    """One commit makes these keys: the stamp, the branch, its reflog, its place in lists, and the objects."""
     store = Memory()
     commit = None
-    with Versioned(store) as state:
+    with Versioned(store) as state, standing_still():
         state["k"] = [1]
         commit = state.commit("m")
     assert commit is not None
     keys = sorted(key.split(":")[0] for key, _ in store.items())
     assert keys == sorted(
-        ["format", f"o/{commit.root}", f"o/{commit.id}", "r/heads/main", "reflog/heads/main"]
+        [
+            *("format", f"o/{commit.root}", f"o/{commit.id}", "r/heads/main", "reflog/heads/main"),
+            *("r/newest/ff99f3a6a1/main", "r/with/bade0746/main"),
+        ]
     )
     assert store.get("format") == b"5"
     assert store.get("r/heads/main") == commit.id.encode()

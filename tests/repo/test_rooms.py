@@ -547,7 +547,7 @@ def test_a_branch_that_is_forgotten_as_it_begins_anew_in_another_room(store: KVS
     repo, other = Repository(store), Repository(store)
     commit(repo, "a", value=1)
     repo.create_branch("b", "a")
-    work = _Forgetting(repo, "b")
+    work = _Forgetting(repo, "b", repo.branch("b"))
     work.look()
     other.delete_branch("b", forget=True)
     other.commit_many([BranchChanges("b", set={"value": 2}, room=True, labels={"user": "ann"})])

@@ -26,21 +26,22 @@ def forget(repo: Core, name: str) -> Commit:
 
     def tried() -> tuple[Commit, _Forgetting | None, bool]:
         head = repo.branch(name)
-        if _forget_room(repo, name):
-            return head, None, True
-        work = _Forgetting(repo, name)
+        if (last := _forget_room(repo, name)) is not None:
+            return last, None, True
+        work = _Forgetting(repo, name, head)
         work.look()
         return head, work, work.remove_at_once()
 
-    head, work, done = retry_after_sweep(repo, tried)
+    last, work, done = retry_after_sweep(repo, tried)
     if work is not None:
         if not done:
             work.remove_in_steps()
         work.note()
+        last = work.last
     repo.history.reload()
     with suppress(StorageError):  # what was deleted is gone; its bytes go from the files later then
         repo.store.release()
-    return head
+    return last
 
 
 def _require_not_head(repo: Core, name: str) -> None:
@@ -48,34 +49,40 @@ def _require_not_head(repo: Core, name: str) -> None:
         raise InvalidInput(f"HEAD is on branch {name!r}; switch to another branch before deleting it")
 
 
-def _forget_room(repo: Core, name: str) -> bool:
-    """Forget a branch with its room, in one transaction; False if it shares the room, or has many rows."""
+def _forget_room(repo: Core, name: str) -> Commit | None:
+    """Forget a branch with its room, in one transaction; its newest commit, None if it shares the room, or
+    has many rows.
+    """
     ref = HEADS + name
     if repo.rooms is None or not (number := repo.rooms.room_of(ref)):
-        return False
+        return None
     room = Room(repo.store, number)
-    done = False
+    last: Commit | None = None
 
     def rows() -> Mapping[str, bytes | None]:
-        nonlocal done
+        nonlocal last
+        last = None
         _require_not_head(repo, name)
         keys = list(islice(room.own_keys(), MOST_DELETED + 1))
         # The reflog of a branch that was deleted may keep objects too.
         others = [key for key in keys if key.startswith(REF) and key != REF + ref]
         others += [key for key in keys if key.startswith(REFLOG) and ref_of_line(key) != ref]
-        done = not others and REF + ref in keys and len(keys) <= MOST_DELETED
-        if not done:
+        if others or REF + ref not in keys or len(keys) > MOST_DELETED:
             return {}
-        rows = repo.refs.rows_of_end(ref, repo.refs.read(ref))
+        last = repo.branch(name)
+        rows = repo.refs.rows_of_end(ref, last.oid)
         return {**dict.fromkeys([*keys, GONE + ref]), **rows, **repo.policies.rows_without(name)}
 
-    return room.exclusively(rows) and done
+    return last if room.exclusively(rows) else None
 
 
 class _Forgetting:
-    """One branch to forget. `_own` are the objects that the branch leads to, and nothing else does."""
+    """One branch to forget. `_own` are the objects that the branch leads to, and nothing else does. `last` is
+    its newest commit.
+    """
 
-    def __init__(self, whole: Core, name: str) -> None:
+    def __init__(self, whole: Core, name: str, head: Commit) -> None:
+        self.last = head
         self._whole = whole
         self._repo = repo = whole.home(HEADS + name)
         self._store = repo.store
@@ -121,7 +128,9 @@ class _Forgetting:
 
     def _walk(self) -> None:
         """Find the objects of the branch and of its reflog."""
-        roots = [self._repo.refs.read(self._ref)]
+        head = self._repo.newest(self._name)
+        self.last = head or self.last
+        roots = [None if head is None else head.oid]
         self._lines = []
         for key, line in self._repo.refs.lines(self._ref).items():
             self._lines.append(key)
