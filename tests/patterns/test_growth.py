@@ -13,6 +13,7 @@ from present import present
 
 from vstate.errors import InvalidInput
 from vstate.patterns.growth import MOST_RANGES, Grown, Heap, grow
+from vstate.values.growth import Unread
 
 
 class Value:
@@ -89,3 +90,15 @@ def test_a_description_of_another_heap_is_refused() -> None:
     """A range behind the end of the heap raises an error, and gives no short value."""
     with pytest.raises(InvalidInput, match="heap lacks"):
         Heap().value(Grown(b"", (0, 5)))
+
+
+def test_a_gap_of_the_heap_is_read_before_a_value_goes_over_it() -> None:
+    """The part behind the gap is not taken for what follows the part before it."""
+    heap = Heap(10)
+    heap.add(b"c" * 8)
+    heap.fill(0, b"a" * 4)
+    with pytest.raises(Unread) as raised:
+        heap.value(Grown(b"", (0, 14)))
+    assert raised.value.spans == ((4, 14),)
+    heap.fill(4, b"b" * 6)
+    assert heap.value(Grown(b"", (0, 14))) == b"aaaabbbbbbcccc"

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vstate import BranchChanges, Disk, KVStore, Memory, Versioned
-from vstate.errors import NotFound, StoreUnavailable
+from vstate.errors import AlreadyExists, NotFound, StoreUnavailable
 from vstate.kv.base import is_object
 from vstate.kv.wrapper import StoreWrapper
 from vstate.repo.repository import Repository
@@ -289,3 +289,42 @@ class Noting(StoreWrapper):
         names = list(keys)
         self.names += names
         return super().get_many(names)
+
+
+def test_a_move_that_failed_is_not_noted() -> None:
+    """A commit without labels that follows it makes the branch possible for any label."""
+    store = Memory()
+    repo = Repository(store)
+    repo.commit("t", set={"n": 1}, labels={"user": "u1"})
+    with pytest.raises(AlreadyExists):
+        repo.create_branch("t", at="t")
+    repo.commit("t", set={"n": 2})
+    assert repo.possible_branches({"user": "u2"}) == ["t"]
+    check(store)
+
+
+def test_a_branch_that_another_program_made_anew_at_the_same_commit() -> None:
+    """Its labels are not those that this program knows of the commit."""
+    store = Memory()
+    ours, theirs = Repository(store), Repository(store)
+    theirs.commit("source", set={"n": 1}, labels={"user": "u1"})
+    ours.create_branch("t", at="source")
+    theirs.delete_branch("t")
+    theirs.create_branch("t", at="source", like="source")
+    ours.commit("t", set={"n": 2})
+    assert theirs.possible_branches({"user": "u2"}) == ["t"]
+    check(store)
+
+
+def test_a_forgotten_branch_that_another_program_labelled() -> None:
+    """All rows of its labels go, of those too that this program has not seen."""
+    store = Memory()
+    ours, theirs = Repository(store), Repository(store)
+    ours.commit("main", set={"n": 1})
+    ours.commit_many([BranchChanges("t", room=True, set={"n": 1}, labels={"user": "u1"})])
+    first = ours.branch("t")
+    theirs.commit("t", set={"n": 2}, labels={"user": "u2"})
+    theirs.move_branch("t", first)
+    ours.delete_branch("t", forget=True)
+    assert theirs.possible_branches({"user": "u2"}) == ["main"]
+    check(store)

@@ -236,14 +236,51 @@ def test_it_takes_a_tenth_of_the_time_of_the_commits(monkeypatch: pytest.MonkeyP
 def test_a_failure_beside_a_commit_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The commit has landed, and says so."""
+    """Of any kind: the commit has landed, and says so."""
     repo = Repository(Memory())
     repo.keep("*", last=1)
+    failures: list[Exception] = [StoreUnavailable("it is away"), ValueError("a row makes no sense")]
 
     def look(*_: object) -> None:
-        raise StoreUnavailable("it is away")
+        raise failures[-1] if len(failures) == 1 else failures.pop()
 
     monkeypatch.setattr(beside.Collector, "collect_from", look)
     commits(repo, "main", 3)
     assert len([*repo.log("main")]) == 3
     assert "until a later gc" in caplog.text
+
+
+@pytest.mark.parametrize("keep_reflog", ["30d", "0s"])
+def test_a_branch_that_was_made_at_an_old_commit_is_not_idle(
+    store: KVStore, time: Time, keep_reflog: str
+) -> None:
+    """Its last move counts, also once the lines of the reflog are too old to keep commits."""
+    repo = Repository(store)
+    commits(repo, "old", 2)
+    time.pass_(100 * DAY)
+    repo.create_branch("t/fork", at="old")
+    repo.keep("t/*", idle="60d")
+    for day in range(59):
+        time.pass_(DAY)
+        assert repo.gc(keep_reflog=keep_reflog).expired == (), day
+    assert lengths(store) == {"old": 2, "t/fork": 2}
+    time.pass_(2 * DAY)
+    assert repo.gc(keep_reflog=keep_reflog).expired == ("t/fork",)
+
+
+def test_a_room_0_that_takes_long_is_left_to_gc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes last in a round, and once only; the other rooms are looked at again and again."""
+    clock, looks = [0.0], list[int]()
+
+    def look(work: object, number: int, until: float) -> int | None:
+        looks.append(number)
+        clock[0] += 0.2 if number == 0 else 0.001
+        return {0: 5, 1: 5, 5: 7, 7: None}[number]
+
+    monkeypatch.setattr(beside.Collector, "collect_from", look)
+    monkeypatch.setattr(beside, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    work = beside.Beside(Repository(Memory()))
+    for _ in range(10_000):
+        work(0.01)
+    assert looks[:8] == [1, 5, 7, 0, 5, 7, 1, 5]
+    assert looks.count(0) == 1

@@ -432,8 +432,10 @@ class Journal(Generic[I]):
         return _Made(own, advance, (*segments[:same], *found), same, own.labels)
 
     def _go(self, made: _Made) -> None:
-        """Take the index to a commit."""
+        """Take the index to a commit, unless it is there: it may have been read further back meanwhile."""
         head = made.advance.commits[-1]
+        if head is self.head:
+            return
         self._labelled = head.oid, made.labels
         self._take(head, made.segments, self._before, made.same)
 

@@ -159,7 +159,7 @@ class Core(Uncopied):
         self.security = security or Security()
         self.objects = self._objects_of(self.view)
         self.index = BranchIndex(store, self.objects, Refs(self.view))
-        self.refs = Refs(self.view, self.index.moved if self.index.kept else None)
+        self.refs = Refs(self.view, self.index if self.index.kept else None)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
         self.history = History(
             self.objects, ReflogPrefetch(self.objects, self.refs).commits if store.remote else None

@@ -97,8 +97,7 @@ class Heap:
             place = bisect_right(self._starts, start) - 1
             while start < end:
                 part = b""
-                if 0 <= place < len(self._parts):
-                    first = self._starts[place]
+                if 0 <= place < len(self._parts) and (first := self._starts[place]) <= start:
                     part = self._parts[place][start - first : end - first]
                 if not part:
                     lacking.append((start, end))
@@ -115,7 +114,7 @@ class Heap:
         count = 0
         for start, end in zip(grown.ranges[-2::-2], grown.ranges[::-2], strict=True):
             place = bisect_right(self._starts, end - 1) - 1
-            while start < end:
+            while start < end and place >= 0:
                 if len(self._parts[place]) >= LONG:
                     return count
                 first = max(start, self._starts[place])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from blake3 import blake3
@@ -214,8 +214,18 @@ class Move(NamedTuple):
 
 
 Rows = Mapping[str, bytes | None]
-Moved = Callable[[str, ObjectId | None, ObjectId | None, int | None, Rows], tuple[Rows, Rows]]
-"""As `BranchIndex.moved`."""
+
+
+class Index(Protocol):
+    """What `BranchIndex` is for the refs."""
+
+    def moved(
+        self, ref: str, old: ObjectId | None, new: ObjectId | None, order: int | None, rows: Rows
+    ) -> tuple[Rows, Rows]:
+        """What changes with a move, and what it expects."""
+
+    def forget(self, ref: str) -> None:
+        """Know nothing of the branch any more."""
 
 
 def parse_keep(row: bytes) -> int:
@@ -236,10 +246,10 @@ def rows_of_head(store: KVStore, branch: str | None, *others: str) -> Mapping[st
 class Refs:
     """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`; never cached."""
 
-    def __init__(self, store: KVStore, moved: Moved | None = None) -> None:
-        """`moved` gives what the index of the branches writes, and expects, with a move of a branch."""
+    def __init__(self, store: KVStore, index: Index | None = None) -> None:
+        """`index` is that of the branches, if the store has one."""
         self._store = store
-        self._moved = moved
+        self._index = index
         self._latest = 0
         self.idle: dict[str, int] = {}
         """By ref, the microseconds that each move by this program writes into the `KEEP` row."""
@@ -349,8 +359,8 @@ class Refs:
                 place = max(place, self._last_move(ref) + 1)
             line, writes[line] = self._reflog_line(ref, expected, new, action, place)
             writes[REF + ref], conditions[REF + ref] = _value(new), _value(expected)
-            if self._moved is not None and ref.startswith(HEADS):
-                changed, needed = self._moved(ref, expected, new, order, rows)
+            if self._index is not None and ref.startswith(HEADS):
+                changed, needed = self._index.moved(ref, expected, new, order, rows)
                 writes |= changed
                 conditions |= needed
             if new is None and ref.startswith(HEADS):
@@ -360,7 +370,14 @@ class Refs:
             elif expected is None and ref.startswith(HEADS) and not self._store.transactional:
                 # A deletion that was cut short may have left the row of an earlier branch.
                 self._store.delete(KEEP + ref)
-        return self.transact(writes, conditions, numbers)
+        done = False
+        try:
+            done = self.transact(writes, conditions, numbers)
+        finally:
+            if not done and self._index is not None:
+                for move in moves:
+                    self._index.forget(move.ref)
+        return done
 
     def transact(
         self,
@@ -399,8 +416,9 @@ class Refs:
     def rows_of_end(self, ref: str, at: ObjectId | None) -> Rows:
         """The rows that go with a branch at this commit, besides its reflog."""
         changed: Rows = {}
-        if self._moved is not None:
-            changed, _ = self._moved(ref, at, None, None, {})
+        if self._index is not None:
+            self._index.forget(ref)  # no condition would find that it is elsewhere by now
+            changed, _ = self._index.moved(ref, at, None, None, {})
         return {**changed, **dict.fromkeys([REF + ref, LABELS + ref, KEEP + ref])}
 
     def lines(self, ref: str) -> dict[str, ReflogEntry]:

@@ -70,6 +70,10 @@ class BranchIndex:
             self._last = {}
         self._last[ref] = head, row
 
+    def forget(self, ref: str) -> None:
+        """Know nothing of the branch any more: a move has failed, or may have."""
+        self._last.pop(ref, None)
+
     def _parsed(self, key: str, row: bytes) -> LabelRow:
         try:
             return parse_labels(row)
@@ -171,7 +175,10 @@ class BranchIndex:
             had = self._store.get(key)
         has = None if new is None else rows.get(key, had)
         fresh = new is not None and has is not None and has[SET_BY] == new
-        self._note(ref, new, has if fresh else None)
+        if order is None:
+            self.forget(ref)  # of a commit that was there before, another program may know other labels
+        else:
+            self._note(ref, new, has if fresh else None)
         if not (fresh and has and had and had[SET_BY] == old and had[LABELS_AT] == has[LABELS_AT]):
             gone = set() if old is None else _label_keys(branch, old, _whole(had))
             made = set() if new is None else _label_keys(branch, new, _whole(has))

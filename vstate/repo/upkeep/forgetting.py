@@ -178,6 +178,7 @@ class _Forgetting:
         return {
             SWEEP: new_mark(),
             **dict.fromkeys(arrived),
+            **(unfinished(self._store) if arrived else {}),  # `gc` looks for what those commits held
             **self._repo.refs.rows_of_end(self._ref, now),
             **self._repo.policies.rows_without(self._name),
             **dict.fromkeys(self._rows()),

@@ -27,6 +27,7 @@ from vstate.repo.packer import newest_objects, pack_objects
 from vstate.repo.rooms import GONE, Room, entry, new_mark, prefix_of
 from vstate.repo.rules.keeps import Keep, KeepRules, find_rule
 from vstate.repo.sweeps import arrivals, retry_after_sweep, unfinished
+from vstate.repo.upkeep.metadata import object_id
 from vstate.repo.upkeep.reach import Marks, Reach, UpkeepProgress, notes_on_lost
 from vstate.repo.upkeep.room_copy import RoomCopy
 from vstate.repo.upkeep.shortening import Cut
@@ -271,6 +272,12 @@ class Collector:
                 return True
         return self._sweep_room(number, idle)
 
+    def _lifetimes(self, branches: Collection[str]) -> dict[str, int]:
+        """By ref, after how many microseconds without a move these branches go; of those that do."""
+        ruled = ((HEADS + name, find_rule(self._rules, name).idle) for name in branches)
+        kept = {ref: age // timedelta(microseconds=1) for ref, age in ruled if age is not None}
+        return kept | self.repo.refs.kept(HEADS + name for name in branches)
+
     def _limits_of(self, number: int, branches: Iterable[str]) -> Mapping[str, Keep]:
         """What stays of the histories of these branches of a room, of those that are to be cut off."""
         rules = ((name, find_rule(self._rules, name)) for name in branches if self._rules)
@@ -301,7 +308,9 @@ class Collector:
         """Delete the branches of a room that were idle for as long as they are kept; not in a dry run."""
         repo = self.repo
         room = self._room(number)
-        found = retry_after_sweep(repo, lambda: _idle_branches(repo, room, self._rules, expiry.now()))
+        found = retry_after_sweep(
+            repo, lambda: _idle_branches(repo, self._lifetimes(room.refs.list(HEADS)), expiry.now())
+        )
         idle = [ref for ref, head in found.items() if self.dry_run or _ended(repo, ref, head)]
         self.expired += idle
         return idle
@@ -364,9 +373,9 @@ class Collector:
     def _swept(self, room: Core, number: int, idle: Collection[str], sweep: Sweep) -> Plan:
         without = idle if self.dry_run else ()
         progress = None if isinstance(room.store, RoomCopy) else self._progress
-        heads = (name for name in room.refs.list(HEADS) if HEADS + name not in without)
-        limits = self._limits_of(number, heads)
-        plan = Plan(room, self._keep_reflog, limits, without, progress)
+        heads = [name for name in room.refs.list(HEADS) if HEADS + name not in without]
+        limits, timed = self._limits_of(number, heads), self._lifetimes(heads) if self._has_lifetimes else ()
+        plan = Plan(room, self._keep_reflog, limits, without, progress, timed=timed)
         if not self.dry_run:
             sweep.execute(plan, self._grace)
         return plan
@@ -399,7 +408,8 @@ class Collector:
         with suppress(CorruptObject):  # the next gc packs
             kept = newest_objects(room.objects, room.refs.all().values())
             for key in copy.keys(OBJECT_PREFIX):
-                if bytes.fromhex(key[len(OBJECT_PREFIX) :]) not in kept:
+                oid = object_id(key)
+                if oid is not None and oid not in kept:
                     self._loose.append(prefix + key)
         if len(self._loose) > _MOST_LOOSE:
             self.pack()
@@ -428,14 +438,10 @@ def _by_room(repo: Core, limits: Mapping[str, Keep]) -> dict[int, dict[str, Keep
     return found
 
 
-def _idle_branches(repo: Core, room: Core, rules: Mapping[str, Keep], now: int) -> dict[str, ObjectId]:
-    """The branches of a room, other than HEAD's, that no commit has reached for as long as they are kept, and
-    where they are.
+def _idle_branches(repo: Core, kept: Mapping[str, int], now: int) -> dict[str, ObjectId]:
+    """The branches, other than HEAD's, that no commit has reached for as long as they are kept, and where
+    they are.
     """
-    names = room.refs.list(HEADS)
-    ruled = ((HEADS + name, find_rule(rules, name).idle) for name in names)
-    kept = {ref: age // timedelta(microseconds=1) for ref, age in ruled if age is not None}
-    kept |= repo.refs.kept(HEADS + name for name in names)
     idle, of_head = {}, repo.refs.head().branch if kept else None
     for ref, lifetime in sorted(kept.items()):
         head = repo.refs.read(ref)  # before its last move: a commit that comes between makes it look busy
@@ -461,7 +467,7 @@ class Plan:
 
     `marks` are the objects that stay, and all others are garbage. `lines` are the keys of the reflog lines
     that go. `ends` are the rows that cut histories off; for `marks` they are cut off already. The branches
-    `without` count as absent.
+    `without` count as absent. Of the refs that are `timed`, the last line stays, which tells their last move.
     """
 
     def __init__(
@@ -471,6 +477,8 @@ class Plan:
         limits: Mapping[str, Keep] = MappingProxyType({}),
         without: Collection[str] = (),
         progress: UpkeepProgress | None = None,
+        *,
+        timed: Iterable[str] = (),
     ) -> None:
         began = time.monotonic()
         now, age = datetime.now(UTC), parse_age(keep_reflog)
@@ -478,6 +486,8 @@ class Plan:
         # No age keeps nothing, not even a line that a clock a year ahead dated.
         self._oldest = microseconds(now - age) if age else LAST_ORDER
         self._without = without
+        lines = (max(repo.store.keys(f"{REFLOG}{ref}:"), default="") for ref in timed)
+        self._last_lines = frozenset(lines)
         self.marks = Marks(repo, without=without, progress=progress)
         keeps = self._keeps
         self.cut = None
@@ -490,7 +500,11 @@ class Plan:
 
     def _keeps(self, key: str, line: ReflogEntry) -> Sequence[ObjectId] | None:
         """The commits that a line of a reflog keeps; None if it is too old, or is of an absent branch."""
-        return None if line.order < self._oldest or ref_of_line(key) in self._without else line.commits
+        if ref_of_line(key) in self._without:
+            return None
+        if line.order >= self._oldest:
+            return line.commits
+        return () if key in self._last_lines else None
 
     def garbage(self) -> list[Garbage]:
         """How many objects are garbage, by the reason why. An object of two reasons counts for the first."""

@@ -83,8 +83,8 @@ class Cut:
     def keeps(self, key: str, line: ReflogEntry) -> Sequence[ObjectId] | None:
         """The commits that a line of a reflog keeps beside the cut; None if the line goes."""
         ref, kept = ref_of_line(key), self._keeps(key, line)
-        if kept is None:
-            return None
+        if not kept:
+            return kept
         if ref == HEAD:
             left = [oid for oid in kept if oid not in self._cut_off]
             return left if left or not kept else None
