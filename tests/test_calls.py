@@ -21,14 +21,14 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (99, 31),
-    "memory": (83, 24),
-    "update": (138, 31),
+    "commit": (98, 31),
+    "memory": (81, 24),
+    "update": (137, 31),
     "read": (65, 14),
     "open": (135, 33),
-    "put": (133, 30),
-    "put_writes": (119, 30),
-    "get": (42, 12),
+    "put": (131, 30),
+    "put_writes": (117, 30),
+    "get": (41, 12),
 }
 """The most calls of an operation, and the most files that they are in."""
 

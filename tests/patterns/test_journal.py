@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from vstate.values.growth import Unread
 
 
 class Newest:
-    """The index of the newest records, which notes what it was given."""
+    """An index that may begin with the newest records. It remembers which records it was given."""
 
     def __init__(self) -> None:
         self.start = self.end = 0
@@ -201,7 +202,7 @@ def test_two_writers_agree_with_a_list(steps: list[tuple[int, str, int]]) -> Non
         journal = journals[who]
         if model and number % 3:
             place = number % len(model)
-            assert journals[2].find(lambda index, place=place: index.at(place)) == model[place]  # type: ignore[misc]
+            assert journals[2].find(methodcaller("at", place)) == model[place]
         elif number % 5:
             journals[2] = Journal(repo, "t", Newest)
             journals[2].find(lambda index: None)
@@ -230,10 +231,11 @@ def test_an_index_that_needs_the_newest_records_reads_no_others() -> None:
     store = Counted()
     writer = Journal(Repository(store), "t")
     for number in range(40):
-        writer.append(lambda index, number=number: [random.Random(number).randbytes(SEGMENT_BYTES)])  # type: ignore[misc]
+        block = random.Random(number).randbytes(SEGMENT_BYTES)
+        writer.append(lambda index, block=block: [block])  # type: ignore[misc]  # mypy infers no default
     cold = Journal(Repository(store), "t", Newest)
     for place, more in ((39, 0), (0, 1), (0, 1)):
-        assert cold.find(lambda index, place=place: index.at(place)) == writer.index[place]  # type: ignore[misc]
+        assert cold.find(methodcaller("at", place)) == writer.index[place]
         assert store.count == FIRST_SEGMENTS + more
     cold.append(lambda index: [f"{index.end} records before"])
     writer.append(lambda index: ["more"])
@@ -263,12 +265,12 @@ def test_newest_records_follow_a_rewrite(change: Any) -> None:
     writer.rewrite(change)
     for place in (len(writer.index) - 1, 4, 0):
         expected = writer.index[place] if 0 <= place < len(writer.index) else None
-        assert cold.find(lambda index, place=place: index.at(place)) == expected  # type: ignore[misc]
+        assert cold.find(methodcaller("at", place)) == expected
     assert cold.refresh().whole() == writer.index
 
 
 def test_a_place_that_no_record_has_raises() -> None:
-    """An index that asks for what is not there gets its own error, and no endless search."""
+    """A place behind the last record: the search ends, and the error says what is lacking."""
     journal = Journal(Repository(Memory()), "t")
     journal.append(lambda index: ["x" * SEGMENT_BYTES] * 9)
     with pytest.raises(InvalidInput, match="lacks"):

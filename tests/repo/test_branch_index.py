@@ -1,4 +1,4 @@
-"""The index of the branches: a list finds what a look at all branches finds, whatever was done to them."""
+"""The index of the branches: whatever was done, its lists equal those of a look at all branches."""
 
 from __future__ import annotations
 

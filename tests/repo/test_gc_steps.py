@@ -201,7 +201,7 @@ def test_a_quiet_room_is_not_read() -> None:
     assert repo.gc().live > live
     assert len(store.calls) <= reads + 20
     assert repo.gc(keep_reflog="1h").removed == 0
-    one, other = (room_prefix(repo.rooms.room_of(f"{HEADS}more{n}")) for n in (1, 2))  # type: ignore[union-attr]
+    one, other = (room_prefix(Rooms(store).room_of(f"{HEADS}more{n}")) for n in (1, 2))
     theirs = {one + key.removeprefix(other): row for key, row in store.items(f"{other}o/")}
     store.set_many({**theirs, f"{one}arrived/1": bytes(repo.branch("more2").oid)})
     assert repo.gc(keep_reflog="1h").removed == len(theirs)

@@ -87,7 +87,7 @@ def test_commits_are_packed_some_time_later(state: Versioned, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("eager")
 def test_the_commit_that_packs_stays_alone(state: Versioned) -> None:
-    """It is the newest one at that moment, with its tree and what it made."""
+    """The commit after which a pack is made: its own object, its tree and its new values are in no pack."""
     assert isinstance(state.store, Disk)
     state["before"] = os.urandom(7_000)
     state.commit("before")

@@ -1,4 +1,4 @@
-"""Upkeep: what is kept (`vstate keep`), what is not (`vstate gc`), and what is damaged (`vstate fsck`)."""
+"""Upkeep: `vstate keep` sets how long data stays, `gc` removes the rest, and `fsck` mends damage."""
 
 from __future__ import annotations
 

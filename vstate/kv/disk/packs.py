@@ -54,7 +54,8 @@ The number is that of a blob of a stream, `BLOB_BYTES`, and its kind.
 """
 
 KEPT_BYTES = 4 * 1024 * 1024
-"""So many bytes of packs a store keeps in memory, unpacked: those that were read last."""
+"""So many bytes of packs a store keeps in memory, unpacked: those that were unpacked last."""
+_END_BYTES = 36  # of an integer of Python, in a list
 
 CREATE = (
     "CREATE TABLE packs (id INTEGER PRIMARY KEY AUTOINCREMENT, count INTEGER NOT NULL, body BLOB NOT NULL)",
@@ -154,8 +155,8 @@ class Values(Sequence[bytes]):
 
     @property
     def size(self) -> int:
-        """The bytes that they take in memory."""
-        return len(self._content)
+        """The bytes that they take in memory, with the numbers of their ends."""
+        return len(self._content) + _END_BYTES * len(self._ends)
 
     def __getitem__(self, number: Any) -> Any:
         return self._content[self._ends[number] : self._ends[number + 1]]

@@ -37,6 +37,7 @@ _key_at: Final = (NEWEST + "{:010x}/{}").format
 _STEP_OF: Final = slice(len(NEWEST), len(NEWEST) + 10)
 _DIGITS: Final = 8  # of the hash of a label; a list reads the labels of what it finds
 _MOST_KNOWN: Final = 1024
+_UNKNOWN: Final = None, None, None
 
 
 class BranchIndex:
@@ -48,8 +49,10 @@ class BranchIndex:
         self._refs = refs
         self.kept = store.transactional
         """Whether the store has the rows."""
-        self._last: dict[str, tuple[ObjectId | None, bytes | None]] = {}
-        """By branch, a commit that it was at, and the row of the labels if this commit set them."""
+        self._last: dict[str, tuple[ObjectId | None, bytes | None, int | None]] = {}
+        """By branch, a commit that it was at, the row of the labels if this commit set them, and the step of
+        its time, if that is known.
+        """
 
     # Labels
 
@@ -58,17 +61,17 @@ class BranchIndex:
         rows = self._store.get_many([LABELS + HEADS + branch for branch in branches])
         found = {key.removeprefix(LABELS): self._parsed(key, row) for key, row in rows.items()}
         for ref, labels in found.items():
-            self._note(ref, labels.at, rows[LABELS + ref])
+            self._note(ref, labels.at, rows[LABELS + ref], None)
         return {ref.removeprefix(HEADS): labels for ref, labels in found.items()}
 
     def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
         """The rows that give the branch `new` the labels of the branch `like`, in place of its own."""
         return {LABELS + HEADS + new: self._store.get(LABELS + HEADS + like)}
 
-    def _note(self, ref: str, head: ObjectId | None, row: bytes | None) -> None:
+    def _note(self, ref: str, head: ObjectId | None, row: bytes | None, step: int | None) -> None:
         if len(self._last) >= _MOST_KNOWN:
             self._last = {}
-        self._last[ref] = head, row
+        self._last[ref] = head, row, step
 
     def forget(self, ref: str) -> None:
         """Know nothing of the branch any more: a move has failed, or may have."""
@@ -157,28 +160,30 @@ class BranchIndex:
         A new commit has this `order`; without one the branch goes to a commit that was there before.
         """
         branch, changes = ref.removeprefix(HEADS), dict[str, bytes | None]()
-        before = None if old is None else self._step_of(old)
+        at, row, before = self._last.get(ref, _UNKNOWN)
+        if at != old:
+            row = before = None
+        if before is None and old is not None:
+            before = self._step_of(old)
         after = order >> _STEP if order else None if new is None else self._step_of(new)
         if before != after:
             if before is not None:
                 changes[_key_at(_LAST_STEP - before, branch)] = None
             if after is not None:
                 changes[_key_at(_LAST_STEP - after, branch)] = b""
-        key, last = LABELS + ref, self._last.get(ref)
+        key = LABELS + ref
         if new is not None and order is not None and key not in rows:
-            if old is None or last != (old, None):
+            if old is None or at != old or row is not None:
                 changes[_ANY_KEY + branch] = b""
-            self._note(ref, new, None)
+            self._note(ref, new, None, after)
             return changes, {}
-        had = last[1] if last is not None and last[0] == old else None
-        if had is None and old is not None:
-            had = self._store.get(key)
+        had = self._store.get(key) if row is None and old is not None else row
         has = None if new is None else rows.get(key, had)
         fresh = new is not None and has is not None and has[SET_BY] == new
         if order is None:
             self.forget(ref)  # of a commit that was there before, another program may know other labels
         else:
-            self._note(ref, new, has if fresh else None)
+            self._note(ref, new, has if fresh else None, after)
         if not (fresh and has and had and had[SET_BY] == old and had[LABELS_AT] == has[LABELS_AT]):
             gone = set() if old is None else _label_keys(branch, old, _whole(had))
             made = set() if new is None else _label_keys(branch, new, _whole(has))

@@ -100,9 +100,8 @@ def check(
     """As `Repository.fsck` promises, room by room."""
     report = _check(repo if repo.rooms is None else repo.room(0), full=full, repair=repair, progress=progress)
     if repo.rooms is not None:
-        report = _with_names(
-            report, repo, repair, _wrong_entries(repo)
-        )  # a room puts a lost ref back where no row names it
+        # Before the rooms: each puts a lost ref back where no row names it.
+        report = _with_names(report, repo, repair, _wrong_entries(repo))
         for number in _numbers(repo):
             own = _check(repo.room(number), full=full, repair=repair, progress=progress)
             report = _joined(report, own, prefix_of(number))
