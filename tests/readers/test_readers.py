@@ -128,6 +128,9 @@ def test_each_adapter_reads(adapter: Adapter, tmp_path: Path) -> None:
     assert ("vstate.reader" in raw.split("\n")) is (adapter.name not in PLAIN)
 
 
+WRITES = ("writes", {"ns": "", "id": "1", "path": "", "task": "t", "writes": []})
+
+
 @pytest.fixture
 def raw(tmp_path: Path) -> Callable[..., str]:
     """A store whose main says that it has a reader."""
@@ -151,8 +154,13 @@ def raw(tmp_path: Path) -> Callable[..., str]:
         {"vstate.reader": "langgraph", "journal/000000000000": [("checkpoint", {"ns": 1})]},
         {"vstate.reader": "langgraph", "journal/000000000000": [("checkpoint", {"ns": "", "id": "1"})]},
         {"vstate.reader": "langgraph", "journal/000000000000": [(), 3]},
+        {
+            "vstate.reader": "langgraph",
+            "journal/000000000000": [WRITES] * 2,
+            "journal/000000000001": [WRITES],
+        },
     ],
-    ids=["unknown reader", "no list", "no texts", "no fields", "no record"],
+    ids=["unknown reader", "no list", "no texts", "no fields", "no record", "two that were merged"],
 )
 def test_a_record_that_no_reader_reads_shows_as_stored(raw: Any, keys: dict[str, Any]) -> None:
     """A commit of a later vstate, or a malformed one, shows its stored keys and message, and why."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import accumulate, takewhile
+from itertools import accumulate, pairwise, takewhile
 from operator import attrgetter, is_
 from threading import get_ident, main_thread
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges, commit_series
 from vstate.values.entry import PICKLE, read_parts
-from vstate.values.growth import Unread
+from vstate.values.growth import NOT_JOINED, Unread
 from vstate.values.opcodes import load_only_plain
 
 SEGMENT_BYTES = 8 * 1024
@@ -484,6 +484,14 @@ class Journal(Generic[I]):
         """The position behind a segment."""
         return segment.position + sum(map(self._width, segment.records))
 
+    def _require_joined(self, segments: Iterable[_Segment]) -> None:
+        """Raise InvalidInput if records name others by their positions, and those of two segments overlap."""
+        if not _may_begin_late(type(self.index)):
+            return
+        for one, other in pairwise(segments):
+            if self._end(one) != other.position:
+                raise InvalidInput(NOT_JOINED.format(other.key))
+
     def _cut(self, position: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """Records as segments, from this position on."""
         segments: list[_Segment] = []
@@ -519,6 +527,7 @@ class Journal(Generic[I]):
         known.update((segment.key, segment) for segment in self._read(changed))
         segments = [known[key] for key, _ in rows]
         same = len(list(takewhile(bool, map(is_, self._segments, segments))))
+        self._require_joined(segments[max(0, same - 1) :])
         self._take(head, segments, before, same)
 
     def _rows_at(self, head: Commit) -> Sequence[tuple[str, bytes]] | None:
@@ -546,7 +555,9 @@ class Journal(Generic[I]):
             before, rows = before[:-count], before[-count:]
             found = [*(aside[key] for key, _ in rows if key in aside)]
             found += self._read([row for row in rows if row[0] not in aside])
-            self._take(self.head, [*sorted(found), *self._segments], before)
+            segments = [*sorted(found), *self._segments]
+            self._require_joined(segments[: len(rows) + 1])
+            self._take(self.head, segments, before)
             return
         positions = [int(key[-_DIGITS:]) for key, _ in before]
         lacking: dict[str, bytes] = {}

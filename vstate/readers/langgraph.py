@@ -10,7 +10,7 @@ from vstate.display.chats import messages_in_words, value_in_words
 from vstate.errors import InvalidInput
 from vstate.readers.stored import Stored
 from vstate.readers.threads import CHECKPOINT, PIECE, Record, Saved, Thread, Write
-from vstate.values.growth import Grown, Heap
+from vstate.values.growth import NOT_JOINED, Grown, Heap
 from vstate.values.inert import Instance, plain
 from vstate.values.inspection import INSPECT_BYTES
 from vstate.values.serialized import Serialized
@@ -45,7 +45,10 @@ class _Parts:
         self.heap = Heap()
         self._threads: list[Thread] = []
         self.sent: dict[tuple[str, str], list[str]] = {}
-        for part in stored.values(JOURNAL, _part):
+        parts = stored.values(JOURNAL, _part)
+        for (key, _), part in zip(stored.entries(JOURNAL), parts, strict=True):
+            if key != f"{JOURNAL}{len(self.heap):012}":
+                raise InvalidInput(NOT_JOINED.format(key))
             self._threads.append(part.thread)
             if part.added:
                 self.heap.add(part.added)

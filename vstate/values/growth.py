@@ -31,6 +31,11 @@ _LONG_HEADS = {0xD9: 2, 0xDA: 3, 0xDB: 5, 0xC4: 2, 0xC5: 3, 0xC6: 5, 0xDC: 3, 0x
 _ARRAYS_AND_MAPS = range(0x80, 0xA0)
 _ITEMS = frozenset({*_ARRAYS_AND_MAPS, 0xDC, 0xDD, 0xDE, 0xDF})
 
+NOT_JOINED = (
+    "two copies of a journal were merged after both had gone on, and its records name others by their "
+    "positions, so {!r} cannot be read: go back to a commit before the merge, with `vstate reset`"
+)
+
 
 class Grown(NamedTuple):
     """A value: its first bytes, and the ranges of the heap with the others, each as start and end."""
