@@ -187,6 +187,7 @@ def test_a_thread_that_is_opened_cold_reads_its_newest_checkpoint_alone() -> Non
     store.bytes = 0
     with VstateSaver(store) as saver:
         saver.put_writes(config, [("texts", "more")], "other task")
+        saver.put_writes(named(id="00000200"), [("texts", "before it")], "task")
         assert store.bytes < 40_000
         assert ("other task", "texts", "more") in (read(saver, named()).pending_writes or ())
         assert read(saver, named()).checkpoint["channel_values"] == {"texts": texts}
@@ -235,6 +236,8 @@ def test_writes_far_from_their_checkpoint_are_found() -> None:
         for number in range(2, 100):
             config = step(saver, number, {"a": random.Random(number).randbytes(500)}, config)
     for number, text in ((900, "early"), (1, "first")):
+        with VstateSaver(store) as cold:
+            cold.put_writes(named(id=f"{number:08}"), [("a", "again")], "task")
         with VstateSaver(store) as cold:
             config = step(cold, number, {"a": number})
         with VstateSaver(store) as cold:

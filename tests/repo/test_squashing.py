@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import time_machine
 from bundle_files import save
 from sync_stores import Hooked, Once
 
@@ -50,6 +52,20 @@ def test_the_newest_commits_stay(keep: int) -> None:
     assert repo.squash("main", keep=keep) == head  # short enough
     repo.undo("main")
     assert list(repo.log("main")) == before
+
+
+def test_a_squash_of_an_old_history_can_be_undone_for_as_long_as_any_move() -> None:
+    """Its line in the reflog has the time of the squash, not of the commits, so gc keeps the old ones."""
+    with time_machine.travel(datetime(2025, 1, 1, tzinfo=UTC)):
+        store = Memory()
+        told(store)
+    repo = Repository(store)
+    with time_machine.travel(datetime(2026, 1, 1, tzinfo=UTC)):
+        before = list(repo.log("main"))
+        repo.squash("main")
+        repo.gc(grace="0s")
+        repo.undo("main")
+        assert list(repo.log("main")) == before
 
 
 def test_histories_that_were_merged_in_go_too() -> None:

@@ -143,7 +143,7 @@ class Thread:
         own = self._saved.get(ns, {})
         id = id or self._newest.get(ns, "")
         found = own.get(id)
-        if found is None:
+        if found is None and id <= self._newest.get(ns, id):  # none has a greater id than the newest
             self.require_whole()
         elif isinstance(found, dict):
             found = own[id] = _saved(found)
@@ -163,8 +163,8 @@ class Thread:
         return sorted(self._writes.get((ns, id), {}).values(), key=lambda write: write[:3])
 
     def has_write(self, ns: str, id: str, task: str, place: int) -> bool:
-        """Whether such a checkpoint has a write of this place, which a second one must not replace."""
-        if (ns, id) in self._early:
+        """Whether a checkpoint has a write of this place, which a second one must not replace."""
+        if (ns, id) in self._early or (ns, id) in self._awaited:
             self.require_whole()
         return place >= 0 and (task, place) in self._writes.get((ns, id), {})
 

@@ -46,6 +46,7 @@ SWEEP = "gc"
 
 _SYMBOLIC = "ref: "
 LONGEST_NAME = 200
+_HOUR = 3_600 * 10**9  # nanoseconds
 _RECENT = 4
 _TIME = re.compile("[0-7][0-9a-f]{15}")
 _RULES = {
@@ -347,15 +348,18 @@ class Refs:
 
         False also if a row, such as that of the last sweep, differs from its value in `expecting`. The line
         of a deletion is dated after all others of the ref: `fsck` takes an absent ref for lost unless its
-        last line is a deletion. More than one move takes a store with transactions.
+        last line is a deletion. The line of a commit that was just made has its time, in the order of its
+        branch. More than one move takes a store with transactions.
         """
         writes, conditions = dict(rows), dict(expecting)
         numbers: dict[str, int] = {}
         for ref, expected, new, action, order, room in moves:
             if room is not None:
                 numbers[ref] = room
-            place = time.time_ns() if order is None else order * 1000
-            if new is None or (order is None and expected is not None and ref.startswith(HEADS)):
+            place = time.time_ns()
+            if order is not None and place - order * 1000 < _HOUR:
+                place = order * 1000
+            elif new is None or (expected is not None and ref.startswith(HEADS)):
                 place = max(place, self._last_move(ref) + 1)
             line, writes[line] = self._reflog_line(ref, expected, new, action, place)
             writes[REF + ref], conditions[REF + ref] = _value(new), _value(expected)
