@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -310,29 +309,6 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
         read_chunks(stored.bodies, Link(link.id, link.length + 1))
     with pytest.raises(ValueError, match="bytes, not"):
         join(stored.bodies, Chunks(chunks.ids, (chunks.lengths[0] + 1, *chunks.lengths[1:])))
-
-
-@pytest.mark.slow
-def test_a_long_stream_is_read_in_two_threads() -> None:
-    """Its bytes come in order, and a wrong length in the middle raises ValueError."""
-    stored = Stored()
-    data = noise(9 * MIB)
-    link, chunks = stored.split(data)
-    readers = set()
-
-    def read(sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
-        readers.add(threading.get_ident())
-        met.wait()
-        return stored.bodies(list(sizes))
-
-    met = threading.Barrier(2, timeout=30)
-    half = len(chunks.ids) // 2 * chunk_size(len(data))
-    assert join(read, read_chunks(stored.bodies, link), batch=half + chunk_size(len(data))) == data
-    assert len(readers) == 2
-    wrong = [*chunks.lengths]
-    wrong[half // chunk_size(len(data))] += 1
-    with pytest.raises(ValueError, match="bytes, not"):
-        join(stored.bodies, Chunks(chunks.ids, tuple(wrong)), batch=100_000)
 
 
 @pytest.mark.parametrize("together", [0, 8 * MIB, 64 * MIB])

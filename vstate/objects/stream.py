@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,9 +19,7 @@ from blake3 import blake3
 
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
-from vstate.objects.room import keep_freed_memory, room_for, take_pages
 from vstate.plural import counted
-from vstate.threads import in_two_threads
 
 if TYPE_CHECKING:
     from pyfastcdc import FastCDC
@@ -247,11 +246,6 @@ def _blob(chunk: memoryview) -> tuple[ObjectId, Object]:
     return ObjectId.of(BLOB, body), Object(BLOB, body)
 
 
-def _in_threads(average: int) -> bool:
-    """Whether two threads save time: with smaller chunks, most of the time goes to Python's own code."""
-    return average > CHUNK_SIZES[0][1]
-
-
 def _sure(lengths: Sequence[int], largest: int) -> int:
     """How many leading chunks were cut without a look at the end of the stream."""
     rest, number = 0, len(lengths)
@@ -365,38 +359,25 @@ def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> b
 
     A bytearray, because arrays that are loaded over it are writable.
     """
-    average = chunk_size(chunks.length)
-    threads = _in_threads(average)
-    data = room_for(chunks.length) if threads else bytearray(chunks.length)
-    count = max(batch // average, 1)
-
-    def fill(part: tuple[int, list[tuple[ObjectId, int]]]) -> None:
-        position, items = part
-        bodies = read_blobs(dict(items))
-        for oid, size in items:
+    keep_freed_memory()
+    data = bytearray()  # it grows with the blobs: a forged length takes no memory by itself
+    count = max(batch // chunk_size(chunks.length), 1)
+    pairs = iter(zip(chunks.ids, chunks.lengths, strict=True))
+    while part := list(islice(pairs, count)):
+        bodies = read_blobs(dict(part))
+        for oid, size in part:
             if len(bodies[oid]) != size:
                 raise ValueError(f"blob {oid} has {len(bodies[oid])} bytes, not {size}")
-        if threads:
-            take_pages(data, position, position + sum(size for _, size in items))
-        for oid, size in items:
-            data[position : position + size] = bodies[oid]
-            position += size
-
-    parts = _parts(chunks, count)
-    if threads:
-        # While one thread reads rows, the other one hashes and copies.
-        keep_freed_memory()
-        in_two_threads(fill, parts)
-    else:
-        for part in parts:
-            fill(part)
+            data += bodies[oid]
     return data
 
 
-def _parts(chunks: Chunks, count: int) -> Iterator[tuple[int, list[tuple[ObjectId, int]]]]:
-    """The chunks, `count` at a time, each part with its place in the stream."""
-    pairs = iter(zip(chunks.ids, chunks.lengths, strict=True))
-    position = 0
-    while part := list(islice(pairs, count)):
-        yield position, part
-        position += sum(size for _, size in part)
+@cache
+def keep_freed_memory() -> None:
+    """Let the process keep some freed memory, so that one batch of rows takes the memory of the last one.
+
+    glibc gives freed memory back to the system at once, and the system clears each page that it gives anew:
+    a fourth of the time to read an array. Once a block was freed, glibc keeps up to twice the length of that
+    block. The block itself is never written, so it costs nothing.
+    """
+    bytes(2 * JOIN_BYTES)

@@ -10,7 +10,7 @@ from itertools import islice
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ObjectId
-from vstate.objects.room import keep_freed_memory
+from vstate.objects.stream import keep_freed_memory
 from vstate.repo.core import Core
 from vstate.repo.idset import IdList
 from vstate.repo.names.refs import REF, REFLOG

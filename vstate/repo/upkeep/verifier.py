@@ -23,7 +23,6 @@ from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.metadata import Metadata
 from vstate.repo.upkeep.salvage import Row
 from vstate.repo.walk import BATCH, Batch, Entries, batches, depth_first
-from vstate.threads import in_two_threads
 from vstate.values.entry import Entry
 
 _READ_BYTES = 1024 * 1024
@@ -323,7 +322,8 @@ class Verifier:
 
     def _blobs(self, links: list[_Link]) -> list[Batch]:
         lengths: dict[ObjectId, int | CorruptObject] = {}
-        in_two_threads(partial(self._read_lengths, lengths), batches(links, _READ_BYTES))
+        for some in batches(links, _READ_BYTES):
+            self._read_lengths(lengths, some)
         for link in links:
             length = lengths[link.oid]
             if isinstance(length, int):
