@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test pythons soak reliability suites zoo bench calls format docs dist site screenshots clean
+.PHONY: help demo lint quick test pythons soak reliability suites zoo bench scale calls format docs dist site screenshots clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -29,6 +29,7 @@ help:
 	@echo "make suites   the tests of other projects, on vstate; fetches them once, and counts them in docs/integrations.md"
 	@echo "make zoo      store and read values of 21 libraries, which it installs"
 	@echo "make bench    measure vstate, other stores and the floor; writes the figures into results.json and the docs"
+	@echo "make scale    measure what each operation costs with 1,000 to 1,000,000 threads; an hour, and 12 GB of disk"
 	@echo "make calls    count the calls of a commit, a read and others; make calls WAY=commit prints them in their order"
 	@echo "make format   format the sources"
 	@echo "make docs     write docs/cli.md and docs/modules.md from the code"
@@ -123,6 +124,10 @@ suites: .venv/installed-dev
 # make bench ROWS='import vstate|read a key': only rows whose name matches; changes no page.
 bench: .venv/installed-bench
 	@$(BIN)/python -m benchmarks $(if $(ROWS),--rows '$(ROWS)',--page README.md --page docs/benchmarks.md)
+
+# make scale SIZES=1000,10000: only these sizes; changes no page.
+scale: .venv/installed-bench
+	@$(BIN)/python -m benchmarks.scale $(if $(SIZES),--sizes $(SIZES) --json build/scale.json,--page docs/benchmarks.md --picture docs/images/scale.svg)
 
 format: .venv/installed-dev
 	@$(BIN)/ruff check --fix .

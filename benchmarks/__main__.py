@@ -26,6 +26,7 @@ from benchmarks import (
     upkeep,
 )
 from benchmarks.harness import WORKLOADS, Result, Workload, run
+from benchmarks.machine import file_system
 from benchmarks.peers import missing
 from benchmarks.stores import PEERS
 
@@ -57,16 +58,6 @@ def chosen(pattern: str) -> list[Workload]:
     names |= {name for work in WORKLOADS if names & {row.name for row in work.rows} for name in work.needs}
     works = sorted(WORKLOADS, key=lambda work: MODULES.index(work.sides.__module__))
     return [work for work in works if names & {row.name for row in work.rows}]
-
-
-def file_system(directory: Path) -> str:
-    """The type of the directory's file system on Linux; "unknown" elsewhere."""
-    try:
-        mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return "unknown"
-    inside = [mount for mount in mounts if directory.resolve().is_relative_to(mount[1])]
-    return max(inside, key=lambda mount: len(mount[1]))[2] if inside else "unknown"
 
 
 def main() -> None:

@@ -8,8 +8,29 @@ import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 STATUS = Path("/proc/self/status")
+
+
+def apart(work: Callable[..., Any], *arguments: object) -> Any:
+    """The result of a call in a new process. Raises EOFError if the call fails.
+
+    `work` is a function of a module. The process imports that module before the call.
+    """
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(send, work, arguments))
+    process.start()
+    send.close()
+    try:
+        return receive.recv()
+    finally:
+        process.join()
+
+
+def _send(send: Connection, work: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+    send.send(work(*arguments))
 
 
 def peak_growth(work: Callable[..., object], *arguments: object) -> float:
@@ -17,25 +38,17 @@ def peak_growth(work: Callable[..., object], *arguments: object) -> float:
 
     `work` is a function of a module. The process imports that module before the measurement starts.
     """
-    context = multiprocessing.get_context("spawn")
-    receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_measure, args=(send, work, arguments))
-    process.start()
-    send.close()
-    try:
-        grown: float = receive.recv()
-    finally:
-        process.join()
+    grown: float = apart(_grown, work, arguments)
     return grown
 
 
-def _measure(send: Connection, work: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    before = _peak()
+def _grown(work: Callable[..., object], arguments: tuple[object, ...]) -> float:
+    before = peak()
     work(*arguments)
-    send.send(_peak() - before)
+    return peak() - before
 
 
-def _peak() -> float:
+def peak() -> float:
     """The peak of this process's resident memory in bytes."""
     # Linux hands the peak in getrusage on to a new process, and that of its status not.
     if STATUS.exists():

@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import re
-import sqlite3
-import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-import vstate
 from benchmarks.harness import SIDES, WORKLOADS, Result, Side, Target, Unit
-
-PACKAGES = (
-    "kvgit",
-    "doltlite",
-    "prollytree",
-    "langgraph-checkpoint-postgres",
-    "langgraph-checkpoint-sqlite",
-    "openai-agents",
-    "msgpack",
-    "cloudpickle",
-    "blake3",
-    "pyfastcdc",
-    "zstandard",
-    "diskcache",
-    "numpy",
-    "pandas",
-)
+from benchmarks.machine import machine, versions
 
 
 @dataclass(frozen=True)
@@ -96,7 +73,7 @@ def table(results: Mapping[str, Result]) -> Table:
         unit, judged = result.row.unit, verdicts(result, results)
         lines.add_row(
             result.row.name,
-            *(_figure(result.median(side), unit) for side in sides),
+            *(figure(result.median(side), unit) for side in sides),
             "\n".join(_describe(verdict.target, unit) for verdict in judged),
             "\n".join(_reached(verdict, unit) for verdict in judged),
             "\n".join(_word(verdict) for verdict in judged),
@@ -104,7 +81,8 @@ def table(results: Mapping[str, Result]) -> Table:
     return lines
 
 
-def _figure(value: float | None, unit: Unit) -> str:
+def figure(value: float | None, unit: Unit) -> str:
+    """A figure as people read it, with its unit."""
     if value is None:
         return "–"
     if unit == "ratio":
@@ -122,7 +100,7 @@ def _describe(target: Target, unit: Unit) -> str:
         return f"≤ {target.at_most:g} x {target.side}"
     if target.row is not None:
         return f"≤ {target.at_most:g} x {_short(target.row)}"
-    return f"≤ {_figure(target.at_most, unit)}"
+    return f"≤ {figure(target.at_most, unit)}"
 
 
 def _short(row: str) -> str:
@@ -133,7 +111,7 @@ def _reached(verdict: Verdict, unit: Unit) -> str:
     if verdict.value is None:
         return "not measured"
     if verdict.target.side is None and verdict.target.row is None:
-        return _figure(verdict.value, unit)
+        return figure(verdict.value, unit)
     return f"{verdict.value:.3g} x"
 
 
@@ -155,7 +133,7 @@ def _line_of(result: Result, sides: list[Side], results: Mapping[str, Result]) -
     unit, judged = result.row.unit, verdicts(result, results)
     cells = (
         result.row.name,
-        *(_figure(result.median(side), unit) for side in sides),
+        *(figure(result.median(side), unit) for side in sides),
         "; ".join(_describe(verdict.target, unit) for verdict in judged) or "–",
         "; ".join(_reached(verdict, unit) + _missed(verdict) for verdict in judged) or "–",
     )
@@ -199,7 +177,7 @@ def headlines(results: Mapping[str, Result]) -> list[str]:
     lines = ["| in LangGraph | vstate: bytes | LangGraph's: bytes | vstate: a step | LangGraph's: a step |"]
     lines.append(f"|---|{'--:|' * 4}")
     for name, rows in found.items():
-        cells = (_figure(rows[unit].median(side), unit) for unit in units for side in ("vstate", "langgraph"))
+        cells = (figure(rows[unit].median(side), unit) for unit in units for side in ("vstate", "langgraph"))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
@@ -215,15 +193,8 @@ def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:
     """All figures; times in seconds and sizes in bytes."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": {
-            "system": f"{platform.system()} {platform.machine()}",
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "python": sys.version.split()[0],
-            "sqlite": sqlite3.sqlite_version,
-            "file_system": run.file_system,
-        },
-        "versions": {"vstate": vstate.__version__} | _versions(),
+        "machine": machine(run.file_system),
+        "versions": versions(),
         "rounds": run.rounds,
         "rows": [
             {
@@ -244,24 +215,6 @@ def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:
             for name, result in results.items()
         ],
     }
-
-
-def _versions() -> dict[str, str]:
-    """The versions of the packages that are installed."""
-    found = {}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def write(results: Mapping[str, Result], run: Run, file: Path, console: Console) -> None:
