@@ -3,193 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from random import Random
-from typing import TypeVar
 
 import pytest
+from forged_trees import (
+    ENDS,
+    GOES_ON,
+    HIGH,
+    HIGHER,
+    LEFT,
+    LOST,
+    LOW,
+    READABLE,
+    RIGHT,
+    entry,
+    leaf,
+    levels,
+    linked,
+    node,
+    pair,
+    plant,
+    put_on,
+    put_on_branch,
+    streamed,
+)
 
 from vstate import InvalidInput, KVStore, Memory, Versioned
 from vstate.objects import tree
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit, microseconds
-from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Kind, ObjectId
-from vstate.objects.stream import BLOB_BYTES
+from vstate.objects.ids import BLOB, COMMIT
 from vstate.repo import Repository
-
-T = TypeVar("T")
-
-
-def plant(store: KVStore, kind: Kind, body: bytes) -> ObjectId:
-    oid = ObjectId.of(kind, body)
-    store.set(f"o/{oid}", kind.code.encode() + body)
-    return oid
-
-
-def node(
-    store: KVStore, height: int, keys: list[str], items: list[bytes], counts: Iterable[int] = ()
-) -> ObjectId:
-    return plant(store, TREE, encode([height, keys, items, list(counts)]))
-
-
-def put_on(store: KVStore, branch: str, oid: ObjectId) -> None:
-    store.set("format", b"5")
-    refs = Repository(store).refs
-    refs.compare_and_swap(f"heads/{branch}", expected=refs.read(f"heads/{branch}"), new=oid, action="put")
-
-
-def put_on_main(store: KVStore, root: ObjectId | None, **fields: object) -> ObjectId:
-    commit = Commit(root=root, parent_ids=(), time=datetime(2026, 1, 1, tzinfo=UTC), **fields)  # type: ignore[arg-type]
-    oid = plant(store, COMMIT, commit.body)
-    put_on(store, "main", oid)
-    return oid
-
-
-def keys_at(height: int, count: int, start: str = "k") -> list[str]:
-    """Keys that begin a node at every height below this one and at none from it on."""
-    found = [f"{start}{i:06}" for i in range(60_000) if tree.level(f"{start}{i:06}") == height]
-    return found[:count]
-
-
-ATOM = encode([0, 1])
-LOW = keys_at(0, 40)
-HIGH = keys_at(1, 40)
-HIGHER = keys_at(2, 5)
-
-
-def built(store: KVStore, keys: Iterable[str]) -> ObjectId:
-    root, objects, _ = tree.update(lambda oid: None, None, dict.fromkeys(keys, ATOM))  # type: ignore[arg-type, return-value]
-    for kind, body in objects.values():
-        plant(store, kind, bytes(body))
-    assert root is not None
-    return root
-
-
-def leaf(store: KVStore, *keys: str) -> ObjectId:
-    return node(store, 0, list(keys), [ATOM] * len(keys))
-
-
-def pair(store: KVStore, left: list[str], right: list[str], **wrong: object) -> ObjectId:
-    """A root over two leaves."""
-    fields = {
-        "height": 1,
-        "keys": [left[0], right[0]],
-        "items": [leaf(store, *left), leaf(store, *right)],
-        "counts": [len(left), len(right)],
-    } | wrong
-    return node(store, *fields.values())  # type: ignore[arg-type]
-
-
-def low_before(key: str, count: int = 3) -> list[str]:
-    return [low for low in LOW if low < key][:count]
-
-
-SPLIT = HIGH[2]
-LEFT, RIGHT = low_before(SPLIT), [SPLIT, SPLIT + "x"]
-assert tree.level(SPLIT + "x") == 0
-
-
-def entry(*fields: object) -> bytes:
-    return encode(list(fields))
-
-
-def with_entry(store: KVStore, data: bytes) -> ObjectId:
-    return node(store, 0, ["k"], [data])
-
-
-def linked(store: KVStore, **wrong: object) -> ObjectId:
-    body = b"blob " * 100
-    fields = {"id": plant(store, BLOB, body), "length": len(body)} | wrong
-    return with_entry(store, entry(2, list(fields.values()), fields["length"], "bytes"))
-
-
-PIECES = [Random(number).randbytes(9000) for number in range(40)]
-GOES_ON = [piece for piece in PIECES if ObjectId.of(BLOB, piece)[-1] % 8]
-ENDS = [piece for piece in PIECES if not ObjectId.of(BLOB, piece)[-1] % 8]
-
-
-def index(store: KVStore, height: int, items: Iterable[tuple[ObjectId, int]]) -> tuple[ObjectId, int]:
-    """An index over these, and its length."""
-    ids, lengths = zip(*items, strict=True)
-    return plant(store, INDEX, encode([height, b"".join(ids), lengths])), sum(lengths)
-
-
-def chunks(store: KVStore, pieces: Iterable[bytes]) -> list[tuple[ObjectId, int]]:
-    return [(plant(store, BLOB, piece), len(piece)) for piece in pieces]
-
-
-def value_of(store: KVStore, oid: ObjectId, length: int) -> ObjectId:
-    return with_entry(store, entry(2, [oid, length], length, "bytes"))
-
-
-def streamed(store: KVStore, *pieces: bytes, height: int = 1, **wrong: object) -> ObjectId:
-    """A value of one index over these chunks."""
-    ids = [oid for oid, _ in chunks(store, pieces)]
-    lengths = wrong.get("lengths", [len(piece) for piece in pieces])
-    oid = plant(store, INDEX, encode([height, b"".join(ids), lengths]))
-    return value_of(store, oid, wrong.get("length", sum(map(len, pieces))))  # type: ignore[arg-type]
-
-
-def levels(store: KVStore, *runs: list[bytes], height: int = 2) -> ObjectId:
-    """A value of an index, at height 2, over an index for each run of chunks."""
-    return value_of(store, *index(store, height, [index(store, 1, chunks(store, run)) for run in runs]))
-
-
-Table = dict[str, tuple[Callable[[KVStore], ObjectId], str]]
-
-LOST: Table = {
-    "descending keys": (lambda s: leaf(s, "b", "a"), "do not ascend"),
-    "a key twice": (lambda s: leaf(s, "a", "a"), "do not ascend"),
-    "a wrong height": (lambda s: pair(s, LEFT, RIGHT, height=2), "is at height 0, not 1"),
-    "a negative height": (lambda s: node(s, -1, ["a"], [bytes(32)], [1]), "malformed tree node"),
-    "a tower": (lambda s: node(s, 13, ["a"], [bytes(32)], [1]), "no node is at height 13"),
-    "another first key": (
-        lambda s: pair(s, LEFT, RIGHT, keys=[LEFT[0], HIGH[1]]),
-        f"does not begin with {HIGH[1]!r}",
-    ),
-    "keys beyond the next node's": (
-        lambda s: pair(s, [*LEFT, RIGHT[1]], RIGHT),
-        f"has keys from {SPLIT!r} on",
-    ),
-    "no node": (lambda s: plant(s, TREE, encode([1, 2])), "not a tree node|not enough values|malformed"),
-    "no msgpack": (lambda s: plant(s, TREE, b"\xc1"), "not msgpack"),
-    "a tree that is a blob": (lambda s: plant(s, BLOB, b"x"), "is no tree but a blob"),
-    "an entry that is none": (lambda s: with_entry(s, encode([9, 9])), "the entry of 'k': "),
-    "an entry of a wrong size": (lambda s: with_entry(s, entry(2, b"abc", 4, "bytes")), "the entry of 'k': "),
-    "a map for an atom": (lambda s: with_entry(s, entry(0, {})), "the entry of 'k': "),
-    "a link to nothing": (lambda s: linked(s, id=ObjectId(bytes(32))), "it is missing"),
-    "a link of another length": (lambda s: linked(s, length=499), "has 500 bytes, not 499"),
-    "a link to a tree": (lambda s: linked(s, id=leaf(s, "a")), "is no blob but a tree"),
-    "an index that is a blob": (lambda s: linked(s, length=BLOB_BYTES + 1), "is no index but a blob"),
-    "an index of nonsense": (lambda s: streamed(s, *GOES_ON[:3], lengths=[0, 1, 2]), "malformed index"),
-    "an index with too many items": (lambda s: streamed(s, *GOES_ON[:1] * 129), "malformed index"),
-    "an index that is too high": (
-        lambda s: streamed(s, *GOES_ON[:3], height=65),
-        "no index is at height 65|malformed index",
-    ),
-    "an index over chunks at height 2": (
-        lambda s: streamed(s, *GOES_ON[:3], height=2),
-        "is no index but a blob",
-    ),
-    "an index of another height than the one above says": (
-        lambda s: levels(s, [GOES_ON[0], ENDS[0]], GOES_ON[:2], height=3),
-        "is at height 1, not 2",
-    ),
-    "an index with another sum": (
-        lambda s: streamed(s, *GOES_ON[:3], length=27001),
-        "has 27,000 bytes, not 27001",
-    ),
-    "an index with a wrong length": (
-        lambda s: streamed(s, *GOES_ON[:3], lengths=[9000, 9001, 8999]),
-        "has 9,000 bytes, not 9001",
-    ),
-}
-"""Objects that cannot be read, by their fault, with a part of the reason."""
-
-READABLE: Table = {"a wrong count": (lambda s: pair(s, LEFT, RIGHT, counts=[3, 7]), "has 2 keys, not 7")}
-"""Objects that can be read all the same."""
-
 
 BLOBS = ("a link of another length", "a link to a tree", "an index with a wrong length")
 """The faults that only a look into blobs finds."""
@@ -200,9 +44,9 @@ BLOBS = ("a link of another length", "a link to a tree", "an index with a wrong 
 @pytest.mark.parametrize("full", [True, False], ids=["full", "quick"])
 def test_nonsense_under_a_right_id_is_found(name: str, full: bool) -> None:
     """Objects of a careless or malicious writer, under a right id."""
-    make, reason = (LOST | READABLE)[name]
+    make, reason, _ = (LOST | READABLE)[name]
     store = Memory()
-    put_on_main(store, make(store))
+    put_on_branch(store, make(store))
     report = Repository(store).fsck(full=full)
     assert report.ok is (not full and name in BLOBS)
     if not report.ok:
@@ -225,11 +69,10 @@ def test_the_pieces_of_those_are_right() -> None:
         levels(store, [GOES_ON[0], ENDS[0]], [GOES_ON[1]]),
         levels(store, [ENDS[0], ENDS[1]], [ENDS[2], ENDS[0]]),
         levels(store, GOES_ON[:1] * 128, GOES_ON[:2]),
-        with_entry(store, entry(2, b"x" * 128, 128, "bytes")),
-        with_entry(store, entry(0, "x" * 100)),
-        built(store, LOW),
+        leaf(store, "k", entry=entry(2, b"x" * 128, 128, "bytes")),
+        leaf(store, "k", entry=entry(0, "x" * 100)),
     ):
-        put_on_main(store, root)
+        put_on_branch(store, root)
         report = Repository(store).fsck(full=False)
         assert report.ok, str(report)
 
@@ -246,7 +89,7 @@ def test_a_key_out_of_range_deep_below_is_found() -> None:
     second = node(store, 1, [top], [second], [1])
     assert tree.level(top + "x") == 0
     root = node(store, 2, [LOW[0], top], [first, second], [3, 1])
-    put_on_main(store, root)
+    put_on_branch(store, root)
     report = Repository(store).fsck()
     assert [damage.id for damage in report.damage] == [str(first)]
     assert f"has keys from {top!r} on" in report.damage[0].reason
@@ -255,9 +98,9 @@ def test_a_key_out_of_range_deep_below_is_found() -> None:
 def test_a_shared_node_is_checked_for_each_that_links_to_it() -> None:
     """A node that is in order below one parent is still found to be wrong below another."""
     store = Memory()
-    right = put_on_main(store, pair(store, LEFT, RIGHT))
+    right = put_on_branch(store, pair(store, LEFT, RIGHT)).oid
     put_on(store, "right", right)
-    wrong = put_on_main(store, pair(store, LEFT, RIGHT, counts=[3, 3]), message="wrong")
+    wrong = put_on_branch(store, pair(store, LEFT, RIGHT, counts=[3, 3]), message="wrong").oid
     for main, other in ((right, wrong), (wrong, right)):
         put_on(store, "main", main)
         put_on(store, "right", other)
