@@ -21,13 +21,13 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (98, 31),
-    "memory": (81, 24),
-    "update": (137, 31),
-    "read": (65, 14),
+    "commit": (91, 30),
+    "memory": (75, 23),
+    "update": (130, 30),
+    "read": (61, 14),
     "open": (135, 33),
-    "put": (131, 30),
-    "put_writes": (117, 30),
+    "put": (128, 29),
+    "put_writes": (114, 29),
     "get": (41, 12),
 }
 """The most calls of an operation, and the most files that they are in."""

@@ -112,7 +112,7 @@ def test_only_value_errors_come_out(data: bytes) -> None:
             continue
         if name == "node":
             assert found.height >= 0
-            assert found.count == (sum(found.counts) if found.height else len(found.keys))
+            assert found.size == (sum(found.counts) if found.height else len(found.keys))
             assert len(found.children()) == (len(found.items) if found.height else 0)
             assert {*map(len, found.children())} <= {ID_BYTES}
             assert {*map(type, found.counts)} <= {int}

@@ -339,7 +339,7 @@ def test_a_node_in_memory_that_is_the_root_again() -> None:
     def update(root: ObjectId | None, changes: Values | dict[str, bytes | None]) -> ObjectId | None:
         root, _, nodes = tree.update(kept.__getitem__, root, changes)
         kept.update(nodes)
-        assert all(not list(node.unwritten) for _, node in nodes)
+        assert not any(type(item) is Node for _, node in nodes for item in node.items)
         return root
 
     values = many(3000)

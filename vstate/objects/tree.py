@@ -39,35 +39,23 @@ READ_AHEAD = 64
 """How many nodes of one level a scan reads at a time, after the first: few round trips to a server."""
 
 
-class Node:
+class Node(NamedTuple):
     """One node, never changed once built.
 
     A leaf (height 0) pairs `keys[i]` with the value `items[i]`. Above, `keys[i]` is the first key below
     the child `items[i]` and `counts[i]` the number of keys below it. A child that is not written yet
-    is a Node instead of an id; `unwritten` has the positions of these. `expiries[i]` is when the first key
-    of `items[i]` expires, None for never; `expiries` is None if no key below the node expires.
+    is a Node instead of an id. `expiries[i]` is when the first key of `items[i]` expires, None for never;
+    `expiries` is None if no key below the node expires.
     """
 
-    __slots__ = ("counts", "expiries", "height", "items", "keys", "unwritten")
-
-    def __init__(
-        self,
-        height: int,
-        keys: list[str],
-        items: list[bytes | Node],
-        counts: list[int],
-        expiries: Moments = None,
-        unwritten: Iterable[int] = (),
-    ) -> None:
-        self.height = height
-        self.keys = keys
-        self.items = items
-        self.counts = counts
-        self.expiries = expiries
-        self.unwritten = unwritten
+    height: int
+    keys: list[str]
+    items: list[bytes | Node]
+    counts: list[int]
+    expiries: Moments = None
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """The number of keys in and below this node."""
         return sum(self.counts) if self.height else len(self.keys)
 
@@ -242,7 +230,7 @@ def _is_over(node: Node, i: int, at: int) -> bool:
 
 def count(read: ReadNode, root: ObjectId | None) -> int:
     """The number of keys, expired ones included, from the root alone."""
-    return 0 if root is None else read(root).count
+    return 0 if root is None else read(root).size
 
 
 def scan(
@@ -574,10 +562,10 @@ def _with_children(node: Node, edited: Mapping[int, Sequence[Node]]) -> Node | N
             if i:
                 return None
             keys = [first, *keys[1:]]
-        items[i], counts[i] = piece, piece.count
+        items[i], counts[i] = piece, piece.size
         if expiries is not None or piece.expiries is not None:
             expiries = _with_moment(expiries, i, piece.earliest, len(items))
-    return Node(node.height, keys, items, counts, expiries, edited)
+    return Node(node.height, keys, items, counts, expiries)
 
 
 def _with_moment(moments: Moments, i: int, due: int | None, length: int) -> Moments:
@@ -620,7 +608,7 @@ _Child = tuple[str, "bytes | Node", int, "int | None"]
 
 
 def _as_child(node: Node) -> _Child:
-    return node.keys[0], node, node.count, node.earliest
+    return node.keys[0], node, node.size, node.earliest
 
 
 def _moments_of(node: Node) -> list[int | None]:
@@ -633,9 +621,8 @@ def _children(node: Node) -> list[_Child]:
 
 def _node(height: int, children: Sequence[_Child]) -> Node:
     keys, items, counts, expiries = (list(column) for column in zip(*children, strict=True))
-    unwritten = [i for i, item in enumerate(items) if type(item) is Node]
     due = expiries if any(at is not None for at in expiries) else None
-    return Node(height, keys, items, counts, due, unwritten)
+    return Node(height, keys, items, counts, due)
 
 
 def _loaded(read: ReadNode, item: bytes | Node) -> Node:
@@ -692,9 +679,9 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
 
 def _write(node: Node, objects: NewObjects, nodes: list[tuple[ObjectId, Node]]) -> ObjectId:
     """Turn a node, and the unwritten ones below it, into objects; its id."""
-    for i in node.unwritten:
-        node.items[i] = _write(node.items[i], objects, nodes)  # type: ignore[arg-type]
-    node.unwritten = ()
+    for i, item in enumerate(node.items if node.height else ()):
+        if type(item) is Node:
+            node.items[i] = _write(item, objects, nodes)
     oid, made = node.written()
     objects[oid] = made
     nodes.append((oid, node))

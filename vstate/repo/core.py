@@ -466,9 +466,10 @@ class Core(Uncopied):
         return self.rooms.room_of(ref) or (new_room() if in_new_room and self.store.transactional else 0)
 
     def _rows_of(self, advance: Advance) -> tuple[dict[str, bytes], NewObjects]:
-        """The rows of new objects and commits, with the segments that end at these, and the objects.
+        """The rows of new objects and commits, and the objects.
 
-        The store is stamped before it gets any.
+        The store is stamped before it gets any. Where each key takes a request, the segments of the graph
+        that end at these commits go with them; elsewhere `gc` writes all segments.
         """
         if not self._is_stamped:
             self.stamp()
@@ -476,8 +477,8 @@ class Core(Uncopied):
         for commit in advance.commits:
             made[commit.oid] = Object(COMMIT, commit.body)
         rows = self.objects.stored(made)
-        for commit in advance.commits:
-            if self.history.is_tip(commit.oid):
+        if self.history.has_ranks:
+            for commit in filter(lambda commit: self.history.is_tip(commit.oid), advance.commits):
                 rows |= self._segment(advance.commits, commit)
         return rows, made
 

@@ -65,6 +65,7 @@ class History:
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
         self._graph = Graph(objects.store)
         self.is_tip = self._graph.is_tip
+        self.has_ranks = self._graph.has_ranks
         self._order = _Order(None)
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:

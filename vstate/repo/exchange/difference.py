@@ -338,8 +338,8 @@ def _misfit(child: _Child, height: int, content: Node | IndexItems) -> str:
         return ""
     if keys[0] != child.first or (child.before is not None and keys[-1] >= child.before):
         return "its keys are outside the range that the node above gives"
-    if content.count != child.size:
-        return f"it has {counted(content.count, 'key')}; the node above says {child.size}"
+    if content.size != child.size:
+        return f"it has {counted(content.size, 'key')}; the node above says {child.size}"
     fits = content.earliest == child.earliest
     return "" if fits else "the node above does not say when its first key expires"
 

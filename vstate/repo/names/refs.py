@@ -17,7 +17,7 @@ from blake3 import blake3
 from vstate.arguments import check_text
 from vstate.errors import CorruptStore, InvalidInput, NotFound
 from vstate.kv.base import KVStore
-from vstate.objects.canonical import decode, decode_checked, encode, encode_checked
+from vstate.objects.canonical import Packer, decode, decode_checked, encode_checked
 from vstate.objects.commit import ONE_SECOND, moment
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.plural import counted
@@ -568,7 +568,7 @@ class Refs:
         self._latest = max(place or clock, self._latest + 1)
         key = f"{REFLOG}{ref}:{self._latest:016x}"
         behind = (self._latest - clock) // 1000 >= ONE_SECOND
-        value = encode([old, new, action, clock // 1000] if behind else [old, new, action])
+        value = Packer().pack([old, new, action, clock // 1000] if behind else [old, new, action])
         return key + line_check(key, value), value
 
     def _parse(self, ref: str, value: bytes | None) -> ObjectId | None:

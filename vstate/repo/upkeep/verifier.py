@@ -261,8 +261,8 @@ class Verifier:
             wrong = f"does not begin with {first!r}"
         elif before is not None and node.keys[-1] >= before:
             wrong = f"has keys from {before!r} on"
-        elif node.count != size:
-            reason = f"its node {link.oid} has {counted(node.count, 'key')}, not {size}"
+        elif node.size != size:
+            reason = f"its node {link.oid} has {counted(node.size, 'key')}, not {size}"
             self._note_fault(link.source[1], TREE, reason)
         elif node.earliest != earliest:
             reason = f"it does not say when the first key below its node {link.oid} expires"
