@@ -20,7 +20,7 @@ from uuid import UUID
 from vstate.arguments import called, check_limit, require_plain, storable
 from vstate.errors import CannotLoad, InvalidInput, VStateError, mark_lost
 from vstate.objects.commit import Event
-from vstate.repo.repository import Revision
+from vstate.repo.core import Revision
 from vstate.state.base import ReadableState, State, Undoable, handle_of
 from vstate.state.live import Live
 from vstate.state.namespace import Namespace

@@ -17,8 +17,11 @@ from vstate.errors import StorageError, VStateError
 from vstate.repo.compare.details import Detail
 from vstate.repo.compare.diff import Change, Diff
 from vstate.values.alignment import common_ends
-from vstate.values.inert import Array, Instance, plain, preview
+from vstate.values.arrays import Array
 from vstate.values.inspection import describe, size_text
+from vstate.values.instance import Instance
+from vstate.values.plain import plain
+from vstate.values.preview import preview
 from vstate_cli import values
 from vstate_cli.output import Document, Line, Output, columns, padded, safe
 

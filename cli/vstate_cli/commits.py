@@ -15,7 +15,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.plural import counted
 from vstate.repo.names.refs import HEADS, REMOTES, Head, shown_ref
 from vstate.repo.repository import Repository
-from vstate.values.inert import preview
+from vstate.values.preview import preview
 from vstate_cli.output import Line, Output, columns, local, padded, safe
 
 CUT_OFF: Final = "the history behind it was cut off"

@@ -9,7 +9,7 @@ import jmespath
 from jmespath.exceptions import EmptyExpressionError, JMESPathTypeError, ParseError
 
 from vstate.errors import InvalidInput
-from vstate.values.inert import plain
+from vstate.values.plain import plain
 
 _MOST_NODES: Final = 250_000  # parts of a value: about 60,000 messages with a role and a content
 _CUT: Final = frozenset({"$more", "$deep", "$str"})  # `plain` marks what it leaves out with these keys

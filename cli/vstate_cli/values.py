@@ -16,8 +16,9 @@ from vstate.display.texts import BytesChange, Hunk
 from vstate.display.views import BytesView, TextView, TreeView, view_of
 from vstate.errors import InvalidInput
 from vstate.plural import counted
-from vstate.values.inert import InertError, preview
+from vstate.values.budget import InertError
 from vstate.values.inspection import size_text
+from vstate.values.preview import preview
 from vstate_cli.output import Line, Output, cut, padded, safe
 
 UNREADABLE: Final = (InertError, InvalidInput)

@@ -9,7 +9,9 @@ import pytest
 from vstate_cli.condition import Condition
 
 from vstate.errors import InvalidInput
-from vstate.values.inert import Global, Instance, plain, read
+from vstate.values.inert import read
+from vstate.values.instance import Global, Instance
+from vstate.values.plain import plain
 
 VALUE = {
     "goal": "win",

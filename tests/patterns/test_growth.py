@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from present import present
 
 from vstate.errors import InvalidInput
-from vstate.patterns.growth import MOST_RANGES, Grown, Heap, grow
-from vstate.values.growth import Unread
+from vstate.values.growth import MOST_RANGES, Grown, Heap, Unread, grow
 
 
 class Value:

@@ -29,7 +29,8 @@ from vstate.repo.compare.paths import find_part, parts_of
 from vstate.repo.search import blame as blame_module
 from vstate.repo.search.blame import align
 from vstate.values.entry import encode_value
-from vstate.values.inert import Global, Instance, read
+from vstate.values.inert import read
+from vstate.values.instance import Global, Instance
 
 
 class Model(pydantic.BaseModel, extra="allow"):

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import part_at, parts_of
-from vstate.values.inert import Array, Global, Instance, read
+from vstate.values.arrays import Array
+from vstate.values.inert import read
+from vstate.values.instance import Global, Instance
 
 nan = float("nan")
 

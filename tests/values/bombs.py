@@ -33,8 +33,12 @@ from vstate.objects.ids import BLOB, INDEX, NewObjects, Object, ObjectId
 from vstate.objects.stream import split
 from vstate.repo.compare.details import Detail, details
 from vstate.repo.repository import Repository
+from vstate.values.budget import InertError
 from vstate.values.entry import BYTES, PICKLE, TEXT
-from vstate.values.inert import InertError, Instance, plain, preview, read
+from vstate.values.inert import read
+from vstate.values.instance import Instance
+from vstate.values.plain import plain
+from vstate.values.preview import preview
 
 MILLION = 10**6
 MOST_MEMORY = 2 << 30  # bytes of address space of a measuring process: a safety net

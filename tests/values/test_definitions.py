@@ -16,7 +16,8 @@ import vstate
 from vstate import CannotLoad, Disk, Versioned
 from vstate.values import builders
 from vstate.values.entry import encode_value
-from vstate.values.inert import Instance, read
+from vstate.values.inert import read
+from vstate.values.instance import Instance
 from vstate.values.pickling import dumps, loads
 
 NEXT = (3450 + 50 * (sys.version_info.minor - 10)).to_bytes(2, "little") + b"\r\n"

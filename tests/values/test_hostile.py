@@ -34,11 +34,15 @@ from vstate.objects.ids import BLOB, Object, ObjectId
 from vstate.repo.compare.details import details
 from vstate.repo.objects import Objects
 from vstate.values import shapes
-from vstate.values.inert import InertError, Instance, Limits, plain, preview, read
-from vstate.values.merging import same
+from vstate.values.budget import InertError, Limits
+from vstate.values.inert import read
+from vstate.values.instance import Instance
 from vstate.values.opcodes import OPCODES, frameless, tokens
 from vstate.values.pickling import dumps
+from vstate.values.plain import plain
+from vstate.values.preview import preview
 from vstate.values.tables import Column, table_of
+from vstate.values.tokens import same
 
 LONGER = sized(1, 50)
 MEGABYTES = 256
@@ -152,7 +156,10 @@ def test_the_watch_sees_what_runs() -> None:
 
 _READ_ALL = """
 import json, sys
-from vstate.values.inert import InertError, plain, preview, read
+from vstate.values.budget import InertError
+from vstate.values.inert import read
+from vstate.values.plain import plain
+from vstate.values.preview import preview
 
 def forbid(event, args):
     if watching and event.startswith(("import", "exec", "compile", "open", "os.", "subprocess.", "socket.")):

@@ -23,8 +23,12 @@ import pytest
 
 from vstate.errors import VStateError
 from vstate.values import recipes
-from vstate.values.inert import Global, InertError, Instance, Limits, Machine, plain, preview, read
+from vstate.values.budget import InertError, Limits
+from vstate.values.inert import Machine, read
+from vstate.values.instance import Global, Instance
 from vstate.values.pickling import dumps
+from vstate.values.plain import plain
+from vstate.values.preview import preview
 from vstate.values.tables import table_of
 
 PROTOCOLS = range(6)

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from soak import SOAK
 
 from vstate.values.absent import ABSENT
-from vstate.values.merging import POLICIES, Overlap, Unmergeable, append_in_order, merge_lines, same
+from vstate.values.merging import POLICIES, Overlap, Unmergeable, append_in_order, merge_lines
+from vstate.values.tokens import same
 
 try:
     import attrs
@@ -394,7 +395,7 @@ def test_the_first_pickling_of_a_class(run_python: Any) -> None:
     """Pickling leaves a note in a script's own class, which is stored by value: also before that, equal
     objects are the same."""
     script = """
-from vstate.values.merging import same
+from vstate.values.tokens import same
 class Plan: pass
 class Book:
     def __init__(self, *parts): self.parts = parts

@@ -21,8 +21,8 @@ from vstate.forks import new_lock
 from vstate.kv.base import KVStore
 from vstate.kv.url import location_of
 from vstate.objects.commit import Commit
+from vstate.repo.core import Revision
 from vstate.repo.repository import Repository as SyncRepository
-from vstate.repo.repository import Revision
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
 from vstate.state.committing import OnRace
 from vstate.state.lease import Lease as HeldLease

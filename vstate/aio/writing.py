@@ -14,7 +14,7 @@ from vstate.aio.reading import Reading, awaited
 from vstate.arguments import called
 from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change
-from vstate.repo.repository import Revision
+from vstate.repo.core import Revision
 from vstate.state.base import ATTEMPTS, FUNCTION_TO_UPDATE, Message, State, handle_of
 from vstate.state.committing import OnRace
 from vstate.state.handle import Handle

@@ -10,8 +10,6 @@ from typing import Final
 from vstate.display.cells import cell_text
 from vstate.values.arrays import Array, index_of
 
-__all__ = ["ArrayShape", "ArrayView", "array_shape", "array_view"]
-
 _MOST_MEASURED: Final = 1_000_000  # elements for the range; a second at most
 _BLOCK: Final = 10_000
 _ALL: Final = 200  # elements, up to which all are shown

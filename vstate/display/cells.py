@@ -6,9 +6,7 @@ import math
 import re
 from typing import Final
 
-from vstate.values.inert import preview
-
-__all__ = ["cell_text", "cut_text", "line_text"]
+from vstate.values.preview import preview
 
 _LONGEST: Final = 80
 _WHITESPACE: Final = re.compile(r"\s+")

@@ -13,18 +13,8 @@ from typing import Final
 
 from vstate.display.cells import cut_text, line_text
 from vstate.plural import counted
-from vstate.values.inert import Instance, preview
-
-__all__ = [
-    "CallView",
-    "ChatView",
-    "MessageView",
-    "chat_view",
-    "in_brief",
-    "message_text",
-    "messages_in_words",
-    "value_in_words",
-]
+from vstate.values.instance import Instance
+from vstate.values.preview import preview
 
 _MOST_MESSAGES: Final = 1000
 _AROUND: Final = 1000  # messages before and after a page in which calls and results find each other

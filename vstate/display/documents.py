@@ -8,16 +8,7 @@ from typing import Any
 from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Change, Diff
 from vstate.values.entry import Entry
-from vstate.values.inert import plain
-
-__all__ = [
-    "Document",
-    "change_document",
-    "commit_document",
-    "entry_document",
-    "event_documents",
-    "keys_document",
-]
+from vstate.values.plain import plain
 
 Document = dict[str, Any]
 

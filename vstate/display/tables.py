@@ -9,10 +9,8 @@ from typing import Final
 
 from vstate.display.cells import cell_text
 from vstate.plural import counted
-from vstate.values.inert import Instance
+from vstate.values.instance import Instance
 from vstate.values.tables import Table, table_of
-
-__all__ = ["ColumnView", "TableView", "column_text", "records_view", "table_rows", "table_view"]
 
 _MOST_COLUMNS: Final = 100
 _ALL_ROWS: Final = 30  # up to so many rows are all shown

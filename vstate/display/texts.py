@@ -10,8 +10,6 @@ from typing import Final
 from vstate.repo.compare.arrays import runs
 from vstate.values.alignment import Aligner, common_ends
 
-__all__ = ["BytesChange", "Hunk", "LineChange", "Piece", "bytes_changes", "text_hunks"]
-
 _CONTEXT: Final = 1  # equal lines around a change
 _STEPS: Final = 500_000  # to align all lines and words of two texts
 _LONG_LINE: Final = 120  # characters; of a longer line only the changed parts are kept

@@ -8,10 +8,9 @@ from typing import Any, Final
 from vstate.display.arrays import ArrayView, array_view
 from vstate.display.chats import ChatView, chat_view, message_text
 from vstate.display.tables import TableView, column_text, records_view, table_view
-from vstate.values.inert import Array, Instance
+from vstate.values.arrays import Array
+from vstate.values.instance import Instance
 from vstate.values.tables import is_table
-
-__all__ = ["BytesView", "TextView", "TreeView", "View", "document", "media_of", "part_text", "view_of"]
 
 _LONG_TEXT: Final = 400  # characters
 _LONG_BYTES: Final = 100

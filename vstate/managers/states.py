@@ -32,8 +32,9 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.patterns.copies import Frozen
 from vstate.plural import counted
+from vstate.repo.core import Revision
 from vstate.repo.history import ROLLED_BACK, rolled_back
-from vstate.repo.repository import Repository, Revision
+from vstate.repo.repository import Repository
 from vstate.state.namespace import Namespace
 from vstate.state.versioned import Versioned
 

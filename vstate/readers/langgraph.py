@@ -11,8 +11,9 @@ from vstate.errors import InvalidInput
 from vstate.readers.stored import Stored
 from vstate.readers.threads import CHECKPOINT, PIECE, Record, Saved, Thread, Write
 from vstate.values.growth import NOT_JOINED, Grown, Heap
-from vstate.values.inert import Instance, plain
 from vstate.values.inspection import INSPECT_BYTES
+from vstate.values.instance import Instance
+from vstate.values.plain import plain
 from vstate.values.serialized import Serialized
 
 JOURNAL: Final = "journal/"

@@ -24,8 +24,6 @@ from vstate.values.budget import InertError
 from vstate.values.entry import ATOM, Encoded, encode_value
 from vstate.values.serialized import Serialized
 
-__all__ = ["Shown"]
-
 _MADE_BYTES: Final = 64 * 2**20  # of the made objects of one generation; there are two
 _MOST_ROOTS: Final = 4096
 _MOST_PLAIN: Final = 100_000  # commits

@@ -10,11 +10,9 @@ from vstate.kv.base import KVStore
 from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import Policies, Policy
 from vstate.values.absent import Unmergeable
+from vstate.values.budget import InertError, Limits
 from vstate.values.entry import PICKLE, Decoded, Encoded, Reader, encode_value, read_parts
-from vstate.values.inert import InertError, Limits
 from vstate.values.inspection import INSPECT_BYTES, inspect_value
-
-__all__ = ["InertRepository"]
 
 _SHORT = 10  # keys in a message
 

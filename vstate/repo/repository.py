@@ -607,6 +607,3 @@ def _collected(report: GcReport) -> Attributes:
 
 def _sent(report: SyncReport) -> Attributes:
     return {"refs": len(report.refs), "objects": report.objects, "bytes": report.bytes}
-
-
-__all__ = ["Repository", "Revision"]

@@ -17,8 +17,8 @@ from vstate.kv.url import check_store
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.plural import counted
+from vstate.repo.core import Revision
 from vstate.repo.history import ROLLED_BACK, rolled_back
-from vstate.repo.repository import Revision
 from vstate.sessions.rounds import ids_of
 from vstate.sessions.state_module import Module, SessionBase, load_found, save_all
 from vstate.state.base import ReadableState, State

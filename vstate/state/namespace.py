@@ -14,7 +14,7 @@ from vstate.state.base import ATTEMPTS, Message, State, handle_of, missing
 
 if TYPE_CHECKING:
     from vstate.repo.compare.diff import Change
-    from vstate.repo.repository import Revision
+    from vstate.repo.core import Revision
     from vstate.state.watching import Subscription, Watch
 
 

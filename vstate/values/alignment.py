@@ -12,8 +12,6 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final
 
-__all__ = ["Aligner", "common_ends"]
-
 _FEW: Final = 50  # edits up to which no anchors are searched
 _MANY: Final = 700  # edits at the most: a quarter of a million steps
 _DEEPEST: Final = 10  # nested ranges that are searched for items that occur once

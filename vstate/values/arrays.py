@@ -12,8 +12,6 @@ from typing import Final
 from vstate.values.budget import Budget
 from vstate.values.instance import Instance
 
-__all__ = ["Array", "Layout", "array_from_buffer", "fill_array", "index_of", "scalar"]
-
 _SHOWN: Final = 100
 _WIDEST_ITEM: Final = 1000  # bytes
 _MOST_DIMENSIONS: Final = 64

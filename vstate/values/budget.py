@@ -10,8 +10,6 @@ from typing import Final
 from vstate.errors import VStateError
 from vstate.plural import counted
 
-__all__ = ["Budget", "InertError", "Limits"]
-
 # Hashing and comparing tuples recurses in C, where no recursion limit protects the stack.
 _DEEPEST_KEY: Final = 100
 _SHORT: Final = 64  # characters; shorter texts cost nothing extra, and nobody can choose their hashes

@@ -16,12 +16,11 @@ from typing import Any, Final, NamedTuple
 from vstate.values.absent import ABSENT, Unmergeable
 from vstate.values.fields import FIELDS_SET, HOLDERS, field_names, is_by_name, reduce_by_name, set_fields
 from vstate.values.fields import make as make_by_name
-from vstate.values.inert import preview, printable
+from vstate.values.instance import printable
 from vstate.values.pickle_errors import own_error
+from vstate.values.preview import preview
 from vstate.values.same_value import results_of
 from vstate.values.tokens import CLASH, Tokens
-
-__all__ = ["DICTS", "is_one_of", "merge_by_path"]
 
 DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final
 
-__all__ = ["new_exception", "reduce_exception", "restore_exception"]
-
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made at run time, as by every `class` statement
 _NOTES: Final = "__notes__"
 _READ_ONLY: Final = frozenset({BaseException, BaseExceptionGroup})

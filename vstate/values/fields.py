@@ -19,19 +19,6 @@ from typing import Any, Final, TypeVar
 
 from vstate.errors import CannotLoad
 
-__all__ = [
-    "FIELDS_SET",
-    "HOLDERS",
-    "by_class",
-    "dicts_of_fields",
-    "field_names",
-    "is_by_name",
-    "make",
-    "reduce_by_name",
-    "set_fields",
-    "slots_of",
-]
-
 _MOST_CLASSES: Final = 10_000
 _GENERATED: Final = ["_dataclass_getstate", "_dataclass_setstate"], ["slots_getstate", "slots_setstate"]
 """The functions of dataclasses and of attrs for the state of classes with slots."""

@@ -21,22 +21,8 @@ from vstate.values.arrays import Array
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Global, Instance, printable
 from vstate.values.opcodes import OPCODES, STOP
-from vstate.values.plain import plain
 from vstate.values.preview import preview
 from vstate.values.serialized import KINDS, read_serialized
-
-__all__ = [
-    "Array",
-    "Global",
-    "InertError",
-    "Instance",
-    "Limits",
-    "names",
-    "plain",
-    "preview",
-    "printable",
-    "read",
-]
 
 _OPCODE_BYTES: Final = 48  # an int, its place on the stack, and its place in a container
 _BATCH: Final = 256  # opcodes that are paid for together
@@ -451,3 +437,11 @@ def _size(container: object) -> int:
         return len(container.fields) + 1
     assert isinstance(container, list | tuple | dict | set | frozenset)
     return len(container) + 1
+
+
+def _repr(instance: Instance) -> str:
+    return preview(instance, width=None, max_depth=4, max_items=10)
+
+
+# Not in its class: a preview shows frames too, and these are read from Instances.
+Instance.__repr__ = _repr  # type: ignore[assignment]

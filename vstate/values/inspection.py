@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vstate.errors import InvalidInput
+from vstate.values.budget import Limits
 from vstate.values.entry import ATOM, PICKLE, TEXT, Entry, Reader, read_parts
 
 _WIDEST_TEXT = 80 * 1024 * 1024
@@ -31,9 +32,9 @@ def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -
 
         data = bytes(parts.pop(0))
         # Arrays keep their buffers, and two values must fit into memory to be compared.
-        most = inert.Limits().bytes + max(limit - INSPECT_BYTES, 0)
-        left = min(most - sum(map(len, parts)), inert.Limits().bytes)
-        return inert.read(data, parts, limits=inert.Limits(bytes=left))
+        most = Limits().bytes + max(limit - INSPECT_BYTES, 0)
+        left = min(most - sum(map(len, parts)), Limits().bytes)
+        return inert.read(data, parts, limits=Limits(bytes=left))
     if entry.codec == TEXT:
         return _text(parts[0], max(limit, _WIDEST_TEXT))
     return bytes(parts[0])

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["Global", "Instance", "in_order", "is_float_nan", "printable"]
-
 _LONGEST_NAME: Final = 200
 
 
@@ -27,7 +25,7 @@ class Global:
 
 
 @dataclass(eq=False, slots=True, repr=False)
-class Instance:  # `preview` gives it its `__repr__`
+class Instance:  # `inert` gives it its `__repr__`
     """An object that a pickle describes. It was not built, and none of its code ran.
 
     Shown as `app.Plan(goal='x')`. If `called`, it is a call that loading would make, with an unknown result;

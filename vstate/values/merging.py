@@ -21,8 +21,6 @@ from vstate.values.deep import DICTS, is_one_of, merge_by_path
 from vstate.values.entry import type_name
 from vstate.values.tokens import CLASH, Tokens, same
 
-__all__ = ["ABSENT", "POLICIES", "Unmergeable", "append_in_order", "append_onto", "same"]
-
 Policy = Callable[[Any, Any, Any], Any]
 """(base, ours, theirs) -> the merged value; base may be ABSENT. A policy changes no argument, and its result
 may share parts with them."""

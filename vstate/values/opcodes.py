@@ -18,23 +18,6 @@ from typing import Any, Final, NamedTuple
 
 from vstate.errors import CannotLoad
 
-__all__ = [
-    "EMPTY_SET",
-    "FRAME",
-    "FROZENSET",
-    "NAMES",
-    "OPCODES",
-    "PROTO",
-    "STOP",
-    "Opcode",
-    "framed",
-    "frameless",
-    "join_pieces",
-    "load_only_plain",
-    "may_hold",
-    "tokens",
-]
-
 NAMES = 0x93
 """The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
 

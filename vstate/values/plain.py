@@ -15,8 +15,6 @@ from vstate.values.instance import Global, Instance, in_order
 from vstate.values.preview import preview
 from vstate.values.tables import Column, Table, is_table, table_of
 
-__all__ = ["plain"]
-
 _ELEMENTS: Final = 1000  # of an array, that are decoded together
 _SMALL: Final = frozenset({bool, int, float, str, type(None)})
 _DEEPEST: Final = 60  # json recurses too

@@ -12,8 +12,6 @@ from vstate.plural import counted
 from vstate.values.instance import Global, Instance, in_order, printable
 from vstate.values.tables import is_table, table_of
 
-__all__ = ["preview"]
-
 _LONGEST_TEXT: Final = 500
 _MOST_NODES: Final = 2000
 _TABLE_NODES: Final = 100  # the cost of a frame in an unknown form, which was read in vain
@@ -205,11 +203,3 @@ def _laid_out(
     for name, part in node.parts:
         yield from _laid_out(part, name, ",", indent + 2, width, measure)
     yield f"{' ' * indent}{node.closing.lstrip(',')}{suffix}"
-
-
-def _repr(instance: Instance) -> str:
-    return preview(instance, width=None, max_depth=4, max_items=10)
-
-
-# Not in its class: a preview shows frames too, and these are read from Instances.
-Instance.__repr__ = _repr  # type: ignore[assignment]

@@ -19,8 +19,6 @@ from vstate.values.inert import Machine, handlers_of
 from vstate.values.instance import Global, Instance
 from vstate.values.pickling import dumps_unproven
 
-__all__ = ["Name", "Recipe", "dumps", "read"]
-
 _RECIPE_BYTES: Final = 400
 _FRACTION: Final = re.compile(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?")
 _DATES: Final = frozenset(

@@ -16,8 +16,6 @@ import msgpack
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Instance
 
-__all__ = ["KINDS", "Serialized", "read_serialized"]
-
 KINDS: Final = frozenset({"msgpack", "utf-8"})
 _BYTES_OF_ONE: Final = 64  # of memory that one byte of MessagePack can take: an empty dict
 _DEEPEST: Final = 20  # extensions inside each other

@@ -16,8 +16,6 @@ from vstate.values.budget import Budget, InertError
 from vstate.values.fields import dicts_of_fields
 from vstate.values.instance import Global, Instance
 
-__all__ = ["build", "call", "make_global", "new", "set_state"]
-
 Shape = Callable[[tuple[object, ...], Budget], object]
 
 _LONGEST_NAME: Final = 1000

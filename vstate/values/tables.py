@@ -18,8 +18,6 @@ from vstate.values.arrays import Array, Layout
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Global, Instance
 
-__all__ = ["Column", "Table", "is_table", "table_of"]
-
 _MOST_COLUMNS: Final = 10_000
 _MOST_PERIODS: Final = 700_000  # since or before 1970
 _FRAMES: Final = frozenset({"pandas.DataFrame", "pandas.core.frame.DataFrame"})

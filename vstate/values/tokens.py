@@ -11,8 +11,6 @@ from vstate.values.entry import encode_unchecked
 from vstate.values.pickle_errors import own_error
 from vstate.values.pickling import dumps_unproven
 
-__all__ = ["CLASH", "Tokens", "same"]
-
 CLASH: Final = object()
 """Stands for no result: the two sides changed a value differently."""
 

@@ -37,7 +37,7 @@ from vstate.errors import (
 from vstate.kv.base import KVStore
 from vstate.kv.wrapper import ReadOnly as ReadOnlyStore
 from vstate.repo.repository import Repository
-from vstate.values.inert import InertError
+from vstate.values.budget import InertError
 from vstate.viewer.changing import Body, Changing
 from vstate.viewer.guard import Guard
 from vstate.viewer.health import JOBS
@@ -45,8 +45,6 @@ from vstate.viewer.listing import Gone
 from vstate.viewer.page import STATIC, joined_script, read_static
 from vstate.viewer.parameters import Parameters
 from vstate.viewer.reading import Reading, refs_state
-
-__all__ = ["API", "application"]
 
 API: Final = "/api/v1"
 OPENAPI: Final = Path(__file__).with_name("openapi.json")

@@ -22,14 +22,12 @@ from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import NAMES, OURS, THEIRS
 from vstate.repo.writing import BranchChanges
-from vstate.values.inert import InertError
+from vstate.values.budget import InertError
 from vstate.values.inspection import inspect_value
 from vstate.viewer.comparing import change_page, key_changes
 from vstate.viewer.editing import edited
 from vstate.viewer.parts import part_document, texts_apart
 from vstate.viewer.values import Values
-
-__all__ = ["Body", "Changing", "Trial"]
 
 _SHOWN: Final = 50  # changed keys of a preview
 _OPENED: Final = 8  # of these, with the changes inside

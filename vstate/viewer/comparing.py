@@ -16,11 +16,9 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.compare.details import Detail, details
 from vstate.repo.repository import Repository
-from vstate.values.inert import InertError
+from vstate.values.budget import InertError
 from vstate.viewer.parts import part_document
 from vstate.viewer.values import Values
-
-__all__ = ["change_page", "key_changes"]
 
 _MOST_CHANGES: Final = 100_000  # keys
 _MOST_DETAILS: Final = 500  # inside one key

@@ -11,9 +11,7 @@ from typing import Any, Final
 from vstate.errors import InvalidInput
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import Part, find_part
-from vstate.values.inert import Global, Instance
-
-__all__ = ["edited"]
+from vstate.values.instance import Global, Instance
 
 _TYPES: Final = {"int": int, "float": float, "str": str, "bool": bool, "NoneType": type(None)}
 _DIGITS: Final = re.compile(r"[-+]?[0-9]{1,4000}")

@@ -26,8 +26,6 @@ from vstate.viewer.page import joined_script, read_static
 from vstate.viewer.reading import Reading
 from vstate.viewer.values import Values
 
-__all__ = ["Window", "export_html"]
-
 _MOST_COMMITS: Final = 2000
 _MOST_IN_NOTEBOOK: Final = 200
 _MOST_CHARACTERS: Final = 40_000_000  # of JSON

@@ -18,8 +18,6 @@ from vstate.repo.rules.signing import PublicKey, check
 from vstate.repo.upkeep.reach import UpkeepProgress
 from vstate.viewer.changing import Trial
 
-__all__ = ["JOBS", "health"]
-
 _SECONDS: Final = 2.0  # for the sizes of all branches
 _MOST_KEYS: Final = 200_000
 _SHOWN: Final = 50

@@ -13,8 +13,6 @@ from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Diff
 from vstate.repo.repository import Repository
 
-__all__ = ["key_page"]
-
 _MOST_CHANGES: Final = 100_000  # keys that are marked
 _SEPARATOR: Final = "/"
 _BEHIND: Final = "0"  # the character behind the separator

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from vstate.objects.ids import ObjectId
 
-__all__ = ["MOST_LANES", "Lanes", "Placed"]
-
 MOST_LANES: Final = 24
 """Lanes further right are not drawn."""
 

@@ -18,12 +18,10 @@ from vstate.repo.compare.details import Detail, details
 from vstate.repo.compare.paths import Part
 from vstate.repo.repository import Repository
 from vstate.repo.search.blame import Version, counterparts
+from vstate.values.budget import InertError
 from vstate.values.entry import Entry
-from vstate.values.inert import InertError
 from vstate.viewer.parts import count_of, kind_of, text_of, type_of
 from vstate.viewer.values import Values
-
-__all__ = ["blame_document", "versions"]
 
 _LARGEST_SHOWN: Final = 2**20  # bytes of a value that is shown beside its commit
 _SECONDS: Final = 3.0  # for one page of versions

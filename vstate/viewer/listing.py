@@ -22,10 +22,8 @@ from vstate.repo.repository import Repository
 from vstate.repo.rules.signing import PublicKey
 from vstate.repo.search.selection import Selection, select
 from vstate.repo.sweeps import retry_after_sweep
-from vstate.values.inert import preview
+from vstate.values.preview import preview
 from vstate.viewer.lanes import MOST_LANES, Lanes, Placed
-
-__all__ = ["Gone", "Listings", "Query"]
 
 _FOLDED: Final = 1000  # commits that one row stands for, at most
 _FEWEST_FOLDED: Final = 4

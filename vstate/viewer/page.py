@@ -7,8 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["STATIC", "joined_script", "read_static"]
-
 STATIC: Final = Path(__file__).with_name("static")
 _IMPORT: Final = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT: Final = re.compile(

@@ -11,8 +11,6 @@ from vstate.repo.repository import Repository
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
-__all__ = ["Parameters"]
-
 _LONGEST: Final = 10_000  # characters of a parameter
 _MOST: Final = 1000  # items of a page
 

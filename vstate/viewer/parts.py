@@ -15,10 +15,10 @@ from vstate.repo.compare.details import Detail
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import parts_of
 from vstate.values.alignment import common_ends
-from vstate.values.inert import Array, Global, Instance, preview
+from vstate.values.arrays import Array
+from vstate.values.instance import Global, Instance
+from vstate.values.preview import preview
 from vstate.values.tables import is_table
-
-__all__ = ["Marks", "kind_of", "part_document", "part_documents"]
 
 _LONGEST: Final = 200  # characters
 _LONGEST_LABEL: Final = 100

@@ -27,8 +27,6 @@ from vstate.viewer.listing import Listings, Query, readable_changes, refs_by_com
 from vstate.viewer.parameters import Parameters
 from vstate.viewer.values import Values
 
-__all__ = ["Answer", "Reading", "refs_state"]
-
 Answer = dict[str, Any]
 
 _MOST_CHANGES: Final = 1000  # of a commit

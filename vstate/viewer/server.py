@@ -14,8 +14,6 @@ from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.viewer.asgi import application
 
-__all__ = ["LOOPBACK", "serve"]
-
 LOOPBACK: Final = "127.0.0.1"
 _TOKEN_BYTES: Final = 32
 

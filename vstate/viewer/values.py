@@ -25,13 +25,12 @@ from vstate.repo.compare.details import details
 from vstate.repo.compare.paths import part_at
 from vstate.repo.compare.steps import step_of
 from vstate.repo.repository import Repository
+from vstate.values.arrays import Array
+from vstate.values.budget import InertError
 from vstate.values.entry import BYTES, TEXT, Entry, read_range
-from vstate.values.inert import Array, InertError
 from vstate.values.inspection import inspect_value, size_text
 from vstate.values.tables import table_of
 from vstate.viewer.parts import Marks, part_document, part_documents
-
-__all__ = ["Values"]
 
 _LARGEST: Final = 256 * 2**20  # bytes of a value that is read
 _KEPT_BYTES: Final = 512 * 2**20  # of all values that are kept

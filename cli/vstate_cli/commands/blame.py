@@ -12,7 +12,8 @@ from rich.cells import cell_len
 from vstate.display.views import part_text
 from vstate.errors import KeyNotFound, NotFound
 from vstate.repo.search.blame import Blamed
-from vstate.values.inert import plain, preview
+from vstate.values.plain import plain
+from vstate.values.preview import preview
 from vstate_cli.output import Document, Line, cut, padded, safe
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import PLACE, REV

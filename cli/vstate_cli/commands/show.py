@@ -15,8 +15,8 @@ from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
 from vstate.repo.compare.paths import part_at
 from vstate.values.entry import Entry
-from vstate.values.inert import plain
 from vstate.values.inspection import describe
+from vstate.values.plain import plain
 from vstate_cli import changes, commits, values
 from vstate_cli.output import Document, Line, padded, safe
 from vstate_cli.session import Session, command

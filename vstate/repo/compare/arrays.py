@@ -10,8 +10,6 @@ from typing import Final, Literal, NamedTuple
 
 from vstate.values.arrays import Array
 
-__all__ = ["Found", "differences", "runs"]
-
 _BLOCK: Final = 2**16  # bytes of an array compared at a time
 _SHORT_ITEM: Final = 16  # bytes of an element, up to which many are compared at once
 _MOST_RUNS: Final = 10  # ranges that are named one by one

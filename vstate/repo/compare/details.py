@@ -13,10 +13,9 @@ from vstate.repo.compare.matching import Matching, same_atom, size_of
 from vstate.repo.compare.steps import brief, member_step, step_of
 from vstate.repo.compare.tables import TableComparison
 from vstate.values.alignment import common_ends
-from vstate.values.inert import Array, Global, Instance
+from vstate.values.arrays import Array
+from vstate.values.instance import Global, Instance
 from vstate.values.tables import Table, is_table, table_of
-
-__all__ = ["Detail", "details"]
 
 Kind = Literal["added", "removed", "modified"]
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 from blake3 import blake3
 
 from vstate.errors import InvalidInput
-from vstate.values.inert import Array, Global, Instance
-
-__all__ = ["ATOMS", "Fingerprints", "TooLargeError"]
+from vstate.values.arrays import Array
+from vstate.values.instance import Global, Instance
 
 _LONG: Final = 1000  # characters, bytes or bits of an atom; a longer one is hashed, and once
 _COST: Final = 11  # two kilobytes count as one part

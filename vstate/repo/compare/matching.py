@@ -8,9 +8,8 @@ from typing import Final
 
 from vstate.repo.compare.fingerprints import ATOMS, Fingerprints, TooLargeError
 from vstate.values.alignment import Aligner
-from vstate.values.inert import Array, Instance
-
-__all__ = ["Matching", "same_atom", "size_of"]
+from vstate.values.arrays import Array
+from vstate.values.instance import Instance
 
 _MOST_WORK: Final = 5_000_000  # about a second
 _PRINT_WORK: Final = 6  # for a part in a fingerprint

@@ -14,19 +14,9 @@ from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.steps import member_step, step_of
 from vstate.repo.compare.tables import by_label, row_value
 from vstate.similar import similar
-from vstate.values.inert import Array, Global, Instance
+from vstate.values.arrays import Array
+from vstate.values.instance import Global, Instance
 from vstate.values.tables import Column, Table, is_table, table_of
-
-__all__ = [
-    "SEQUENCES",
-    "Part",
-    "find_part",
-    "kind_of",
-    "part_at",
-    "part_like",
-    "parts_of",
-    "sequence_of",
-]
 
 _EXAMPLE: Final = 'such as messages[3].content or ["odd key"][0]'
 _IDENTIFIER: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from vstate.values.inert import preview, printable
-
-__all__ = ["brief", "member_step", "step_of"]
+from vstate.values.instance import printable
+from vstate.values.preview import preview
 
 _SHOWN: Final = 60  # characters
 _BRIEF_NODES: Final = 60

@@ -18,8 +18,6 @@ from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.instance import Instance
 from vstate.values.tables import Column, Table
 
-__all__ = ["TableComparison", "by_label", "column_value", "row_value"]
-
 _MOST_CELLS: Final = 10  # of a column, that are named one by one
 _MOST_ROWS: Final = 10  # added or removed
 _BLOCK: Final = 4096  # rows of a column that are read together

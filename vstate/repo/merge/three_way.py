@@ -148,7 +148,8 @@ class Resolver:
             return theirs, {}, name
         if isinstance(policy, str) and base == _UNDECIDED:
             raise Unmergeable("the two histories were merged crosswise, and their merge bases conflict")
-        from vstate.values.merging import POLICIES, append_onto, same  # late, for a quick `import vstate`
+        from vstate.values.merging import POLICIES, append_onto  # late, for a quick `import vstate`
+        from vstate.values.tokens import same  # late, for a quick `import vstate`
 
         function = POLICIES[policy] if isinstance(policy, str) else policy
         if policy == APPEND and ours is not None and theirs is not None:

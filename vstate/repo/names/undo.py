@@ -13,8 +13,6 @@ from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import HEADS, ReflogEntry, Refs
 from vstate.repo.objects import Objects
 
-__all__ = ["Undo", "find_redo", "find_undo"]
-
 _UNDO = re.compile(r"undo(?: (?P<steps>[1-9][0-9]{,8}) moves)?: ")
 _REDO = "redo: "
 

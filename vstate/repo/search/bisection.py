@@ -11,8 +11,6 @@ from vstate.objects.ids import ObjectId
 from vstate.repo.history import History
 from vstate.repo.objects import Objects
 
-__all__ = ["Predicate", "Report", "bisect"]
-
 Predicate = Callable[[Commit], object]
 """Whether a commit is good."""
 

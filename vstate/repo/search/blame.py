@@ -31,11 +31,9 @@ from vstate.repo.compare.paths import (
 from vstate.repo.core import Core
 from vstate.repo.walk import NewestFirst
 from vstate.values.alignment import Aligner, common_ends
+from vstate.values.budget import InertError
 from vstate.values.entry import PICKLE, Reader, read_parts
-from vstate.values.inert import InertError
 from vstate.values.inspection import INSPECT_BYTES
-
-__all__ = ["Blamed", "Version", "align", "blame", "blame_items", "counterparts"]
 
 _MOST_STEPS: Final = 500_000  # to align two versions of a list: some tenths of a second
 _LONG: Final = 800_000  # the product of the lengths of two lists that are aligned by occurrence

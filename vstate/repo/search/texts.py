@@ -13,8 +13,8 @@ from vstate.objects.commit import Commit
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import parts_of
 from vstate.repo.core import Core
+from vstate.values.arrays import Array
 from vstate.values.budget import InertError
-from vstate.values.inert import Array
 
 MOST_PARTS = 200_000
 """So many parts of one value are searched."""
