@@ -65,10 +65,10 @@ def test_log_of_a_key_through_a_merge() -> None:
 
 @pytest.mark.slow
 def test_a_diff_reads_no_value() -> None:
-    """A diff of 1 key among 20,000 reads few nodes, and values only on demand; kinds are right."""
+    """A diff of 1 key among 5,000 reads few nodes, and values only on demand; kinds are right."""
     faulty = Faulty(Memory())
     state = Versioned(faulty)
-    state.update({f"k{i:05}": "v" * 200 + str(i) for i in range(20_000)})
+    state.update({f"k{i:05}": "v" * 200 + str(i) for i in range(5_000)})
     state.commit()
     state["k00500"] = "w" * 200
     state["new"] = [1]

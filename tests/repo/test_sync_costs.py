@@ -36,8 +36,8 @@ def test_only_what_differs_is_sent() -> None:
     """A push sends the changed parts of long values and trees, and no value that moved to another key."""
     store = Memory()
     state = chain(store, 3)
-    state.update({f"key/{i:04}": f"value {i}" * 30 for i in range(3000)})
-    save(state, "many", long=[f"message {i}" for i in range(30_000)], block=large(1, 3_000_000))
+    state.update({f"key/{i:04}": f"value {i}" * 30 for i in range(1000)})
+    save(state, "many", long=[f"message {i}" for i in range(10_000)], block=large(1, 1_000_000))
     target, another = cloned(store), cloned(store)
     state["long"].append("one more")
     save(state, "little", renamed=state.pop("key/0100"))
@@ -67,9 +67,9 @@ def test_a_push_reads_only_what_differs_of_a_long_value() -> None:
 
 
 def test_a_push_costs_what_is_new() -> None:
-    """Ten commits on two thousand cost about as much as ten on a hundred, in calls and bytes."""
+    """Ten commits on six hundred cost about as much as ten on a hundred, in calls and bytes."""
     costs = []
-    for count in (100, 2_000):
+    for count in (100, 600):
         store = Memory()
         state = Versioned(store)
         for i in range(count):
@@ -92,10 +92,10 @@ def test_a_push_costs_what_is_new() -> None:
 
 
 def test_a_fetch_costs_what_is_new() -> None:
-    """Of ten commits on two thousand, each commit is asked for once, and the levels of the trees together."""
+    """Of ten commits on five hundred, each commit is asked for once, and the levels of the trees together."""
     store = Memory()
     state = Versioned(store)
-    for i in range(2000):
+    for i in range(500):
         state[f"key/{i:06}"] = i
         state.commit(f"{i}")
     target = cloned(store)
