@@ -440,7 +440,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(VALUES, st.data())
 def test_the_paths_of_details_are_found(value: object, data: st.DataObject) -> None:
     """A change anywhere in a value of any keys is printed at a path that find_part understands."""

@@ -410,7 +410,7 @@ def test_gc_between_any_two_calls_makes_no_damage(
     monkeypatch.setattr(fsck, "_ATTEMPTS", 1)
     memory, random = Memory(), Random(1)
     repo = Repository(memory)
-    for i in range(20):
+    for i in range(12):
         repo.commit("main", set={f"{i % 7}": random.randbytes(20_000 if i % 9 == 0 else 300)})
     repo.create_branch("side", "main")
     for i in range(4):
@@ -427,7 +427,7 @@ def test_gc_between_any_two_calls_makes_no_damage(
             if calls == call_of_gc:
                 repo = Repository(store)
                 repo.delete_branch("side")
-                repo.gc(branch="main", keep_last=8, keep_reflog="0d", grace="0s")
+                repo.gc(branch="main", keep_last=5, keep_reflog="0d", grace="0s")
 
         report = Repository(Beside(store, meanwhile)).fsck(full=full)
         assert report.ok, f"{call_of_gc}: {report}"

@@ -61,7 +61,7 @@ def test_an_import_costs_what_is_new() -> None:
     """The values that it wrote are not read again, nor are those that our refs lead to."""
     store, target = Memory(), Memory()
     state = chain(store, 3)
-    save(state, "large", block=large(1, 3_000_000))
+    save(state, "large", block=large(1, 1_000_000))
     there = Counted(target)
     imported(there, exported(store))
     assert there.read < 200_000
@@ -173,7 +173,7 @@ def test_a_bundle_brings_back_what_was_lost() -> None:
 def test_what_is_there_and_damaged_is_written_again(letter: str) -> None:
     """A ref moves to whole objects only: a damaged one that is present is written again."""
     store = Memory()
-    chain(store, 3)
+    chain(store, 2)
     data = exported(store)
     rows = {key: value for key, value in store.items("o/") if value[:1].lower() == letter.encode()}
     for key, value in rows.items():

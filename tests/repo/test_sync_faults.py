@@ -88,7 +88,7 @@ def test_interrupted_at_every_call_of_the_target(small_batches: None, fault: str
     store = Memory()
     chain(store, 2)
     base = dict(cloned(store).items())
-    chain(store, 4, start=2)
+    chain(store, 2, start=2)
     for fail_at in range(1, 1000):
         target = store_of(base)
         faulty = FAULTS[fault](target, fail_at, atomic)
