@@ -27,11 +27,11 @@ class Operation(NamedTuple):
     unit: str = "seconds"
 
 
-PUT = Operation("`put` on a thread that is not in memory")
-OPEN = Operation("open the store, get the newest checkpoint of a thread")
-GET = Operation("get the newest checkpoint of a thread that is not in memory")
+PUT = Operation("`put` to a cold thread")
+OPEN = Operation("open the store, get a cold thread")
+GET = Operation("get a cold thread")
 AGAIN = Operation("get it again")
-FILTERED = Operation("list the 10 threads of a user, by a filter", 3)
+FILTERED = Operation("list the 10 threads of a user", 3)
 RECENT = Operation("list the 20 newest threads", 3)
 COPY = Operation("`copy_thread`")
 DELETE = Operation("`delete_thread`")

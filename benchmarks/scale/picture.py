@@ -9,7 +9,7 @@ from math import ceil, floor, log10
 
 from benchmarks.report import figure
 
-WIDTH, HEIGHT = 900, 460
+WIDTH, HEIGHT = 940, 460
 LEFT, RIGHT, TOP, BOTTOM = 70, 330, 20, 50
 """The room beside the lines: that on the right is for their names."""
 APART = 17

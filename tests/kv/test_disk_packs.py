@@ -156,6 +156,36 @@ def test_objects_in_a_room_are_packed_by_their_keys(store: Disk) -> None:
     assert list(store.check()) == []
 
 
+def test_the_objects_of_rooms_cost_the_packing_of_the_others_nothing(
+    store: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """SQLite takes as many steps beside 5,000 rows in rooms. A pass over the table makes the same packs."""
+
+    def steps_of_packing(store: Disk) -> int:
+        steps = 0
+
+        def one_more() -> None:
+            nonlocal steps
+            steps += 1
+
+        connection = store._reader.connection
+        assert connection is not None
+        connection.set_progress_handler(one_more, 10)
+        store.pack(plain)
+        connection.set_progress_handler(None, 10)
+        return steps
+
+    with Disk(tmp_path / "rooms") as beside, Disk(tmp_path / "table") as another:
+        beside.set_many({f"room/{n:016x}/o/{n:064x}": b"bvalue" for n in range(1, 5001)})
+        for each in (store, beside, another):
+            each.set_many(VALUES)
+            assert each.get(KEYS[0]) == VALUES[KEYS[0]]
+        assert steps_of_packing(beside) < 1.2 * steps_of_packing(store)
+        monkeypatch.setattr("vstate.kv.disk.store.MOST_BY_INDEX", 1)
+        another.pack(plain)
+        assert [*contents(store).values()] == [*contents(another).values()]
+
+
 def test_an_object_that_is_written_again_stays_packed(filled: Disk) -> None:
     """By a set, and in a transaction with others."""
     before = places(filled)

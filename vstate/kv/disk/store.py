@@ -31,6 +31,8 @@ MOST_FOUND = 100
 KEYS_PER_PAGE = 1000
 ITEMS_PER_PAGE = 16
 KEYS_PER_QUERY = 100
+MOST_BY_INDEX = 10_000
+"""For fewer objects no pass over the whole table is worth it."""
 PACKS_CUT = 4
 """Packs that are written anew in one transaction, for which others wait some 20 ms at most."""
 
@@ -60,6 +62,10 @@ _LOOSE = (
     f"WHERE rowid > ? AND key > x'FF' AND {packs.LOOSE} ORDER BY rowid LIMIT ?"
 )
 
+
+# The plus keeps SQLite from reading the whole table in that order.
+_LOOSE_BY_INDEX = f"SELECT key, length(value) FROM kv WHERE key > x'FF' AND {packs.LOOSE} ORDER BY +rowid"
+_COUNT = "SELECT count(*) FROM (SELECT 1 FROM kv WHERE key > x'FF' LIMIT ?)"
 
 _LOOSE_AMONG = f"SELECT key, length(value) FROM kv WHERE key IN ({{}}) AND {packs.LOOSE}"
 
@@ -472,7 +478,14 @@ class Disk(TransactionalStore):
             yield from self._query(_LOOSE_AMONG.format(",".join("?" * len(some))), some)
 
     def _loose(self) -> Iterator[tuple[bytes, int]]:
-        """The stored keys of all objects that could be packed, and the lengths of their values."""
+        """The stored keys of all objects that could be packed, and the lengths of their values.
+
+        Those in rooms are left out. If the others are few, the index finds them.
+        """
+        ((count,),) = self._query(_COUNT, (MOST_BY_INDEX,))
+        if count < MOST_BY_INDEX:
+            yield from self._query(_LOOSE_BY_INDEX, ())
+            return
         last = 0
         while rows := self._query(_LOOSE, (last, KEYS_PER_PAGE)):
             yield from ((key, length) for _, key, length in rows)
