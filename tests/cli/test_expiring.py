@@ -61,13 +61,14 @@ def test_what_a_commit_did(command, time: Time) -> None:
 
 def test_a_branch_whose_time_is_over(command, time: Time) -> None:
     """gc reports its removal; before that, it is there."""
-    with Versioned(Disk(command.store, durability="process"), branch="guest", ttl=60) as state:
+    command("keep", "guest", "--idle", "60s")
+    with Versioned(Disk(command.store, durability="process"), branch="guest") as state:
         state["k"] = 1
         state.commit()
     time.pass_(60)
-    assert re.search(r"^  guest .*  ttl 1m$", command("branch"), re.MULTILINE)
+    assert re.search(r"^  guest .*  goes after 1m$", command("branch"), re.MULTILINE)
     for more in ([], ["-v"], ["-n", "5"]):
-        found = {branch["name"]: branch["ttl"] for branch in command.json("branch", *more)}
+        found = {branch["name"]: branch["idle"] for branch in command.json("branch", *more)}
         assert found == {"guest": 60.0, "main": None}
     assert command.json("gc", "--dry-run")["expired"] == ["guest"]
     assert "removed the idle branch guest" in command("gc")

@@ -218,10 +218,11 @@ def test_fsck_beside_a_writer_finds_nothing() -> None:
 
 
 def test_a_branch_that_ends_by_itself_leaves_no_row() -> None:
-    """`gc` deletes a branch whose time to live is over with all that lists find it by."""
+    """`gc` deletes a branch that was idle for too long with all that lists find it by."""
     with standing_still() as time:
         store = Memory()
-        save(Versioned(store, branch="guest", ttl=60), n=1)
+        Repository(store).keep("guest", idle="60s")
+        save(Versioned(store, branch="guest"), n=1)
         time.pass_(61)
         Repository(store).gc()
         assert not [key for key in store.keys("r/") if "guest" in key]

@@ -231,11 +231,11 @@ def test_gc_begins_anew_beside_an_import_of_a_forgotten_branch(monkeypatch: pyte
     sound(store)
 
 
-def test_policies_times_to_live_and_ends_of_histories_go_too() -> None:
+def test_policies_and_ends_of_histories_go_too() -> None:
     """No row names the branch or one of its commits afterwards, and the name begins anew."""
     store = Memory()
     Versioned(store).set_policy("x", "ours")
-    state = Versioned(store, branch="session", ttl=1000)
+    state = Versioned(store, branch="session")
     for number in range(5):
         state["n"] = number
         state.commit(str(number))

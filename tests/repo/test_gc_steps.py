@@ -218,7 +218,8 @@ def test_the_branches_of_rooms_that_were_idle_go() -> None:
         for name in ("a", "b", "c"):
             commit(repo, f"room-{name}", x=1)
             for branch in (f"session-{name}", f"room-{name}"):
-                state = Versioned(store, branch=branch, ttl=60)
+                Repository(store).keep(branch, idle="60s")
+                state = Versioned(store, branch=branch)
                 state["y"] = 2
                 state.commit()
         repo.create_branch("fork", "room-a")
@@ -388,7 +389,8 @@ def test_a_removal_that_was_cut_short(removal: str, monkeypatch: pytest.MonkeyPa
         repo.create_branch("a", "kept")
         with standing_still() as time:
             for step in range(6):
-                state = Versioned(store, branch="a", ttl=60)
+                Repository(store).keep("a", idle="60s")
+                state = Versioned(store, branch="a")
                 state["values"] = [step] * 300
                 state.commit()
             time.pass_(61 if removal == "idle" else 0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from clock import Time, standing_still
 
-from vstate import CorruptStore, InvalidInput, KVStore, Memory, StoreUnavailable, Versioned
+from vstate import CorruptStore, InvalidInput, KVStore, Memory, StoreUnavailable
 from vstate.kv.base import ROOM_PREFIX, split_room
 from vstate.repo import Repository
 from vstate.repo.rules.keeps import RULES, Keep, find_rule
@@ -125,20 +125,6 @@ def test_idle_branches_go(store: KVStore, time: Time, in_rooms: bool) -> None:
     assert sorted(repo.gc().expired) == ["other", "threads/b"]
     assert lengths(store) == {"main": 2}
     assert len({split_room(key)[0] for key in store.keys(ROOM_PREFIX)}) <= 1  # that of main
-
-
-def test_a_branch_with_a_ttl_of_its_own(store: KVStore, time: Time) -> None:
-    """Its own time counts, shorter or longer than that of the rule."""
-    repo = Repository(store)
-    repo.keep("g/*", idle="2d")
-    for name, ttl in (("g/short", DAY), ("g/long", 3 * DAY), ("g/none", None)):
-        with Versioned(store, branch=name, ttl=ttl) as state:
-            state["k"] = 1
-            state.commit()
-    for left in (["g/long", "g/none"], ["g/long"], []):
-        time.pass_(DAY + 1)
-        repo.gc()
-        assert repo.branch_names() == left
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ def test_a_branch_that_gc_deletes_leaves_no_labels() -> None:
     """Its row goes with it."""
     with standing_still() as time:
         store = Memory()
-        state = Versioned(store, branch="guest", ttl=60)
+        Repository(store).keep("guest", idle="60s")
+        state = Versioned(store, branch="guest")
         save(state, n=1)
         state.repo.commit("guest", labels={"user": "ann"})
         time.pass_(61)

@@ -32,6 +32,7 @@ from vstate import (
     Versioned,
     open_store,
 )
+from vstate.repo import Repository
 from vstate.state.watching import Watch
 from vstate.testing import Faulty
 
@@ -176,7 +177,8 @@ def test_a_branch_that_gc_deleted_and_that_began_anew() -> None:
     """Its commits are compared with the values of the old one, whose end is no commit."""
     with standing_still() as now:
         store = Memory()
-        state = Versioned(store, branch="guest", ttl=10)
+        Repository(store).keep("guest", idle="10s")
+        state = Versioned(store, branch="guest")
         state["a"] = 1
         state.commit()
         with state.watch() as watch:

@@ -143,13 +143,11 @@ class Versioned(Writing[sync.Versioned]):
         sign: KeyToSign | None = None,
         trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
         allow: Iterable[str] | None = None,
-        ttl: float | timedelta | None = None,
         autocommit: bool = False,
     ) -> None:
         super().__init__(Workers(), None)
-        options = {"branch": branch, "sign": sign, "trust": trust, "allow": allow, "ttl": ttl}
-        options["autocommit"] = autocommit
-        self._open = partial(sync.Versioned, store, **options)  # type: ignore[arg-type]  # as above
+        options: dict[str, Any] = {"branch": branch, "sign": sign, "trust": trust, "allow": allow}
+        self._open = partial(sync.Versioned, store, autocommit=autocommit, **options)
         self._place = store
         self._opening = new_lock()
         self._closed = False

@@ -41,7 +41,6 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.history import ROLLED_BACK, History, Log, rolled_back
 from vstate.repo.names.refs import (
     HEADS,
-    KEEP,
     SWEEP,
     TAGS,
     Head,
@@ -728,16 +727,6 @@ class Core(Uncopied):
                     seen.add(name)
                     yield name, commit
 
-    def ttls(self, names: Iterable[str] | None = None) -> dict[str, float]:
-        """The time to live of all branches, or of those of `names`, in seconds; of those that have one.
-
-        `gc` deletes such a branch after that time without a commit, unless HEAD is on it.
-        """
-        asked = (
-            None if names is None else [HEADS + name for name in check_several(names, "the call", "names")]
-        )
-        return {ref.removeprefix(HEADS): idle / 1_000_000 for ref, idle in self.refs.kept(asked).items()}
-
     def labels(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Label]]:
         """The labels of all branches, or of those of `names`; of those that have some, by name.
 
@@ -804,7 +793,6 @@ class Core(Uncopied):
         """
         commit = self.branch(old)
         rows = self.rows_like(check_ref_name(new), old)
-        rows[KEEP + HEADS + new] = self.store.get(KEEP + HEADS + old)
         created = f"branch: renamed from {old}"
         if not self.move(HEADS + new, expected=None, to=commit.oid, action=created, rows=rows):
             last = next(self.refs.reflog(HEADS + new), None)

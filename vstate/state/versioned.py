@@ -25,7 +25,7 @@ from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Change, Diff
 from vstate.repo.core import Revision
 from vstate.repo.history import Log
-from vstate.repo.names.dates import parse_ttl, ttl_microseconds
+from vstate.repo.names.dates import parse_ttl
 from vstate.repo.names.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Atom
@@ -83,8 +83,6 @@ class Versioned(State):
     - `trust` are public keys, your own among them. A commit is trusted if one of the keys signed it, or
       signed a commit that leads to it. Any other commit raises UntrustedCommit: it is not unpickled, and not
       built upon.
-    - `ttl`, in seconds or as a timedelta: once no commit has reached the named branch for so long, the next
-      `gc` deletes it, with its reflog. The commits that are made here store it with the branch.
     - `allow` are the names that unpickling may import besides plain data, such as `["app.*", "numpy"]`;
       anything else raises CannotLoad.
     - `autocommit` commits the changes that are left at the end of the with block, at `close()`, or when the
@@ -104,13 +102,9 @@ class Versioned(State):
         sign: KeyToSign | None = None,
         trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
         allow: Iterable[str] | None = None,
-        ttl: float | timedelta | None = None,
         autocommit: bool = False,
     ) -> None:
         check_flag("autocommit", autocommit)
-        if branch is None and ttl is not None:
-            raise InvalidInput("ttl is for a branch that is named: give both")
-        length = None if ttl is None else ttl_microseconds(ttl)
         security = Security(sign=sign, trust=trust, allow=allow)
         opened = open_store(store)
         try:
@@ -124,8 +118,6 @@ class Versioned(State):
                 opened.close()
             raise
         self._owned = opened is not store
-        if length is not None:
-            self.repo.refs.idle[f"{HEADS}{branch}"] = length
 
     def _open(
         self, repo: Repository, head: Head, follows_head: bool, *, autocommit: bool, in_memory: bool

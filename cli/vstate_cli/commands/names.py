@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 
@@ -12,6 +12,7 @@ import click
 from vstate.objects.commit import Commit
 from vstate.repo.names.dates import shown_ttl
 from vstate.repo.names.refs import REMOTES, absent, shown_ref, typed_ref
+from vstate.repo.rules.keeps import find_rule
 from vstate.repo.rules.labels import Atom
 from vstate_cli import commits
 from vstate_cli.changes import name_width
@@ -34,8 +35,8 @@ from vstate_cli.suggestions import ANY_BRANCH, REMOTE, REV, TAG, Count
         "vstate branch -d plan-b",
         "vstate branch -d plan-b --forget",
     ],
-    json="a list of {name, commit, head, ttl}; head is true for HEAD's branch, and ttl the seconds without a "
-    "commit after which gc deletes the branch, or null. With NAME, one such object, without ttl, for the "
+    json="a list of {name, commit, head, idle}; head is true for HEAD's branch, and idle the seconds without "
+    "a commit after which gc deletes the branch, or null. With NAME, one such object, without idle, for the "
     "branch that was created, deleted or renamed. With -v, time and message of the commit too. "
     "With --show-current, the name, null if HEAD is detached.",
 )
@@ -76,10 +77,10 @@ def branch(
 ) -> None:
     """List, create, delete or rename branches.
 
-    Without NAME, list the branches; a * marks HEAD's branch, and `ttl 1h` a branch that `vstate gc` deletes
-    after an hour without a commit. A branch of a remote is shown as remotes/...,
-    at its position when this store last saw it. With NAME, create that branch at the revision AT
-    (default: HEAD). HEAD does not move; use `vstate checkout -b` for that.
+    Without NAME, list the branches; a * marks HEAD's branch, and `goes after 1h` one that `vstate gc` deletes
+    after an hour without a commit (see `vstate keep`). A branch of a remote is shown as remotes/..., at its
+    position when this store last saw it. With NAME, create that branch at the revision AT (default: HEAD).
+    HEAD does not move; use `vstate checkout -b` for that.
     """
     _check(name, at, delete=delete, move=move)
     if forget and not delete:
@@ -145,9 +146,9 @@ def _list(
     current, remotes = repo.refs.head().branch, repo.refs.list(REMOTES) if everything else {}
     if session.json and not verbose:
         ids = repo.branch_ids(names) | {REMOTES + name: str(oid) for name, oid in remotes.items()}
-        ttls = repo.ttls(ids)
+        idle = _idle_limits(session, ids)
         session.out.json(
-            [_document(name, oid, current) | {"ttl": ttls.get(name)} for name, oid in ids.items()]
+            [_document(name, oid, current) | {"idle": idle.get(name)} for name, oid in ids.items()]
         )
         return
     branches = dict(repo.branches(names) if newest is None else islice(repo.newest_branches(newest), limit))
@@ -155,16 +156,23 @@ def _list(
     shown = [*branches.items()]
     if verbose:
         shown = sorted(shown, key=lambda item: -item[1].order)[:limit]
-    ttls = repo.ttls(name for name, _ in shown)
+    idle = _idle_limits(session, (name for name, _ in shown))
     documents = [
         _document(name, each.id, current)
-        | {"ttl": ttls.get(name), "time": each.time.isoformat(), "message": each.message}
+        | {"idle": idle.get(name), "time": each.time.isoformat(), "message": each.message}
         for name, each in shown
     ]
     is_page = names is not None or newest or limit is not None  # which may be without HEAD's branch
     if not (is_page or session.json):
         session.out.lines(_head_lines(session, branches))
-    session.answer(documents, _branch_lines(session, shown, current, verbose, ttls))
+    session.answer(documents, _branch_lines(session, shown, current, verbose, idle))
+
+
+def _idle_limits(session: Session, names: Iterable[str]) -> dict[str, float]:
+    """After how many seconds without a commit `gc` deletes these branches; of those that it does."""
+    rules = session.repo.keeps()
+    limits = ((name, find_rule(rules, name).idle) for name in names if not name.startswith(REMOTES))
+    return {name: limit.total_seconds() for name, limit in limits if limit is not None}
 
 
 def _head_lines(session: Session, branches: dict[str, Commit]) -> Iterator[Line]:
@@ -181,15 +189,15 @@ def _branch_lines(
     shown: list[tuple[str, Commit]],
     current: str | None,
     verbose: bool,
-    ttls: dict[str, float],
+    idle: Mapping[str, float],
 ) -> Iterator[Line]:
     titles = {name: shown_ref(name) if verbose else name for name, _ in shown}
     width = name_width(titles.values())
     for name, commit in shown:
         mark, style = ("* ", "bold green") if name == current else ("  ", "")
         time: Line = [(session.out.moment(commit.time), "dim"), "  "] if verbose else []
-        ttl: Line = [(f"  ttl {shown_ttl(ttls[name])}", "dim")] if name in ttls else []
-        yield [mark, (padded(safe(titles[name]), width), style), "  ", *time, *commits.summary(commit), *ttl]
+        ends: Line = [(f"  goes after {shown_ttl(idle[name])}", "dim")] if name in idle else []
+        yield [mark, (padded(safe(titles[name]), width), style), "  ", *time, *commits.summary(commit), *ends]
 
 
 def _document(name: str, commit: str, current: str | None) -> Document:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from blake3 import blake3
 from vstate.arguments import check_text
 from vstate.errors import CorruptStore, InvalidInput, NotFound
 from vstate.kv.base import KVStore
-from vstate.objects.canonical import Packer, decode, decode_checked, encode_checked
+from vstate.objects.canonical import Packer, decode
 from vstate.objects.commit import ONE_SECOND, moment
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.plural import counted
@@ -32,8 +31,6 @@ REMOTES = "remotes/"
 HEAD = "HEAD"
 DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
-KEEP = "keep/"
-"""The row `keep/heads/<branch>` says after how many microseconds without a move `gc` deletes the branch."""
 LABELS = "r/labels/"
 """The row `r/labels/heads/<branch>` ends with its branch. Only a commit to the branch writes it."""
 NEWEST = "r/newest/"
@@ -229,14 +226,6 @@ class Index(Protocol):
         """Know nothing of the branch any more."""
 
 
-def parse_keep(row: bytes) -> int:
-    """The microseconds in a `KEEP` row; ValueError if the row is damaged."""
-    idle = decode_checked(row)
-    if type(idle) is not int or idle <= 0:
-        raise ValueError("it is no time")
-    return idle
-
-
 def rows_of_head(store: KVStore, branch: str | None, *others: str) -> Mapping[str, bytes]:
     """The rows that `Refs.head_in` needs for a branch, or for HEAD, and others, read at once."""
     # HEAD is mostly on the default branch: one round trip reads both.
@@ -252,8 +241,6 @@ class Refs:
         self._store = store
         self._index = index
         self._latest = 0
-        self.idle: dict[str, int] = {}
-        """By ref, the microseconds that each move by this program writes into the `KEEP` row."""
         self._recent: tuple[str, ...] = ()
 
     def recent(self) -> tuple[str, ...]:
@@ -370,12 +357,7 @@ class Refs:
                 writes |= changed
                 conditions |= needed
             if new is None and ref.startswith(HEADS):
-                writes |= dict.fromkeys([LABELS + ref, KEEP + ref])
-            elif ref in self.idle:
-                writes[KEEP + ref] = encode_checked(self.idle[ref])
-            elif expected is None and ref.startswith(HEADS) and not self._store.transactional:
-                # A deletion that was cut short may have left the row of an earlier branch.
-                self._store.delete(KEEP + ref)
+                writes[LABELS + ref] = None
         done = False
         try:
             done = self.transact(writes, conditions, numbers)
@@ -425,28 +407,12 @@ class Refs:
         if self._index is not None:
             self._index.forget(ref)  # no condition would find that it is elsewhere by now
             changed, _ = self._index.moved(ref, at, None, None, {})
-        return {**changed, **dict.fromkeys([REF + ref, LABELS + ref, KEEP + ref])}
+        return {**changed, **dict.fromkeys([REF + ref, LABELS + ref])}
 
     def lines(self, ref: str) -> dict[str, ReflogEntry]:
         """The lines of the ref's reflog by key, oldest first."""
         rows = dict(self._store.items(f"{REFLOG}{ref}:"))
         return {key: self.parse_line(key, rows[key]) for key in sorted(rows)}
-
-    def kept(self, refs: Iterable[str] | None = None) -> dict[str, int]:
-        """After how many microseconds without a move `gc` deletes these refs, or any; of those that it does.
-
-        A damaged row counts as absent: `fsck` reports it, and the branch stays.
-        """
-        rows: Mapping[str, bytes]
-        if refs is None:
-            rows = dict(self._store.items(KEEP + HEADS))
-        else:
-            rows = self._store.get_many([KEEP + ref for ref in refs])
-        found: dict[str, int] = {}
-        for key, row in rows.items():
-            with suppress(ValueError):
-                found[key.removeprefix(KEEP)] = parse_keep(row)
-        return found
 
     def _last_move(self, ref: str) -> int:
         """The time of the ref's last move by its reflog, in nanoseconds; perhaps by a clock that is ahead."""

@@ -11,10 +11,10 @@ from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.canonical import decode_checked, encode_checked
 from vstate.repo.names.dates import parse_age
-from vstate.repo.names.refs import KEEP, check_ref_name
+from vstate.repo.names.refs import check_ref_name
 
-RULES: Final = f"{KEEP}rules"
-"""The key of the row with all rules: no ref has this name."""
+RULES: Final = "keep/rules"
+"""The key of the row with all rules."""
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 

@@ -21,7 +21,7 @@ from vstate.repo.core import Core
 from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW
 from vstate.repo.names.dates import parse_age
-from vstate.repo.names.refs import HEADS, KEEP, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
+from vstate.repo.names.refs import HEADS, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
 from vstate.repo.objects import TRASH, in_trash
 from vstate.repo.packer import newest_objects, pack_objects
 from vstate.repo.rooms import GONE, Room, entry, new_mark, prefix_of
@@ -72,11 +72,11 @@ class GcReport:
     `live` and `removed` count objects. `waiting` are the unreachable objects that a store without
     transactions keeps for the grace period. `shallow` counts the commits whose parents were cut off.
     `kept_by` are the branches that share commits with a branch to cut: these commits keep their history.
-    `expired` are the branches that no commit has reached for longer than their `ttl`, and that `gc` has
-    deleted. `rooms` counts the rooms that were collected. `rooms_left` counts those that `seconds` left for
-    the next calls, by the last round through all rooms; None in the first round. `size_before` and
-    `size_after` are the bytes of the store's files; None for a store without, and after a dry run. After a
-    dry run, `garbage` tells why the objects would go; after a real one it is empty.
+    `expired` are the branches that a rule of `keep` lets go, and that `gc` has deleted. `rooms` counts the
+    rooms that were collected. `rooms_left` counts those that `seconds` left for the next calls, by the last
+    round through all rooms; None in the first round. `size_before` and `size_after` are the bytes of the
+    store's files; None for a store without, and after a dry run. After a dry run, `garbage` tells why the
+    objects would go; after a real one it is empty.
     """
 
     live: int
@@ -210,7 +210,6 @@ class Collector:
         age = parse_age(keep_reflog)
         # Lines whose places begin with less go. No age asks for a look at everything.
         self._oldest = f"{microseconds(datetime.now(UTC) - age) * 1000:016x}" if age else None
-        self._has_lifetimes = bool(self._rules) or any(True for _ in repo.store.keys(KEEP + HEADS))
         self._packs = repo.store.keeps_packs and not dry_run
         self._until = inf
         self._loose: list[str] = []
@@ -258,7 +257,7 @@ class Collector:
 
         `keys` are those of the room, if they are known, and of a room that is not small some.
         """
-        idle = self._end_idle_branches(number) if self._has_lifetimes else []
+        idle = self._end_idle_branches(number) if self._rules else []
         if number and (idle or keys is None):
             keys = self._keys(number)
         if keys is not None and len(keys) <= MOST_DELETED:
@@ -275,8 +274,7 @@ class Collector:
     def _lifetimes(self, branches: Collection[str]) -> dict[str, int]:
         """By ref, after how many microseconds without a move these branches go; of those that do."""
         ruled = ((HEADS + name, find_rule(self._rules, name).idle) for name in branches)
-        kept = {ref: age // timedelta(microseconds=1) for ref, age in ruled if age is not None}
-        return kept | self.repo.refs.kept(HEADS + name for name in branches)
+        return {ref: age // timedelta(microseconds=1) for ref, age in ruled if age is not None}
 
     def _limits_of(self, number: int, branches: Iterable[str]) -> Mapping[str, Keep]:
         """What stays of the histories of these branches of a room, of those that are to be cut off."""
@@ -374,7 +372,7 @@ class Collector:
         without = idle if self.dry_run else ()
         progress = None if isinstance(room.store, RoomCopy) else self._progress
         heads = [name for name in room.refs.list(HEADS) if HEADS + name not in without]
-        limits, timed = self._limits_of(number, heads), self._lifetimes(heads) if self._has_lifetimes else ()
+        limits, timed = self._limits_of(number, heads), self._lifetimes(heads) if self._rules else ()
         plan = Plan(room, self._keep_reflog, limits, without, progress, timed=timed)
         if not self.dry_run:
             sweep.execute(plan, self._grace)

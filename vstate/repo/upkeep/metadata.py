@@ -53,10 +53,7 @@ def _check_entry(row: bytes) -> None:
 
 _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     remotes.REMOTE: ("remote", lambda _, row: remotes.parse_remote(row)),
-    refs.KEEP: (
-        "keep",
-        lambda key, row: keeps.parse_rules(row) if key == keeps.RULES else refs.parse_keep(row),
-    ),
+    keeps.RULES: ("keep", lambda _, row: keeps.parse_rules(row)),
     leases.LEASE: ("lease", lambda _, row: leases.parse_lease(row)),
     leases.SIGHT: ("sight of a lease", lambda _, row: leases.parse_sights(row)),
     policies.POLICY: ("policy", lambda _, row: policies.parse_policies(row)),
