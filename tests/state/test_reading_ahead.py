@@ -15,7 +15,7 @@ from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.values.entry import encode_value
 
-KEYS = 3_000
+KEYS = 1_000
 
 
 class Trips(Memory):
@@ -116,7 +116,7 @@ def test_a_batch_is_bounded() -> None:
     """Long values come a few at a time: no more than some megabytes wait in memory."""
     store = Trips()
     with Versioned(store) as state:
-        for i in range(2_000):
+        for i in range(1_000):
             state[f"{i:04}"] = Random(i).randbytes(8_000)
         state.commit()
     with Versioned(store) as state:

@@ -20,7 +20,7 @@ from vstate.repo.names import refs
 if TYPE_CHECKING:
     from seaweed_server import S3Place
 
-KEYS, CHANGED, COMMITS = 10_000, 1_000, 1_000
+KEYS, CHANGED, COMMITS = 3_000, 300, 1_000
 
 
 class Rounds(Memory):
@@ -68,7 +68,7 @@ def _value(i: int) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def store() -> Rounds:
-    """10,000 keys; of these, two branches change 1,000 each."""
+    """3,000 keys; of these, two branches change 300 each."""
     store = Rounds()
     with Versioned(store) as state:
         state.update({f"{i:05}": _value(i) for i in range(KEYS)})
@@ -82,15 +82,15 @@ def store() -> Rounds:
 
 
 READS: dict[str, tuple[Callable[[Versioned], object], int]] = {
-    "all keys": (dict, 400),
-    "all keys of a snapshot": (lambda state: dict(state.checkout("HEAD~1")), 400),
-    "changed keys": (lambda state: list(state.diff("HEAD~1", "HEAD")), 25),
-    "changed values": (lambda state: [(c.old, c.new) for c in state.diff("HEAD~1", "HEAD").values()], 120),
+    "all keys": (dict, 120),
+    "all keys of a snapshot": (lambda state: dict(state.checkout("HEAD~1")), 120),
+    "changed keys": (lambda state: list(state.diff("HEAD~1", "HEAD")), 10),
+    "changed values": (lambda state: [(c.old, c.new) for c in state.diff("HEAD~1", "HEAD").values()], 45),
     "changed keys of a snapshot": (
         lambda state: state.checkout("HEAD~1").get_many([f"{10 * i:05}" for i in range(CHANGED)]),
-        60,
+        22,
     ),
-    "merge": (lambda state: state.merge("side"), 60),
+    "merge": (lambda state: state.merge("side"), 25),
 }
 
 
