@@ -10,6 +10,7 @@ from vstate import KVStore
 from vstate.objects import tree
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
+from vstate.objects.expiry import Expiry, with_expiry
 from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Kind, ObjectId
 from vstate.objects.stream import BLOB_BYTES
 from vstate.repo import Repository
@@ -47,6 +48,8 @@ def keys_at(height: int, count: int, start: str = "k") -> list[str]:
 
 
 ATOM = encode([0, 1])
+DUE = with_expiry(ATOM, Expiry(7))
+"""The entry of a key that expires."""
 LOW = keys_at(0, 40)
 HIGH = keys_at(1, 40)
 HIGHER = keys_at(2, 5)
@@ -160,6 +163,14 @@ LOST: Table = {
         f"does not begin with {SPLIT!r}",
         "outside the range",
     ),
+    **{
+        f"{len(moments)} moments for two keys": (
+            lambda s, moments=moments: node(s, 0, ["a", "b"], [ATOM, DUE], [], moments),
+            "malformed tree node",
+            "malformed tree node",
+        )
+        for moments in ([7], [7, None, None])
+    },
     "no node": (lambda s: plant(s, TREE, encode([1, 2])), "not enough values", "not enough values"),
     "no msgpack": (lambda s: plant(s, TREE, b"\xc1"), "not msgpack", "not msgpack"),
     "a tree that is a blob": (lambda s: plant(s, BLOB, b"x"), "is no tree but a blob", "it is no tree"),
@@ -237,15 +248,25 @@ READABLE: Table = {
         "has 2 keys, not 7",
         "it has 2 keys; the node above says 7",
     ),
-    "an expiry of a key that never expires": (
-        lambda s: node(s, 0, ["a", "b"], [ATOM, ATOM], [], [5, None]),
-        "it does not say when its keys expire",
-        "it does not say when its keys expire",
-    ),
-    "an expiry of a node that never expires": (
-        lambda s: pair(s, LEFT, RIGHT, [5, None]),
-        "it does not say when the first key below",
-        "the node above does not say when its first key expires",
-    ),
+    **{
+        f"the moments {moments} in place of [None, 7]": (
+            lambda s, more=more: node(s, 0, ["a", "b"], [ATOM, DUE], [], *more),
+            "it does not say when its keys expire",
+            "it does not say when its keys expire",
+        )
+        for moments, more in (("none", []), ("[None, 5]", [[None, 5]]), ("[5, 7]", [[5, 7]]))
+    },
+    **{
+        f"{name} expiry of a node": (
+            lambda s, first=first, more=more: pair(s, LEFT, RIGHT, *more, items=[first(s), leaf(s, *RIGHT)]),
+            "it does not say when the first key below",
+            "the node above does not say when its first key expires",
+        )
+        for name, first, more in (
+            ("a made-up", lambda s: leaf(s, *LEFT), [[5, None]]),
+            ("another", lambda s: node(s, 0, LEFT, [ATOM, DUE, ATOM], [], [None, 7, None]), [[5, None]]),
+            ("no", lambda s: node(s, 0, LEFT, [ATOM, DUE, ATOM], [], [None, 7, None]), []),
+        )
+    },
 }
 """Objects that can be read all the same."""

@@ -24,8 +24,6 @@ from vstate import (
     Versioned,
     view,
 )
-from vstate.objects.ids import COMMIT, Object
-from vstate.objects.tree import Node
 from vstate.testing import Faulty
 
 LONG = "x" * 5000
@@ -419,45 +417,6 @@ def test_live_has_it_too(time: Time) -> None:
 
 
 # The store
-
-
-@pytest.mark.parametrize("moments", [[5], [None, 5], [7, 5], [7, None, None], "none"])
-def test_fsck_finds_moments_that_are_wrong(moments: Any, time: Time) -> None:
-    """A node without the times of its keys could hide them. It is damage, and fsck reports it."""
-    state = Versioned()
-    state["a"], state["b"] = 1, 2
-    state.expire("b", 60)
-    state.commit()
-    leaf = state.repo.objects.node(state.head.root)
-    leaf = Node(0, leaf.keys, leaf.items, [], None if moments == "none" else moments)
-    oid, made = leaf.written()
-    commit = state.repo.build_commit(oid, [])
-    rows = state.repo.objects.stored({oid: made, commit.oid: Object(COMMIT, commit.body)})
-    state.store.set_many(rows)
-    state.store.set("r/heads/main", commit.id.encode())
-    report = Versioned(state.store, branch="other").repo.fsck()
-    assert not report.ok
-    assert any("tree" in str(damage) for damage in report.damage)
-
-
-def test_fsck_compares_moments_with_those_below(time: Time) -> None:
-    """A parent node with another earliest time than its child is damage too."""
-    state = Versioned()
-    for number in range(500):
-        state[f"k{number}"] = number
-    state.expire("k7", 60)
-    state.commit()
-    top = state.repo.objects.node(state.head.root)
-    assert top.expiries is not None
-    for wrong in (None, 5):
-        moments = [None if at is None else wrong for at in top.expiries]
-        says = moments if wrong else [5, *moments[1:]]
-        oid, made = Node(top.height, top.keys, top.items, top.counts, says).written()
-        commit = state.repo.build_commit(oid, [])
-        rows = state.repo.objects.stored({oid: made, commit.oid: Object(COMMIT, commit.body)})
-        state.store.set_many(rows)
-        state.store.set("r/heads/main", commit.id.encode())
-        assert "expires" in str(Versioned(state.store, branch="other").repo.fsck())
 
 
 def test_other_stores_and_bundles(tmp_path: Path, time: Time) -> None:
