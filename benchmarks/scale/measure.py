@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.memory import peak
 from benchmarks.scale.threads import CHECKPOINTS, THREADS_OF_A_USER, Threads, branch_of, config_of, put
 from vstate.integrations.langgraph import VstateSaver
 from vstate.repo.names.refs import HEADS
+from vstate.repo.repository import Repository
 from vstate.repo.upkeep.gc import NEXT
 
 NEWEST = 20
@@ -50,41 +50,41 @@ def threads(samples: int) -> Threads:
     return Threads([operation.name for operation in (PUT, OPEN, GET, COPY, DELETE, COLLECT)], samples)
 
 
-def measure(directory: Path, samples: int, turn: slice) -> Samples:
-    """Samples of all operations but the bytes, in the store that `fill` made of these threads.
+def measure(address: str, samples: int, turn: slice, clock: Callable[[], float]) -> Samples:
+    """Samples of all operations but the bytes, in the store at this address, which `fill` has filled.
 
     A turn has some of the threads. So several stores can be measured in turns.
     """
     its = threads(samples).some(turn)
-    found = {OPEN.name: [_seconds(_open_and_get, directory, name) for name in its.of[OPEN.name]]}
-    with VstateSaver(directory) as saver:
-        for operation, work in (
-            (GET, _get),
-            (AGAIN, _get),
-            (PUT, _put),
-            (COPY, _copy),
-            (DELETE, _delete),
-        ):
-            names = its.of[(GET if operation is AGAIN else operation).name]
-            found[operation.name] = [_seconds(work, saver, name) for name in names]
-        found[FILTERED.name] = [_seconds(_list, saver, user) for user in its.users]
-        found[RECENT.name] = [_seconds(_recent, saver) for _ in its.users]
-        saver.repo.keep("threads/*", last=1)
-        found[COLLECT.name] = [_collect(saver, name) for name in its.of[COLLECT.name]]
-        found[ROUND.name] = [_begin_round(saver) for _ in range(BEGINNINGS)]
+
+    def timed(work: Callable[..., object], *arguments: object) -> float:
+        start = clock()
+        work(*arguments)
+        return clock() - start
+
+    found: dict[str, list[float]] = {OPEN.name: []}
+    for name in its.of[OPEN.name]:
+        with ExitStack() as opened:
+            found[OPEN.name].append(timed(_open_and_get, opened, address, name))
+    with VstateSaver(address) as saver:
+        repo = saver.repo
+        for operation, work in ((GET, _get), (PUT, _put), (COPY, _copy), (DELETE, _delete)):
+            found[operation.name] = [timed(work, saver, name) for name in its.of[operation.name]]
+            if operation is GET:
+                found[AGAIN.name] = [timed(_get, saver, name) for name in its.of[GET.name]]
+        found[FILTERED.name] = [timed(_list, saver, user) for user in its.users]
+        found[RECENT.name] = [timed(_recent, repo) for _ in its.users]
+        repo.keep("threads/*", last=1)
+        for operation, rooms in ((COLLECT, _rooms_of(repo, its.of[COLLECT.name])), (ROUND, [0] * BEGINNINGS)):
+            found[operation.name] = []
+            for room in rooms:
+                repo.store.set(NEXT, f"{room} 1 1".encode())
+                found[operation.name].append(timed(_step, repo, operation is COLLECT))
     return found | {MEMORY.name: [peak()]}
 
 
-def _seconds(work: Callable[..., object], *arguments: object) -> float:
-    """The processor time of a call."""
-    start = time.process_time()
-    work(*arguments)
-    return time.process_time() - start
-
-
-def _open_and_get(directory: Path, name: str) -> None:
-    with VstateSaver(directory) as saver:
-        _get(saver, name)
+def _open_and_get(opened: ExitStack, address: str, name: str) -> None:
+    _get(opened.enter_context(VstateSaver(address)), name)
 
 
 def _get(saver: VstateSaver, name: str) -> None:
@@ -111,28 +111,16 @@ def _list(saver: VstateSaver, user: str) -> None:
     assert listed == THREADS_OF_A_USER * CHECKPOINTS
 
 
-def _recent(saver: VstateSaver) -> None:
-    assert len(list(islice(saver.repo.newest_branches("threads/"), NEWEST))) == NEWEST
+def _recent(repo: Repository) -> None:
+    assert len(list(islice(repo.newest_branches("threads/"), NEWEST))) == NEWEST
 
 
-def _collect(saver: VstateSaver, name: str) -> float:
-    """Measure the step that cuts the history of a thread off, and removes what nothing leads to then."""
-    repo = saver.repo
+def _rooms_of(repo: Repository, names: Sequence[str]) -> list[int]:
     assert repo.rooms is not None
-    repo.store.set(NEXT, f"{repo.rooms.room_of(HEADS + branch_of(name))} 1 1".encode())
-    return _step(saver)
+    return [repo.rooms.room_of(HEADS + branch_of(name)) for name in names]
 
 
-def _begin_round(saver: VstateSaver) -> float:
-    """Measure the step that begins with room 0, where no thread is."""
-    saver.repo.store.delete(NEXT)
-    return _step(saver, is_garbage=False)
-
-
-def _step(saver: VstateSaver, *, is_garbage: bool = True) -> float:
-    """The processor time of a step of one room, for which no reflog keeps anything."""
-    start = time.process_time()
-    report = saver.repo.gc(seconds=0, keep_reflog=timedelta(0))
-    spent = time.process_time() - start
-    assert (report.rooms, report.removed > 0) == (1, is_garbage)
-    return spent
+def _step(repo: Repository, has_garbage: bool) -> None:
+    """Collect one room, for which no reflog keeps anything."""
+    report = repo.gc(seconds=0, keep_reflog=timedelta(0))
+    assert (report.rooms, report.removed > 0) == (1, has_garbage)

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
@@ -15,7 +14,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from benchmarks.scale.copies import Copy, Original, original_of, write
 from benchmarks.values import messages
 from vstate.integrations.langgraph import VstateSaver
-from vstate.kv import Disk, Memory
+from vstate.kv import KVStore, Memory
 from vstate.repo.repository import Repository
 
 CHECKPOINTS = 5
@@ -99,8 +98,7 @@ def branch_of(name: str) -> str:
     return f"threads/{config_of(name)['configurable']['thread_id']}"
 
 
-def fill(directory: Path, threads: Threads, size: int) -> Iterator[int]:
-    """Make a store of so many threads, and give the number of those that are there so far."""
-    with Disk(directory, durability="process") as store:
-        Repository(store).stamp()
-        yield from write(store, threads.copies(size, time.time_ns() // 1000))
+def fill(store: KVStore, threads: Threads, size: int) -> Iterator[int]:
+    """Write so many threads into a new store, and give the number of those that are there so far."""
+    Repository(store).stamp()
+    yield from write(store, threads.copies(size, time.time_ns() // 1000))
