@@ -129,19 +129,19 @@ def test_the_command_writes_the_figures_the_table_and_the_picture(tmp_path: Path
     """A row for each operation has its figures at both sizes, and the page says which goals hold."""
     page, file, picture = tmp_path / "page.md", tmp_path / "scale.json", tmp_path / "scale.svg"
     page.write_text("before\n\n<!-- scale -->\nold\n<!-- /scale -->\n\nafter\n", "utf-8")
-    command = [sys.executable, "-m", "benchmarks.scale", "--sizes", "120,240", "--samples", "6"]
+    command = [sys.executable, "-m", "benchmarks.scale", "--sizes", "20,40", "--samples", "1", "--turns", "1"]
     places = [f"--page={page}", f"--json={file}", f"--picture={picture}", f"--scratch={tmp_path}"]
     done = subprocess.run([*command, *places], cwd=TOP, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     report = json.loads(file.read_text("utf-8"))
     disk, postgres = report["stores"]
-    assert disk["sizes"] == postgres["sizes"] == [120, 240]
+    assert disk["sizes"] == postgres["sizes"] == [20, 40]
     put = next(row for row in disk["rows"] if row["name"].startswith("`put`"))
     ratio = put["medians"][1] / put["medians"][0]
     assert put["ratios"] == pytest.approx([1, ratio])
     assert put["holds"] is (ratio <= put["at_most"])
     text = page.read_text("utf-8")
-    assert text.startswith("before\n\n<!-- scale -->\n\n| Disk | 120 | 240 |")
+    assert text.startswith("before\n\n<!-- scale -->\n\n| Disk | 20 | 40 |")
     assert text.endswith("<!-- /scale -->\n\nafter\n")
     assert all(text.count(f"\n| {row['name']} |") == 2 for row in disk["rows"])
     times = [row for row in disk["rows"] if row["unit"] == "seconds"]

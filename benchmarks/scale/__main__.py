@@ -22,13 +22,14 @@ from benchmarks.scale.report import picture_of, put_into, report_of, tables
 from benchmarks.scale.stores import STORES, Stores
 from benchmarks.scale.threads import fill
 
-TURNS = 6
 SIZES = "1000,10000,100000,1000000"
 RESULTS = Path(__file__).parent.parent / "scale.json"
 
 
-def measured(stores: Stores, sizes: Sequence[int], samples: int, console: Console) -> dict[int, Samples]:
-    """Fill a store with so many threads for each size, and measure them in turns.
+def measured(
+    stores: Stores, sizes: Sequence[int], samples: int, turns: int, console: Console
+) -> dict[int, Samples]:
+    """Fill a store with so many threads for each size, and measure them in so many turns.
 
     So other work on the machine slows all sizes alike.
     """
@@ -44,9 +45,9 @@ def measured(stores: Stores, sizes: Sequence[int], samples: int, console: Consol
             found[size] = {BYTES.name: [stores.bytes_of(size) / size]}
             times = f"written in {time.perf_counter() - start:.0f} s"
             console.print(f"{stores.name}, {size:9,} threads {times}", style="dim", highlight=False)
-        task = progress.add_task(f"{stores.name}, measuring", total=TURNS * len(sizes))
-        for turn, size in product(range(TURNS), sizes):
-            some = apart(measure, stores.address(size), samples, slice(turn, None, TURNS), stores.clock)
+        task = progress.add_task(f"{stores.name}, measuring", total=turns * len(sizes))
+        for turn, size in product(range(turns), sizes):
+            some = apart(measure, stores.address(size), samples, slice(turn, None, turns), stores.clock)
             for name, values in some.items():
                 found[size].setdefault(name, []).extend(values)
             progress.advance(task)
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--sizes", default=SIZES, metavar="N,N", help=f"numbers of threads ({SIZES})")
     parser.add_argument("--stores", default=",".join(STORES), metavar="NAME,NAME", help="disk,postgres")
     parser.add_argument("--samples", type=int, default=36, metavar="N", help="samples of each operation (36)")
+    parser.add_argument("--turns", type=int, default=6, metavar="N", help="turns that each size has (6)")
     parser.add_argument("--json", type=Path, metavar="FILE", default=RESULTS, help=f"({RESULTS})")
     parser.add_argument("--page", type=Path, metavar="FILE", help="also put the tables into this page")
     parser.add_argument(
@@ -85,7 +87,7 @@ def main() -> None:
             closing(STORES[name](Path(place))) as stores,
         ):
             some = [size for size in sizes if size <= stores.most]
-            found[stores.name] = measured(stores, some, options.samples, console)
+            found[stores.name] = measured(stores, some, options.samples, options.turns, console)
     report = report_of(found, file_system(options.scratch))
     console.print(tables(report), markup=False, highlight=False)
     options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
