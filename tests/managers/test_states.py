@@ -149,16 +149,6 @@ async def test_an_update_by_an_empty_dict_makes_one(auto_save: bool) -> None:
 
 
 @in_a_loop
-async def test_concurrent_updates_of_one_dict_lose_nothing(local_store: AgentStore) -> None:
-    """Managers, as of several processes, merge different top-level keys of one value at once."""
-    managers = [StateManager(local_store()) for _ in range(4)]
-    await asyncio.gather(*(managers[n % 4].update("shared", {f"field{n}": n}) for n in range(40)))
-    assert await managers[0].get("shared") == {f"field{n}": n for n in range(40)}
-    for manager in managers:
-        await manager.close()
-
-
-@in_a_loop
 async def test_a_ttl_applies_to_present_keys_only() -> None:
     """A key that was saved and deleted before its commit does not expire, and the commit does not fail."""
     async with StateManager(config=StateConfig(ttl=60, auto_save=False)) as manager:
@@ -417,6 +407,8 @@ async def test_a_subscriber_that_fails_is_logged_and_hears_the_next(caplog: pyte
         await manager.save("b", 1)
         await until(lambda: seen == ["a", "b"])
         assert "a subscriber failed at added 'a'" in caplog.text
+    with pytest.raises(InvalidInput, match="closed"):
+        manager.subscribe("*", fails)
 
 
 class Patchy(StoreWrapper):
@@ -608,18 +600,6 @@ async def test_twenty_managers_that_are_dropped_leave_no_thread() -> None:
         ]
 
     await until(lambda: not left())
-
-
-@in_a_loop
-async def test_a_closed_manager_says_so() -> None:
-    manager = StateManager()
-    await manager.save("k", 1)
-    await manager.close()
-    await manager.close()
-    with pytest.raises(InvalidInput, match="closed"):
-        await manager.history("k")
-    with pytest.raises(InvalidInput, match="closed"):
-        manager.subscribe("*", Heard())
 
 
 @in_a_loop

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from loops import in_a_loop
 
-from vstate import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound, Memory, Versioned
+from vstate import InvalidInput, Memory, Versioned
 from vstate.errors import InvalidRecord
 from vstate.managers import (
     AgentCheckpoint,
@@ -21,14 +21,12 @@ from vstate.managers import (
     AgentStateStore,
     FileBackend,
     KnowledgeStateManager,
-    Manager,
     OrchestrationStateManager,
     RedisBackend,
     RetryState,
     SpeechStateManager,
     StateConfig,
     StateManager,
-    StepState,
     TeamState,
     ToolExecution,
     ToolStateManager,
@@ -38,81 +36,6 @@ from vstate.managers import (
 )
 from vstate.managers.record import index_time
 from vstate.sessions import StateService, VersionedSession
-
-Call = Callable[[Any, Any], Awaitable[object]]
-
-RECORDS: list[tuple[type[Manager], str, Call]] = [
-    (AgentStateStore, "AgentSnapshot", lambda m, given: m.save_snapshot(given)),
-    (AgentStateStore, "AgentCheckpoint", lambda m, given: m.save_checkpoint(given)),
-    (WorkflowStateManager, "WorkflowState", lambda m, given: m.create(given)),
-    (WorkflowStateManager, "StepState", lambda m, given: m.update_step("w", given)),
-    (WorkflowStateManager, "WorkflowCheckpoint", lambda m, given: m.checkpoint(given)),
-    (OrchestrationStateManager, "TeamState", lambda m, given: m.create_team(given)),
-    (OrchestrationStateManager, "AgentCoordinationState", lambda m, given: m.add_agent("t", given)),
-    (KnowledgeStateManager, "IndexingProgress", lambda m, given: m.update_indexing_progress(given)),
-    (KnowledgeStateManager, "SourceState", lambda m, given: m.update_source_state(given)),
-    (ToolStateManager, "ToolExecution", lambda m, given: m.start_execution(given)),
-    (ToolStateManager, "ToolCacheEntry", lambda m, given: m.cache_result(given)),
-    (ToolStateManager, "RetryState", lambda m, given: m.update_retry_state(given)),
-    (SpeechStateManager, "STTState", lambda m, given: m.update_stt_state(given)),
-    (SpeechStateManager, "TTSState", lambda m, given: m.update_tts_state(given)),
-    (SpeechStateManager, "VoiceConversationState", lambda m, given: m.update_conversation_state(given)),
-]
-
-
-@pytest.mark.parametrize(("kind", "record", "call"), RECORDS)
-@in_a_loop
-async def test_another_object_than_a_record_is_refused_by_name(
-    kind: type[Manager], record: str, call: Call
-) -> None:
-    """And for a dict, which many programs have, the way to make a record of it."""
-    async with kind() as manager:
-        with pytest.raises(
-            TypeError, match=rf"expected a {record}, not a dict: make a record by {record}\(\*\*value\)$"
-        ):
-            await call(manager, {"agent_id": "a"})
-        with pytest.raises(TypeError, match=rf"expected a {record}, not a NoneType$"):
-            await call(manager, None)
-        other = WorkflowState(workflow_id="w") if record != "WorkflowState" else TeamState(team_id="t")
-        with pytest.raises(TypeError, match=f"expected a {record}, not a {type(other).__name__}$"):
-            await call(manager, other)
-        assert manager.state.head is None
-
-
-@in_a_loop
-async def test_a_missing_object_is_named_with_its_kind() -> None:
-    """A call with three ids names the missing one."""
-    async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
-        with pytest.raises(KeyNotFound, match=r"^no team 't'$"):
-            await teams.assign_task("t", "x", "a")
-        await teams.create_team(TeamState(team_id="t"))
-        with pytest.raises(KeyNotFound, match=r"^no Task 'x'$"):
-            await teams.complete_task("t", "x", agent_id="a")
-        with pytest.raises(KeyNotFound, match=r"^no AgentCoordinationState 'a'$"):
-            await teams.update_agent_status("t", "a", "idle")
-        with pytest.raises(KeyNotFound, match=r"^no workflow 'w'$"):
-            await workflows.update_step("w", StepState(step_number=1))
-        await workflows.create(WorkflowState(workflow_id="w"))
-        with pytest.raises(KeyNotFound, match=r"^no WorkflowCheckpoint 'c'$") as caught:
-            await workflows.resume_from("w", "c")
-        assert caught.value.key == "c"
-        with pytest.raises(KeyNotFound, match=r"^no checkpoint to resume from in workflow 'w'$"):
-            await workflows.resume_from("w")
-    async with SpeechStateManager() as speech:
-        with pytest.raises(KeyNotFound, match=r"^no AudioSession 's'$"):
-            await speech.end_session("s")
-
-
-@in_a_loop
-async def test_errors_show_statuses_as_texts() -> None:
-    """Not as <AudioSessionStatus.COMPLETED: 'completed'>."""
-    async with SpeechStateManager() as speech:
-        id = await speech.create_session()
-        await speech.end_session(id)
-        with pytest.raises(
-            IllegalTransition, match=r"^in the status 'completed' 'active' is not possible; nothing"
-        ):
-            await speech.update_session_status(id, "active")
 
 
 @in_a_loop
@@ -250,29 +173,6 @@ async def test_an_age_is_a_number_of_seconds(age: float) -> None:
     async with KnowledgeStateManager() as knowledge:
         with pytest.raises(InvalidInput, match="older_than is a number of seconds from 0 on, not"):
             await knowledge.needs_resync("kb", age)
-
-
-@in_a_loop
-async def test_a_team_refuses_in_words_of_teams() -> None:
-    """With the allowed events, once."""
-    async with OrchestrationStateManager() as teams:
-        agents = {
-            "a": AgentCoordinationState(agent_id="a"),
-            "b": AgentCoordinationState(agent_id="b", status="away"),
-        }
-        await teams.create_team(TeamState(team_id="t", agents=agents))
-        with pytest.raises(AlreadyExists, match=r"^there is a team 't' already$"):
-            await teams.create_team(TeamState(team_id="t"))
-        for priority in (True, False, "huge", nan, inf, 10**400, [1]):
-            with pytest.raises(InvalidInput, match=r"critical, urgent, .*, low, not "):
-                await teams.enqueue_task("t", {"id": "x", "priority": priority})
-        for id in ("x", "y"):
-            await teams.enqueue_task("t", {"id": id})
-        await teams.assign_task("t", "x", "a")
-        with pytest.raises(IllegalTransition, match=r"working at 'x'.*possible are: complete or fail 'x'$"):
-            await teams.assign_task("t", "y", "a")
-        with pytest.raises(IllegalTransition, match=r"'away'.*possible are: be idle$"):
-            await teams.assign_task("t", "y", "b")
 
 
 WRONG_SETTINGS: list[tuple[Callable[..., object], dict[str, Any], str]] = [

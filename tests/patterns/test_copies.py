@@ -2,45 +2,128 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
+from copy import deepcopy
 from enum import Enum
 from typing import Any
 
 import pytest
+from edited import changed
+from pydantic import PrivateAttr
 
+from vstate.managers.record import Record
 from vstate.patterns.copies import deep_copy, plain_copy
 
 
-class Words(list[str]):
+class Words(list[Any]):
     """A list with an attribute of its own."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, words: Any = ()) -> None:
         super().__init__(words)
         self.language = ["en"]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        [1, "a", None],
-        [[1], 2],
-        {"a": 1},
-        {"a": [1], "b": 2},
-        {("a", 1): {2}},
-        ([1], 2),
-        OrderedDict(a=[1]),
-        Words("a", "b"),
-        bytearray(b"abc"),
-        [{"a": [{"b": {3}}]}],
-    ],
-    ids=repr,
-)
-def test_a_copy_shares_nothing_that_can_change(value: Any) -> None:
-    """The copy is equal, of the same class, and shares no mutable object with the original."""
-    copy = deep_copy(value)
-    assert copy == value
-    assert type(copy) is type(value)
-    assert not mutable_in(copy) & mutable_in(value)
+class Table(dict[str, Any]):
+    pass
+
+
+class Mode(Enum):
+    FAST = "fast"
+
+
+class Note(Record):
+    a: Any = None
+    b: Any = None
+    _seen: list[Any] = PrivateAttr(default_factory=list)
+
+
+MUTABLE: list[Any] = [[1], {"k": 1}, [[1]], {"k": [1]}, {(1, Mode.FAST): 1}, ([1],), {1}, bytearray(b"1")]
+MUTABLE += [
+    OrderedDict(a=[1]),
+    [{"a": [{"b": {3}}]}],
+    Words([1]),
+    Table(k=1),
+    [Words()],
+    {"k": Table()},
+    [Note(a=[1])],
+    Note(a=[1], more=[1]),
+]
+
+
+@pytest.mark.parametrize("value", MUTABLE, ids=str)
+def test_a_copy_of_a_record_shares_nothing(value: Any) -> None:
+    """At any depth: later changes of the original are not in the copy."""
+    owned = Note(a=value, more=deepcopy(value))
+    owned._seen.append(deepcopy(value))
+    before = deepcopy(owned)
+    taken = deep_copy(owned)
+    assert sum(map(changed, (owned.a, owned.more, owned._seen))) >= 4
+    assert taken == before
+    assert taken._seen == before._seen
+    assert type(taken.a) is type(value)
+
+
+def test_shared_parts_of_a_record_are_shared_in_its_copy() -> None:
+    """One list in two fields, or the record itself, is one object in the copy too."""
+    flat: list[Any] = [1]
+    record = Note(a=flat, b=[flat], more=flat)
+    record._seen = flat
+    taken = deep_copy(record)
+    assert taken.a is taken.b[0] is taken.more is taken._seen is not flat
+    nested = [flat]
+    taken = deep_copy(Note(a=nested, b=flat))
+    assert taken.a[0] is taken.b
+    record.a = record
+    record.b = [record]
+    taken = deep_copy(record)
+    assert taken.a is taken.b[0] is taken is not record
+
+
+class Counted(Note):
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Counted:
+        copy = super().__deepcopy__(memo)
+        copy.b = "by its own rule"
+        return copy
+
+
+def test_a_record_with_its_own_rule_of_how_it_is_copied() -> None:
+    """The copy follows that rule."""
+    assert deep_copy(Counted(a=[1])).b == "by its own rule"
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
+def test_a_part_added_during_the_copy_is_not_shared(value: Any) -> None:
+    """At any line of the copying, in another thread."""
+    inner: list[Any] = []
+
+    def put(at: int) -> Any:
+        own, lines = value.copy(), 0
+
+        def trace(frame: Any, event: str, _: object) -> Any:
+            nonlocal lines
+            if frame.f_code is not deep_copy.__code__:
+                return None
+            if event == "line":
+                lines += 1
+                if lines == at:
+                    own.append(inner) if isinstance(own, list) else own.update(new=inner)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            copy = deep_copy(own)
+            return lines, copy
+        finally:
+            sys.settrace(before)
+
+    at = most = 1
+    while at <= most:
+        most, copy = put(at)
+        assert all(item is not inner for item in (copy if isinstance(copy, list) else copy.values()))
+        at += 1
+    assert most >= 4
 
 
 def test_immutable_values_are_not_copied() -> None:
@@ -62,16 +145,11 @@ def test_a_plain_copy_shares_nothing_and_has_no_members_of_enums() -> None:
 
 
 def test_a_value_in_itself() -> None:
-    """The copy of a list that holds itself holds itself."""
+    """The copy of a list that holds itself holds itself, and that of a subclass has its own attributes."""
     value: list[Any] = [1]
     value.append(value)
     copy = deep_copy(value)
     assert copy[1] is copy
-
-
-def mutable_in(value: Any) -> set[int]:
-    """The ids of the mutable objects in a value."""
-    own = {id(value)} if isinstance(value, list | dict | set | bytearray) else set()
-    parts = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else []
-    parts = [*parts, *getattr(value, "__dict__", {}).values()]
-    return own.union(*map(mutable_in, parts))
+    words = Words(["a"])
+    assert deep_copy([words])[0].language == ["en"]
+    assert deep_copy([words])[0].language is not words.language
