@@ -138,7 +138,7 @@ async def test_errors_of_any_text(manager: ToolStateManager) -> None:
     await manager.start_execution(execution("a"))
     failed = await manager.fail_execution("a", error)
     assert failed.error == present(await manager.get_execution("a")).error == str(error)
-    assert present(manager.state.head).message == "execution a: failed: no such file: ?"
+    assert present(manager.state.head).message == "execution a: failed: no such file: \ufffd"
     with pytest.raises(IllegalTransition):
         await manager.fail_execution("a", "again")
 

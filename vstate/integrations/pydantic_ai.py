@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from vstate.aio.workers import awaited, in_thread
 from vstate.errors import InvalidInput, NotFound, RefMoved
-from vstate.forks import new_lock
 from vstate.integrations import framework_of
 from vstate.integrations.branches import BranchName, branch_of
 from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
+from vstate.recent import Recent
 from vstate.state.snapshot import Snapshot
 
 with framework_of("pydantic-ai"):
@@ -56,9 +55,8 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     def __init__(self, store: StoreLike = None, *, keep_history: bool = False) -> None:
         self._opening = Opening(store, "pydantic_ai")
         self._keep_history = keep_history
-        self._lock = new_lock()
         # The branch of an entry, which is asked for by its id alone. Only a hint: other branches come next.
-        self._places: OrderedDict[str, str] = OrderedDict()
+        self._places = Recent[str, str](_MOST)
 
     # The calls of Pydantic AI
 
@@ -143,13 +141,9 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         if stored is None:
             return None
         record = _RECORDS.validate_python(stored)
-        with self._lock:
-            for entry_id in (record.head_id, *record.branches):
-                if entry_id is not None:
-                    self._places[entry_id] = branch
-                    self._places.move_to_end(entry_id)
-            while len(self._places) > _MOST:
-                self._places.popitem(last=False)
+        for entry_id in (record.head_id, *record.branches):
+            if entry_id is not None:
+                self._places[entry_id] = branch
         return record
 
     def _write(
@@ -203,8 +197,7 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
         raise KeyError(entry_id)
 
     def _heads(self, entry_id: str) -> Iterator[Commit]:
-        with self._lock:
-            place = self._places.get(entry_id)
+        place = self._places.get(entry_id)
         head = None if place is None else self.repo.newest(place)
         if head is not None:
             yield head

@@ -1,6 +1,6 @@
 """Cache and Tiered: a store with copies of its objects nearby, and never a copy of a ref.
 
-`Copying` is the store in front. Its copies are in places: `Recent` is one in memory, and a `Helper` is a
+`Copying` is the store in front. Its copies are in places: `Nearby` is one in memory, and a `Helper` is a
 store that may fail.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -19,6 +18,7 @@ from vstate.forks import new_lock
 from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, KVStore, check_value, is_object, split_room
 from vstate.kv.disk import Disk
 from vstate.kv.wrapper import StoreWrapper, check_kvstore
+from vstate.recent import Recent
 
 T = TypeVar("T")
 
@@ -38,49 +38,23 @@ MOST_STALE: Final = 10_000
 """The number of keys that a helper may fail to delete. Beyond it the helper is not used any more."""
 
 
-class Recent:
+class Nearby:
     """Copies in memory, of `max_bytes` at most. The least recently used goes first."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._lock = new_lock()
-        self._values: OrderedDict[str, bytes] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: str) -> bytes | None:
-        with self._lock:
-            value = self._values.get(key)
-            if value is not None:
-                self._values.move_to_end(key)
-            return value
+        self._values = Recent[str, bytes](max_bytes, lambda value: ENTRY_BYTES + len(value))
+        self.get = self._values.get
+        self.close = self._values.clear
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         return {key: value for key in keys if (value := self.get(key)) is not None}
 
     def set_many(self, objects: Mapping[str, bytes]) -> None:
-        with self._lock:
-            for key, value in objects.items():
-                self._evict(key)
-                if ENTRY_BYTES + len(value) <= self._max_bytes:
-                    self._values[key] = value
-                    self._bytes += ENTRY_BYTES + len(value)
-                while self._bytes > self._max_bytes:
-                    self._evict(next(iter(self._values)))
+        for key, value in objects.items():
+            self._values[key] = value
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        with self._lock:
-            for key in keys:
-                self._evict(key)
-
-    def close(self) -> None:
-        with self._lock:
-            self._values.clear()
-            self._bytes = 0
-
-    def _evict(self, key: str) -> None:
-        value = self._values.pop(key, None)
-        if value is not None:
-            self._bytes -= ENTRY_BYTES + len(value)
+        self._values.discard(*keys)
 
 
 class Helper:
@@ -197,7 +171,7 @@ class Copying(StoreWrapper):
     collected as garbage.
     """
 
-    def __init__(self, store: KVStore, places: Sequence[Recent | Helper]) -> None:
+    def __init__(self, store: KVStore, places: Sequence[Nearby | Helper]) -> None:
         super().__init__(store)
         self._places = places
 
@@ -329,7 +303,7 @@ class Cache(Copying):
             raise InvalidInput("max_bytes and directory_bytes are numbers of bytes, 0 or more")
         path = None if directory is None else os.path.abspath(os.path.expanduser(directory))
         self._options = max_bytes, path, directory_bytes
-        self._memory = Recent(max_bytes)
+        self._memory = Nearby(max_bytes)
         self._tier = None if path is None else Directory(path, directory_bytes)
         if self._tier is not None and self._tier.is_taken():
             raise InvalidInput(

@@ -122,7 +122,7 @@ class ReadableFiles:
             _replace(self._document.path, self._packed(self._document.as_bytes(self._format)))
             self._document.commit = head
         else:
-            names = self._names = self._names or self._find_names()
+            names = self._names = self._names or Names(ignores_case=(self._directory / NOTE.upper()).exists())
             for key, _, entry in changes:
                 path = self._directory / names.path(key, self._suffix)
                 if entry is None:
@@ -130,9 +130,6 @@ class ReadableFiles:
                 else:
                     _replace(path, self._packed(self._encode(repo, key, entry)))
         note.write(head, self._kind)
-
-    def _find_names(self) -> Names:
-        return Names(ignores_case=(self._directory / NOTE.upper()).exists())
 
     def _encode(self, repo: Repository, key: str, entry: bytes) -> bytes:
         parsed = repo.parse_entry(key, entry)

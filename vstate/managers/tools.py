@@ -12,7 +12,7 @@ from typing import Any
 from blake3 import blake3
 from pydantic import Field, model_validator
 
-from vstate.arguments import check_flag, check_limit, check_seconds
+from vstate.arguments import check_flag, check_limit, check_seconds, storable
 from vstate.errors import InvalidInput
 from vstate.managers.backends import DIRECTORY, Persistence
 from vstate.managers.manager import Manager
@@ -201,7 +201,8 @@ class ToolStateManager(Manager):
         """Record the failure of an execution. Raises KeyNotFound, and IllegalTransition if it has ended."""
         reason = str(error) or repr(error)
         fields = {"error": reason, "duration_ms": duration_ms}
-        return await self._end(execution_id, "fail", f"failed: {_first_line(reason)}", fields)
+        line = storable(reason.strip().partition("\n")[0][:80])
+        return await self._end(execution_id, "fail", f"failed: {line}", fields)
 
     async def _end(
         self, execution_id: str, event: str, done: str, fields: Mapping[str, Any]
@@ -387,8 +388,3 @@ def _statistics(tallies: Iterable[Tally], tool_name: str) -> ToolStats:
 
 def _rate(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
-
-
-def _first_line(text: str) -> str:
-    """The beginning of a text, short enough for the message of a commit."""
-    return text.strip().split("\n", 1)[0][:80].encode("utf-8", "replace").decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -14,9 +13,9 @@ from uuid import UUID
 import msgpack
 
 from vstate.errors import InvalidInput, quoted
-from vstate.forks import new_lock
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
+from vstate.recent import Recent
 from vstate.repo.repository import Repository
 from vstate.state.snapshot import Snapshot
 from vstate.values.pickling import loads
@@ -58,9 +57,8 @@ class Fields:
     def __init__(self, repo: Repository, name: str) -> None:
         self._repo = repo
         self._name = name
-        self._lock = new_lock()
         # By branch: its newest commit here, and a digest of each value. A commit sets the others only.
-        self._known: OrderedDict[str, tuple[Commit, dict[str, bytes]]] = OrderedDict()
+        self._known = Recent[str, tuple[Commit, dict[str, bytes]]](_MOST)
 
     def pack(self, record: Mapping[str, Any]) -> Packed:
         """A copy of the record; InvalidInput, which names the field, for a value that is no plain data."""
@@ -93,13 +91,8 @@ class Fields:
 
     def landed(self, branch: str, commit: Commit | None, packed: Packed) -> None:
         """Note that the branch has this record at a commit. The next commit is spared its values."""
-        if commit is None:
-            return
-        with self._lock:
+        if commit is not None:
             self._known[branch] = commit, packed.digests
-            self._known.move_to_end(branch)
-            if len(self._known) > _MOST:
-                self._known.popitem(last=False)
 
     def load(self, commit: Commit, names: Iterable[tuple[str, bool]]) -> dict[str, Any]:
         """The record of a commit, with the names of its fields."""
@@ -117,8 +110,7 @@ class Fields:
         return all(_pack(stored[key]) == data for key, data in packed.data.items())
 
     def _digests(self, branch: str, head: Commit) -> Mapping[str, bytes]:
-        with self._lock:
-            known = self._known.get(branch)
+        known = self._known.get(branch)
         if known is not None and known[0].id == head.id:
             return known[1]
         # The keys alone: each of them is set or deleted, and nothing is loaded.

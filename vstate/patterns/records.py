@@ -328,7 +328,7 @@ class Records(Generic[M]):
 
     def _record_at(self, name: str, hint: str) -> M | None:
         """The record that a hint leads to; None if it is at another place, or gone."""
-        key = _key_of_hint(hint)
+        key = hint.partition(_BEFORE_KEY)[2]
         stored = self._state.get(key, _ABSENT)
         if stored is _ABSENT:
             return None
@@ -361,11 +361,6 @@ def _prefix(within: Sequence[str]) -> str:
 @lru_cache(256)  # managers make the same Records for each call
 def _index_prefix(name: str) -> str:
     return f"{INDEXES}{join_path(name)}"
-
-
-def _key_of_hint(hint: str) -> str:
-    """The key of the record that a hint leads to."""
-    return hint.partition(_BEFORE_KEY)[2]
 
 
 def _path(parts: tuple[Part, ...]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pickle import PicklingError
 from typing import Any, Final
@@ -18,6 +17,7 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
 from vstate.readers.stored import READER, Kept, Stored, Values
 from vstate.readers.table import find_reader
+from vstate.recent import Recent
 from vstate.repo.objects import Objects
 from vstate.repo.repository import Repository
 from vstate.values.budget import InertError
@@ -55,9 +55,9 @@ class Shown(Repository):
     def __init__(self, repo: Repository) -> None:
         self._made = _Made(repo.store)
         self._values = Values()
-        self._roots: OrderedDict[ObjectId, tuple[ObjectId | None, int]] = OrderedDict()
+        self._roots = Recent[ObjectId, tuple[ObjectId | None, int]](_MOST_ROOTS)
         self._plain: set[ObjectId] = set()
-        self._last: dict[ObjectId | None, Stored] = {}
+        self._last = Recent[ObjectId | None, Stored](_MOST_LAST)
         self._chunks: dict[str, tuple[int, tuple[Any, ...]]] = {}
         self._lock = new_lock()
         self.unread: dict[str, str] = {}
@@ -72,8 +72,7 @@ class Shown(Repository):
         name = self._reader_of(commit)
         if name is None:
             return commit.stored
-        with self._lock:
-            found = self._roots.get(commit.oid)
+        found = self._roots.get(commit.oid)
         if found is not None and self._made.has(found[1]):
             return found[0]
         reader = find_reader(name)
@@ -89,10 +88,7 @@ class Shown(Repository):
             note = f"{name}; the stored keys are shown, because the reader failed: {reason}"
             with self._lock:
                 root, age = self._make(commit.stored, {READER: note})
-        with self._lock:
-            self._roots[commit.oid] = root, age
-            if len(self._roots) > _MOST_ROOTS:
-                self._roots.popitem(last=False)
+        self._roots[commit.oid] = root, age
         return root
 
     def is_read(self, commit: Commit) -> bool:
@@ -115,14 +111,7 @@ class Shown(Repository):
 
     def _keys(self, root: ObjectId | None) -> Stored:
         """The stored keys of a commit. The last ones stay in memory, with their parts."""
-        found = self._last.get(root)
-        if found is None:
-            found = Stored(self, root, self._values)
-            with self._lock:
-                self._last[root] = found
-                while len(self._last) > _MOST_LAST:
-                    del self._last[next(iter(self._last))]
-        return found
+        return self._last.get(root) or self._last.setdefault(root, Stored(self, root, self._values))
 
     def _reader_of(self, commit: _Commit) -> object:
         """The name of the reader, None if the commit has none."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from vstate.errors import InvalidInput
-from vstate.forks import new_lock
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
+from vstate.recent import Recent
 from vstate.repo.ahead import ItemsAhead
 from vstate.repo.core import Core
 from vstate.values import recipes
@@ -34,9 +34,7 @@ class Values:
     """The values of entries as plain data. Those that were asked for last stay in memory."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[object, tuple[Any, int]] = OrderedDict()
-        self._bytes = 0
-        self._lock = new_lock()
+        self._kept = Recent[object, tuple[Any, int]](_KEPT_BYTES, itemgetter(1), least=1)
 
     def made(
         self,
@@ -47,11 +45,9 @@ class Values:
         make: Callable[[Any], Any],
     ) -> Any:
         """The result of a function of the value of an entry, shared: it is not to be changed."""
-        with self._lock:
-            found = self._kept.get((data, make))
-            if found is not None:
-                self._kept.move_to_end((data, make))
-                return found[0]
+        found = self._kept.get((data, make))
+        if found is not None:
+            return found[0]
         entry = parse(key, data)
         if make is not _itself:
             value = make(self.made(key, data, parse, reader, _itself))
@@ -64,12 +60,7 @@ class Values:
             value, is_plain = recipes.read(bytes(pickled), buffers, Limits())
             if not is_plain:
                 raise InvalidInput(f"{key} is no plain data")
-        size = max(entry.size, _LEAST)
-        with self._lock:
-            self._bytes += size - self._kept.pop((data, make), (None, 0))[1]
-            self._kept[data, make] = value, size
-            while self._bytes > _KEPT_BYTES and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1][1]
+        self._kept[data, make] = value, max(entry.size, _LEAST)
         return value
 
 

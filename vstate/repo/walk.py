@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from vstate.errors import CorruptObject
 from vstate.objects.commit import Commit
@@ -43,30 +43,6 @@ def depth_first(start: Sequence[Batch], below: Below) -> Iterator[Batch]:
         find = below.get(kind)
         if find is not None:
             stack += find(items)
-
-
-class Sized(Protocol):
-    """An object whose body has a known length in bytes."""
-
-    @property
-    def length(self) -> int: ...
-
-
-_T = TypeVar("_T", bound=Sized)
-
-
-def batches(objects: Iterable[_T], most_bytes: int, most: int = BATCH) -> Iterator[list[_T]]:
-    """The objects in batches of at most `most` objects and `most_bytes` bytes; a larger object goes alone."""
-    batch: list[_T] = []
-    size = 0
-    for item in objects:
-        if batch and (size + item.length > most_bytes or len(batch) == most):
-            yield batch
-            batch, size = [], 0
-        batch.append(item)
-        size += item.length
-    if batch:
-        yield batch
 
 
 class NewestFirst(Iterator[Commit]):

@@ -23,9 +23,8 @@ class RedisStateService(StateService):
 
     Only the address, the name, the password and the TLS options of a client are used. The client itself is
     never used or closed. A call waits `socket_timeout` seconds for the server; None: 30. `ttl_seconds` is the
-    `ttl` of StateService. The other parameters have no effect; they keep older programs working. The store
-    opens as many connections as it needs, and repeats requests where that is safe. Needs `pip install
-    '.[redis]'`.
+    `ttl` of StateService. The store opens as many connections as it needs, and repeats requests where that is
+    safe. Needs `pip install '.[redis]'`.
     """
 
     def __init__(
@@ -33,12 +32,7 @@ class RedisStateService(StateService):
         redis_url: str = "redis://localhost:6379/0",
         redis_client: redis.Redis | redis.asyncio.Redis | None = None,
         socket_timeout: float | None = 5.0,
-        socket_connect_timeout: float | None = 5.0,
-        max_connections: int | None = None,
-        retry_on_timeout: bool = True,
         ttl_seconds: float | None = 3600,
-        health_check_interval: float = 30.0,
-        socket_keepalive: bool = True,
         *,
         branch: str | None = None,
     ) -> None:

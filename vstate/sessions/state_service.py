@@ -19,6 +19,7 @@ from vstate.objects import expiry
 from vstate.objects.commit import microseconds, moment
 from vstate.patterns.copies import Frozen, deep_copy
 from vstate.patterns.paths import join_path, split_path
+from vstate.recent import Recent
 from vstate.repo.compare.details import Detail, details
 from vstate.sessions.retention import ATTEMPTS, Retention, again, ended_sessions, give_back
 from vstate.sessions.rounds import (
@@ -83,7 +84,7 @@ class StateService:
         self._state: aio.Versioned | None = None
         self._changing = LoopLock()
         self._under_way = UnderWay()
-        self._known: dict[str, _Life] = {}
+        self._known = Recent[str, _Life](_MOST_KNOWN)
         """The sessions that this service saved or read: when each began, and how long it lives at least."""
 
     def _make_store(self) -> KVStore | str | PathLike[str] | None:
@@ -179,7 +180,7 @@ class StateService:
         def save(mapping: Versioned) -> None:
             nonlocal number, is_due, life
             is_due = self._has_to_give_back(mapping)
-            began, until = self._known.get(path, _NO_LIFE)
+            began, until = self._known.get(path) or _NO_LIFE
             if mapping.get(session_key(path)) != began and expiry.now() < until:
                 raise NotFound(
                     f"the session {session_id or DEFAULT!r} of user {user_id!r} was deleted since this "
@@ -313,10 +314,8 @@ class StateService:
         async with self._call() as state:
             await _commit(state, delete, "delete", user_id, None if everything else session_id or DEFAULT)
         within = join_path(user_id) + "/" if everything else path
-        for known in [
-            each for each in self._known if each == path or (everything and each.startswith(within))
-        ]:
-            del self._known[known]
+        gone = [known for known, _ in self._known.items() if everything and known.startswith(within)]
+        self._known.discard(path, *gone)
         return deleted
 
     async def purge(self) -> int:
@@ -331,11 +330,10 @@ class StateService:
     # Calls
 
     def _note(self, path: str, life: _Life) -> None:
-        self._known.pop(path, None)
         if life != _NO_LIFE:
             self._known[path] = life
-            if len(self._known) > _MOST_KNOWN:
-                self._known.pop(next(iter(self._known)))
+        else:
+            self._known.discard(path)
 
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[aio.Versioned]:

@@ -16,6 +16,8 @@ from types import BuiltinFunctionType, ModuleType
 from typing import Any
 from weakref import getweakrefcount
 
+from vstate.values.fields import by_class
+
 NODE_BUDGET = 20_000
 """A value of more objects is not walked: pickling it costs about as much as the walk."""
 
@@ -79,7 +81,7 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
             and kind not in _FROZEN
             and not _plain_instance(kind)
             and kind not in _BUFFERS
-            and not _is_numeric(objects[position])
+            and not (_is_array(kind) and not objects[position].dtype.hasobject)
         ):
             return None
         if kind not in _NEVER_WEAK and getweakrefcount(objects[position]):
@@ -110,11 +112,6 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
     return root, rest[0]
 
 
-def _is_numeric(value: Any) -> bool:
-    """Whether this is an array of numpy that holds no objects."""
-    return _is_array(type(value)) and not value.dtype.hasobject
-
-
 def _is_array(kind: type) -> bool:
     return kind.__module__ == "numpy" and kind.__qualname__ == "ndarray"
 
@@ -129,8 +126,6 @@ _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__ge
 _INSTANCES = True
 """Whether a walk notices that somebody holds an instance's `__dict__`; tried below. CPython 3.13 hides it."""
 
-_PLAIN_CLASSES: dict[type, bool] = {}
-
 
 def _plain_instance(kind: type) -> bool:
     """Whether this is a class written in Python without hooks for pickling.
@@ -139,26 +134,22 @@ def _plain_instance(kind: type) -> bool:
     """
     if kind in dispatch_table:  # asked each time: `copyreg.pickle` may have added a reducer since
         return False
-    if not _INSTANCES and kind.__dictoffset__:
-        return False
-    known = _PLAIN_CLASSES.get(kind)
-    if known is None:
-        heap_type = bool(kind.__flags__ & 1 << 9)
-        bases = kind.__mro__[1:]
-        known = (
-            heap_type
-            and all(base is object or (base.__flags__ & 1 << 9) for base in bases)
-            and not any(
-                name in base.__dict__
-                for base in kind.__mro__[:-1]
-                for name in _HOOKS
-                if base.__module__ != "pydantic.main"  # its hook takes the attributes alone too
-            )
+    return (_INSTANCES or not kind.__dictoffset__) and _has_no_hooks(kind)
+
+
+@by_class
+def _has_no_hooks(kind: type) -> bool:
+    bases = kind.__mro__[1:]
+    return (
+        bool(kind.__flags__ & 1 << 9)  # a class written in Python
+        and all(base is object or (base.__flags__ & 1 << 9) for base in bases)
+        and not any(
+            name in base.__dict__
+            for base in kind.__mro__[:-1]
+            for name in _HOOKS
+            if base.__module__ != "pydantic.main"  # its hook takes the attributes alone too
         )
-        if len(_PLAIN_CLASSES) > 10_000:
-            _PLAIN_CLASSES.clear()
-        _PLAIN_CLASSES[kind] = known
-    return known
+    )
 
 
 def _calibrate() -> tuple[int, int] | None:

@@ -20,13 +20,12 @@ from typing import Any, Final, is_typeddict
 from vstate.arguments import require_plain
 from vstate.errors import CannotLoad, InvalidInput
 from vstate.forks import new_lock
-from vstate.values.fields import field_names, is_by_name, make, set_fields, slots_of
+from vstate.values.fields import by_class, field_names, is_by_name, make, set_fields, slots_of
 
 Fields = dict[str, Any]
 Upgrade = Callable[[Fields], Fields]
 
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made at run time, as by every `class` statement
-_MOST_CLASSES: Final = 10_000
 _ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes, bytearray, complex})
 _PRIVATE: Final = "__pydantic_private__"  # a slot of each model, with a dict or None
 _NO_FIELDS: Final[Fields] = {}
@@ -167,17 +166,11 @@ def has_upgrade(cls: type) -> bool:
 Defaults = Mapping[str, Callable[[Any], Any]]
 """For each field with a default: the function that makes it for an object."""
 
-_defaults: dict[type, Defaults] = {}  # not weak, which would take three times as long to look into
 
-
+@by_class
 def defaults(cls: type) -> Defaults:
     """The fields of a dataclass, or of a class of attrs or pydantic, that have defaults; else none."""
-    found = _defaults.get(cls)
-    if found is None:
-        if len(_defaults) > _MOST_CLASSES:  # a program that makes classes all the time
-            _defaults.clear()
-        found = _defaults[cls] = dict(_find_defaults(cls))
-    return found
+    return dict(_find_defaults(cls))
 
 
 def _find_defaults(cls: type) -> Iterator[tuple[str, Callable[[Any], Any]]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from vstate.values.fields import dicts_of_fields
 from vstate.values.instance import Global, Instance
 
 Shape = Callable[[tuple[object, ...], Budget], object]
+NamedShape = Callable[[str, tuple[object, ...], Budget], object]
 
 _LONGEST_NAME: Final = 1000
 _RECORD_BYTES: Final = 300
@@ -60,6 +62,16 @@ def _shape(*names: str) -> Callable[[Shape], Shape]:
 
     def register(shape: Shape) -> Shape:
         _SHAPES.update(dict.fromkeys(names, shape))
+        return shape
+
+    return register
+
+
+def _shapes(*names: str) -> Callable[[NamedShape], NamedShape]:
+    """Use the decorated shape, with the name as its first argument, for calls of these functions."""
+
+    def register(shape: NamedShape) -> NamedShape:
+        _SHAPES.update({name: partial(shape, name) for name in names})
         return shape
 
     return register
@@ -237,39 +249,24 @@ _shape("builtins.set")(_collected(set))
 _shape("builtins.frozenset")(_collected(frozenset))
 
 
-@_shape("builtins.getattr")
-def _attribute(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global(name=name), str(attribute)):
+@_shapes("builtins.getattr", "copyreg._reconstructor", "copyreg.__newobj__", "copyreg.__newobj_ex__")
+def _object(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    match called, args:
+        case "builtins.getattr", (Global(name=name), str(attribute)):
             return make_global(name, attribute, budget)
-    return None
-
-
-@_shape("copyreg._reconstructor")
-def _reconstructed(args: tuple[object, ...], budget: Budget) -> object:
-    # copyreg in protocols 0 and 1: the class, its builtin base class, and the value of the base class.
-    match args:
-        case (Global(name=name), Global(), list(items)):
+        # In protocols 0 and 1: the class, its builtin base class, and the value of the base class.
+        case "copyreg._reconstructor", (Global(name=name), Global(), list(items)):
             return Instance(name, items=items)
-        case (Global(name=name), Global(), dict(entries)):
+        case "copyreg._reconstructor", (Global(name=name), Global(), dict(entries)):
             return Instance(name, entries=entries)
-        case (Global(name=name), Global(), None):
+        case "copyreg._reconstructor", (Global(name=name), Global(), None):
             return Instance(name)
-        case (Global(name=name), Global(), value):
+        case "copyreg._reconstructor", (Global(name=name), Global(), value):
             return Instance(name, args=(value,))
-    return None
-
-
-@_shape("copyreg.__newobj__")
-def _new_object(args: tuple[object, ...], budget: Budget) -> object:
-    budget.take_bytes(8 * len(args))
-    return new(args[0], args[1:], None, budget) if args else None
-
-
-@_shape("copyreg.__newobj_ex__")
-def _new_object_ex(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global() as cls, tuple() as positional, dict() as named):
+        case "copyreg.__newobj__", (cls, *rest):
+            budget.take_bytes(8 * len(args))
+            return new(cls, tuple(rest), None, budget)
+        case "copyreg.__newobj_ex__", (Global() as cls, tuple() as positional, dict() as named):
             return new(cls, positional, named, budget)
     return None
 
@@ -297,12 +294,14 @@ for _kind in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "P
 # --- exceptions
 
 
-@_shape("vstate.values.exceptions.new_exception")
-def _exception(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global(name=name), *rest):
+@_shapes("vstate.values.exceptions.new_exception", "vstate.errors._restore")
+def _exception(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    match called, args:
+        case "vstate.values.exceptions.new_exception", (Global(name=name), *rest):
             budget.take_bytes(8 * len(rest))
             return Instance(name, args=tuple(rest))
+        case "vstate.errors._restore", (Global(name=name), str(message), dict(fields)):
+            return Instance(name, args=(message,), fields=_names(fields, budget))
     return None
 
 
@@ -314,48 +313,26 @@ def _made(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-@_shape("vstate.errors._restore")
-def _own_error(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global(name=name), str(message), dict(fields)):
-            return Instance(name, args=(message,), fields=_names(fields, budget))
-    return None
-
-
 # --- collections
 
 
-@_shape("collections.OrderedDict")
-def _ordered_dict(args: tuple[object, ...], budget: Budget) -> object:
-    return None if args else Instance("collections.OrderedDict", entries={})
-
-
-@_shape("collections.defaultdict")
-def _default_dict(args: tuple[object, ...], budget: Budget) -> object:
-    return Instance("collections.defaultdict", args=args, entries={}) if len(args) <= 1 else None
-
-
-@_shape("collections.Counter")
-def _counter(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case ():
-            return Instance("collections.Counter", entries={})
-        case (dict(entries),):
-            return Instance("collections.Counter", entries=entries)
-    return None
-
-
-@_shape("collections.deque")
-def _deque(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case () | ((),):
-            return Instance("collections.deque", items=[])
-        case ((), int(maxlen)):
-            return Instance("collections.deque", fields={"maxlen": maxlen}, items=[])
-        case (list(items),):
-            return Instance("collections.deque", items=items)
-        case (list(items), int(maxlen)):
-            return Instance("collections.deque", fields={"maxlen": maxlen}, items=items)
+@_shapes(*(f"collections.{name}" for name in ("OrderedDict", "defaultdict", "Counter", "deque")))
+def _collection(name: str, args: tuple[object, ...], budget: Budget) -> object:
+    match name.rpartition(".")[2], args:
+        case "OrderedDict" | "Counter", ():
+            return Instance(name, entries={})
+        case "defaultdict", () | (_,):
+            return Instance(name, args=args, entries={})
+        case "Counter", (dict(entries),):
+            return Instance(name, entries=entries)
+        case "deque", () | ((),):
+            return Instance(name, items=[])
+        case "deque", ((), int(maxlen)):
+            return Instance(name, fields={"maxlen": maxlen}, items=[])
+        case "deque", (list(items),):
+            return Instance(name, items=items)
+        case "deque", (list(items), int(maxlen)):
+            return Instance(name, fields={"maxlen": maxlen}, items=items)
     return None
 
 
@@ -415,77 +392,51 @@ def _zone(args: tuple[object, ...], budget: Budget) -> object:
 # --- numpy and pandas
 
 
-@_shape("numpy.core.multiarray._reconstruct")
-def _bare_array(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global(name=name), (0,), b"b"):
+@_shapes("numpy.core.multiarray._reconstruct", "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked")
+def _bare(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    match called, args:
+        case "numpy.core.multiarray._reconstruct", (Global(name=name), (0,), b"b"):
             return Array(name)
-    return None
-
-
-@_shape("pandas._libs.arrays.__pyx_unpickle_NDArrayBacked")
-def _block_array(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global(name=name), int(), None):
-            return Instance(name)
-        case (Global(name=name), int(), state):
+        case "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked", (Global(name=name), int(), state):
             return Instance(name, state=state)
     return None
 
 
-# --- classes and functions that are stored by value
+# --- classes, functions and modules
 
 
-@_shape("vstate.values.builders.stored_class")
-def _stored_class(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (bytes(magic), str(module), str(name), bytes() | bytearray() | memoryview()):
-            made = make_global(module, name, budget)
-            budget.names[made.name] = magic
-            return made
-    return None
+_STORED: Final = ("stored_class", "stored_function", "set_function", "stored_code")
 
 
-@_shape("vstate.values.builders.stored_function")
-def _stored_function(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (bytes(magic), str(module), str(name), bytes(code), *_):
-            made = make_global(module, name, budget)
-            budget.names[made.name] = magic
-            made.fields["__code__"] = code
-            return made
-    return None
-
-
-@_shape("vstate.values.builders.set_function")
-def _set_function(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (Global() as function, (dict(attributes), dict(own), cells, dict(names), _)):
+@_shapes(*(f"vstate.values.builders.{name}" for name in _STORED))
+def _stored(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    match called.rpartition(".")[2], args:
+        case "stored_class", (bytes(magic), str(module), str(name), bytes() | bytearray() | memoryview()):
+            return _by_value(magic, module, name, budget)
+        case "stored_function", (bytes(magic), str(module), str(name), bytes(code), *_):
+            function = _by_value(magic, module, name, budget)
+            function.fields["__code__"] = code
+            return function
+        case "set_function", (Global() as function, (dict(attributes), dict(own), cells, dict(names), _)):
             function.fields.update(_names(attributes, budget))
             function.fields.update({"__dict__": own, "__closure__": cells, "__globals__": names})
             return function
-    return None
-
-
-@_shape("vstate.values.builders.stored_code")
-def _stored_code(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (bytes(), *code):
+        case "stored_code", (bytes(), *code):
             return Instance("types.CodeType", args=tuple(code))
     return None
 
 
-@_shape("cloudpickle._builtin_type")
-def _builtin_type(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (str(name),):
+def _by_value(magic: bytes, module: str, name: str, budget: Budget) -> Global:
+    made = make_global(module, name, budget)
+    budget.names[made.name] = magic
+    return made
+
+
+@_shapes("cloudpickle._builtin_type", "cloudpickle.dynamic_subimport", "cloudpickle.subimport")
+def _by_name(called: str, args: tuple[object, ...], budget: Budget) -> object:
+    match called, args:
+        case "cloudpickle._builtin_type", (str(name),):
             return make_global("types", name, budget)
-    return None
-
-
-@_shape("cloudpickle.dynamic_subimport", "cloudpickle.subimport")
-def _module(args: tuple[object, ...], budget: Budget) -> object:
-    match args:
-        case (str(name), *_):
+        case "cloudpickle.dynamic_subimport" | "cloudpickle.subimport", (str(name), *_):
             return make_global("", name, budget)
     return None

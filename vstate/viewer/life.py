@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -14,6 +13,7 @@ from vstate.display.views import part_text
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.recent import Recent
 from vstate.repo.compare.details import Detail, details
 from vstate.repo.compare.paths import Part
 from vstate.repo.repository import Repository
@@ -87,7 +87,7 @@ class _Parts:
         self._path = path
         self._paths: dict[bytes | None, str | None] = {}
         """The path of the part in the value of an entry; None if it is not there."""
-        self._kept: OrderedDict[bytes | None, _Part] = OrderedDict()
+        self._kept = Recent[bytes | None, _Part](2)
 
     def path_before(self, commit: Commit) -> str:
         """The path of the part in the value of the commit's parent; that of the first version if unknown."""
@@ -97,12 +97,7 @@ class _Parts:
     def of(self, commit: Commit, after: _Part | None = None) -> _Part:
         """The part as the commit has it; `after` is the part as the commit behind it has it."""
         data = self._data(commit)
-        if data not in self._kept:
-            self._kept[data] = self._read(data, after)
-        self._kept.move_to_end(data)
-        while len(self._kept) > 2:
-            self._kept.popitem(last=False)
-        return self._kept[data]
+        return self._kept.get(data) or self._kept.setdefault(data, self._read(data, after))
 
     def _data(self, commit: Commit) -> bytes | None:
         return tree.lookup(self.repo.objects.node, commit.root, self._key)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.forks import new_lock
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.recent import Recent
 from vstate.repo.compare.diff import Diff
 from vstate.repo.names.refs import HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
@@ -142,7 +142,7 @@ class _Listing:
         self.complete = False
         self.lock = new_lock()
         self._walk = walk
-        self._foldings: OrderedDict[frozenset[str], _Folding] = OrderedDict()
+        self._foldings = Recent[frozenset[str], _Folding](_KEPT)
 
     def make(self, is_enough: Callable[[], bool], seconds: float) -> None:
         """Make rows until there are enough, there are no more, or the time is over."""
@@ -161,7 +161,7 @@ class _Listing:
 
     def folding(self, opened: frozenset[str], wanted: int) -> _Folding:
         """The folded rows, `wanted` of them if some tenths of a second suffice."""
-        found = _recent(self._foldings, opened, _Folding(self, opened))
+        found = self._foldings.setdefault(opened, _Folding(self, opened))
 
         def is_enough() -> bool:
             found.extend()
@@ -192,26 +192,12 @@ class _Listing:
         return folding.find(row)
 
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-def _recent(kept: OrderedDict[Key, Value], key: Key, new: Value) -> Value:
-    """The value that is kept under the key, else the new one. The ones that were not asked for longest go."""
-    found = kept.setdefault(key, new)
-    kept.move_to_end(key)
-    while len(kept) > _KEPT:
-        kept.popitem(last=False)
-    return found
-
-
 class Listings:
     """The listings of one repository. Threads may share it."""
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
-        self._lock = new_lock()
-        self._kept: OrderedDict[str, _Listing] = OrderedDict()
+        self._kept = Recent[str, _Listing](_KEPT)
 
     def page(
         self,
@@ -256,8 +242,7 @@ class Listings:
                 answer |= {"rows": self._documents(places)}
             except Exception:
                 # A walk that raised has ended: the list would look complete.
-                with self._lock:
-                    self._kept.pop(name, None)
+                self._kept.discard(name)
                 raise
             return answer if find is None else answer | {"sought": find.id, "found": at}
 
@@ -270,11 +255,9 @@ class Listings:
 
     def _find(self, query: Query, view: str) -> tuple[str, _Listing]:
         if view:
-            with self._lock:
-                found = self._kept.get(view)
-                if found is None:
-                    raise Gone("this list of commits is kept no longer: ask for it anew")
-                self._kept.move_to_end(view)
+            found = self._kept.get(view)
+            if found is None:
+                raise Gone("this list of commits is kept no longer: ask for it anew")
             return view, found
         try:
             selection = query.select(self._repo)
@@ -285,8 +268,7 @@ class Listings:
         named = frozenset(self._repo.refs.all().values())
         what = (query, selection.since, selection.until, selection.starts, sorted(named))
         view = hashlib.blake2b(repr(what).encode(), digest_size=12).hexdigest()
-        with self._lock:
-            return view, _recent(self._kept, view, _Listing(self._rows(selection), named))
+        return view, self._kept.setdefault(view, _Listing(self._rows(selection), named))
 
     def _rows(self, selection: Selection) -> Iterator[_Row | None]:
         lanes, history = Lanes(), self._repo.history

@@ -6,7 +6,6 @@ import base64
 import binascii
 import hashlib
 import re
-from collections import OrderedDict
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -17,10 +16,10 @@ from vstate.display.documents import entry_document
 from vstate.display.tables import TableView, table_rows
 from vstate.display.views import BytesView, document, media_of, view_of
 from vstate.errors import InvalidInput, KeyNotFound, NotFound
-from vstate.forks import new_lock
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import Link
+from vstate.recent import Recent
 from vstate.repo.compare.details import details
 from vstate.repo.compare.paths import part_at
 from vstate.repo.compare.steps import step_of
@@ -57,8 +56,8 @@ class Values:
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
-        self._lock = new_lock()
-        self._kept: OrderedDict[str, tuple[object, int]] = OrderedDict()
+        least = _KEPT_BYTES // _KEPT
+        self._kept = Recent[str, tuple[object, int]](_KEPT_BYTES, lambda kept: max(kept[1], least), least=1)
 
     def data(self, commit: Commit, key: str) -> bytes:
         """The stored entry of the key; KeyNotFound if the commit has no such key."""
@@ -70,18 +69,11 @@ class Values:
     def read(self, key: str, data: bytes) -> object:
         """The value of an entry. InvalidInput and InertError for one that cannot be shown."""
         name = _version(data)
-        with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-                return self._kept[name][0]
+        if (found := self._kept.get(name)) is not None:
+            return found[0]
         entry = self._repo.parse_entry(key, data)
         value = inspect_value(entry, self._repo.objects, limit=_LARGEST)
-        with self._lock:
-            self._kept[name] = value, entry.size
-            while len(self._kept) > 1 and (
-                len(self._kept) > _KEPT or sum(size for _, size in self._kept.values()) > _KEPT_BYTES
-            ):
-                self._kept.popitem(last=False)
+        self._kept[name] = value, entry.size
         return value
 
     def part(self, commit: Commit, key: str, path: str) -> object:

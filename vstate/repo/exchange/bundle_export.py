@@ -8,10 +8,12 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.kv.base import batches_by_bytes
 from vstate.kv.files import replacing
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
@@ -29,7 +31,6 @@ from vstate.repo.exchange.bundle import (
 from vstate.repo.exchange.difference import Difference, Needed, TransferProgress, new_commits, read_bodies
 from vstate.repo.names.refs import HEAD, HEADS, TAGS, check_ref_name
 from vstate.repo.objects import longest
-from vstate.repo.walk import batches
 
 _ATTEMPTS = 20
 _RECORD = 1 + ID_BYTES + 4  # of a plan: kind, id, length
@@ -161,7 +162,9 @@ class _Plan:
 
     def frames(self) -> Iterator[list[Needed]]:
         """The objects in order, divided into frames."""
-        return batches(self._objects(), FRAME_BYTES, FRAME_OBJECTS)
+        return batches_by_bytes(
+            self._objects(), attrgetter("length"), most_bytes=FRAME_BYTES, most=FRAME_OBJECTS
+        )
 
     def _objects(self) -> Iterator[Needed]:
         for begin in range(0, len(self._records), _RECORD):

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
-from vstate.kv.base import OBJECT_PREFIX
-from vstate.kv.base import batches as in_batches
+from vstate.kv.base import OBJECT_PREFIX, batches, batches_by_bytes
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, NewObjects, ObjectId
 from vstate.repo.core import FORMAT, Core
@@ -35,7 +35,7 @@ from vstate.repo.objects import Objects
 from vstate.repo.rooms import mark_of
 from vstate.repo.sweeps import arrival
 from vstate.repo.upkeep.salvage import Salvage
-from vstate.repo.walk import BATCH, batches
+from vstate.repo.walk import BATCH
 
 
 def load(
@@ -172,7 +172,7 @@ class _Import:
                 Transfer(self._target, self._repo, self._target, self._progress).copy(oid)
         missing = [
             oid
-            for some in in_batches(self._header.prerequisites, BATCH)
+            for some in batches(self._header.prerequisites, BATCH)
             for oid, commit in zip(some, whole_commits(objects, some), strict=True)
             if commit is None
         ]
@@ -272,7 +272,9 @@ class _Import:
             ids = new_commits(tips, known, ours=history, theirs=History(objects), read=read)
             for _, needed in difference.groups(ids or (), history, read):
                 blobs = (item for item in needed if item.kind is BLOB and item.link not in self._written)
-                for batch in batches(blobs, FRAME_BYTES):
+                for batch in batches_by_bytes(
+                    blobs, attrgetter("length"), most_bytes=FRAME_BYTES, most=BATCH
+                ):
                     read_bodies(objects, batch)
         except CorruptObject as error:
             raise InvalidInput(

@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby
+from operator import attrgetter
 
 from vstate.errors import CorruptObject
-from vstate.kv.base import OBJECT_PREFIX, KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore, batches_by_bytes
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, Object, ObjectId
 from vstate.repo.core import Core
@@ -30,7 +31,6 @@ from vstate.repo.sweeps import arrival
 from vstate.repo.upkeep.damage import Loss
 from vstate.repo.upkeep.metadata import Metadata
 from vstate.repo.upkeep.salvage import Salvage
-from vstate.repo.walk import batches
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_OBJECTS = 1000
@@ -128,6 +128,7 @@ class Transfer:
         if branch is not None:
             self._source.refs.mention(branch)
         ids = () if tip in self._known else self._new_commits(tip)
+        limits = {"most_bytes": BATCH_BYTES, "most": BATCH_OBJECTS}
         if not ids:
             return copied
         for commits, needed in self._difference.groups(ids, self._source.history, self._read):
@@ -138,7 +139,7 @@ class Transfer:
                     for commit in commits:
                         copied.ends.note(commit, self._source.history.parents(commit))
                     self.target.stamp()
-                for batch in batches(objects, BATCH_BYTES, BATCH_OBJECTS):
+                for batch in batches_by_bytes(objects, attrgetter("length"), **limits):
                     self._send(batch, copied)
                     self._seen += len(batch)
                     self._progress("copying", self._seen, None)

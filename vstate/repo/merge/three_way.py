@@ -236,7 +236,7 @@ def merge_changes(
     """
     merged = Merged()
     for key, base, new in theirs:
-        if key in ours and _any_expires(base, ours[key], new):
+        if key in ours and any(entry and entry[:1] in EXPIRING for entry in (base, ours[key], new)):
             done, base = _resolve_by_expiry(key, base, ours[key], new, resolver, merged)
             if done:
                 continue
@@ -301,11 +301,6 @@ def _resolve_by_expiry(
 
 
 _BY_EXPIRY = "expiry"
-
-
-def _any_expires(*entries: bytes | None) -> bool:
-    """Whether one of these entries of a key expires."""
-    return any(entry is not None and entry[:1] in EXPIRING for entry in entries)
 
 
 def _merged_expiry(base: bytes | None, ours: bytes | None, theirs: bytes | None) -> Expiry | None:

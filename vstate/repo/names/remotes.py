@@ -70,7 +70,7 @@ class Remotes:
         """Forget a remote and its tracking refs; its URL."""
         url = self.url(name)
         if url is None:
-            raise self._no_remote(name)
+            raise absent(f"no remote {name!r}", name, self.list(), "remote", "vstate remote")
         for branch, oid in self._refs.list(f"{REMOTES}{name}/").items():
             ref = f"{REMOTES}{name}/{branch}"
             self._refs.compare_and_swap(ref, expected=oid, new=None, action="remote: removed")
@@ -98,9 +98,6 @@ class Remotes:
         raise NotFound(
             f"{self._store.location} has no remote; add one with `vstate remote add origin URL`", name=ORIGIN
         )
-
-    def _no_remote(self, name: str) -> NotFound:
-        return absent(f"no remote {name!r}", name, self.list(), "remote", "vstate remote")
 
     def _parse(self, key: str, value: bytes) -> str:
         try:

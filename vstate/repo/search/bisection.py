@@ -82,7 +82,8 @@ class _Search:
                     low = middle
             first = self._objects.commit(line[low])
             for parent in self._history.parents(first)[1:]:
-                if not self._is_before_good(parent) and not self.test(parent):
+                is_good = any(self._history.is_ancestor(parent, good) for good in self._good())
+                if not is_good and not self.test(parent):
                     bad = parent
                     break
             else:
@@ -91,9 +92,6 @@ class _Search:
     def line(self, bad: ObjectId, good: Iterable[ObjectId]) -> list[ObjectId]:
         """The first parents from `bad` on, up to a good commit or an ancestor of one."""
         return [commit.oid for commit in self._history.outside([bad], [*good], first_parent=True)]
-
-    def _is_before_good(self, oid: ObjectId) -> bool:
-        return any(self._history.is_ancestor(oid, good) for good in self._good())
 
     def _good(self) -> list[ObjectId]:
         return [oid for oid, good in self._known.items() if good]

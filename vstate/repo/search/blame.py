@@ -6,7 +6,7 @@ import math
 import operator
 import pickletools
 import shlex
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +18,7 @@ from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.recent import Recent
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import (
     SEQUENCES,
@@ -176,7 +177,8 @@ class _Walk:
         self._end = monotonic() + self._seconds
         self._progress = progress
         self._count = 0
-        self._versions: OrderedDict[bytes, Version | None] = OrderedDict()
+        self._versions = Recent[bytes, Version](_VERSIONS)
+        self._unreadable: set[bytes] = set()
         self._objects: Mapping[ObjectId, Any] = {}
         data = self.entry(start)
         if data is None:
@@ -205,8 +207,7 @@ class _Walk:
         version = self._versions.get(data)
         if version is None:
             version = self._read(data)
-            self._remember(data, version)
-        self._versions.move_to_end(data)
+            self._versions[data] = version
         return version
 
     def _read(self, data: bytes) -> Version:
@@ -217,30 +218,25 @@ class _Walk:
             self._objects = reader.read
             if len(parts) == 1:
                 pickled = bytes(parts[0])
-                for known in self._versions.values():
-                    shorter = None if known is None else known.without_last(pickled)
+                for _, known in self._versions.items():
+                    shorter = known.without_last(pickled)
                     if shorter is not None:
                         return shorter
         value = self._repo.inspect(self._key, data)
-        for known in self._versions.values():
-            if known is not None and known.begins_with(value):
+        for _, known in self._versions.items():
+            if known.begins_with(value):
                 return known.first(len(value), pickled)
         return Version(value, pickled, self.check_time)
 
     def try_version(self, data: bytes) -> Version | None:
         """As `version`, but None for an unreadable value, in which no element counts as the same."""
-        if self._versions.get(data, self) is None:
+        if data in self._unreadable:
             return None
         try:
             return self.version(data)
         except (InertError, InvalidInput):
-            self._remember(data, None)
+            self._unreadable.add(data)
             return None
-
-    def _remember(self, data: bytes, version: Version | None) -> None:
-        self._versions[data] = version
-        while len(self._versions) > _VERSIONS:
-            self._versions.popitem(last=False)
 
     def _absent(self, start: Commit) -> KeyNotFound:
         """The error for an absent key; it names the commit that removed the key, if a recent one did."""

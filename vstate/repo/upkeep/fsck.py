@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vstate.errors import CorruptObject, CorruptStore, VStateError
 from vstate.kv.base import ROOM_PREFIX, room_prefix, split_room
@@ -147,34 +147,18 @@ def _check(repo: Core, *, full: bool, repair: bool, progress: UpkeepProgress | N
     )
 
 
-_SUMS = (
-    "bytes",
-    "refs",
-    "reflog_lines",
-    "orphans",
-    "foreign",
-    "ahead",
-    "damaged",
-    "lost_in_all",
-    "seconds",
-    "broken",
-    "repaired",
-    "left",
-    "plan",
-)
-
-
 def _joined(one: FsckReport, other: FsckReport, room: str) -> FsckReport:
     """Both reports as one. `room` is what the keys of the second one begin with in the store."""
-    sums: dict[str, Any] = {name: getattr(one, name) + getattr(other, name) for name in _SUMS}
+    pairs = {each.name: (getattr(one, each.name), getattr(other, each.name)) for each in fields(one)}
+    sums = {name: a + b for name, (a, b) in pairs.items() if name not in ("ok", "full", "objects", "damage")}
+    sums["lost"] = sums["lost"][:LISTED]
     damage = [replace(found, id=room + found.id) if "/" in found.id else found for found in other.damage]
     return replace(
         one,
+        **sums,
         ok=one.ok and other.ok,
         objects={kind: count + other.objects[kind] for kind, count in one.objects.items()},
         damage=(*one.damage, *damage)[:LISTED],
-        lost=(*one.lost, *other.lost)[:LISTED],
-        **sums,
     )
 
 

@@ -7,10 +7,11 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from vstate.errors import CorruptObject, CorruptStore
-from vstate.kv.base import OBJECT_PREFIX
+from vstate.kv.base import OBJECT_PREFIX, batches_by_bytes
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
@@ -22,7 +23,7 @@ from vstate.repo.names.refs import REFLOG
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.metadata import Metadata
 from vstate.repo.upkeep.salvage import Row
-from vstate.repo.walk import BATCH, Batch, Entries, batches, depth_first
+from vstate.repo.walk import BATCH, Batch, Entries, depth_first
 from vstate.values.entry import Entry
 
 _READ_BYTES = 1024 * 1024
@@ -321,30 +322,22 @@ class Verifier:
             self._mark_bad_link(link, reason)
 
     def _blobs(self, links: list[_Link]) -> list[Batch]:
-        lengths: dict[ObjectId, int | CorruptObject] = {}
-        for some in batches(links, _READ_BYTES):
-            self._read_lengths(lengths, some)
-        for link in links:
-            length = lengths[link.oid]
-            if isinstance(length, int):
+        for some in batches_by_bytes(links, attrgetter("length"), most_bytes=_READ_BYTES, most=BATCH):
+            keys = [OBJECT_PREFIX + link.oid.hex() for link in some]
+            rows = self._salvage.rows(keys) if self._whole_blobs else {}
+            there = set() if self._whole_blobs else self._salvage.present(keys)
+            for key, link in zip(keys, some, strict=True):
+                try:
+                    length = link.length
+                    if key not in there:
+                        length = len(self._salvage.body(BLOB, link.oid, rows.get(key)))
+                except CorruptObject as error:
+                    if link.oid not in self.bad:
+                        self._note_unreadable(BLOB, link, error)
+                    continue
                 self._count(BLOB, link.oid, length)
                 self._check_length(BLOB, link, length)
-            elif link.oid not in self.bad:
-                self._note_unreadable(BLOB, link, length)
         return []
-
-    def _read_lengths(self, lengths: dict[ObjectId, int | CorruptObject], links: Sequence[_Link]) -> None:
-        """Note the length of the verified body of each blob, or the error if it cannot be read."""
-        keys = {OBJECT_PREFIX + link.oid.hex(): link for link in links}
-        there = set() if self._whole_blobs else self._salvage.present(keys)
-        rows = self._salvage.rows(list(keys)) if self._whole_blobs else {}
-        for key, link in keys.items():
-            lengths[link.oid] = link.length
-            try:
-                if key not in there:
-                    lengths[link.oid] = len(self._salvage.body(BLOB, link.oid, rows.get(key)))
-            except CorruptObject as error:
-                lengths[link.oid] = error
 
 
 def _by_kind(links: Iterable[_Link]) -> list[Batch]:
