@@ -97,7 +97,7 @@ def test_a_store_works_on_both_sides_of_a_fork(url: str) -> None:
         increment(store, 3)
         return found and (not depth or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0)
 
-    forks = 20 if "disk:" in url else 2
+    forks = 8 if "disk:" in url else 2
     with open_store(url) as store, ThreadPoolExecutor(1) as threads:
         store.set(OBJECT, b"object")
         turns = threads.submit(busy)

@@ -33,6 +33,9 @@ Start = Callable[..., RedisServer]
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
+redis_alone = pytest.mark.parametrize("start_redis", ["redis"], indirect=True)
+"""For tests that take seconds, of a server that Valkey took over as it is."""
+
 
 class TestRedis(KVStoreTests):
     @pytest.fixture
@@ -182,6 +185,7 @@ def test_a_large_transaction_that_loses_a_race(store: Redis, redis_url: str, red
         assert stages() == []
 
 
+@redis_alone
 def test_a_transaction_of_many_small_rows(
     proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +303,7 @@ def test_a_plan_longer_than_the_lock(store: Redis, monkeypatch: pytest.MonkeyPat
     assert store.get("a") == b"theirs"
 
 
+@redis_alone
 def test_what_takes_longer_to_write_than_the_lock_lasts(
     store: Redis, proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,6 +560,7 @@ def test_wrong_clients(of_client: dict[str, Any], url: str | None, words: str) -
         Redis(url, client=client)
 
 
+@redis_alone
 def test_a_password(start_redis: Start) -> None:
     """The right password works. A wrong one, or none, is one error at once, without user and password."""
     server = start_redis(requirepass=SECRET)
@@ -573,6 +579,7 @@ def test_a_password(start_redis: Start) -> None:
             assert SECRET not in repr(store) + store.location
 
 
+@redis_alone
 def test_a_user_with_few_rights(server: RedisServer) -> None:
     """A user without the rights for PUBLISH, SUBSCRIBE or INFO can use a store.
 
@@ -592,6 +599,7 @@ def test_a_user_with_few_rights(server: RedisServer) -> None:
         assert SECRET not in str(caught.value)
 
 
+@redis_alone
 def test_a_unix_socket(start_redis: Start, tmp_path: Path) -> None:
     """A server on this machine can be reached through a file."""
     server = start_redis(unixsocket=str(tmp_path / "socket"))
@@ -628,6 +636,7 @@ def test_a_replica(server: RedisServer, start_redis: Start) -> None:
             assert not caught.value.outcome_unknown
 
 
+@redis_alone
 def test_behind_a_name_another_primary_is_found(
     server: RedisServer, start_redis: Start, proxy: Proxy, proxied: str
 ) -> None:
@@ -643,6 +652,7 @@ def test_behind_a_name_another_primary_is_found(
         assert store.get("a") == b"3"
 
 
+@redis_alone
 def test_tls(server: RedisServer, tmp_path: Path) -> None:
     """A certificate must be signed by a trusted authority, for this host.
 
@@ -666,6 +676,7 @@ def test_tls(server: RedisServer, tmp_path: Path) -> None:
                 store.get("a")
 
 
+@redis_alone
 def test_tls_to_a_server_without(server: RedisServer) -> None:
     """A handshake that fails is StoreUnavailable."""
     with Redis(server.url.replace("redis:", "rediss:"), timeout=2) as store:

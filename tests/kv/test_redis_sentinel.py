@@ -26,6 +26,9 @@ WRITERS = 3
 
 Start = Callable[..., RedisServer]
 
+redis_alone = pytest.mark.parametrize("start_redis", ["redis"], indirect=True)
+"""For tests that take seconds, of a server that Valkey took over as it is."""
+
 
 @pytest.fixture
 def watched(start_redis: Start) -> Watched:
@@ -162,6 +165,7 @@ def test_what_the_replica_does_not_have_is_lost(watched: Watched) -> None:
         _check(alone)
 
 
+@redis_alone
 def test_a_primary_that_needs_replicas_acknowledges_no_commit_alone(start_redis: Start) -> None:
     """With `min-replicas-to-write 1`, a primary without a replica refuses, so the failover loses nothing. A
     call waits for the replica as long as for a server.
@@ -226,6 +230,7 @@ def test_a_call_waits_for_the_failover(
         assert promoted.get("a") == b"3"
 
 
+@redis_alone
 def test_a_primary_that_stands_still(watched: Watched) -> None:
     """After one call has waited in vain, no connection to the old primary is used again."""
     with open_store(watched.url + "?timeout=6") as store:
@@ -244,6 +249,7 @@ def test_a_primary_that_stands_still(watched: Watched) -> None:
         assert store.get("a") == b"2"
 
 
+@redis_alone
 def test_a_primary_that_is_a_replica_for_a_moment(watched: Watched) -> None:
     """A write that a replica refuses waits for the primary that the sentinels name then."""
     with open_store(watched.url) as store:
@@ -277,6 +283,7 @@ def test_listening_hears_the_new_primary(watched: Watched) -> None:
         timer.join()
 
 
+@redis_alone
 def test_sentinels_that_are_not_there(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a sentinel, or with the name of another service, a new store fails at once."""
     monkeypatch.setattr("vstate.kv.servers.Backoff.pause", lambda *_, **__: pytest.fail("tried again"))
@@ -290,6 +297,7 @@ def test_sentinels_that_are_not_there(watched: Watched, monkeypatch: pytest.Monk
         assert not caught.value.outcome_unknown
 
 
+@redis_alone
 def test_a_sentinel_that_is_not_there(watched: Watched) -> None:
     """One that answers is enough."""
     watched.sentinels[0].kill()
@@ -299,6 +307,7 @@ def test_a_sentinel_that_is_not_there(watched: Watched) -> None:
         assert store.get("a") == b"1"
 
 
+@redis_alone
 def test_passwords(start_redis: Start) -> None:
     """The servers have one password and the sentinels another, and no message shows either."""
     server = start_redis(requirepass="open-sesame")
@@ -343,6 +352,7 @@ def test_a_wrong_url(url: str) -> None:
 # A cluster
 
 
+@redis_alone
 def test_a_node_of_a_cluster_that_comes_back(start_redis: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another node of the cluster answers, a call waits its whole timeout for the one with its keys."""
     monkeypatch.setattr("vstate.backoff.REACH_SECONDS", 0.5)
