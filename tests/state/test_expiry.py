@@ -103,39 +103,6 @@ def test_an_expired_key_is_absent(store: KVStore, time: Time, committed: bool, v
         assert list(Versioned(store)) == ["stays"]
 
 
-def test_an_edit_of_what_has_expired_is_no_change(store: KVStore, time: Time) -> None:
-    """A value that the program still holds is not in the state any more."""
-    state = Versioned(store)
-    held = state["k"] = [1]
-    state.expire("k", 10)
-    state.commit()
-    held = state["k"]
-    time.pass_(10)
-    held.append(2)
-    assert not state.has_uncommitted
-    assert state.commit() is None
-    gone(state, "k")
-
-
-def test_history_shows_what_was_committed(store: KVStore, time: Time) -> None:
-    """A snapshot keeps the key. A rollback brings its old time back, and a diff shows it as removed."""
-    state = Versioned(store)
-    state["k"] = [1]
-    state.expire("k", 10)
-    first = present(state.commit())
-    state["k"] = [2]
-    state.commit()
-    time.pass_(20)
-    assert dict(state.checkout(first)) == {"k": [1]}
-    assert len(state.checkout(first)) == 1
-    assert state["k"] == [2]
-    state.rollback(first)
-    gone(state, "k")
-    assert state.diff(first).removed == ["k"]
-    assert not state.status()
-    assert not state.diff(first, "HEAD")
-
-
 def test_purge(store: KVStore, time: Time) -> None:
     """purge commits the removal of expired keys alone. Uncommitted changes stay uncommitted."""
     state, other = Versioned(store), Versioned(store)
@@ -346,30 +313,6 @@ def test_two_that_set_it_alike_in_one_instant(time: Time, value: Any) -> None:
     is_gone_after(state, time, 10)
 
 
-def test_values_stay_the_same_object(store: KVStore, time: Time) -> None:
-    """Over commits, with a change or without, and on a second read."""
-    state = Versioned(store)
-    value = state["k"] = {"n": [1]}
-    state.expire("k", 1000)
-    state["other"] = 1
-    state.commit()
-    value["n"].append(2)
-    state["other"] = 2
-    assert state["k"] is value
-    state.commit()
-    value["n"].append(3)
-    state.commit()
-    assert state["k"] is value
-    del value
-    state.commit()
-    state["k"]["n"].append(4)
-    state.expire("k", 50)
-    state.commit()
-    assert state.commit() is None
-    assert Versioned(store)["k"] == {"n": [1, 2, 3, 4]}
-    assert Versioned(store).expires("k") == time.after(50)
-
-
 def test_what_it_refuses(time: Time) -> None:
     """Keys that are not there, and times that are none."""
     state = Versioned()
@@ -417,27 +360,6 @@ def test_live_has_it_too(time: Time) -> None:
 
 
 # The store
-
-
-def test_other_stores_and_bundles(tmp_path: Path, time: Time) -> None:
-    """fsck is content, and a bundle takes moments along."""
-    state = Versioned()
-    for number in range(300):
-        state[f"k{number:03}"] = LONG + str(number) if number % 50 == 0 else number
-        if number % 30 == 0:
-            state.expire(f"k{number:03}", number + 1)
-    state.commit()
-    time.pass_(100)
-    report = state.repo.fsck()
-    assert report.ok, str(report)
-    state.repo.export(tmp_path / "b", ["main"])
-    copy = Memory()
-    other = Versioned(copy)
-    other.repo.import_bundle(tmp_path / "b")
-    other.refresh()
-    assert dict(other) == dict(state)
-    assert [other.expires(key) for key in other] == [state.expires(key) for key in state]
-    assert len(other) == 300 - 4
 
 
 def test_states_without_expiring_keys_have_the_ids_they_always_had(time: Time) -> None:

@@ -167,34 +167,6 @@ def test_trying_again_keeps_one_copy_of_the_changes() -> None:
     assert not state._handle.rest.doubts
 
 
-def test_an_update_that_lands_late_is_a_commit_of_somebody_else() -> None:
-    """An update with unknown outcome is undone and lands later.
-
-    Its error said so, and nothing else is lost.
-    """
-    memory = Memory()
-    state = Versioned(Late(memory))
-    late = state.store
-    assert isinstance(late, Late)
-    state["n"], state["list"] = 0, [0]
-    state.commit()
-
-    def step(now: Versioned) -> None:
-        now["n"] += 1
-        now["list"].append(1)
-
-    late.holds = 1
-    with pytest.raises(StoreUnavailable) as raised:
-        state.apply(step)
-    assert raised.value.outcome_unknown
-    assert (state["n"], state["list"]) == (0, [0])
-    late.carry_out()
-    state["other"] = 1
-    state.commit("mine")
-    state.refresh()
-    assert dict(state) == dict(Versioned(memory)) == {"n": 1, "list": [0, 1], "other": 1}
-
-
 def events_of(state: Versioned) -> list[str]:
     """The kinds of the events that commits hold, oldest first."""
     return [event.kind for commit in state.log() for event in commit.events][::-1]
@@ -207,29 +179,6 @@ def failing_transaction(state: Versioned, inside: Callable[[Versioned], object])
         state["list"].append("never")
         inside(state)
         raise ZeroDivisionError
-
-
-def test_a_commit_that_lands_late_is_known_after_a_failed_transaction() -> None:
-    """The transaction has put back all that the commit holds: it counts once, and deletions since stay."""
-    late = Late(Memory())
-    state = Versioned(late)
-    state["list"], state["n"] = [0], 0
-    state.commit()
-    state["list"].append(1)
-    state["a"], state["n"] = 1, 1
-    state.record("once")
-    late.holds = 1
-    with pytest.raises(StoreUnavailable):
-        state.commit()
-    del state["a"]
-    state["n"] = 0
-    failing_transaction(state, lambda state: None)
-    late.carry_out()
-    state["list"].append(2)
-    state.commit()
-    fresh = Versioned(late.store)
-    assert dict(fresh) == dict(state) == {"list": [0, 1, 2], "n": 0}
-    assert events_of(fresh) == ["once"]
 
 
 def test_a_commit_that_lands_late_inside_a_failed_transaction() -> None:

@@ -101,57 +101,6 @@ def test_the_same_key_is_a_conflict() -> None:
     assert dict(Versioned(b.store)) == {"a": [1, "a"], "b": [1, "b"], "new": 1}
 
 
-def test_equal_changes_and_values_set_again_are_no_conflict() -> None:
-    """Two handles that made the same change agree. A key set to its committed value is no edit."""
-    a, b = two()
-    for state in (a, b):
-        state["a"].append(2)
-        del state["shared"]
-    a["b"] = [2]
-    b["b"] = [1]  # without reading it, as it was
-    a.commit()
-    b.commit()
-    assert dict(b) == dict(Versioned(a.store)) == {"a": [1, 2], "b": [2]}
-
-
-def test_first_commits_of_two_handles() -> None:
-    """Two handles that both make the first commit of a store are merged as well."""
-    store = Memory()
-    a, b = Versioned(store), Versioned(store)
-    a["a"], b["b"] = 1, 2
-    a.commit()
-    b.commit()
-    assert dict(Versioned(store)) == {"a": 1, "b": 2}
-
-
-def test_refresh() -> None:
-    """refresh loads the commits of others, keeps staged changes, and keeps unchanged objects."""
-    a, b = two()
-    held = b["b"]
-    b["shared"].append("staged")
-    a["a"].append(2)
-    a.commit()
-    b.refresh()
-    assert b["a"] == [1, 2]
-    assert b["b"] is held
-    assert b["shared"] == [1, "staged"]
-    assert b.status().modified == ["shared"]
-    assert b.head == a.head
-
-
-def test_refresh_follows_head() -> None:
-    """A handle on HEAD follows it to another branch. A handle on a named branch does not."""
-    a, follower = two()
-    named = Versioned(a.store, branch="main")
-    a.switch("other", create=True)
-    a["a"] = "other"
-    a.commit()
-    follower.refresh()
-    named.refresh()
-    assert (follower.branch, follower["a"]) == ("other", "other")
-    assert (named.branch, named["a"]) == ("main", [1])
-
-
 def test_refresh_reads_its_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handle on HEAD finds the branch with HEAD, in one read. A handle on a named branch reads no HEAD."""
     a, follower = two()
@@ -190,22 +139,6 @@ def test_a_branch_that_was_deleted() -> None:
     b.switch("kept", create=True)  # as the error says
     assert b.commit() is not None
     assert (b.branch, a.checkout("kept")["b"]) == ("kept", b["b"])
-
-
-@pytest.mark.parametrize("operation", ["rollback", "reset"])
-def test_moving_a_branch_does_not_undo_what_another_committed(operation: str) -> None:
-    """A handle that has not seen another's commit does not undo it by a rollback or a reset."""
-    a, b = two()
-    a["a"].append(2)
-    a.commit("own")
-    b.refresh()
-    b["b"].append("theirs")
-    b.commit("theirs")
-    try:
-        a.rollback() if operation == "rollback" else a.reset("HEAD~1")
-    except RefMoved:
-        pass
-    assert Versioned(a.store)["b"] == [1, "theirs"]
 
 
 THREADS = 8

@@ -27,9 +27,7 @@ from vstate import (
     LeaseLost,
     Live,
     Memory,
-    MergeConflict,
     NotVersioned,
-    RefMoved,
     StoreUnavailable,
     Versioned,
 )
@@ -108,28 +106,6 @@ def test_one_holder_and_then_the_next(opened: Open) -> None:
             assert third.fence == 1
     assert time.monotonic() - began < 30
     assert row_of(opened()).owner == ""
-
-
-def test_it_waits_for_the_holder(opened: Open) -> None:
-    """`wait` limits the wait. An endless wait ends soon after the lease is given back."""
-    state, other = Versioned(opened()), Versioned(opened())
-    got: list[int] = []
-
-    def contend() -> None:
-        with other.lease("job", 60) as lease:
-            got.append(lease.fence)
-
-    thread = threading.Thread(target=contend)
-    with state.lease("job", 60):
-        began = time.monotonic()
-        with pytest.raises(LeaseHeld):
-            other.lease("job", wait=0.2).__enter__()
-        assert 0.2 <= time.monotonic() - began < 30
-        thread.start()
-        time.sleep(0.2)
-        assert got == []
-    thread.join(60)
-    assert got == [2]
 
 
 @in_memory
@@ -420,27 +396,6 @@ def test_a_renewal_beside_a_commit_does_not_hurt() -> None:
         assert lease.commit() is not None
         assert row_of(store) == renewed
     assert row_of(store).owner == ""
-
-
-def test_commits_of_others_are_merged(opened: Open) -> None:
-    """A lease has a name and protects no branch: others' commits to other keys are kept, as always."""
-    state, other = Versioned(opened()), Versioned(opened())
-    with state.lease("job", 60) as lease:
-        other["theirs"] = 1
-        other.commit()
-        state["mine"] = 1
-        merged = present(lease.commit("both"))
-        assert merged.info["lease"] == {"name": "job", "fence": 1}
-        assert len(merged.parent_ids) == 2
-        state["clash"], other["clash"] = 1, 2
-        other.refresh()
-        other.commit()
-        with pytest.raises(RefMoved):
-            lease.commit(on_race="raise")
-        with pytest.raises(MergeConflict):
-            lease.commit()
-        assert lease.held
-    assert dict(Versioned(opened())) == {"theirs": 1, "mine": 1, "clash": 2}
 
 
 @in_memory

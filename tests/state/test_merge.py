@@ -15,7 +15,6 @@ from present import present
 
 from vstate import (
     ABSENT,
-    CannotLoad,
     Disk,
     InvalidInput,
     KVStore,
@@ -174,35 +173,6 @@ def test_a_merge_without_a_fast_forward_makes_a_commit() -> None:
     assert main.merge("side", fast_forward=False).strategy == "up-to-date"
 
 
-def test_unrelated_histories_merge() -> None:
-    """Without a common commit everything is an addition."""
-    main, _ = pair({"a": 1})
-    store = main.store
-    other = Versioned(store, branch="other")
-    commit(other, b=2)
-    assert main.merge("other").strategy == "merge"
-    assert dict(main) == {"a": 1, "b": 2}
-    commit(Versioned(store, branch="third"), a=5)
-    with pytest.raises(MergeConflict) as raised:
-        main.merge("third")
-    assert raised.value.conflicts["a"].base is ABSENT
-
-
-def test_a_criss_cross_is_merged_from_both_bases() -> None:
-    """After two crosswise merges a change that one side made since wins, whichever base one looks at."""
-    main, side = pair({"a": 0, "b": 0})
-    commit(main, a=1)
-    commit(side, b=1)
-    main_before, side_before = present(main.head), present(side.head)
-    main.merge(side_before)
-    side.merge(main_before)
-    assert len(main.repo.history.merge_bases(main.head.oid, side.head.oid)) == 2  # type: ignore[union-attr]
-    commit(main, a=2)
-    commit(side, b=2)
-    main.merge("side")
-    assert dict(main) == {"a": 2, "b": 2}
-
-
 def test_a_criss_cross_whose_bases_disagree_is_a_conflict() -> None:
     """A key that the two bases resolved differently has no base: only equal values merge."""
     main, side = pair({"k": 0})
@@ -226,19 +196,6 @@ def test_uncommitted_changes_are_not_mixed_in() -> None:
         with pytest.raises(UncommittedChanges):
             operation("side")
     assert main["a"] == 5
-
-
-def test_objects_in_hand_stay_the_same_unless_merged() -> None:
-    """A merge hands out new objects for changed keys only."""
-    main, side = pair({"mine": [1], "theirs": [1]})
-    mine, theirs = main["mine"], main["theirs"]
-    commit(main, x=1)
-    side["theirs"].append(2)
-    side.commit()
-    main.merge("side")
-    assert main["mine"] is mine
-    assert main["theirs"] is not theirs
-    assert main["theirs"] == [1, 2]
 
 
 # Policies
@@ -336,16 +293,6 @@ def test_append_keeps_the_order_of_the_commits() -> None:
         state.commit()
     main.merge("side")
     assert main["log"] == [0, 1, 2, 3, 4, 5, 6]
-
-
-def test_the_longest_prefix_counts_and_given_policies_go_first() -> None:
-    main, side = pair({"a/x": 0, "a/b/x": 0, "z": 0}, **{"": "ours", "a/": "theirs", "a/b/": "counter"})
-    for state, value in ((main, 1), (side, 10)):
-        commit(state, **{"a/x": value, "a/b/x": value, "z": value})
-    side.merge("main", policy={"z": "theirs"})
-    assert (side["a/x"], side["a/b/x"], side["z"]) == (1, 11, 1)
-    main.merge("HEAD", policy="ours")
-    assert main.policies() == {"": "ours", "a/": "theirs", "a/b/": "counter"}
 
 
 def test_policies_are_kept_with_the_branch(tmp_path: Path) -> None:
@@ -531,33 +478,6 @@ def test_a_policy_that_cannot_decide_says_why() -> None:
     assert '["a"]' in raised.value.conflicts["cfg"].reason
 
 
-class Unloadable:
-    loads = True
-
-    def __reduce__(self) -> Any:
-        return _load, ()
-
-
-def _load() -> Unloadable:
-    if not Unloadable.loads:
-        raise RuntimeError("cannot be loaded")
-    return Unloadable()
-
-
-def test_a_value_that_does_not_load_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a policy cannot load a value, the key conflicts. ours and theirs still work."""
-    main, side = pair({"k": [0]}, k="append")
-    commit(main, k=[0, 1])
-    commit(side, k=Unloadable())
-    monkeypatch.setattr(Unloadable, "loads", False)
-    with pytest.raises(MergeConflict) as raised:
-        main.merge("side")
-    with pytest.raises(CannotLoad):
-        _ = raised.value.conflicts["k"].theirs
-    main.merge("side", policy="ours")
-    assert main["k"] == [0, 1]
-
-
 # cherry-pick and revert
 
 
@@ -592,16 +512,6 @@ def test_revert_takes_one_commit_back() -> None:
         state.revert("HEAD~3")
     state.revert("HEAD~3", policy="theirs")
     assert dict(state) == {}
-
-
-def test_revert_of_a_counter() -> None:
-    """Policies merge the later changes: the counter's step is undone, and later steps stay."""
-    state = Versioned()
-    state.set_policy("n", "counter")
-    for n in (1, 11, 12):
-        commit(state, n=n)
-    state.revert("HEAD~1")
-    assert state["n"] == 2
 
 
 def test_a_merge_on_a_branch_that_moved_is_done_again() -> None:

@@ -305,31 +305,6 @@ def test_an_edit_during_a_merge_is_not_lost() -> None:
     assert Versioned(state.store)["log"] == log
 
 
-def test_a_rerun_leaves_other_threads_edits_alone() -> None:
-    """A rerun undoes the changes of update's function, and no edits of other threads."""
-    state = history(1)
-    state["mine"], state["n"] = [1], 0
-    state.commit()
-    mine = state["mine"]
-    other = Versioned(state.store)
-    runs = []
-
-    def function(now: Versioned) -> None:
-        runs.append(1)
-        now["n"] += 1
-        if len(runs) == 1:
-            mine.append(2)
-            other["n"] = 10
-            other.commit()
-
-    state.apply(function)
-    assert len(runs) == 2
-    assert state["mine"] is mine
-    state.commit()
-    fresh = Versioned(state.store)
-    assert (fresh["mine"], fresh["n"]) == ([1, 2], 11)
-
-
 # Which commit, which branch
 
 
@@ -344,25 +319,6 @@ def test_head_is_looked_up_once() -> None:
     state.revert("HEAD")
     assert "mine" not in state
     assert state["others"] == 1
-
-
-def test_a_merge_stays_on_its_branch() -> None:
-    """HEAD moved to another branch meanwhile: neither merge nor update follows it."""
-    store = Memory()
-    state = history(1, store)
-    side = state.fork("feature")
-    side["f"] = 1
-    side.commit()
-    state.create_branch("dev")
-    moved = Versioned(store)
-    moved["m"] = 1
-    moved.commit()
-    moved.repo.checkout("dev")
-    state.merge("feature")
-    state.apply(lambda now: now.__setitem__("u", 1))
-    assert state.branch == "main"
-    assert dict(Versioned(store, branch="main")).keys() == {"f", "k", "m", "u"}
-    assert dict(Versioned(store, branch="dev")).keys() == {"k"}
 
 
 def test_a_merge_without_the_history_in_between_is_refused() -> None:
@@ -460,21 +416,6 @@ def test_a_lost_race_appends_behind_what_is_there(first: Any) -> None:
     assert main["t"][: len(before)] == before
     assert main["t"] == late["t"]
     assert len(main["t"]) > len(before)
-
-
-def test_a_lost_race_appends_to_what_was_cut_short() -> None:
-    """If the branch dropped old items, this side's appended items come after the remaining ones."""
-    store = Memory()
-    state = Versioned(store, branch="main")
-    state["t"] = [1, 2, 3]
-    state.commit()
-    state.set_policy("t", "append")
-    late = Versioned(store, branch="main")
-    late["t"].append(4)
-    state["t"] = [3]
-    state.commit()
-    late.commit()
-    assert late["t"] == [3, 4]
 
 
 def test_an_interruption_right_after_a_merge_landed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from vstate import Disk, Live, Memory, Versioned, arguments
 from vstate.errors import (
     AlreadyExists,
     CannotLoad,
-    DetachedHead,
     InvalidInput,
     KeyNotFound,
     NotVersioned,
@@ -24,7 +23,6 @@ from vstate.errors import (
     Unpicklable,
 )
 from vstate.patterns import scope
-from vstate.repo import Repository
 from vstate.state import plan
 
 
@@ -260,29 +258,6 @@ def test_sizes(kind: type, size: int) -> None:
     state["v"] = value
     state.commit()
     assert Versioned(state.store)["v"] == value
-
-
-def test_detached_head() -> None:
-    """With a detached HEAD the branch is None, reading works, and commit raises with a hint."""
-    store = Memory()
-    state = Versioned(store)
-    for i in range(2):
-        state["k"] = [i]
-        state.commit()
-    Repository(store).checkout("HEAD~1")
-    detached = Versioned(store)
-    assert detached.branch is None
-    assert detached["k"] == [0]
-    detached["k"].append(1)
-    for act in (detached.commit, detached.rollback, lambda: detached.reset("HEAD")):
-        with pytest.raises(DetachedHead, match="switch"):
-            act()
-    assert detached["k"] == [0, 1]
-    assert detached.status().modified == ["k"]
-    detached.switch("saved", create=True)
-    assert detached.commit() is not None
-    assert Versioned(store).branch == "saved"
-    assert Versioned(store)["k"] == [0, 1]
 
 
 def test_switch_create_refuses_a_branch_that_is_there() -> None:

@@ -13,12 +13,9 @@ from present import present
 
 from vstate import Commit, Snapshot, Versioned
 from vstate.errors import (
-    DetachedHead,
     InvalidInput,
     KeyNotFound,
     NotFound,
-    RefMoved,
-    UncommittedChanges,
 )
 
 
@@ -144,38 +141,6 @@ def test_nothing_to_undo() -> None:
     with pytest.raises(InvalidInput, match="only 1 of 2 moves to undo"):
         state.undo(steps=2)
     assert state.undo().message == "c1"
-
-
-def test_uncommitted_changes_are_not_lost(state: Versioned) -> None:
-    """undo and redo ask for a clean state, recorded events included."""
-    state["same"].append("y")
-    with pytest.raises(UncommittedChanges, match="undo would lose"):
-        state.undo()
-    state.discard()
-    state.undo()
-    state.record("note")
-    with pytest.raises(UncommittedChanges, match="redo would lose"):
-        state.redo()
-
-
-def test_a_detached_head_has_nothing_to_undo(state: Versioned) -> None:
-    """It is on no branch."""
-    state.repo.checkout("HEAD~1")
-    detached = Versioned(state.store)
-    for act in (detached.undo, detached.redo):
-        with pytest.raises(DetachedHead):
-            act()
-
-
-def test_another_writer_came_in_between(state: Versioned) -> None:
-    """A commit that this handle has not seen is not undone: the error asks for a refresh."""
-    other = Versioned(state.store)
-    commit(other, "theirs", theirs=1)
-    with pytest.raises(RefMoved):
-        state.undo()
-    assert state.repo.branch("main") == other.head
-    state.refresh()
-    assert state.undo().message == "c3"
 
 
 def test_a_line_of_a_move_that_did_not_happen_is_passed_over(state: Versioned) -> None:

@@ -415,11 +415,3 @@ def test_a_restored_value_that_others_hold_is_watched() -> None:
     newest.items.append(1)
     assert state.commit() is not None
     assert Versioned(state.store)["k"].items == [1]
-
-
-def test_a_value_set_in_a_transaction_is_not_read_again() -> None:
-    """The committed value is the object that was set."""
-    state, text = Versioned(), "x" * 5000
-    with state.transaction():
-        state["k"] = text
-    assert state["k"] is text

@@ -11,12 +11,10 @@ import pytest
 
 from vstate import (
     Commit,
-    Conflict,
     InvalidInput,
     Live,
     Memory,
     MergeConflict,
-    UncommittedChanges,
     Versioned,
     aio,
 )
@@ -39,21 +37,6 @@ def test_update_with_a_mapping_is_a_dicts_update() -> None:
     state.update([("c", 3)], attempts=4)
     assert dict(state) == {"a": 1, "b": 2, "c": 3, "attempts": 4}
     assert state.head is None
-
-
-def test_update_commits_what_the_function_changed() -> None:
-    """It sees the newest commit, and one commit with message and info holds the change."""
-    state, other = start(n=1)
-    other["n"] = 5
-    other.commit()
-
-    def double(now: Versioned) -> None:
-        now["n"] *= 2
-
-    made = state.apply(double, message="doubled", by="test")
-    assert made is not None
-    assert (state["n"], made.message, made.info, len(made.parent_ids)) == (10, "doubled", {"by": "test"}, 1)
-    assert state.apply(lambda now: now["n"]) is None
 
 
 def increment(now: Versioned) -> None:
@@ -95,22 +78,6 @@ def test_it_runs_again_when_what_it_saw_has_changed(how: str) -> None:
     assert len(runs) == 2
     assert outcome.items() <= dict(state).items()
     assert dict(Versioned(state.store)) == dict(state)
-
-
-def test_what_it_did_not_look_at_is_merged() -> None:
-    """A change of another key is no reason to run again."""
-    state, other = start(n=1, far=1)
-    runs = []
-
-    def function(now: Versioned) -> None:
-        runs.append(1)
-        now["n"] += 1
-        other["far"] = len(runs) + 1
-        other.commit()
-
-    state.apply(function)
-    assert len(runs) == 1
-    assert dict(state) == {"n": 2, "far": 2}
 
 
 def test_who_lost_a_race_pauses_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,32 +130,6 @@ def test_attempts_end() -> None:
             state.apply(function, attempts=attempts)  # type: ignore[arg-type]  # refused
 
 
-@pytest.mark.parametrize("error", [KeyError, Conflict])
-def test_what_the_function_raises_comes_out(error: type[Exception]) -> None:
-    """A Conflict too. The function ran once, its changes are undone, and values in hand are as before."""
-    state, _ = start(n=1, log=[1])
-    runs = []
-
-    def function(now: Versioned) -> None:
-        runs.append(1)
-        now["n"] = 2
-        now["log"].append(2)
-        raise error("stop")
-
-    with pytest.raises(error, match="stop"):
-        state.apply(function)
-    assert len(runs) == 1
-    assert dict(state) == {"n": 1, "log": [1]}
-
-
-def test_uncommitted_changes_stay_out_of_it() -> None:
-    state, _ = start(n=1)
-    state["n"] = 2
-    with pytest.raises(UncommittedChanges):
-        state.apply(lambda now: None)
-    assert state["n"] == 2
-
-
 def test_inside_a_transaction_it_runs_once() -> None:
     """The outer transaction commits it."""
     state, _ = start(n=1)
@@ -196,18 +137,6 @@ def test_inside_a_transaction_it_runs_once() -> None:
         assert state.apply(increment) is None
     assert state["n"] == 2
     assert [commit.message for commit in state.log()] == ["outer", ""]
-
-
-def test_a_namespace_and_a_live_state_update_too() -> None:
-    """The function gets the namespace itself."""
-    state, _ = start(**{"agent/n": 1})
-    agent = state.namespace("agent")
-    assert agent.apply(increment) is not None
-    assert state["agent/n"] == 2
-    live = Live()
-    live["n"] = 1
-    assert live.apply(increment) is None
-    assert live["n"] == 2
 
 
 def test_what_is_in_hand_is_not_copied() -> None:

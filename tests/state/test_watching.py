@@ -21,7 +21,6 @@ from vstate import (
     Change,
     Commit,
     CorruptObject,
-    DetachedHead,
     Disk,
     KVStore,
     Live,
@@ -58,16 +57,6 @@ def put(store: KVStore, message: str = "", **values: object) -> Commit | None:
     return state.commit(message)
 
 
-def test_changes_of_other_handles_come_in_order() -> None:
-    """Each commit's changes come sorted by key, with their old values."""
-    store = Memory()
-    state = Versioned(store, branch="main")
-    with state.watch() as watch:
-        put(store, b=1, a=1)
-        put(store, a=2)
-        assert take(watch, 3) == [("a", "added", 1), ("b", "added", 1), ("a", "modified", 2)]
-
-
 def test_only_keys_of_the_pattern_come() -> None:
     """`*` stands for anything, `?` for one character, as in a shell; capitals count."""
     store = Memory()
@@ -75,16 +64,6 @@ def test_only_keys_of_the_pattern_come() -> None:
         put(store, **{"agent:10": 0, "Agent:1": 0, "other": 0})
         put(store, **{"agent:1": 1})
         assert take(watch, 1) == [("agent:1", "added", 1)]
-
-
-def test_it_begins_where_the_state_is() -> None:
-    """Earlier commits are not reported. Commits after the state was loaded are."""
-    store = Memory()
-    put(store, old=1)
-    state = Versioned(store, branch="main")
-    put(store, new=1)
-    with state.watch() as watch:
-        assert take(watch, 1) == [("new", "added", 1)]
 
 
 def test_it_goes_on_from_a_commit() -> None:
@@ -102,20 +81,6 @@ def test_it_goes_on_from_a_commit() -> None:
         assert take(watch, 2) == [("b", "added", 1), ("c", "added", 1)]
     with pytest.raises(NotFound):
         state.watch(since="no-such-commit")
-
-
-def test_a_reset_comes_as_what_differs() -> None:
-    """A branch that jumps gives the differences, at the commit that it is on then."""
-    store = Memory()
-    first = put(store, a=1)
-    put(store, a=2, b=1)
-    state = Versioned(store, branch="main")
-    assert first is not None
-    with state.watch() as watch:
-        state.reset(first.id)
-        changes = [next(watch) for _ in range(2)]
-        assert [(key, change.kind) for key, change, _ in changes] == [("a", "modified"), ("b", "removed")]
-        assert {commit.id for _, _, commit in changes} == {first.id}
 
 
 def test_commits_after_a_jump_come_one_by_one() -> None:
@@ -194,22 +159,6 @@ def test_a_branch_that_gc_deleted_and_that_began_anew() -> None:
                 ("b", "added"),
                 ("c", "added"),
             ]
-
-
-def test_an_expired_key_is_told_when_it_is_purged() -> None:
-    """Nothing is committed when a key expires; its removal is."""
-    with standing_still() as now:
-        state = Versioned(Memory(), branch="main")
-        state["k"] = 1
-        state.expire("k", 10)
-        state.commit()
-        with state.watch() as watch:
-            now.pass_(11)
-            put(state.store, other=1)
-            assert take(watch, 1) == [("other", "added", 1)]
-            state.refresh()
-            assert state.purge() is not None
-            assert [(key, kind) for key, kind, _ in take(watch, 1)] == [("k", "removed")]
 
 
 def test_a_commit_that_is_gone_before_it_was_looked_at() -> None:
@@ -367,17 +316,6 @@ def test_a_merge_comes_as_one_commit() -> None:
         rest = [next(watch), next(watch)]
         assert [key for key, _, _ in rest] == ["x", "y"]
         assert {commit for _, _, commit in rest} == {merge}
-
-
-def test_a_detached_state_cannot_be_watched() -> None:
-    """Without a branch there is nothing that moves."""
-    store = Memory()
-    commit = present(put(store, a=1))
-    state = Versioned(store)
-    state.repo.checkout(commit.id)
-    state.refresh()
-    with pytest.raises(DetachedHead):
-        state.watch()
 
 
 def test_none_is_missed_by_a_slow_reader_of_many_writers(tmp_path: Path) -> None:
