@@ -128,6 +128,7 @@ bench: .venv/installed-bench
 # make scale SIZES=1000,10000: only these sizes; changes no page.
 scale: .venv/installed-bench
 	@$(BIN)/python -m benchmarks.scale $(if $(SIZES),--sizes $(SIZES) --json build/scale.json,--page docs/benchmarks.md --picture docs/images/scale.svg)
+	@$(if $(SIZES),,$(BIN)/python -m benchmarks.scale.service --page docs/benchmarks.md)
 
 format: .venv/installed-dev
 	@$(BIN)/ruff check --fix .

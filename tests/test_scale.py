@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("langgraph", reason="LangGraph is not installed; it comes with the extra vstate[bench]")
+pytest.importorskip(
+    "langgraph.checkpoint.sqlite", reason="LangGraph is not installed; it comes with the extra vstate[bench]"
+)
 
 from benchmarks.scale.copies import Copy, Original, original_of, rows_of, write
+from benchmarks.scale.service import STEPS, day, table
 from benchmarks.scale.threads import branch_of, config_of, talk
 from vstate.integrations.langgraph import VstateSaver
 from vstate.kv import Disk, KVStore, Memory
@@ -122,6 +125,24 @@ def test_copies_are_deleted_collected_and_continued(multiplied: VstateSaver) -> 
     multiplied.put_writes(found.config, [("messages", "more")], "task")
     assert multiplied.get_tuple(config_of(second)).pending_writes == [("task", "messages", "more")]
     assert multiplied.repo.fsck().ok
+
+
+@pytest.mark.slow
+def test_a_service_keeps_what_it_has_answered(tmp_path: Path) -> None:
+    """Both sides answer requests, and each thread has all steps of its requests when the day is over."""
+    sides = day(tmp_path, 60, 1.0)
+    with VstateSaver(tmp_path / "vstate") as saver:
+        new = [name for worker in sides[0].of_worker for name in worker if name.startswith("new")]
+        assert new
+        for name in new:
+            found = saver.get_tuple(config_of(name))
+            assert found is not None
+            assert len(found.checkpoint["channel_values"]["messages"]) == found.metadata["step"] + 1
+            assert (found.metadata["step"] + 1) % STEPS == 0
+        assert saver.repo.fsck().ok
+    ours, theirs = table(sides, 60).splitlines()[2:]
+    assert ours.startswith(f"| vstate | {len(sides[0].requests):,} | ")
+    assert theirs.startswith(f"| `SqliteSaver` | {len(sides[1].requests):,} | ")
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def main() -> None:
     console.print(tables(report), markup=False, highlight=False)
     options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.page is not None:
-        put_into(options.page, report)
+        put_into(options.page, "scale", tables(report))
     if options.picture is not None:
         options.picture.write_text(picture_of(report), encoding="utf-8")
 

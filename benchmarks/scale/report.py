@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,6 @@ from benchmarks.report import figure
 from benchmarks.scale.measure import OPERATIONS, Operation, Samples
 from benchmarks.scale.picture import picture
 from benchmarks.scale.threads import CHECKPOINTS
-
-_MARKS = re.compile(r"(<!-- scale -->).*(<!-- /scale -->)", re.DOTALL)
 
 Report = Mapping[str, Any]
 
@@ -76,10 +73,12 @@ def picture_of(report: Report) -> str:
     return picture(store["sizes"], lines)
 
 
-def put_into(page: Path, report: Report) -> None:
-    """Replace the text between `<!-- scale -->` and `<!-- /scale -->` of the page by the tables."""
+def put_into(page: Path, mark: str, tables: str) -> None:
+    """Replace the text between `<!-- mark -->` and `<!-- /mark -->` of the page."""
     text = page.read_text(encoding="utf-8")
-    made, count = _MARKS.subn(lambda marks: f"{marks[1]}\n\n{tables(report)}\n\n{marks[2]}", text)
-    if not count:
-        raise ValueError(f"{page} has no <!-- scale --> … <!-- /scale -->")
-    page.write_text(made, "utf-8")
+    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    before, found, rest = text.partition(begin)
+    _, also_found, after = rest.partition(end)
+    if not (found and also_found):
+        raise ValueError(f"{page} has no {begin} … {end}")
+    page.write_text(f"{before}{begin}\n\n{tables}\n\n{end}{after}", "utf-8")
