@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 
 import pytest
 
@@ -9,10 +10,10 @@ from vstate import Disk, quote_ref
 from vstate.repo.repository import Repository
 
 
-@pytest.fixture
-def service(tmp_path, vstate):
-    """Three hundred users, and two jobs; user 7 came last."""
-    with Disk(tmp_path / "service") as store:
+@pytest.fixture(scope="module")
+def made_service(tmp_path_factory):
+    place = tmp_path_factory.mktemp("made") / "service"
+    with Disk(place, durability="process") as store:
         repo = Repository(store)
         for number in [*range(7), *range(8, 300), 7]:
             repo.commit(
@@ -21,6 +22,13 @@ def service(tmp_path, vstate):
         for name in ("jobs/a", "jobs/b"):
             repo.commit(name, message="begin", set={"n": 1})
         repo.commit("users/user%207", message="pay", set={"paid": True})
+    return place
+
+
+@pytest.fixture
+def service(made_service, tmp_path, vstate):
+    """Three hundred users, and two jobs; user 7 came last."""
+    shutil.copytree(made_service, tmp_path / "service")
     return type(vstate)(tmp_path / "service")
 
 

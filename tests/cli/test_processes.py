@@ -48,10 +48,10 @@ def in_pipe(file):
     return int.from_bytes(fcntl.ioctl(file.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-@pytest.fixture
-def long_store(tmp_path):
+@pytest.fixture(scope="module")
+def long_store(tmp_path_factory):
     """A store whose log does not fit into a pipe."""
-    directory = tmp_path / "long"
+    directory = tmp_path_factory.mktemp("long")
     with Versioned(Disk(directory, durability="process")) as state:
         for number in range(1500):
             state["number"] = number

@@ -116,18 +116,6 @@ async def test_a_long_part_that_did_not_change_is_stored_once(tmp_path: Path) ->
         assert disk.size() < 2_500_000 + 4_200_000  # and the log
 
 
-@in_a_loop
-async def test_runs_of_one_workflow_lose_no_checkpoint(tmp_path: Path) -> None:
-    """Two programs' storages save at once, and delete; each checkpoint is there, or deleted once."""
-    storages = [VstateCheckpointStorage(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
-    ids = [f"run {n}" for n in range(24)]
-    await asyncio.gather(*(storages[n % 2].save(checkpoint(id, n)) for n, id in enumerate(ids)))
-    assert await storages[0].list_checkpoint_ids(workflow_name="ship it/now") == ids
-    gone = await asyncio.gather(*(storage.delete(id) for storage in storages for id in ids[:6]))
-    assert sum(gone) == 6
-    assert await storages[1].list_checkpoint_ids(workflow_name="ship it/now") == ids[6:]
-
-
 WORKFLOW = """
 import asyncio, sys
 from agent_framework import WorkflowBuilder, WorkflowContext, executor
@@ -217,21 +205,6 @@ async def test_messages_are_added_once_and_sessions_are_apart() -> None:
     assert len(await provider.get_messages("s")) == 5
     strict = VstateHistoryProvider(store, skip_excluded=True)
     assert [m.text for m in await strict.get_messages("s")] == ["a", "b", "cinnamon", "e"]
-
-
-@in_a_loop
-async def test_writers_of_one_chat_lose_nothing(tmp_path: Path) -> None:
-    """Two programs add messages at once, and all of them are there, each in the order of its program."""
-    providers = [VstateHistoryProvider(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
-
-    async def write(name: int) -> None:
-        for n in range(10):
-            await providers[name].save_messages("s", [Message(role="user", contents=[f"{name} {n}"])])
-
-    await asyncio.gather(write(0), write(1))
-    found = [message.text for message in await providers[0].get_messages("s")]
-    for name in range(2):
-        assert [text for text in found if text.startswith(f"{name} ")] == [f"{name} {n}" for n in range(10)]
 
 
 class Script(BaseChatClient):  # type: ignore[misc]  # the framework need not be there for the check

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -346,22 +345,6 @@ def test_a_fork_begins_at_the_commit_of_its_parent() -> None:
     assert len(list(provider.repo.log(provider.branch("runs", "other")))) == 1
     for place, text in [(fork, '{"n": 7}'), (other, '{"n": 8}'), (second, '{"n": 1, "same": 1}')]:
         assert provider.from_checkpoint(place) == text
-
-
-def test_two_providers_write_to_one_branch(tmp_path: Path) -> None:
-    """Checkpoints of two programs at once are all there, each with its number."""
-    providers = [VstateProvider(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
-
-    def work(who: int) -> list[tuple[str, str]]:
-        texts = [json.dumps({"who": who, "n": n, "entities": [{"n": n}] * (n % 3)}) for n in range(15)]
-        return [(providers[who].checkpoint(text, "runs"), text) for text in texts]
-
-    with ThreadPoolExecutor(2) as pool:
-        written = [pair for some in pool.map(work, range(2)) for pair in some]
-    for place, text in written:
-        assert providers[0].from_checkpoint(place) == text
-    numbers = [commit.message.split()[1] for commit in providers[0].repo.log(providers[0].branch("runs"))]
-    assert numbers == [f"{n}:" for n in range(30, 0, -1)]
 
 
 def test_a_checkpoint_writes_its_new_events(tmp_path: Path) -> None:

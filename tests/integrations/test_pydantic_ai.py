@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from loops import in_a_loop
 
-from vstate import Disk, Memory, Versioned
+from vstate import Memory, Versioned
 from vstate.repo import Repository
 
 pytest.importorskip("pydantic_ai.conversation_store", reason="pydantic-ai-slim is not installed")
@@ -142,32 +142,6 @@ async def test_a_writer_that_was_overtaken_changes_nothing() -> None:
         await store.write_record(record, new_entries=[entry], expected_revision=None)
     assert Repository(backend).branch("pydantic_ai/a") == head
     assert await store.load("b") is None
-
-
-@in_a_loop
-async def test_of_many_writers_each_save_is_of_one(tmp_path: Path) -> None:
-    """Two programs save turns of one conversation; with retries every turn is there, in the order of each."""
-    stores = [VstateConversationStore(Disk(tmp_path / "s", durability="process")) for _ in range(2)]
-    await saved(stores[0], "a", "start")
-
-    async def write(who: int) -> None:
-        for n in range(8):
-            while True:
-                conversation = await stores[who].load("a")
-                assert conversation is not None
-                conversation.messages.extend(turn(f"{who} {n}"))
-                try:
-                    await stores[who].save(conversation)
-                except ConversationConflict:
-                    continue
-                break
-
-    await asyncio.gather(write(0), write(1))
-    found = words(await stores[0].load("a"))
-    assert len(found) == 2 + 2 * 16
-    for who in range(2):
-        mine = [text for text in found if text.startswith(f"{who} ") and not text.endswith("?")]
-        assert mine == [f"{who} {n}" for n in range(8)]
 
 
 def test_the_example_of_the_page(example: Any, commands: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -144,21 +143,6 @@ def test_what_is_absent_or_there_already_is_refused() -> None:
             repository.create_message("ann", "helper", message(1))
         assert repository.read_session("ann") is None
         assert repository.read_message("ann", "helper", 0) is None
-
-
-def test_writers_in_threads_lose_nothing(tmp_path: Path) -> None:
-    """Of 8 agents that append to one session at once, each has all of its messages."""
-    with with_agent(tmp_path) as repository:
-
-        def append(name: str) -> None:
-            repository.create_agent("ann", SessionAgent(name, {}, {}))
-            for number in range(5):
-                repository.create_message("ann", name, message(number, name))
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(append, "abcdefgh"))
-        for name in "abcdefgh":
-            assert [each.message_id for each in repository.list_messages("ann", name)] == [0, 1, 2, 3, 4]
 
 
 def test_a_snapshot_is_stored_as_its_parts(tmp_path: Path) -> None:

@@ -100,20 +100,6 @@ async def test_changes_at_once_are_all_kept(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_managers_of_several_kinds_share_a_store(local_store: AgentStore) -> None:
-    """And leave it open when they close."""
-    store = local_store()
-    async with Notes(store) as notes, StateManager(store) as states, AgentStateStore(store) as agents:
-        await notes.add("k", "1")
-        await states.save("k", 2)
-        await agents.save_checkpoint(AgentCheckpoint(agent_id="k", checkpoint_id="k"))
-        assert await notes.read(dict) == {"k": "1"}
-        assert await states.list_keys() == ["k"]
-    with Versioned(store, branch="main") as state:
-        assert {key.split("/")[0] for key in state} == {"notes", "state", "agents"}
-
-
-@in_a_loop
 async def test_every_way_to_say_where(
     tmp_path: Path, redis_url: str, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,35 +242,21 @@ async def test_recovering_never_holds_up_the_loop() -> None:
     await agents.close()
 
 
-@in_a_loop
-async def test_two_recoveries_of_one_agent_follow_each_other(store: AgentStateStore) -> None:
-    running = 0
-
-    class Careful(Agent):
-        async def restore_from_checkpoint(self, state: Any) -> None:
-            nonlocal running
-            running += 1
-            assert running == 1
-            await asyncio.sleep(0.01)
-            running -= 1
-
-    recovery = AgentRecoveryManager(store, max_recovery_attempts=2)
-    recovery.register(Careful())
-    await kept(store, 1)
-    found = await asyncio.gather(*(recovery.recover("a") for _ in range(4)))
-    assert len([checkpoint for checkpoint in found if checkpoint]) == 2
-
-
 def test_recoveries_serve_one_loop_after_another() -> None:
-    """Also where two calls for one agent had to wait for each other."""
+    """Two recoveries of one agent follow each other, also in the next loop."""
     store = AgentStateStore()
     recovery = AgentRecoveryManager(store, max_recovery_attempts=9)
+    running = 0
 
     class Slow:
         id = "a"
 
         async def restore_from_checkpoint(self, state: object) -> None:
+            nonlocal running
+            running += 1
+            assert running == 1
             await asyncio.sleep(0.01)
+            running -= 1
 
     recovery.register(Slow())
 

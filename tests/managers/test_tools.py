@@ -318,26 +318,6 @@ async def test_retries(manager: ToolStateManager) -> None:
 
 
 @in_a_loop
-async def test_names_do_not_meet(tmp_path: Any) -> None:
-    """Tools and executions of any name never mix, also in the files for people."""
-    names = ["a/b", "a:b", "a_b", "a__b", "a", "a%2fb", "", "../a", "A", "ä\n"]
-    store = FileBackend(tmp_path / "state")
-    async with ToolStateManager(store) as manager:
-        for number, name in enumerate(names):
-            await manager.start_execution(execution(name, name, number=number))
-            await manager.update_retry_state(RetryState(execution_id=name, attempts=1))
-    async with ToolStateManager(store) as manager:
-        assert {retry.execution_id for retry in await manager.get_pending_retries()} == set(names)
-        for number, name in enumerate(names):
-            await manager.complete_execution(name, duration_ms=number)
-            (found,) = await manager.get_execution_history(name)
-            assert (found.execution_id, found.number) == (name, number)  # type: ignore[attr-defined]
-            stats = await manager.get_tool_stats(name)
-            assert (stats.total_executions, stats.avg_duration_ms) == (1, number)
-    store.close()
-
-
-@in_a_loop
 async def test_the_log_reads_well(manager: ToolStateManager) -> None:
     """Each change is one commit, with a message."""
     await manager.start_execution(execution("e1"))

@@ -62,15 +62,6 @@ def test_values_of_every_kind_that_has_an_order(before: Any, after: Any) -> None
         assert type(state["key"]) is type(after)
 
 
-def test_a_cost_in_tokens() -> None:
-    """The fewest possible parts go."""
-    state = Versioned()
-    bound(state, "log", limit=6, cost=tokens)
-    state["log"] = ["one two three", "four", "five six", "seven eight"]
-    state.commit()
-    assert state["log"] == ["four", "five six", "seven eight"]
-
-
 def test_a_summary_replaces_the_oldest_parts(local_store: AgentStore) -> None:
     """The summariser gets a copy, once an attempt, only over the limit; the list is edited in place."""
     calls: list[list[str]] = []
@@ -496,19 +487,6 @@ def test_an_update_depends_on_the_reads_of_its_hooks() -> None:
 
     other.apply(change)
     assert (len(runs), other["copy"]) == (2, 2)
-
-
-def test_a_value_of_a_namespace_commit_after_commit() -> None:
-    """The value is checked each time it is set, whatever its name is without the namespace."""
-    state = Versioned()
-    inner = scope(state, "user")
-    bound(inner, "log", limit=2)
-    for number in range(3):
-        inner["log"] = (number,) * 5
-        state.commit()
-        assert inner["log"] == (number,) * 2
-        state["other"] = number
-        state.commit()
 
 
 @pytest.mark.parametrize("kind", [Versioned, Live])

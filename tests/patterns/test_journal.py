@@ -23,8 +23,7 @@ from present import present
 from raising import raised_at
 from running import at_once
 
-from vstate import Versioned
-from vstate.errors import CannotLoad, InvalidInput, LeaseLost, RefMoved
+from vstate.errors import CannotLoad, InvalidInput, RefMoved
 from vstate.kv import Memory
 from vstate.patterns.journal import FIRST_SEGMENTS, SEGMENT_BYTES, Journal
 from vstate.repo import Repository
@@ -307,17 +306,6 @@ def test_a_history_that_is_cut_off_keeps_the_journal() -> None:
     assert Journal(repo, "t").refresh() == list(range(10))
     repo.create_branch("copy", "t")
     assert Journal(repo, "copy").refresh() == list(range(10))
-
-
-def test_a_lost_lease_refuses_appends() -> None:
-    """With a lease as guard, an append after the lease was lost raises LeaseLost and adds nothing."""
-    store = Memory()
-    with Versioned(store).lease("turn", ttl=30) as lease:
-        journal = Journal(Repository(store), "t", guard=lease)
-        journal.append(lambda index: [1])
-    with pytest.raises(LeaseLost):
-        journal.append(lambda index: [2])
-    assert Journal(Repository(store), "t").refresh() == [1]
 
 
 def test_a_journal_shows_without_loading() -> None:

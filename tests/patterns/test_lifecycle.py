@@ -202,18 +202,6 @@ def test_two_handles_that_have_both_read() -> None:
         JOB.fire(theirs, "a", "retry", field="status")
 
 
-@pytest.mark.parametrize("kind", [Versioned, Live])
-def test_a_transaction_that_fails_has_moved_nothing(kind: Any) -> None:
-    """The value in the state is as it was."""
-    state = kind()
-    state["job"] = {"status": "pending"}
-    state.commit()
-    with pytest.raises(ZeroDivisionError), state.transaction():
-        JOB.fire(state, "job", "start", field="status")
-        raise ZeroDivisionError
-    assert state["job"] == {"status": "pending"}
-
-
 @pytest.mark.parametrize(
     "job", [{"status": "pending"}, SimpleNamespace(status="pending")], ids=["dict", "object"]
 )

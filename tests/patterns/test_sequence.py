@@ -12,7 +12,6 @@ from agent_stores import AgentStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present import present
-from running import at_once
 
 from vstate import Live, Versioned, aio
 from vstate.errors import InvalidInput, KeyNotFound, UncommittedChanges
@@ -157,22 +156,6 @@ def test_both_replaced_the_same_item() -> None:
     one.commit()
     with pytest.raises(Exception, match="log/000000000000"):
         other.commit()
-
-
-def test_racing_updates_number_their_items_without_a_gap(shared_store: AgentStore) -> None:
-    """Threads with handles of their own append in updates: every item is there once, with its own number."""
-
-    def append(worker: int) -> None:
-        state = Versioned(shared_store(), branch="main")
-        for number in range(10):
-            item = worker, number
-            state.apply(lambda inner, item=item: Sequence(inner, "log").append(item), attempts=200)
-
-    at_once(append, range(3))
-    sequence: Sequence[tuple[int, int]] = Sequence(Versioned(shared_store(), branch="main"), "log")
-    assert numbers(sequence) == list(range(30))
-    for worker in range(3):
-        assert [number for who, number in sequence if who == worker] == list(range(10))
 
 
 def test_the_end_is_found_again_after_any_change() -> None:
