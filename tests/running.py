@@ -2,11 +2,17 @@
 
 import ast
 import importlib.util
+import os
+import runpy
+import signal
+import sys
+import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from vstate import Disk
 from vstate.repo.repository import Repository
@@ -37,6 +43,72 @@ def imported_packages(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             modules.add(node.module)
     return {module.partition(".")[0] for module in modules}
+
+
+class Fork:
+    """A fork of this process that does some work, for which this process has imported what is slow to import.
+
+    `output` has what the fork prints. As a context manager, it ends with the block.
+    """
+
+    _code: int | None = None
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        read, write = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other threads, which the fork does not have
+            self.pid = os.fork()
+            if self.pid == 0:
+                self._work(work, write)
+        os.close(write)
+        self.output = open(read)  # noqa: SIM115  # `end` closes it
+
+    def _work(self, work: Callable[[], object], write: int) -> None:
+        status = 1
+        try:
+            os.dup2(write, 1)
+            sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  # os._exit closes nothing
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
+        finally:
+            os._exit(status)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end. The exit code, which is -9 if it was killed, and the output that was not read."""
+        with self.output:
+            rest = self.output.read()
+        self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._code, rest
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._code is None:
+            self.kill()
+            self.end()
+
+
+def program(script: Path, *arguments: object) -> Callable[[], None]:
+    """The work of a program with these arguments, for a fork."""
+
+    def run() -> None:
+        sys.argv = [str(script), *map(str, arguments)]
+        runpy.run_path(str(script), run_name="__main__")
+
+    return run
+
+
+def run_forked(work: Callable[[], object], *, code: int = 0) -> str:
+    """Do the work in a fork of this process; its output. The test fails if it ends with another code."""
+    ended, output = Fork(work).end()
+    assert ended == code, output
+    return output
 
 
 def at_once(function: Callable[[Given], Result], given: Iterable[Given]) -> list[Result]:

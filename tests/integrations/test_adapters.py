@@ -6,19 +6,21 @@ import copy
 import enum
 import os
 import pickle
-import subprocess
-import sys
+import signal
+import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 from adapters import ADAPTERS, Adapter
+from running import Fork
 from stored import stored_bytes
 
 from vstate import Disk, InvalidInput, Memory
@@ -211,32 +213,26 @@ def test_half_a_surrogate_pair_is_stored(adapter: Adapter) -> None:
         assert adapter.read(handle, f"ann {number}") == [adapter.given_back(text)]
 
 
-WRITING = """
-import sys
-from itertools import count
-import adapters
-
-adapter = getattr(adapters, sys.argv[1])()
-handle, texts = adapter.open(sys.argv[2]), []
-for number in count():
-    texts.append(f"{number} " + "a" * (number * 97 % 3000))
-    adapter.write(handle, "ann", texts, number)
-    print(number, flush=True)
-"""
-
-
 @pytest.mark.slow
 def test_a_killed_process_loses_no_acknowledged_text(adapter: Adapter, tmp_path: Path) -> None:
     """After SIGKILL each acknowledged text is there, whole and in order, and at most one more."""
     if "write" not in vars(type(adapter)):
         pytest.skip("it writes as another one of the table")
-    command = [sys.executable, "-W", "ignore", "-c", WRITING, type(adapter).__name__, tmp_path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        printed = [process.stdout.readline() for _ in range(4)]
+
+    def write() -> None:
+        warnings.simplefilter("ignore")
+        handle, texts = adapter.open(tmp_path), list[str]()
+        for number in count():
+            texts.append(f"{number} " + "a" * (number * 97 % 3000))
+            adapter.write(handle, "ann", texts, number)
+            print(number, flush=True)
+
+    with Fork(write) as process:
+        printed = [process.output.readline() for _ in range(4)]
         process.kill()
-        printed += [line for line in process.stdout if line.endswith("\n")]
+        code, rest = process.end()
+    assert code == -signal.SIGKILL
+    printed += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
     found = adapter.read(adapter.open(tmp_path), "ann")
     assert found == [f"{number} " + "a" * (number * 97 % 3000) for number in range(len(found))]
     assert int(printed[-1]) + 1 <= len(found) <= int(printed[-1]) + 2

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from loops import in_a_loop
-from running import RunPython
+from running import program, run_forked
 
 from vstate import Disk, Memory, Versioned
 
@@ -151,11 +151,12 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_a_killed_workflow_goes_on_from_its_last_checkpoint(tmp_path: Path, run_python: RunPython) -> None:
+def test_a_killed_workflow_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     """A workflow that was killed in a superstep is carried on by another process, to the same end."""
     for kill_at, code, printed in [(3, -9, "0 1 2 3"), (5, -9, "3 4 5"), (-1, 0, "5 6 7 output 8")]:
-        script = WORKFLOW.replace("KILL_AT", str(kill_at))
-        assert run_python(script, tmp_path / "s", code=code).split() == printed.split()
+        script = tmp_path / "workflow.py"
+        script.write_text(WORKFLOW.replace("KILL_AT", str(kill_at)))
+        assert run_forked(program(script, tmp_path / "s"), code=code).split() == printed.split()
     with Versioned(tmp_path / "s", branch="agent_framework/workflows/counting") as state:
         assert all(commit.message.startswith("checkpoint ") for commit in state.log())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from running import RunPython, dull_messages
+from running import dull_messages, load_module, program, run_forked
 from vstate_cli.app import cli
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -18,15 +18,15 @@ def vstate(store: Path, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_agent_of_langgraph_is_killed_resumed_forked_and_looked_at(
-    tmp_path: Path, run_python: RunPython
-) -> None:
+def test_the_agent_of_langgraph_is_killed_resumed_forked_and_looked_at(tmp_path: Path) -> None:
     """A killed run goes on at its step, a fork has the steps before, and the command shows both."""
     pytest.importorskip("langgraph.graph", reason="langgraph is not installed: pip install langgraph")
 
     def run(*arguments: str, code: int = 0) -> list[str]:
-        return run_python(EXAMPLES / "langgraph_agent.py", store, *arguments, code=code).splitlines()
+        return run_forked(program(script, store, *arguments), code=code).splitlines()
 
+    script = EXAMPLES / "langgraph_agent.py"
+    load_module(script)  # its imports take seconds
     store = tmp_path / "threads"
     assert run("tea", "--die-in", "write", code=-9) == ["search: tea", "write: tea"]
     assert run("tea") == ["write: tea", "check: tea", "On tea: Tea comes from one plant."]
@@ -43,15 +43,15 @@ def test_the_agent_of_langgraph_is_killed_resumed_forked_and_looked_at(
 
 
 @pytest.mark.slow
-def test_the_agent_of_openai_is_killed_resumed_forked_and_looked_at(
-    tmp_path: Path, run_python: RunPython
-) -> None:
+def test_the_agent_of_openai_is_killed_resumed_forked_and_looked_at(tmp_path: Path) -> None:
     """A killed turn goes on at its tool, a fork has the turns before, and the command shows both."""
     pytest.importorskip("agents", reason="openai-agents is not installed")
 
     def run(*arguments: str, code: int = 0) -> list[str]:
-        return run_python(EXAMPLES / "openai_agent.py", store, *arguments, code=code).splitlines()
+        return run_forked(program(script, store, *arguments), code=code).splitlines()
 
+    script = EXAMPLES / "openai_agent.py"
+    load_module(script)  # its imports take seconds
     store = tmp_path / "chats"
     assert run("tea", "--crash-at", "2", code=-9) == ["search: tea", "check: tea"]
     assert run("tea") == ["check: tea", "Tea comes from one plant."]

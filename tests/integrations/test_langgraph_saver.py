@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -20,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import in_a_loop
-from running import RunPython, all_at_once
+from running import Fork, all_at_once
 
 pytest.importorskip("langgraph.checkpoint.base", reason="langgraph-checkpoint is not installed")
 
@@ -515,27 +517,23 @@ async def test_a_long_list_is_whole_in_an_event_loop(saver: VstateSaver) -> None
     assert [one async for one in saver.alist(None)] == list(saver.list(None))
 
 
-WRITING = """
-import sys
-from langgraph.checkpoint.base import empty_checkpoint
-from vstate.integrations.langgraph import VstateSaver
-store, name = sys.argv[1:]
-with VstateSaver(store) as saver:
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    for number in range(25):
-        values = {"messages": [f"{name} {number} {i} " * 9 for i in range(number)]}
-        checkpoint = {**empty_checkpoint(), "id": f"{number:04}-{name}", "channel_values": values}
-        checkpoint["channel_versions"] = {"messages": number}
-        config = saver.put(config, checkpoint, {"step": number}, {"messages": number})
-        saver.put_writes(config, [("messages", name)], name)
-"""
+def write_a_thread(store: Path, name: str) -> None:
+    with VstateSaver(store) as saver:
+        config = named()
+        for number in range(25):
+            values = {"messages": [f"{name} {number} {i} " * 9 for i in range(number)]}
+            checkpoint: Any = {**empty_checkpoint(), "id": f"{number:04}-{name}", "channel_values": values}
+            checkpoint["channel_versions"] = {"messages": number}
+            config = saver.put(config, checkpoint, {"step": number}, {"messages": number})
+            saver.put_writes(config, [("messages", name)], name)
 
 
 @pytest.mark.slow
-def test_processes_write_one_thread(tmp_path: Path, run_python: RunPython) -> None:
+def test_processes_write_one_thread(tmp_path: Path) -> None:
     """Checkpoints and writes of four processes in one thread are all there, with their values."""
     Disk(tmp_path / "s").close()
-    all_at_once(*(partial(run_python, WRITING, tmp_path / "s", name) for name in "abcd"))
+    forks = [Fork(partial(write_a_thread, tmp_path / "s", name)) for name in "abcd"]
+    assert [fork.end() for fork in forks] == [(0, "")] * 4
     with VstateSaver(tmp_path / "s") as saver:
         found = list(saver.list(named()))
         assert len(found) == 100
@@ -546,30 +544,27 @@ def test_processes_write_one_thread(tmp_path: Path, run_python: RunPython) -> No
             assert one.pending_writes == [(name, "messages", name)]
 
 
-AT_ONCE = """
-import os, sys
-from concurrent.futures import ThreadPoolExecutor
-from itertools import count
-from langgraph.checkpoint.base import empty_checkpoint
-from vstate.integrations.langgraph import VstateSaver
-saver = VstateSaver(sys.argv[1])
-found = saver.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
-config = found.config if found else {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-with ThreadPoolExecutor(8) as threads:
-    for number in count(int(found.checkpoint["id"]) + 1 if found else 1):
-        id = f"{number:08}"
-        below = {"configurable": {**config["configurable"], "checkpoint_id": id}}
-        def write(task):
-            saver.put_writes(below, [("messages", f"{id} {task} " * 20)], task)
-            os.write(1, f"{id} {task}\\n".encode())
-        def put():
-            saver.put(config, {**empty_checkpoint(), "id": id}, {"step": number}, {})
-            os.write(1, f"{id} put\\n".encode())
-        calls = [threads.submit(put), *(threads.submit(write, task) for task in "abcdefg")]
-        for call in calls:
-            call.result()
-        config = below
-"""
+def put_supersteps(store: Path) -> None:
+    """Go on with a thread for ever: each superstep has a checkpoint and seven writes, all at once."""
+    saver = VstateSaver(store)
+    before = saver.get_tuple(named())
+    config = before.config if before else named()
+    with ThreadPoolExecutor(8) as threads:
+        for number in count(int(before.checkpoint["id"]) + 1 if before else 1):
+            id = f"{number:08}"
+
+            def write(task: str, id: str = id) -> None:
+                saver.put_writes(named(id=id), [("messages", f"{id} {task} " * 20)], task)
+                os.write(1, f"{id} {task}\n".encode())
+
+            def put(config: Any = config, id: str = id, number: int = number) -> None:
+                saver.put(config, {**empty_checkpoint(), "id": id}, {"step": number}, {})
+                os.write(1, f"{id} put\n".encode())
+
+            calls = [threads.submit(put), *(threads.submit(write, task) for task in "abcdefg")]
+            for call in calls:
+                call.result()
+            config = named(id=id)
 
 
 @pytest.mark.slow
@@ -579,12 +574,10 @@ def test_each_write_of_a_superstep_that_was_killed_is_there(tmp_path: Path) -> N
     chance = random.Random(3)
     acknowledged: set[str] = set()
     for _ in range(8):
-        command = [sys.executable, "-c", AT_ONCE, str(tmp_path / "s")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
-            assert worker.stdout is not None
-            heard = [worker.stdout.readline() for _ in range(chance.randrange(1, 60))]
+        with Fork(partial(put_supersteps, tmp_path / "s")) as worker:
+            heard = [worker.output.readline() for _ in range(chance.randrange(1, 60))]
             worker.kill()
-            heard += worker.stdout.readlines()
+            heard += worker.end()[1].splitlines(keepends=True)
         acknowledged |= {line.strip() for line in heard if line.endswith("\n")}
         with VstateSaver(tmp_path / "s") as saver:
             found = {f"{one.checkpoint['id']} put": one for one in saver.list(named())}

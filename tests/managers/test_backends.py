@@ -9,8 +9,9 @@ import json
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from present import present
+from running import Fork
 
 from vstate import Disk, InvalidInput, Versioned
 from vstate.managers import FileBackend, RedisBackend, StateConfig, StateManager
@@ -367,33 +369,27 @@ def test_gc_of_the_commit_that_the_files_show(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_files_of_writers_beside_each_other_show_the_newest(
-    tmp_path: Path, run_python: Callable[..., str]
-) -> None:
+def test_files_of_writers_beside_each_other_show_the_newest(tmp_path: Path) -> None:
     """Whichever process writes last, files never go back to an earlier commit, and none is half written."""
-    script = """
-import sys
-from vstate import Versioned
-from vstate.managers import FileBackend
 
-with FileBackend(sys.argv[1]) as store, Versioned(store, branch="main") as state:
-    def count(state):
-        state["count"] = state.get("count", 0) + 1
-        state[f"by/{sys.argv[2]}"] = list(range(state["count"]))
+    def write(name: int) -> None:
+        def count(state: Any) -> None:
+            state["count"] = state.get("count", 0) + 1
+            state[f"by/{name}"] = list(range(state["count"]))
 
-    for n in range(15):
-        state.apply(count, attempts=1000)
-"""
+        with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+            for _ in range(15):
+                state.apply(count, attempts=1000)
+
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state["count"] = 0
         state.commit()
-    threads = [threading.Thread(target=run_python, args=(script, tmp_path, n)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        json.loads((tmp_path / "files" / "count.json").read_text())
-    for thread in threads:
-        thread.join()
+    forks = [Fork(partial(write, n)) for n in range(3)]
+    with ThreadPoolExecutor(3) as threads:
+        ends = [threads.submit(fork.end) for fork in forks]
+        while not all(end.done() for end in ends):
+            json.loads((tmp_path / "files" / "count.json").read_text())
+    assert [end.result() for end in ends] == [(0, "")] * 3
     found = shown(tmp_path)
     with Versioned(tmp_path) as state:
         assert state["count"] == 45

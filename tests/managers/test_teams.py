@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import inf, nan
@@ -17,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loops import in_a_loop
 from present import present
+from running import Fork
 from soak import sized
 
 from vstate import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound
@@ -441,24 +440,19 @@ async def test_eighty_at_once(local_store: AgentStore) -> None:
 
 # Many processes
 
-PULL = """
-import asyncio, sys
-from vstate.managers import OrchestrationStateManager
 
-async def main(store, me, enqueued):
+async def pull(store: str, me: int, enqueued: int) -> None:
+    """Enqueue so many tasks, and run tasks until none is left. Each that was run is printed."""
     async with OrchestrationStateManager(store) as manager:
-        for n in range(int(enqueued)):
+        for n in range(enqueued):
             await manager.enqueue_task("crew", {"id": f"{me}-{n}"})
         while (task := await manager.assign_task("crew", agent_id=f"a{me}")) is not None:
             print(task["id"])
-            await manager.complete_task("crew", task["id"], me, agent_id=f"a{me}")
-
-asyncio.run(main(*sys.argv[1:]))
-"""
+            await manager.complete_task("crew", task["id"], str(me), agent_id=f"a{me}")
 
 
 @pytest.mark.slow
-def test_processes_run_each_task_once(run_python: Callable[..., str], shared_store: AgentStore) -> None:
+def test_processes_run_each_task_once(shared_store: AgentStore) -> None:
     """None runs twice, and none is lost of those that the processes enqueue meanwhile."""
     url, own, processes, tasks = shared_store.url, 3, sized(3, 8), sized(12, 920)
     assert url is not None
@@ -474,8 +468,8 @@ def test_processes_run_each_task_once(run_python: Callable[..., str], shared_sto
             return await manager.get_queue_status("crew")
 
     asyncio.run(prepare())
-    with ThreadPoolExecutor(processes) as threads:
-        printed = list(threads.map(lambda me: run_python(PULL, url, me, own).split(), range(processes)))
+    forks = [Fork(lambda me=me: asyncio.run(pull(url, me, own))) for me in range(processes)]
+    printed = [run_by.end()[1].split() for run_by in forks]
     ran = Counter(id for ids in printed for id in ids)
     all_of_them = [f"t{n}" for n in range(tasks)]
     all_of_them += [f"{me}-{n}" for me in range(processes) for n in range(own)]

@@ -13,7 +13,6 @@ from present import present
 
 from vstate import IllegalTransition, InvalidInput, KeyNotFound
 from vstate.managers import (
-    FileBackend,
     RetryState,
     ToolCacheEntry,
     ToolExecution,

@@ -8,12 +8,14 @@ import gc
 import json
 import os
 import re
+import resource
 import signal
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running import run_forked
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.sessions import JSONSession, SessionBase, StateModule
@@ -123,30 +125,18 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "d.json", "s.json"]
 
 
-FULL = """if True:
-    import asyncio, resource, signal, sys
-    from vstate.sessions import JSONSession, StateModule
-
-    class Box(StateModule):
-        def __init__(self, value):
-            super().__init__()
-            self.value = value
-            self.register_state("value")
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    session = JSONSession(sys.argv[1])
-    asyncio.run(session.save_session_state("s", box=Box("good")))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-    try:
-        asyncio.run(session.save_session_state("s", box=Box("x" * 10_000)))
-    except OSError:
-        print("failed")
-"""
-
-
-def test_a_full_disk(tmp_path: Path, run_python: Any) -> None:
+def test_a_full_disk(tmp_path: Path) -> None:
     """A write that fails half way leaves the old file whole."""
-    assert run_python(FULL, tmp_path) == "failed\n"
+    session = JSONSession(tmp_path)
+    save(session, "s", box=Box("good"))
+
+    def fill() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        with pytest.raises(OSError):
+            save(session, "s", box=Box("x" * 10_000))
+
+    run_forked(fill)
     assert json.loads((tmp_path / "s.json").read_text()) == {"box": {"value": "good"}}
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "s.json"]
 
