@@ -17,6 +17,7 @@ _SIGNED_BEGIN = b"vstate commit signature\0"
 _ARRAY = 0x90  # MessagePack's first byte of a short array, without its length
 _SIGNATURE_LENGTH = 1 + (2 + SIGNER_BYTES) + (2 + SIGNATURE_BYTES)  # as encoded: [signer, value]
 
+_TYPES: Final = list, int, str, dict, list  # of parents, order, message, info and events
 _LONGEST_SUBJECT: Final = 1000  # characters
 
 LATEST: Final = 1_640_995_200_000_000 * 10  # microseconds: some day of the year 2490
@@ -202,31 +203,28 @@ class Commit:
         """The commit that `body` encodes; ValueError when it encodes none."""
         try:
             root, parents, order, message, info, events, *rest = decode(body)
-            clock = order
-            if order > LAST_ORDER:
-                raise ValueError(f"time out of range: {order}")
-            if rest and type(rest[0]) is int and (clock := rest.pop(0)) >= order:
-                raise ValueError("a clock that is not behind the order is left out")
-            own_id = str(oid) if events else ""
-            fields: dict[str, Any] = {
-                "root": None if root is None else _id(root),
-                "parent_ids": tuple([_id(parent) for parent in parents]),
-                "time": moment(clock),
-                "message": _str(message),
-                "info": _dict(info),
-                "events": tuple(
-                    [
-                        Event(_str(kind), moment(at), _dict(data), _str(namespace), own_id)
-                        for kind, at, data, namespace in events
-                    ]
-                ),
-                "signature": _signature(rest, body) if rest else None,
-                "order": order,
-                "body": body,
-                "oid": oid,
-            }
         except TypeError as error:
             raise ValueError(f"not a commit: {error}") from error
+        clock = order
+        if (type(parents), type(order), type(message), type(info), type(events)) != _TYPES:
+            raise ValueError("not a commit: a field has another type")
+        if order > LAST_ORDER:
+            raise ValueError(f"time out of range: {order}")
+        if rest and type(rest[0]) is int and (clock := rest.pop(0)) >= order:
+            raise ValueError("a clock that is not behind the order is left out")
+        ids = _ids(parents if root is None else [root, *parents])
+        fields: dict[str, Any] = {
+            "root": None if root is None else ids[0],
+            "parent_ids": ids[-len(parents) :] if parents else (),
+            "time": moment(clock),
+            "message": message,
+            "info": info,
+            "events": tuple(_events(events, str(oid))) if events else (),
+            "signature": _signature(rest, body) if rest else None,
+            "order": order,
+            "body": body,
+            "oid": oid,
+        }
         # Not `cls(…)`, which would encode the fields again.
         commit = cls.__new__(cls)
         commit.__dict__.update(fields)
@@ -257,32 +255,29 @@ class Commit:
         return f"<code>{self.short}</code> {self.time:%Y-%m-%d %H:%M:%S} {escape(self.message)}"
 
 
-def _id(value: object) -> ObjectId:
-    if not isinstance(value, bytes) or len(value) != ID_BYTES:
-        raise ValueError("an id of 32 bytes is missing")
-    return ObjectId(value)
+def _ids(values: list[Any]) -> tuple[ObjectId, ...]:
+    for value in values:
+        if type(value) is not bytes or len(value) != ID_BYTES:
+            raise ValueError("an id of 32 bytes is missing")
+    return tuple(map(ObjectId, values))
+
+
+def _events(rows: list[Any], commit: str) -> Iterator[Event]:
+    for row in rows:
+        if type(row) is not list or list(map(type, row)) != [str, int, dict, str]:
+            raise ValueError("an event is malformed")
+        kind, at, data, namespace = row
+        yield Event(kind, moment(at), data, namespace, commit)
 
 
 def _signature(fields: list[Any], body: bytes) -> Signature:
-    (signature,) = fields
-    signer, value = signature
-    found = Signature(signer, value)
-    for part, length in ((signer, SIGNER_BYTES), (value, SIGNATURE_BYTES)):
-        if not isinstance(part, bytes) or len(part) != length:
-            raise ValueError("a signature is a public key of 32 bytes and a value of 64")
+    (parts,) = fields
+    if type(parts) is not list or list(map(type, parts)) != [bytes, bytes]:
+        raise ValueError("a signature is two byte strings")
+    if list(map(len, parts)) != [SIGNER_BYTES, SIGNATURE_BYTES]:
+        raise ValueError("a signature is a public key of 32 bytes and a value of 64")
+    found = Signature(*parts)
     # `signed_bytes` cuts the signature off by length, so only the canonical form is accepted.
     if body[0] >> 4 != _ARRAY >> 4 or not body.endswith(encode(list(found))):
         raise ValueError("a signed commit that is not canonical")
     return found
-
-
-def _str(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text is missing")
-    return value
-
-
-def _dict(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("a map is missing")
-    return value
