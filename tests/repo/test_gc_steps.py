@@ -112,6 +112,32 @@ def test_each_step_goes_on_with_the_next_room(store: KVStore) -> None:
     assert repo.gc().rooms == THREADS + 1
 
 
+def test_a_round_reads_no_branch_if_room_0_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of a round costs one room, however many branches the store has, also beside a rule."""
+    store = Disk(tmp_path / "store")
+    repo = Repository(store)
+    for number in range(THREADS):
+        commit(repo, f"t{number}", step=1)
+        commit(repo, f"t{number}", step=2)
+    repo.keep("*", last=1, idle="1d")
+    again = Repository(store)
+    read: list[str] = []
+    items = Disk.items
+
+    def noted(self: Disk, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        read.append(prefix)
+        return items(self, prefix)
+
+    monkeypatch.setattr(Disk, "items", noted)
+    report = again.gc(seconds=0, keep_reflog="0s")
+    assert (report.rooms, report.shallow) == (1, 1)
+    assert f"r/{HEADS}" not in read
+    repo.commit("main", set={"step": 3})
+    store.delete(NEXT)
+    assert again.gc(seconds=0, keep_reflog="0s").shallow == 0
+    assert f"r/{HEADS}" in read
+
+
 def test_a_step_of_some_seconds_does_as_much_as_all(store: KVStore) -> None:
     """With enough time one step is a whole round, and reports what a gc without a limit would."""
     repo = Repository(store)
