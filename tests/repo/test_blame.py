@@ -98,15 +98,6 @@ def test_the_last_change_of_a_key(state: Versioned) -> None:
     assert state.repo.blame("HEAD~3", "messages").message == "add 3"
 
 
-def test_what_is_not_committed_does_not_count(state: Versioned) -> None:
-    """Blame is about HEAD, not about the working state."""
-    state["messages"].clear()
-    state["new"] = 1
-    assert state.blame("messages", "[4].content").message == "add 3"
-    with pytest.raises(KeyNotFound):
-        state.blame("new")
-
-
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -418,39 +409,12 @@ def test_every_printed_path_leads_back(value: object) -> None:
         assert prints.of(trail[-1].value) == prints.of(part)
 
 
-def _edited(value: Any, path: list[object]) -> Any:
-    if not path:
-        return "another"
-    copy = value.copy()
-    copy[path[0]] = _edited(value[path[0]], path[1:])
-    return copy
-
-
-def _plain_paths(value: object) -> list[list[object]]:
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [[], *([key, *rest] for key, item in inside for rest in _plain_paths(item))]
-
-
 KEYS = st.one_of(st.text(max_size=8), st.integers(), st.booleans(), st.none(), st.tuples(st.integers()))
 VALUES = st.recursive(
     st.one_of(st.integers(), st.text(max_size=3)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
     max_leaves=8,
 )
-
-
-@pytest.mark.slow
-@settings(max_examples=20)
-@given(VALUES, st.data())
-def test_the_paths_of_details_are_found(value: object, data: st.DataObject) -> None:
-    """A change anywhere in a value of any keys is printed at a path that find_part understands."""
-    way = data.draw(st.sampled_from(_plain_paths(value)))
-    new = _edited(value, way)
-    prints = Fingerprints()
-    for detail in details(value, new):
-        if detail.kind != "removed":
-            trail = find_part(new, detail.path, prints)
-            assert prints.of(trail[-1].value if trail else new) == prints.of(detail.new)
 
 
 def test_keys_that_print_alike_are_refused() -> None:

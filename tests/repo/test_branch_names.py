@@ -9,7 +9,6 @@ from sync_stores import Counted
 
 from vstate import Memory
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore
 from vstate.repo.repository import Repository
 
 NAMES = ["a", "a/b", "a/c", "ab", "b", "é", "\U0001f600", "\uffff"]
@@ -56,17 +55,6 @@ def test_names_cost_no_commit_and_no_ref() -> None:
     commits = [store.store.get(f"o/{oid}") or b"" for oid in ids.values()]
     assert store.read == 2 * 64 + sum(map(len, commits))
     assert repo.branch_ids() == {name: commit.id for name, commit in repo.branches().items()}
-
-
-def test_deleted_branches_have_no_name(store: KVStore) -> None:
-    """The names are those of `branches`, whatever became of others."""
-    for name in ("kept", "gone", "guest"):
-        Repository(store).commit(name, set={"n": 1})
-    repo = Repository(store)
-    repo.delete_branch("gone")
-    repo.delete_branch("guest", forget=True)
-    assert repo.branch_names() == ["kept"]
-    assert list(repo.branch_ids(["guest", "gone", "kept", "kept"])) == ["kept"]
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -26,11 +26,11 @@ from bundle_files import (
     values_at,
     whole,
 )
-from histories import Tangle, opened
+from histories import Tangle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate import Cache, Disk, KVStore, Memory, Versioned
+from vstate import Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
@@ -173,21 +173,6 @@ def more(store: KVStore, chance: Random, steps: int, number: int) -> list[str]:
     return sorted(refs_of(store))
 
 
-def test_an_incremental_bundle_is_small() -> None:
-    """A bundle with `since` holds newer commits only."""
-    store = Memory()
-    state = chain(store, 3)
-    state.update({f"many/{i}": f"{i}" * 200 for i in range(500)})
-    state.commit("many")
-    state.tag("base")
-    save(state, "small", small="new")
-    report = Repository(store).export(io.BytesIO(), ["main"], since=["base"])
-    assert report.objects < 8
-    assert report.prerequisites == [Repository(store).resolve("base").id]
-    nothing = Repository(store).export(io.BytesIO(), ["main"], since=["main"])
-    assert nothing.objects == 0
-
-
 def test_an_empty_bundle_still_moves_a_ref() -> None:
     """A bundle without objects brings a branch whose commits are there."""
     store = Memory()
@@ -197,18 +182,6 @@ def test_an_empty_bundle_still_moves_a_ref() -> None:
     target = Memory()
     imported(target, exported(store, "main"))
     assert outcomes(imported(target, data)) == {"tags/v1": "created"}
-
-
-@pytest.mark.parametrize("target", ["disk", "plain", "cache"])
-def test_into_stores_of_all_kinds(target: str, tmp_path: Path) -> None:
-    """A bundle arrives in stores with and without transactions, and behind a cache."""
-    store = Memory()
-    chain(store, 4)
-    with Cache(Memory()) if target == "cache" else opened(target, tmp_path) as made:
-        imported(made, exported(store))
-        equal(store, made)
-        whole(made)
-        assert made.get("format") == b"5"
 
 
 # Outcomes for refs
@@ -297,43 +270,6 @@ def test_what_may_be_exported() -> None:
 # Shallow histories
 
 
-def test_a_history_that_was_cut_off_arrives_so() -> None:
-    """A cut history ends at the same commit in the target, unless the target has the older commits."""
-    store, target, complete = Memory(), Memory(), Memory()
-    chain(store, 6)
-    imported(complete, exported(store))
-    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
-    data = exported(store)
-    report = imported(target, data)
-    assert report.objects == report.written
-    assert [commit.message for commit in Versioned(target).log()] == ["c5", "c4"]
-    assert target.get("format") == b"5"
-    equal(store, target)
-    whole(target)
-    assert exported(target) == data
-    assert outcomes(imported(complete, data)) == {"heads/main": "unchanged"}
-    chain(store, 1, start=6)
-    assert outcomes(imported(complete, exported(store))) == {"heads/main": "moved"}
-    assert len(list(Versioned(complete).log())) == 7
-    assert not list(complete.keys("shallow/"))
-    whole(complete)
-
-
-def test_signed_commits_arrive_signed() -> None:
-    """Signed commits keep their signatures, and the target gets their format."""
-    pytest.importorskip("cryptography")
-    from vstate import SigningKey
-
-    store, target = Memory(), Memory()
-    state = Versioned(store, sign=SigningKey.generate())
-    commit = save(state, "signed", k=1)
-    data = exported(store)
-    imported(target, data)
-    assert Repository(target).resolve("main").signature == commit.signature
-    assert target.get("format") == b"5"
-    whole(target)
-
-
 # Files
 
 
@@ -378,20 +314,6 @@ def test_through_a_pipe_with_a_name(tmp_path: Path) -> None:
     Repository(target).import_bundle(pipe)
     writer.join()
     equal(store, target)
-
-
-def test_a_handle_that_does_not_know_of_a_cut_exports(tmp_path: Path) -> None:
-    """Another process cut the history off: the export holds the rest."""
-    with Disk(tmp_path) as disk, Disk(tmp_path) as other:
-        chain(disk, 6)
-        repo = Repository(disk)
-        list(repo.log("main"))
-        Repository(other).gc(branch="main", keep_last=2, keep_reflog="0s")
-        target = Memory()
-        file = io.BytesIO()
-        repo.export(file, ["main"])
-        imported(target, file.getvalue())
-    assert [commit.message for commit in Versioned(target).log()] == ["c5", "c4"]
 
 
 @pytest.mark.slow

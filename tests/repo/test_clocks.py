@@ -11,7 +11,7 @@ import time_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vstate import CorruptObject, InvalidInput, Memory, NotFound, Versioned
+from vstate import CorruptObject, InvalidInput, Memory, Versioned
 from vstate.objects.commit import LATEST, Commit
 from vstate.objects.ids import ObjectId
 from vstate.objects.segment import Segment, encode_segment
@@ -86,12 +86,6 @@ def test_revisions_by_date(history: Memory, at: At, where: str, message: str) ->
     """`main@{now}` is the position now, and earlier times go back along the reflog."""
     at(timedelta(hours=2, minutes=45))
     assert Versioned(history).checkout(f"main@{{{where}}}").commit.message == message
-
-
-def test_before_the_first_move(history: Memory, at: At) -> None:
-    """A time before all moves names no position."""
-    with pytest.raises(NotFound, match="goes back to"):
-        Versioned(history).checkout("main@{2 days ago}")
 
 
 @pytest.mark.parametrize("words", [["--since", "2026-11-25 13:30Z"], ["--until", "2026-11-25 13:30Z"]])

@@ -35,7 +35,12 @@ from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import BLOB, COMMIT
 from vstate.repo import Repository
 
-BLOBS = ("a link of another length", "a link to a tree", "an index with a wrong length")
+BLOBS = (
+    "a link of another length",
+    "two links of two lengths",
+    "a link to a tree",
+    "an index with a wrong length",
+)
 """The faults that only a look into blobs finds."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -16,11 +16,10 @@ from damaged_stores import LONG, TEXT, check_clean, copy, damaged, encrypted, fi
 from soak import SOAK
 from sync_stores import Beside, Once
 
-from vstate import Cache, Disk, KVStore, Memory, Versioned
-from vstate.errors import CorruptObject, CorruptStore, VStateError
+from vstate import Cache, Disk, Memory, Versioned
+from vstate.errors import CorruptObject, VStateError
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo import Repository
-from vstate.repo.history import shallow_row
 from vstate.repo.upkeep import fsck
 from vstate.repo.upkeep.damage import LISTED
 from vstate.testing import Faulty
@@ -38,50 +37,6 @@ def test_a_whole_store(filled: Mapping[str, bytes], full: bool) -> None:
     assert report.refs == 3
     assert report.reflog_lines == sum(key.startswith("reflog/") for key in filled)
     assert dict(store.items()) == filled
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: Memory(),
-        lambda path: Cache(Memory()),
-        lambda path: Faulty(Memory(), atomic=False),
-        lambda path: Disk(path / "store"),
-    ],
-    ids=["memory", "cache", "plain", "disk"],
-)
-@pytest.mark.slow
-def test_whole_stores_of_all_kinds(make: Callable[[Path], KVStore], tmp_path: Path) -> None:
-    """fsck finds stores of every class whole, empty and full."""
-    with make(tmp_path) as store:
-        check_clean(store)
-        fill(store)
-        report = check_clean(store)
-        assert sum(report.objects.values()) == len(list(store.keys("o/")))
-        check_clean(store, repair=True)
-
-
-def test_histories_that_were_cut_off_are_whole(filled: Mapping[str, bytes]) -> None:
-    """A history that gc cut off misses nothing; without the row of the cut its older commits are missing."""
-    store = copy(filled)
-    repo = Repository(store)
-    repo.delete_branch("side")
-    repo.delete_tag("v1")
-    repo.gc(branch="main", keep_last=2, keep_reflog="0")
-    check_clean(store)
-    for key in list(store.keys("shallow/")):
-        store.delete(key)
-    report = Repository(store).fsck()
-    assert {damage.reason for damage in report.damage} == {"it is missing"}
-    assert not report.broken
-
-
-def test_the_end_of_a_history_gives_no_commit_a_parent(filled: Mapping[str, bytes]) -> None:
-    """fsck looks for no commit that only such a row names, as no walk does."""
-    store = copy(filled)
-    head = Repository(store).branch("main")
-    store.set(*shallow_row(head.oid, [ObjectId(bytes(32)), *head.parent_ids]))
-    check_clean(store)
 
 
 def test_orphans_are_counted_and_checked(filled: Mapping[str, bytes]) -> None:
@@ -200,19 +155,6 @@ def test_damage_that_many_commits_share_is_told_for_each() -> None:
     assert [item.commit for item in report.lost] == [commit.id for commit in state.log(limit=LISTED)]
     assert {(item.ref, item.key) for item in report.lost} == {("heads/main", "old")}
     assert "\nlost: and 50 more\n" in str(report)
-
-
-@pytest.mark.slow
-def test_much_damage_is_counted() -> None:
-    """Of more than a thousand damaged objects the first are listed and all are counted."""
-    store = Memory()
-    Versioned(store).repo.commit("main", set={f"k{i}": f"{i}" * 200 for i in range(LISTED + 20)})
-    store.delete_many([key for key, row in store.items("o/") if row[:1] in b"bB"])
-    report = Repository(store).fsck()
-    assert (report.damaged, len(report.damage)) == (LISTED + 20, LISTED)
-    assert (report.lost_in_all, len(report.lost)) == (LISTED + 20, LISTED)
-    assert Repository(store).fsck(repair=True).broken == ("heads/main",)
-    assert len(list(store.keys("damaged/"))) == LISTED + 20
 
 
 def test_quick_sees_that_blobs_are_missing_but_not_what_they_hold(filled: Mapping[str, bytes]) -> None:
@@ -551,18 +493,6 @@ def test_a_row_that_cannot_be_read_costs_no_other(disk_file: Path, filled: Mappi
         wanted = {damage.id for damage in report.damage if damage.kind in ("blob", "index", "tree", "commit")}
         assert 0 < len(wanted) < 40
         assert right
-
-
-def test_a_store_that_cannot_be_read_at_all_raises(tmp_path: Path) -> None:
-    """fsck raises the error of the store."""
-    with Disk(tmp_path / "s") as disk:
-        fill(disk)
-    file = tmp_path / "s" / "vstate.db"
-    data = bytearray(file.read_bytes())
-    data[4096 : len(data)] = bytes(len(data) - 4096)
-    file.write_bytes(data)
-    with Disk(tmp_path / "s") as disk, pytest.raises(CorruptStore):
-        Repository(disk).fsck()
 
 
 @pytest.mark.slow

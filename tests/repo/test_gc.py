@@ -108,15 +108,6 @@ def test_what_the_reflog_names_may_be_gone() -> None:
     assert Repository(store).gc().removed == 0
 
 
-@pytest.mark.parametrize("store", [Memory, plain, lambda: Cache(Memory())], ids=["memory", "plain", "cache"])
-def test_an_empty_store(store: Callable[[], KVStore]) -> None:
-    """A store without commits has nothing to remove."""
-    repo = Repository(store())
-    assert (repo.gc().live, repo.gc(dry_run=True).removed) == (0, 0)
-    with pytest.raises(NotFound, match="no commit yet on branch 'main'"):
-        repo.gc(branch="main", keep_last=1)
-
-
 def test_damage_in_use_stops_it() -> None:
     """If a needed object is missing, nobody knows which objects it needs: gc removes nothing."""
     store = Memory()
@@ -317,12 +308,6 @@ def test_cut_options_go_together(options: dict[str, Any]) -> None:
         chain(Memory(), 1).repo.gc(**options)
 
 
-def test_a_cut_of_no_branch() -> None:
-    """The error names the branch."""
-    with pytest.raises(NotFound, match="no branch 'nowhere'"):
-        chain(Memory(), 1).repo.gc(branch="nowhere", keep_last=1)
-
-
 # Stores without transactions
 
 
@@ -509,23 +494,6 @@ def test_a_ref_onto_what_gc_removes_never_dangles(
 
 
 # After fsck
-
-
-def test_gc_goes_on_after_a_repair() -> None:
-    """gc goes on past an object that fsck noted as lost; the note goes once nothing leads to the object."""
-    store = Memory()
-    state = chain(store, 6)
-    tree = Repository(store).resolve("HEAD~3").root
-    store.delete(f"o/{tree}")
-    with pytest.raises(CorruptObject):
-        Repository(store).gc()
-    assert Repository(store).fsck(repair=True).ok
-    Repository(store).gc()
-    assert list(store.keys("damaged/")) == [f"damaged/{tree}"]
-    assert state.head is not None
-    Repository(store).gc(branch="main", keep_last=2)
-    assert not list(store.keys("damaged/"))
-    sound(store)
 
 
 def test_what_was_lost_and_is_there_again_is_kept() -> None:

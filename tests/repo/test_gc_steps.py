@@ -138,22 +138,6 @@ def test_a_round_reads_no_branch_if_room_0_is_empty(tmp_path: Path, monkeypatch:
     assert f"r/{HEADS}" in read
 
 
-def test_a_step_of_some_seconds_does_as_much_as_all(store: KVStore) -> None:
-    """With enough time one step is a whole round, and reports what a gc without a limit would."""
-    repo = Repository(store)
-    fill(repo)
-    planned = repo.gc(keep_reflog="0s", dry_run=True)
-    report = repo.gc(keep_reflog="0s", seconds=60)
-    assert (report.rooms, report.rooms_left) == (THREADS + 2, 0)
-    assert (report.live, report.removed, report.removed_bytes, report.reflog_lines) == (
-        planned.live,
-        planned.removed,
-        planned.removed_bytes,
-        planned.reflog_lines,
-    )
-    assert is_clean(store)
-
-
 @pytest.mark.parametrize("row", [None, b"", b"x y z", b"99", b"18446744073709551615 3 9"])
 def test_a_lost_place_costs_a_round_only(store: KVStore, row: bytes | None) -> None:
     """The row may be lost, damaged, or behind all rooms."""
@@ -165,17 +149,6 @@ def test_a_lost_place_costs_a_round_only(store: KVStore, row: bytes | None) -> N
     steps(repo)
     steps(repo)
     assert is_clean(store)
-
-
-def test_a_dry_run_moves_no_place(store: KVStore) -> None:
-    """It says what the next step would do, as often as it is asked."""
-    repo = Repository(store)
-    fill(repo)
-    repo.gc(seconds=0)
-    before = dict(store.items())
-    some = [repo.gc(seconds=0, dry_run=True, keep_reflog="0s") for _ in range(2)]
-    assert some[0].removed == some[1].removed > 0
-    assert dict(store.items()) == before
 
 
 @pytest.mark.parametrize("atomic", [True, False])

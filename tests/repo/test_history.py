@@ -10,16 +10,6 @@ from vstate.repo.compare.details import details
 from vstate.testing import Faulty
 
 
-def test_newest_first_with_limit() -> None:
-    """The log runs from the newest commit to the first, and stops at the limit."""
-    state = Versioned()
-    for i in range(5):
-        save(state, f"c{i}", k=i)
-    assert [commit.message for commit in state.log()] == ["c4", "c3", "c2", "c1", "c0"]
-    assert [commit.message for commit in state.log("HEAD~1", limit=2)] == ["c3", "c2"]
-    assert list(state.log(limit=0)) == []
-
-
 @pytest.mark.parametrize("limit", [-1, 1.5, "2"])
 def test_a_limit_that_makes_no_sense(limit: Any) -> None:
     """A bad limit raises InvalidInput in the call itself, before the first commit and after."""
@@ -88,13 +78,3 @@ def test_a_diff_reads_no_value() -> None:
     assert len(faulty.calls) <= before + 2
     assert diff["new"].old is None
     assert diff["k00001"].new is None
-
-
-def test_equal_states_have_no_diff() -> None:
-    """A state that changed and changed back has an empty, false diff, without reading a node."""
-    state = Versioned()
-    save(state, k=[1])
-    save(state, k=[2])
-    save(state, k=[1])
-    assert not state.diff("HEAD~2", "HEAD")
-    assert state.checkout("HEAD").commit.root == state.checkout("HEAD~2").commit.root

@@ -21,7 +21,7 @@ from bundle_files import (
     values_at,
     whole,
 )
-from sync_stores import Counted, Hooked, Once, cloned
+from sync_stores import Counted, Hooked, Once
 
 from vstate import Memory, Versioned
 from vstate.errors import InvalidInput
@@ -241,22 +241,6 @@ def test_a_bundle_brings_back_what_a_history_was_cut_off_from(how: str) -> None:
     assert [commit.message for commit in Versioned(store).log()][-5:] == ["c4", "c3", "c2", "c1", "c0"]
     assert Repository(store).gc(keep_reflog="0").removed == 0
     whole(store)
-
-
-def test_a_history_stays_cut_off_before_a_commit_that_is_in_the_bundle() -> None:
-    """The bundle continues from a newer commit, and has none of the commits that were cut off here."""
-    store = Memory()
-    state = chain(store, 2)
-    save(state.fork("side"), "aside", other=1)
-    since = save(state, "newer", n=1).id
-    target = cloned(store)
-    Repository(target).gc(branch=["main", "side"], keep_last=1, keep_reflog="0")
-    save(state, "newest", n=2)
-    report = imported(target, exported(store, "main", "side", since=[since]))
-    assert outcomes(report) == {"heads/main": "moved", "heads/side": "unchanged"}
-    assert [commit.message for commit in Repository(target).log("side")] == ["aside"]
-    assert [commit.message for commit in Repository(target).log("main")] == ["newest", "newer"]
-    whole(target)
 
 
 def test_a_history_that_goes_on_has_to_be_complete() -> None:

@@ -156,15 +156,6 @@ def test_histories_are_cut_off(
     assert report.removed == report.shallow == 0
 
 
-def test_an_option_of_gc_counts_before_the_rule(store: KVStore, time: Time) -> None:
-    repo = Repository(store)
-    for name in ("a", "b"):
-        commits(repo, name, 5)
-    repo.keep("*", last=2)
-    repo.gc(branch="a", keep_last=4, keep_reflog="0s")
-    assert lengths(store) == {"a": 4, "b": 2}
-
-
 def test_damaged_rules_remove_nothing(time: Time) -> None:
     """gc refuses to guess; fsck names the row, and sets it aside."""
     store = Memory()

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from agent_stores import AgentStore
-from bundle_files import save
-from clock import standing_still
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,21 +62,6 @@ def test_labels_go_where_their_branch_goes(agent_store: AgentStore) -> None:
     assert repo.labels() == {}
     assert repo.fsck().damage == ()
     assert repo.fsck().foreign == 0
-
-
-def test_a_branch_that_gc_deletes_leaves_no_labels() -> None:
-    """Its row goes with it."""
-    with standing_still() as time:
-        store = Memory()
-        Repository(store).keep("guest", idle="60s")
-        state = Versioned(store, branch="guest")
-        save(state, n=1)
-        state.repo.commit("guest", labels={"user": "ann"})
-        time.pass_(61)
-        repo = Repository(store)
-        repo.gc()
-        assert (repo.branch_names(labels={"user": "ann"}), repo.labels()) == ([], {})
-        assert not list(store.keys("r/labels/"))
 
 
 def test_forgetting_a_branch_forgets_its_labels(agent_store: AgentStore) -> None:

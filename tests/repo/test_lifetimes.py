@@ -114,17 +114,6 @@ def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
     whole(store)
 
 
-def test_head_keeps_its_branch(store: KVStore, time: Time) -> None:
-    """As for a deletion by hand: the branch of HEAD stays, until HEAD is on another one."""
-    state = committed(session(store), k=1)
-    state.repo.checkout("session")
-    assert kept(store, after=1e6, time=time)
-    committed(Versioned(store, branch="main"), main=1)
-    state.repo.checkout("main")
-    assert state.repo.gc().expired == ("session",)
-    whole(store)
-
-
 def test_changes_on_a_branch_that_gc_deleted(store: KVStore, time: Time) -> None:
     """The commit below them may be gone too: the error says so, and the changes are still staged."""
     committed(Versioned(store), main=1)

@@ -7,8 +7,6 @@ from graphs import GRAPHS, Parents, ancestors, built
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vstate.objects.ids import ObjectId
-
 
 @given(GRAPHS, st.data())
 @pytest.mark.slow
@@ -44,13 +42,6 @@ def test_ancestors_leave_out_known_commits(graph: Parents, data: st.DataObject) 
         c.time >= d.time
         for c, d in zip([commits[i] for i in found], [commits[i] for i in found][1:], strict=False)
     )
-
-
-def test_is_ancestor_of_itself() -> None:
-    repo, commits = built([[], [0], [0]])
-    assert repo.history.is_ancestor(commits[0].oid, commits[2].oid)
-    assert repo.history.is_ancestor(commits[2].oid, commits[2].oid)
-    assert not repo.history.is_ancestor(commits[1].oid, ObjectId(commits[2].oid))
 
 
 @given(GRAPHS, st.data())

@@ -19,7 +19,6 @@ from vstate.kv.base import OBJECT_PREFIX, Plain
 from vstate.kv.disk import packs
 from vstate.objects.ids import BLOB, Object, ObjectId
 from vstate.repo import Repository, packer
-from vstate.repo.clone import clone
 from vstate.repo.objects import kind_of
 from vstate.testing import Faulty
 
@@ -139,16 +138,6 @@ def test_the_newest_commit_of_each_branch_stays_alone(state: Versioned) -> None:
     assert {kind.name for kind in kinds if kind is not None} == {"commit", "tree", "blob"}
     for other in others:
         assert not packed(state.store) & newest(other)
-
-
-@pytest.mark.usefixtures("eager")
-def test_a_large_commit_is_left_to_gc(state: Versioned) -> None:
-    """Its objects are the state of now, which is read next."""
-    assert isinstance(state.store, Disk)
-    state.update({f"k{i}": f"value {i} " * 30 for i in range(200)})
-    state.commit("large")
-    grow(state, 3)
-    assert packed(state.store) == set()
 
 
 def test_gc_packs_all_but_the_newest_trees(state: Versioned) -> None:
@@ -306,18 +295,3 @@ def test_a_store_that_keeps_no_packs_is_not_asked(tmp_path: Path, front: str) ->
         assert "pack" not in store.calls
         assert packed(disk) == set()
         assert len(list(state.log())) == 150
-
-
-def test_a_packed_store_is_cloned_and_bundled(state: Versioned, tmp_path: Path) -> None:
-    """The other store has the same objects, and takes their plain forms."""
-    grow(state, 60)
-    state.repo.gc()
-    other = Memory()
-    clone(state.store, other)
-    assert set(other.keys("o/")) == set(state.store.keys("o/"))
-    state.repo.export(tmp_path / "bundle", ["main"])
-    with Versioned(Disk(tmp_path / "other")) as third:
-        third.repo.import_bundle(tmp_path / "bundle")
-        assert set(third.store.keys("o/")) == set(state.store.keys("o/"))
-    grow(state, 1)
-    assert Repository(other).fsck().ok

@@ -160,16 +160,3 @@ def test_publish_is_one_transaction(tmp_path) -> None:
         state.commit()
         assert faulty.calls.count("transact") == 1
         assert not {"set", "set_many", "delete", "compare_and_swap"} & set(faulty.calls)
-
-
-def test_a_branch_elsewhere_publishes_nothing() -> None:
-    """publish returns False and writes nothing if the branch is not at `expected`."""
-    memory = Memory()
-    repo = Repository(memory)
-    first = repo.build_commit(None, ())
-    assert repo.publish("main", [first], {}, [], expected=None, action="a")
-    held = dict(memory.items())
-    second = repo.build_commit(None, (first,))
-    for expected in (None, ObjectId(b"\x07" * 32)):
-        assert not repo.publish("main", [second], {}, [], expected=expected, action="b")
-    assert dict(memory.items()) == held

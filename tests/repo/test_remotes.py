@@ -213,34 +213,6 @@ def test_revisions_of_a_remote() -> None:
         repo.resolve("o/mian")
 
 
-def test_gc_keeps_tracking_refs() -> None:
-    """A tracking ref is a ref like others, until the remote is removed."""
-    store, other = Memory(), Memory()
-    chain(other, 3)
-    repo = Repository(store)
-    repo.remotes.add("o", "/there")
-    repo.fetch(other, remote="o")
-    assert repo.gc(keep_reflog="0").removed == 0
-    whole(store)
-    repo.remotes.remove("o")
-    assert repo.gc().removed == 0
-    assert repo.gc(keep_reflog="0").removed > 10
-    whole(store)
-
-
-def test_a_remote_does_not_keep_a_history_from_being_cut_off() -> None:
-    """Like a tag, a tracking ref does not keep the history that a branch cuts off."""
-    store, other = Memory(), Memory()
-    chain(store, 6)
-    repo = Repository(store)
-    repo.push(other, remote="o")
-    report = repo.gc(branch="main", keep_last=2, keep_reflog="0")
-    assert report.kept_by == ()
-    assert len(list(repo.log("main"))) == len(list(repo.log("o/main"))) == 2
-    whole(store)
-    repo.push(other, remote="o")
-
-
 def test_a_long_branch_of_a_remote_is_no_fault() -> None:
     """A remote's branch may have as long a name as a local one, and is no local branch."""
     store, target = Memory(), Memory()

@@ -16,12 +16,10 @@ from damaged_stores import (
     copy,
     damaged,
     encrypted,
-    lost,
     mended,
     messages,
     place_of,
     spoil,
-    states,
 )
 from sync_stores import Hooked, Once
 
@@ -89,20 +87,6 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], k
     assert messages(store)[0] == "fourth"
 
 
-def test_writing_the_same_again_heals(filled: Mapping[str, bytes]) -> None:
-    """A program that commits the lost value once more heals older commits too."""
-    store = copy(filled)
-    key = f"o/{ObjectId.of(BLOB, TEXT.encode())}"
-    store.set(key, filled[key][:-2])
-    right = states(filled)
-    assert lost(store, right)
-    Repository(store).fsck(repair=True)
-    save(store, "again", again=TEXT)
-    assert lost(store, right) == set()
-    mended(store)
-    assert not list(store.keys("damaged/"))
-
-
 def test_damage_in_the_past_moves_no_branch(filled: Mapping[str, bytes]) -> None:
     """A branch whose newest state is whole stays; an older commit keeps its readable keys."""
     store = copy(filled)
@@ -141,16 +125,6 @@ def test_a_lost_commit_ends_the_history_there(filled: Mapping[str, bytes]) -> No
     repo.gc()
     check = Repository(store).fsck()
     assert check.ok
-
-
-def test_one_lost_parent_of_a_merge(filled: Mapping[str, bytes]) -> None:
-    """The other parent of the merge keeps its history."""
-    store = copy(filled)
-    side = Repository(store).branch("side")
-    Repository(store).delete_branch("side")
-    store.delete(f"o/{side.oid}")
-    mended(store)
-    assert messages(store) == ["fourth", "merged", "third", "second", "first"]
 
 
 def test_nothing_whole_is_left_alone() -> None:
@@ -242,16 +216,6 @@ def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, byt
     assert memory.get(key) == row
 
 
-def test_repair_of_a_sound_store_writes_nothing(filled: Mapping[str, bytes]) -> None:
-    """A repair of a store without damage writes nothing."""
-    faulty = Faulty(copy(filled))
-    report = Repository(faulty).fsck(repair=True)
-    assert (report.repaired, report.left) == ((), ())
-    assert not {"set", "delete", "compare_and_swap", "set_many", "delete_many", "transact"} & set(
-        faulty.calls
-    )
-
-
 def test_a_plan_lists_its_steps_and_writes_nothing(filled: Mapping[str, bytes]) -> None:
     """A check lists the steps of a repair in the same words as the report of that repair."""
     store = copy(filled)
@@ -307,23 +271,6 @@ def test_a_branch_does_not_go_to_what_was_merged_into_it() -> None:
         store.delete(f"o/{commit.root}")
     mended(store)
     assert dict(Versioned(store)) == {"base": 1, "mine": 1}
-
-
-def test_what_was_merged_is_better_than_nothing() -> None:
-    """If no commit of the branch's own is whole, the branch goes to a merged one."""
-    store = Memory()
-    state = Versioned(store)
-    save(state, "base", base=TEXT)
-    side = state.fork("side")
-    del side["base"]
-    theirs = save(side, "theirs", theirs=1)
-    save(state, "mine", mine=1)
-    state.merge("side", message="merge")
-    assert state.head is not None
-    store.delete(f"o/{ObjectId.of(BLOB, TEXT.encode())}")
-    store.delete(f"o/{state.head.root}")
-    Repository(store).fsck(repair=True)
-    assert Repository(store).branch("main").oid == theirs.oid
 
 
 # Refs whose rows are lost
@@ -648,22 +595,6 @@ def test_one_wrong_child_costs_no_other_key() -> None:
     assert not list(store.keys("damaged/"))
 
 
-def test_quick_keeps_the_note_on_what_is_there_again_and_damaged(filled: Mapping[str, bytes]) -> None:
-    """The remains of a lost object are deleted only once fsck has found the object whole."""
-    store = copy(filled)
-    key = f"o/{ObjectId.of(BLOB, TEXT.encode())}"
-    store.set(key, filled[key][:-1])
-    Repository(store).fsck(repair=True)
-    note = f"damaged/{key[2:]}"
-    assert note in store
-    store.set(key, filled[key][:-2])
-    Repository(store).fsck(full=False, repair=True)
-    assert note in store
-    store.set(key, filled[key])
-    Repository(store).fsck(full=False, repair=True)
-    assert note not in store
-
-
 def test_what_was_done_is_told_though_the_store_fails_then(filled: Mapping[str, bytes]) -> None:
     """The second check may find the store gone: the report says that, and lists the repairs."""
 
@@ -681,18 +612,6 @@ def test_what_was_done_is_told_though_the_store_fails_then(filled: Mapping[str, 
     assert not report.ok
     assert any(line.startswith("branch main: it is at ") for line in report.repaired)
     assert any("the store cannot be checked again" in line and "made to fail" in line for line in report.left)
-
-
-@pytest.mark.parametrize("how", [lambda state: state.undo(), lambda state: state.reset("HEAD~1")])
-def test_a_branch_does_not_go_back_to_what_was_undone(how: Callable[[Versioned], object]) -> None:
-    """If the target of an undo or a reset is lost, the branch goes to the commit before the target."""
-    store = Memory()
-    ids = committed(store, 5)
-    how(Versioned(store, branch="main"))
-    key = f"o/{ids[3]}"
-    store.set(key, damaged(store.get(key) or b"", "flipped", b"") or b"")
-    mended(store)
-    assert messages(store) == ["c2", "c1", "c0"]
 
 
 @pytest.mark.parametrize(

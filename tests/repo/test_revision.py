@@ -88,12 +88,6 @@ def test_a_revision_is_a_str() -> None:
         Versioned().checkout(5)  # type: ignore[arg-type]
 
 
-def test_head_before_the_first_commit() -> None:
-    """HEAD of an empty branch is not found, and the error names the branch."""
-    with pytest.raises(NotFound, match="no commit yet on branch 'main'"):
-        Versioned().checkout("HEAD")
-
-
 @pytest.mark.parametrize("rev", ["HEAD", "main", "HEAD~1"])
 def test_other_branches_of_a_store_without_a_commit_on_head(rev: str) -> None:
     """An adapter leaves main empty: the error names branches that have commits."""
@@ -182,14 +176,6 @@ def test_an_ambiguous_abbreviation() -> None:
     digits = next(n for n in range(5, 64) if pair[0].id[:n] != pair[1].id[:n])
     for commit in pair:
         assert repo.resolve(commit.id[:digits]) == commit
-
-
-def test_only_commits_have_revisions(state: Versioned) -> None:
-    """The id of a tree or a blob is no revision."""
-    assert state.head is not None
-    for rev in (str(state.head.root), str(state.head.root)[:12]):
-        with pytest.raises(NotFound):
-            state.checkout(rev)
 
 
 # By the reflog
@@ -319,11 +305,3 @@ def test_a_position_that_gc_removed(timed: Versioned) -> None:
     timed.store.delete(f"o/{third.id}")
     with pytest.raises(NotFound, match=f"{third.short}, where main was, is gone: gc has removed it"):
         Repository(timed.store).resolve("main@{1}")
-
-
-def test_names_with_at_signs_and_braces(timed: Versioned) -> None:
-    """Names that resemble the syntax are still names."""
-    for name in ("a@b", "a{1}", "@a", "a@"):
-        timed.create_branch(name)
-        assert timed.checkout(name).commit == timed.head
-        assert timed.checkout(f"{name}@{{0}}").commit == timed.head

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from vstate import Versioned
 from vstate.errors import AlreadyExists, InvalidInput, MergeConflict, NotFound, RefMoved
 from vstate.kv.base import KVStore, room_prefix, split_room
 from vstate.kv.disk import Disk
@@ -120,26 +119,6 @@ def test_the_end_of_a_history_in_one_room_is_none_in_a_copy(store: KVStore) -> N
     assert len([*Repository(store).log("main")]) == len([*Repository(store).log("b")]) == 7
 
 
-def test_a_state_is_on_a_branch_of_a_room(store: KVStore) -> None:
-    """It begins there, commits there, switches between rooms, merges and closes."""
-    repo = Repository(store)
-    commit(repo, "a", value=1)
-    commit(repo, "b", value=2)
-    with Versioned(store, branch="a") as held:
-        assert dict(held) == {"value": 1}
-        held["more"] = [1] * 5_000
-        held.commit()
-        held.switch("b")
-        held["other"] = 3
-        held.commit()
-        held.merge("a", policy="theirs")
-    with Versioned(store, branch="b") as held:
-        assert dict(held) == {"value": 1, "more": [1] * 5_000, "other": 3}
-    assert 0 not in [room_of(repo, name) for name in "ab"]
-    assert not [*store.keys("o/")]
-    assert Repository(store).fsck().ok
-
-
 def test_a_fork_stays_in_the_room(store: KVStore) -> None:
     """A branch from a commit, and one with a commit on top of it, share its objects."""
     repo = Repository(store)
@@ -181,23 +160,6 @@ def test_what_comes_from_another_room_is_copied(store: KVStore, verb: str) -> No
     assert again.fsck().ok
 
 
-def test_a_transaction_of_several_rooms_puts_each_commit_into_its_own() -> None:
-    """A commit that were in another room too, without its history, would be taken for whole there."""
-    store = Memory()
-    repo = Repository(store)
-    commit(repo, "a", value=1)
-    commit(repo, "b", value=[2] * 5_000)
-    repo.commit("main", set={"m": 1})
-    repo.commit_many([BranchChanges(name, set={"m": 2}) for name in ("main", "a", "b")])
-    assert repo.fsck().orphans == 0
-    repo.merge("a", "b", policy="theirs")
-    repo.delete_branch("b", forget=True)
-    repo.gc(keep_reflog="0s")
-    assert state(Repository(store), "a") == {"value": [2] * 5_000, "m": 2}
-    assert state(Repository(store), "main") == {"m": 2}
-    assert repo.fsck().ok
-
-
 @pytest.mark.parametrize("verb", ["branch", "tag", "base", "merge"])
 @pytest.mark.parametrize("end", ["forget", "gc"])
 def test_a_room_that_goes_beside_a_fork(verb: str, end: str) -> None:
@@ -233,19 +195,6 @@ def test_a_room_that_goes_beside_a_fork(verb: str, end: str) -> None:
     assert not happens
     report = Repository(store).fsck()
     assert report.ok, str(report)
-
-
-@pytest.mark.parametrize("end", ["forget", "delete"])
-def test_head_at_a_commit_of_a_room_outlives_its_branch(end: str) -> None:
-    """Forgetting the last branch of a room, or gc after its deletion, leaves the commit that HEAD is at."""
-    store = Memory()
-    repo = Repository(store)
-    made = commit(repo, "a", value=[1] * 5_000)
-    repo.checkout(made.id)
-    repo.delete_branch("a", forget=end == "forget")
-    repo.gc(keep_reflog="0s")
-    assert state_at(repo, made) == {"value": [1] * 5_000}
-    assert repo.fsck().ok
 
 
 def test_threads_share_a_repository() -> None:
@@ -286,26 +235,6 @@ def verb(repo: Repository, one: str, other: str, number: int) -> None:
         repo.delete_branch(one, forget=number == 21)
     else:
         repo.gc(keep_reflog="0s")
-
-
-def test_a_deleted_branch_comes_back_from_its_reflog(store: KVStore) -> None:
-    """The reflog of a deleted branch is found, and a new branch of that name continues it."""
-    repo = Repository(store)
-    commit(repo, "a", value=1)
-    room = room_of(repo, "a")
-    repo.delete_branch("a")
-    repo.gc()
-    again = Repository(store)
-    assert again.branch_names() == []
-    again.create_branch("a", "a@{1}")
-    assert state(again, "a") == {"value": 1}
-    assert [line.action.split(":")[0] for line in again.refs.reflog(HEADS + "a")] == ["branch"] * 2 + [
-        "commit"
-    ]
-    again.delete_branch("a")
-    made = commit(Repository(store), "a", value=2)
-    assert room_of(Repository(store), "a") == room
-    assert made.parent_ids == ()
 
 
 def test_a_deleted_branch_is_made_anew_in_another_room(store: KVStore) -> None:

@@ -17,13 +17,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vstate import Memory, Versioned
 from vstate.errors import AlreadyExists, InvalidInput, NotFound, UntrustedCommit
 from vstate.objects.commit import Commit, Event, Signature
 from vstate.objects.ids import ObjectId
-from vstate.repo.repository import Repository
 from vstate.repo.rules import signing
-from vstate.repo.rules.security import Security
 from vstate.repo.rules.signing import (
     PublicKey,
     SigningKey,
@@ -336,16 +333,6 @@ def test_trust_remembers_and_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(trust._known) <= 10
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(trust.signed, commits * 40))
-
-
-def test_an_older_signed_commit_is_trusted() -> None:
-    """No signature tells which of the signed commits is the newest: whoever writes the ref decides."""
-    repo = Repository(Memory(), Security(sign=KEY))
-    old, _ = (repo.commit("main", set={"k": value}) for value in ("old", "new"))
-    assert old is not None
-    repo.store.set("r/heads/main", old.id.encode())
-    Trust([KEY]).require(Repository(repo.store).branch("main"))
-    assert Versioned(repo.store)["k"] == "old"
 
 
 @pytest.mark.slow

@@ -118,15 +118,6 @@ def test_a_clone_is_a_copy(target: KVStore) -> None:
         clone(store, target)
 
 
-def test_a_clone_of_a_detached_head_and_of_nothing() -> None:
-    """HEAD is on a branch in a clone."""
-    store = Memory()
-    assert Versioned(cloned(store)).head is None
-    chain(store, 3, "side")
-    Repository(store).checkout("side~1")
-    assert Repository(cloned(store)).refs.head().branch == "side"
-
-
 def test_a_clone_of_a_path_has_a_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Push, pull and fetch go to the original by default, from any directory."""
     with Disk(tmp_path / "there") as store:
@@ -407,20 +398,6 @@ def test_what_was_cut_off_there_is_sent_again_when_it_is_needed() -> None:
     assert len(list(Versioned(target, branch="old").log())) == 3
     assert len(list(Versioned(target, branch="main").log())) == 2
     whole(target)
-
-
-def test_a_complete_store_is_not_cut_off_by_a_shallow_one() -> None:
-    """New commits on a shallow history join the whole history of the target."""
-    store = Memory()
-    chain(store, 6)
-    shallow = cloned(store)
-    Repository(shallow).gc(branch="main", keep_last=2, keep_reflog="0")
-    chain(shallow, 1, start=6)
-    push(shallow, store)
-    assert len(list(Versioned(store).log())) == 7
-    assert Versioned(shallow).pull(store).strategy == "up-to-date"
-    assert len(list(Versioned(shallow).log())) == 3
-    whole(shallow)
 
 
 # Reports

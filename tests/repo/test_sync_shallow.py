@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bundle_files import chain, equal, whole
+from bundle_files import chain, whole
 from sync_stores import WAYS, Hooked, Once, cloned, push
 
 from vstate import Disk, KVStore, Memory, Versioned
@@ -135,23 +135,6 @@ def test_a_branch_that_goes_while_it_is_pushed_is_named() -> None:
     with pytest.raises(NotFound, match="no branch 'side'"):
         Repository(store).push(Hooked(target, Once(remove, "o/")), "side")
     assert not list(target.keys("r/"))
-
-
-def test_a_branch_that_is_put_back_while_it_is_pushed_goes_where_it_is() -> None:
-    """gc has removed the commits that the branch was at."""
-    store, target = Memory(), Memory()
-    state = four_values(store, "main")
-
-    def put_back() -> None:
-        state.reset("HEAD~1")
-        assert Repository(store).gc(keep_reflog="0").removed
-
-    Repository(store).push(Hooked(target, Once(put_back, "o/")), remote="there")
-    assert length(target) == 3
-    assert Repository(store).resolve("there/main") == state.head
-    Repository(target).gc(keep_reflog="0")
-    whole(target)
-    equal(cloned(target), target)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from bundle_files import save
 
 from vstate import Memory, Versioned
 from vstate.errors import InvalidInput, LeaseLost, RefMoved, Unpicklable
@@ -49,30 +47,6 @@ def test_a_commit_lands_only_where_it_is_expected(store: KVStore) -> None:
         repo.commit("other", set={"n": 1}, expect=first)
     assert repo.newest("main") == second
     assert repo.newest("other") is None
-
-
-@pytest.mark.slow
-def test_writers_of_one_branch_lose_nothing(store: KVStore) -> None:
-    def write(name: str) -> None:
-        repo = Repository(store)
-        for i in range(20):
-            repo.commit("main", set={f"{name}{i}": i}, events=[Event.now("put", {"name": name, "i": i})])
-
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(write, "abcd"))
-    state = Versioned(store, branch="main")
-    assert dict(state) == {f"{name}{i}": i for name in "abcd" for i in range(20)}
-    assert len(list(state.log())) == 80
-    assert all(len(commit.parents) <= 1 for commit in state.log())
-
-
-def test_a_handle_finds_the_commit_as_that_of_another_writer(store: KVStore) -> None:
-    state = Versioned(store, branch="main")
-    save(state, mine=1)
-    state["mine"] = 2
-    Repository(store).commit("main", set={"theirs": 1})
-    state.commit()
-    assert dict(state) == {"mine": 2, "theirs": 1}
 
 
 def test_values_that_cannot_be_stored_are_all_named_and_nothing_is_written() -> None:
