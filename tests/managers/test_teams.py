@@ -420,14 +420,14 @@ async def test_the_messages_of_commits(manager: OrchestrationStateManager) -> No
 
 @pytest.mark.slow
 @in_a_loop
-async def test_eighty_at_once(local_store: AgentStore) -> None:
-    """Of 80 tasks that two managers enqueue at once, 80 are there, and 80 pulls give each to one agent."""
+async def test_forty_at_once(local_store: AgentStore) -> None:
+    """Of 40 tasks that two managers enqueue at once, 40 are there, and 40 pulls give each to one agent."""
     async with (
         OrchestrationStateManager(local_store()) as one,
         OrchestrationStateManager(local_store()) as two,
     ):
-        await one.create_team(team(80))
-        both = [(one, two)[n % 2] for n in range(80)]
+        await one.create_team(team(40))
+        both = [(one, two)[n % 2] for n in range(40)]
         made = await asyncio.gather(
             *(manager.enqueue_task("crew", {"n": n}) for n, manager in enumerate(both))
         )
@@ -435,7 +435,7 @@ async def test_eighty_at_once(local_store: AgentStore) -> None:
         given = await asyncio.gather(
             *(manager.assign_task("crew", agent_id=f"a{n}") for n, manager in enumerate(both))
         )
-        assert sorted(task["n"] for task in given if task is not None) == list(range(80))
+        assert sorted(task["n"] for task in given if task is not None) == list(range(40))
 
 
 # Many processes

@@ -220,5 +220,5 @@ class Indexed(RuleBasedStateMachine):
                 )
 
 
-Indexed.TestCase.settings = settings(max_examples=sized(30, 300), stateful_step_count=30)
+Indexed.TestCase.settings = settings(max_examples=sized(20, 300), stateful_step_count=30)
 TestIndexed = pytest.mark.slow(Indexed.TestCase)

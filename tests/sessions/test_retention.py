@@ -88,7 +88,7 @@ async def settled(
     while size() > most:
         assert clock.monotonic() < deadline, f"{size():,} bytes are left, and {most:,.0f} were expected"
         await call()
-        for _ in range(20):
+        for _ in range(5):
             if size() > most:
                 await asyncio.sleep(0.05)
 
@@ -345,9 +345,8 @@ def test_a_process_that_is_killed_between_two_steps(
 ) -> None:
     """SIGKILL before any call of the store: the next service does it, and no session in use is lost."""
     monkeypatch.setattr(retention, "_LEASE_SECONDS", 0.5)
-    monkeypatch.setattr(
-        retention, "_REST_AFTER_FAILURE", 1.0
-    )  # so short a lease may be lost on a busy machine
+    # So short a lease may be lost on a busy machine.
+    monkeypatch.setattr(retention, "_REST_AFTER_FAILURE", 0.3)
 
     async def prepare() -> int:
         async with StateService(place.open(), ttl=TTL) as service:
