@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from agent_stores import AgentStore
 from present import present
+from running import run_forked
 
 from vstate import Disk, Memory, StoreUnavailable, Versioned
 from vstate.errors import LeaseLost, NotFound
@@ -227,17 +228,13 @@ def test_a_forked_child_lands_nothing_of_its_parent(tmp_path: Path, threads: Thr
     appending(journal, "first")()
     with journal.lock:
         futures = together(journal, threads, [appending(journal, str(i)) for i in range(THREADS)])
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                with ThreadPoolExecutor(1) as own:
-                    journal.lock.release()  # the thread that forks still holds it
-                    own.submit(appending(journal, "child")).result()
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def append() -> None:
+            with ThreadPoolExecutor(1) as own:
+                journal.lock.release()  # the thread that forks still holds it
+                own.submit(appending(journal, "child")).result()
+
+        run_forked(append)
     for future in futures:
         future.result()
     found = [name for name, _ in Journal(journal.repo, "t").refresh()]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import run_forked
+from running import Fork, run_forked
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.sessions import JSONSession, SessionBase, StateModule
@@ -211,17 +211,11 @@ def test_a_cancelled_save_has_ended(tmp_path: Path) -> None:
 def test_a_child_forked_during_a_save_blocks_nobody(tmp_path: Path) -> None:
     """The child's copy of the lock ends with the save in the parent."""
     with _locked(tmp_path / ".lock"):
-        child = os.fork()
-        if child == 0:
-            signal.pause()
-            os._exit(0)
-    try:
+        child = Fork(signal.pause)
+    with child:
         descriptor = os.open(tmp_path / ".lock", os.O_RDWR)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(descriptor)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def test_saves_at_once(tmp_path: Path) -> None:

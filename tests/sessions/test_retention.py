@@ -17,6 +17,7 @@ import pytest
 from between import Between
 from clock import Time, standing_still
 from loops import in_a_loop
+from running import Fork
 from servers import on_server
 from soak import sized
 
@@ -378,16 +379,11 @@ def test_a_process_that_is_killed_between_two_steps(
     at, killed = 0, 0
     while True:
         before = asyncio.run(prepare())
-        child = os.fork()
-        if not child:
-            try:
-                asyncio.run(purge(at))
-            finally:
-                os._exit(0)
-        _, status = os.waitpid(child, 0)
+        code, _ = Fork(lambda at=at: asyncio.run(purge(at))).end()  # type: ignore[misc]
         asyncio.run(finish(before))
-        if not os.WIFSIGNALED(status):
+        if code == 0:
             break
+        assert code == -signal.SIGKILL
         killed += 1
         at += max(1, sized(at, at // 2))
     assert killed > 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from soak import sized
 from viewers import Look, Serve, Viewer
 
 from vstate import Disk, Versioned
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-MANY = 10_000 if os.environ.get("VSTATE_SOAK") else 1500
+MANY = sized(600, 10_000)
 
 
 def messages(page: Page) -> list[str]:
