@@ -99,6 +99,7 @@ def program(script: Path, *arguments: object) -> Callable[[], None]:
 
     def run() -> None:
         sys.argv = [str(script), *map(str, arguments)]
+        sys.path.insert(0, str(script.parent))
         runpy.run_path(str(script), run_name="__main__")
 
     return run

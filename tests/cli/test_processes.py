@@ -107,7 +107,7 @@ def test_while_another_process_writes(store, start, environment):
     try:
         assert writer.stdout.readline() == "1\n"
         seen = []
-        for _ in range(3):
+        for _ in range(2):
             process = start("log", "-n", "1", "--oneline", cwd=store.parent)
             shown, error = process.communicate(timeout=200)
             assert (process.returncode, error) == (0, "")

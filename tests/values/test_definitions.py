@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import zstandard
-from running import RunPython
+from running import program, run_forked
 
 import vstate
 from vstate import CannotLoad, Disk, Versioned
@@ -540,14 +540,14 @@ print([type(value).__module__ for value in values], *(each.message for each in t
 """
 
 
-def test_a_module_with_a_class_of_main_is_told(tmp_path: Path, run_python: RunPython) -> None:
+def test_a_module_with_a_class_of_main_is_told(tmp_path: Path) -> None:
     """A program that imports the script whose values it loads gets a warning with the remedy, which works."""
     (tmp_path / "chat.py").write_text(_CHAT)
     (tmp_path / "importer.py").write_text(_IMPORTER)
-    run_python(tmp_path / "chat.py", tmp_path / "store")
+    run_forked(program(tmp_path / "chat.py", tmp_path / "store"))
 
     def load(*options: str) -> list[str]:
-        return run_python(tmp_path / "importer.py", tmp_path / "store", *options).strip().split("|")
+        return run_forked(program(tmp_path / "importer.py", tmp_path / "store", *options)).strip().split("|")
 
     assert load() == [f"{['__main__'] * 4}"]
     assert load("chat", "renamed") == [f"{['chat'] * 4}"]
