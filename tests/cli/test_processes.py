@@ -17,7 +17,7 @@ from vstate import Disk, Versioned
 COMMAND = [sys.executable, "-m", "vstate_cli"]
 
 WRITER = """
-import sys
+import sys, time
 from vstate import Disk, Versioned
 state = Versioned(Disk(sys.argv[1], durability="process"))
 number = 0
@@ -26,6 +26,7 @@ while True:
     state["number"] = number
     state.commit(f"commit {number}")
     print(number, flush=True)
+    time.sleep(0.005)
 """
 
 
