@@ -15,7 +15,7 @@ from vstate.display.texts import bytes_changes, text_hunks
 from vstate.display.views import part_text, view_of
 from vstate.errors import StorageError, VStateError
 from vstate.repo.compare.details import Detail
-from vstate.repo.compare.diff import Change, Diff
+from vstate.repo.compare.diff import SIGNS, Change, Diff, counts_by_kind
 from vstate.values.alignment import common_ends
 from vstate.values.arrays import Array
 from vstate.values.inspection import describe, size_text
@@ -25,7 +25,6 @@ from vstate.values.preview import preview
 from vstate_cli import values
 from vstate_cli.output import Document, Line, Output, columns, padded, safe
 
-_SIGNS: Final = {"added": "+", "removed": "-", "modified": "~"}
 _STYLES: Final = {"added": "green", "removed": "red", "modified": "cyan"}
 _WIDEST_NAME: Final = 40
 
@@ -75,7 +74,7 @@ def diff_lines(
 def line(change: Change, width: int = 0) -> Line:
     """A changed key: the sign, the name padded to `width` columns, type and size."""
     name = padded(safe(change.key), width)
-    return [(f"{_SIGNS[change.kind]} {name}", f"bold {_STYLES[change.kind]}"), "  ", (sides(change), "dim")]
+    return [(f"{SIGNS[change.kind]} {name}", f"bold {_STYLES[change.kind]}"), "  ", (sides(change), "dim")]
 
 
 def name_width(names: Iterable[str]) -> int:
@@ -103,7 +102,7 @@ def names(diff: Diff, room: int | None) -> Line:
     parts: Line = []
     shown = 0
     for key, change in islice(diff.items(), _MOST_NAMES):
-        name = _SIGNS[change.kind] + safe(key, _LONGEST_NAME)
+        name = SIGNS[change.kind] + safe(key, _LONGEST_NAME)
         left = len(diff) - shown - 1
         rest = cell_len(f" … {left} more") if left else 0
         if shown and room is not None and columns(parts) + 1 + cell_len(name) + rest > room:
@@ -117,8 +116,9 @@ def names(diff: Diff, room: int | None) -> Line:
 
 def counts(diff: Diff) -> Line:
     """The numbers of changed keys: ` +1 ~2 -1`."""
-    kinds = (("added", diff.added), ("modified", diff.modified), ("removed", diff.removed))
-    return [(f" {_SIGNS[kind]}{len(keys)}", _STYLES[kind]) for kind, keys in kinds if keys]
+    return [
+        (f" {SIGNS[kind]}{count}", _STYLES[kind]) for kind, count in counts_by_kind(diff).items() if count
+    ]
 
 
 # Inside a key
@@ -191,7 +191,7 @@ def detail_lines(diff: Diff, key: str, out: Output, limit: int, used: int, path:
 
 def _detail_lines(detail: Detail, out: Output, nodes: int, used: int, *, is_inside: bool) -> Iterator[Line]:
     path, style = safe(detail.path), _STYLES[detail.kind]
-    mark = f"{_SIGNS[detail.kind]} "
+    mark = f"{SIGNS[detail.kind]} "
     note = f"  ({safe(detail.note)})" if detail.note else ""
     colon = ": " if path else ""
     beside = used + len(mark) + cell_len(path) + len(colon) + len(note)

@@ -53,6 +53,16 @@ def commit_document(commit: Commit, refs: Sequence[str] = (), *, shallow: bool =
     return members | {"shallow": True} if shallow else members
 
 
+def brief_document(commit: Commit) -> Document:
+    """A commit in a line of a list: its id, its time, and the first line of its message."""
+    return {
+        "id": commit.id,
+        "short": commit.short,
+        "time": commit.time.isoformat(),
+        "message": commit.subject,
+    }
+
+
 def event_documents(commit: Commit) -> list[Document]:
     """The events of a commit."""
     return [

@@ -21,11 +21,12 @@ from vstate.errors import CannotLoad, CorruptObject, InvalidInput, RefMoved, Sto
 from vstate.forks import new_lock, renew_in_child
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.objects.ids import ObjectId
+from vstate.objects.ids import BLOB, Object, ObjectId
 from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.fields import path_to
 from vstate.patterns.paths import Id, path_of
 from vstate.repo.core import Advance, Guard
+from vstate.repo.objects import Overlay
 from vstate.repo.repository import Repository
 from vstate.repo.rules.labels import Label
 from vstate.repo.writing import BranchChanges, commit_series
@@ -575,7 +576,8 @@ class Journal(Generic[I]):
         entries = [(key, data, self.repo.parse_entry(key, data)) for key, data in rows]
         links = {link.id: link.length for _, _, entry in entries for link in entry.links}
         single = {oid: length for oid, length in links.items() if length <= BLOB_BYTES}
-        reader = _Read(self.repo.objects, self.repo.objects.blobs(single))
+        bodies = self.repo.objects.blobs(single)
+        reader = Overlay(self.repo.objects, {oid: Object(BLOB, body) for oid, body in bodies.items()})
         for key, data, entry in entries:
             if not _NUMBER.fullmatch(key, len(self._prefix)):
                 reason = f"a segment of a journal is named by {_DIGITS} digits; another program set this key"
@@ -659,20 +661,6 @@ class Journals(Generic[I]):
         """Free the memory of the branch's journal."""
         with self._lock:
             self._used.pop(branch, None)
-
-
-class _Read:
-    """A reader with the blobs that were read at once."""
-
-    def __init__(self, objects: Any, bodies: Any) -> None:
-        self._bodies = bodies
-        self.blobs = objects.blobs
-        self.indexes = objects.indexes
-        self._blob = objects.blob
-
-    def blob(self, oid: Any) -> bytes:
-        body = self._bodies.get(oid)
-        return self._blob(oid) if body is None else bytes(body)
 
 
 def _are_same(ones: Sequence[Any], others: Sequence[Any]) -> bool:

@@ -15,6 +15,7 @@ from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.compare.details import Detail, details
+from vstate.repo.compare.diff import counts_by_kind
 from vstate.repo.repository import Repository
 from vstate.values.budget import InertError
 from vstate.viewer.parts import part_document
@@ -39,7 +40,7 @@ def change_page(
         "changes": page,
         "first": first,
         "next": first + limit if first + limit < len(diff) else None,
-        "counts": {"added": len(diff.added), "modified": len(diff.modified), "removed": len(diff.removed)},
+        "counts": counts_by_kind(diff),
     }
 
 

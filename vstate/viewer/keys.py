@@ -10,7 +10,7 @@ from vstate.display.documents import entry_document
 from vstate.errors import CorruptObject
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.compare.diff import Diff
+from vstate.repo.compare.diff import Diff, counts_by_kind
 from vstate.repo.repository import Repository
 
 _MOST_CHANGES: Final = 100_000  # keys that are marked
@@ -61,7 +61,7 @@ def key_page(
         "prefix": prefix,
         "items": items,
         "next": at if len(items) >= limit and following(at) is not None else None,
-        "changed": {"added": len(diff.added), "modified": len(diff.modified), "removed": len(diff.removed)},
+        "changed": counts_by_kind(diff),
         "keys": tree.count(repo.objects.node, commit.root),
         "note": note,
     }

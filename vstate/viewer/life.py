@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, Final
 
 from vstate.display.cells import cut_text
+from vstate.display.documents import brief_document
 from vstate.display.views import part_text
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects import tree
@@ -145,10 +146,7 @@ def _version(parts: _Parts, commit: Commit, end: float) -> dict[str, Any] | None
         return None
     entry = None if part.content is None else part.entry
     return {
-        "id": commit.id,
-        "short": commit.short,
-        "time": commit.time.isoformat(),
-        "message": commit.subject,
+        **brief_document(commit),
         "kind": "removed" if entry is None else "added" if before.content is None else "modified",
         "type": None if entry is None else type_of(part.value) if part.is_read else entry.type,
         "size": None if entry is None else entry.size,
@@ -198,12 +196,7 @@ def blame_document(repo: Repository, start: Commit, key: str, path: str) -> dict
             "kind": kind_of(each.value),
             "count": count_of(each.value),
             "text": text_of(each.value),
-            "commit": {
-                "id": each.commit.id,
-                "short": each.commit.short,
-                "time": each.commit.time.isoformat(),
-                "message": each.commit.subject,
-            },
+            "commit": brief_document(each.commit),
         }
         for each in found[:_MOST_BLAMED]
     ]

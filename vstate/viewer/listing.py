@@ -11,12 +11,13 @@ from itertools import islice
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
+from vstate.display.documents import brief_document
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.forks import new_lock
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.recent import Recent
-from vstate.repo.compare.diff import Diff
+from vstate.repo.compare.diff import SIGNS, Diff, counts_by_kind
 from vstate.repo.names.refs import HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate.repo.rules.signing import PublicKey
@@ -328,24 +329,18 @@ def row_document(
 ) -> dict[str, Any]:
     """A commit in a row of its own: its first line, its refs, the keys that it changed, and its lanes."""
     diff, damage = readable_changes(repo, commit)
-    signs = {"added": "+", "modified": "~", "removed": "-"}
     info = {name[:_LONGEST_NAME]: _brief(value) for name, value in islice(commit.info.items(), _MOST_INFO)}
     signer = commit.signature.signer if commit.signature is not None else None
     return {
-        "id": commit.id,
-        "short": commit.short,
+        **brief_document(commit),
         "parents": [*commit.parents],
-        "time": commit.time.isoformat(),
-        "message": commit.subject,
         "info": info,
         "refs": refs,
         "author": PublicKey(signer).short if signer is not None and len(signer) == 32 else None,
         "events": len(commit.events),
         "changes": {
-            "added": len(diff.added),
-            "modified": len(diff.modified),
-            "removed": len(diff.removed),
-            "names": [[signs[diff[key].kind], key[:_LONGEST_NAME]] for key in islice(diff, _MOST_NAMES)],
+            **counts_by_kind(diff),
+            "names": [[SIGNS[diff[key].kind], key[:_LONGEST_NAME]] for key in islice(diff, _MOST_NAMES)],
         },
         "cut": repo.history.is_shallow(commit),
         "damage": damage,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from vstate.arguments import check_limit
 from vstate.errors import KeyNotFound, NotFound
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ChangeKind = Literal["added", "removed", "modified"]
 
-_SIGNS = {"added": "+", "removed": "-", "modified": "~"}
+SIGNS: Final = {"added": "+", "modified": "~", "removed": "-"}
 _SHOWN = 100
 _ABSENT = object()
 
@@ -146,15 +146,11 @@ class Diff(Mapping[str, Change]):
 
     def stat(self) -> str:
         """The counts as text, without zeros: `+1 added ~2 modified`."""
-        counts = (
-            ("+", "added", self.added),
-            ("~", "modified", self.modified),
-            ("-", "removed", self.removed),
-        )
-        return " ".join(f"{sign}{len(keys)} {word}" for sign, word, keys in counts if keys) or "no changes"
+        counts = ((SIGNS[kind], count, kind) for kind, count in counts_by_kind(self).items() if count)
+        return " ".join(f"{sign}{count} {kind}" for sign, count, kind in counts) or "no changes"
 
     def __str__(self) -> str:
-        lines = [f"{_SIGNS[change.kind]} {key}  ({change.summary()})" for key, change in self._first()]
+        lines = [f"{SIGNS[change.kind]} {key}  ({change.summary()})" for key, change in self._first()]
         if len(self) > _SHOWN:
             lines.append(f"… and {counted(len(self) - _SHOWN, 'more key')}")
         return "\n".join(lines) or "no changes"
@@ -169,7 +165,7 @@ class Diff(Mapping[str, Change]):
         from html import escape  # only a notebook asks
 
         rows = "".join(
-            f"<tr><td>{_SIGNS[change.kind]}</td><td>{escape(key)}</td><td>{escape(change.summary())}</td></tr>"
+            f"<tr><td>{SIGNS[change.kind]}</td><td>{escape(key)}</td><td>{escape(change.summary())}</td></tr>"
             for key, change in self._first()
         )
         more = f"<p>… and {counted(len(self) - _SHOWN, 'more key')}</p>" if len(self) > _SHOWN else ""
@@ -177,6 +173,11 @@ class Diff(Mapping[str, Change]):
 
     def _first(self) -> list[tuple[str, Change]]:
         return [(key, self[key]) for key in list(self._entries)[:_SHOWN]]
+
+
+def counts_by_kind(diff: Diff) -> dict[str, int]:
+    """How many keys changed, by the kind of their changes."""
+    return {"added": len(diff.added), "modified": len(diff.modified), "removed": len(diff.removed)}
 
 
 def _joined(path: str, rest: str) -> str:
