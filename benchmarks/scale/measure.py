@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from itertools import islice
@@ -37,9 +37,10 @@ COPY = Operation("`copy_thread`")
 DELETE = Operation("`delete_thread`")
 COLLECT = Operation("a step of `gc` that removes the garbage of a thread")
 ROUND = Operation("a step of `gc` that begins a round")
+ROUND_0 = Operation("the same, with a branch in room 0")
 MEMORY = Operation("peak memory of the process that did all this", unit="bytes")
 BYTES = Operation("bytes of the files, a thread", unit="bytes")
-OPERATIONS = (PUT, OPEN, GET, AGAIN, FILTERED, RECENT, COPY, DELETE, COLLECT, ROUND, MEMORY, BYTES)
+OPERATIONS = (PUT, OPEN, GET, AGAIN, FILTERED, RECENT, COPY, DELETE, COLLECT, ROUND, ROUND_0, MEMORY, BYTES)
 
 Samples = Mapping[str, list[float]]
 """By the name of an operation."""
@@ -75,11 +76,13 @@ def measure(address: str, samples: int, turn: slice, clock: Callable[[], float])
         found[FILTERED.name] = [timed(_list, saver, user) for user in its.users]
         found[RECENT.name] = [timed(_recent, repo) for _ in its.users]
         repo.keep("threads/*", last=1)
-        for operation, rooms in ((COLLECT, _rooms_of(repo, its.of[COLLECT.name])), (ROUND, [0] * BEGINNINGS)):
-            found[operation.name] = []
-            for room in rooms:
-                repo.store.set(NEXT, f"{room} 1 1".encode())
-                found[operation.name].append(timed(_step, repo, operation is COLLECT))
+        found[COLLECT.name] = [
+            timed(_step, repo, 1) for _ in _beginning_at(repo, _rooms_of(repo, its.of[COLLECT.name]))
+        ]
+        if turn.start == 0:  # a branch in room 0 would be there in later turns too
+            found[ROUND.name] = [timed(_step, repo) for _ in _beginning_at(repo, [0] * BEGINNINGS)]
+            repo.commit("settings", set={"model": "one"})
+            found[ROUND_0.name] = [timed(_step, repo) for _ in _beginning_at(repo, [0] * BEGINNINGS)]
     return found | {MEMORY.name: [peak()]}
 
 
@@ -120,7 +123,14 @@ def _rooms_of(repo: Repository, names: Sequence[str]) -> list[int]:
     return [repo.rooms.room_of(HEADS + branch_of(name)) for name in names]
 
 
-def _step(repo: Repository, has_garbage: bool) -> None:
-    """Collect one room, for which no reflog keeps anything."""
+def _beginning_at(repo: Repository, rooms: Iterable[int]) -> Iterator[int]:
+    """The rooms. While the caller has one, the next step of `gc` begins with it."""
+    for room in rooms:
+        repo.store.set(NEXT, f"{room} 1 1".encode())
+        yield room
+
+
+def _step(repo: Repository, garbage: int = 0) -> None:
+    """Collect one room, for which no reflog keeps anything, with at least so many objects of garbage."""
     report = repo.gc(seconds=0, keep_reflog=timedelta(0))
-    assert (report.rooms, report.removed > 0) == (1, has_garbage)
+    assert (report.rooms, report.removed >= garbage) == (1, True)
