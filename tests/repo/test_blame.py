@@ -158,25 +158,6 @@ def test_objects_sets_and_values_without_parts() -> None:
     assert by_path(state, "number") == by_path(state, "empty") == {"": "first"}
 
 
-class Wrapper:
-    """Pickled as a call with one argument, which has no step in a path."""
-
-    def __init__(self, inside: dict[str, int]) -> None:
-        self.inside = inside
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Wrapper, (self.inside,)
-
-
-def test_a_path_through_a_value_with_one_argument() -> None:
-    """It leads to the parts of the argument, and back through the versions."""
-    state = Versioned()
-    for number in (1, 2):
-        state["k"] = Wrapper({"a": 1, "b": number})
-        state.commit(str(number))
-    assert [state.blame("k", path).message for path in ("a", "b")] == ["1", "2"]
-
-
 def test_a_value_of_another_type_is_all_new() -> None:
     """A list that became a tuple, or an object of another class, was changed in that commit."""
     state = Versioned()
@@ -422,15 +403,6 @@ def test_keys_that_print_alike_are_refused() -> None:
     value = {"x" * 70 + "a": 1, "x" * 70 + "b": 2}
     with pytest.raises(InvalidInput, match="several keys print as"):
         find_part(value, f'["{"x" * 60}…"]', Fingerprints())
-
-
-def test_a_key_that_once_printed_like_another_is_followed() -> None:
-    """Long keys are cut in a path. The older value has another key with the same beginning."""
-    state, keys = Versioned(), ["x" * 70 + "a", "x" * 70 + "b"]
-    save(state, "first", k={keys[0]: 1, keys[1]: 2})
-    del state["k"][keys[0]]
-    state.commit("second")
-    assert state.blame("k", f'["{"x" * 60}…"]').message == "first"
 
 
 def test_values_inside_themselves() -> None:

@@ -105,19 +105,6 @@ def test_a_branch_that_moves_during_a_list_comes_once() -> None:
     assert [name for name in names if name != "b3"] == [f"b{n}" for n in range(39, -1, -1) if n not in (3, 4)]
 
 
-def test_a_label_that_another_program_set_meanwhile_is_not_mixed_with_ours() -> None:
-    """The branch is back at a commit, with labels that this program does not know."""
-    store = Memory()
-    ours, theirs = Repository(store), Repository(store)
-    first = ours.commit("a", set={"n": 1}, labels={"user": "ann", "old": "x"})
-    assert first is not None
-    theirs.commit("a", labels={"user": "bob"})
-    theirs.move_branch("a", first)
-    ours.commit("a", set={"n": 2}, labels={"user": "ann", "new": "y"})
-    check(store)
-    assert ours.labels() == {"a": {"user": "ann", "new": "y"}}
-
-
 def test_a_commit_cut_short_leaves_the_index_of_its_branch(tmp_path: Path) -> None:
     """The rows are in the transaction of the commit: all of them, or none."""
     for fail_at in range(1, 100):
@@ -314,18 +301,4 @@ def test_a_branch_that_another_program_made_anew_at_the_same_commit() -> None:
     theirs.create_branch("t", at="source", like="source")
     ours.commit("t", set={"n": 2})
     assert theirs.possible_branches({"user": "u2"}) == ["t"]
-    check(store)
-
-
-def test_a_forgotten_branch_that_another_program_labelled() -> None:
-    """All rows of its labels go, of those too that this program has not seen."""
-    store = Memory()
-    ours, theirs = Repository(store), Repository(store)
-    ours.commit("main", set={"n": 1})
-    ours.commit_many([BranchChanges("t", room=True, set={"n": 1}, labels={"user": "u1"})])
-    first = ours.branch("t")
-    theirs.commit("t", set={"n": 2}, labels={"user": "u2"})
-    theirs.move_branch("t", first)
-    ours.delete_branch("t", forget=True)
-    assert theirs.possible_branches({"user": "u2"}) == ["main"]
     check(store)

@@ -12,7 +12,7 @@ from bundle_files import save
 from sync_stores import Hooked, Once
 
 from vstate import BranchChanges, Commit, KVStore, Memory, Versioned
-from vstate.errors import InvalidInput, LeaseLost, NotFound, RefMoved, StoreUnavailable, Unpicklable
+from vstate.errors import InvalidInput, NotFound, RefMoved, StoreUnavailable, Unpicklable
 from vstate.objects.commit import Event
 from vstate.repo.repository import Repository
 from vstate.testing import Faulty
@@ -128,17 +128,6 @@ def test_a_store_without_transactions_refuses_several_branches() -> None:
     with pytest.raises(InvalidInput, match="one branch at a time"):
         repo.commit_many([put("a", 2), put("b", 2)])
     assert dict(memory.items()) == rows
-
-
-def test_a_lease_guards_all_of_the_branches() -> None:
-    """Once the lease is lost, no branch moves."""
-    state = Versioned(Memory())
-    with state.lease("writer", ttl=30) as lease:
-        state.repo.commit_many([put("a", 1), put("b", 1)], guard=lease)
-    before = state.repo.branch_ids()
-    with pytest.raises(LeaseLost):
-        state.repo.commit_many([put("a", 2), put("b", 2)], guard=lease)
-    assert state.repo.branch_ids() == before
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -305,27 +305,6 @@ def test_a_ref_that_was_overwritten_is_told(ref: str) -> None:
             assert (damage.id, commit.id in damage.reason, right in damage.reason) == (f"r/{ref}", True, True)
 
 
-def test_moves_that_a_late_clock_dated_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resets, deletions and new beginnings, though their lines come before those of earlier moves."""
-    store = Memory()
-    repo = Repository(store)
-    ids = [repo.commit("main", set={"k": number}) for number in range(4)]
-    with monkeypatch.context() as patch:
-        now = time.time_ns()
-        patch.setattr("vstate.repo.names.refs.time.time_ns", lambda: now - 3600 * 10**9)
-        late = Versioned(store)
-        for at in (1, 3, 0, 2):
-            late.reset(ids[at] or "")
-            check_clean(store)
-        late.switch("aside", create=True)
-    check_clean(store)
-    repo.delete_branch("main")
-    repo.commit("main", set={"k": 9})
-    check_clean(store)
-    repo.gc(branch="main", keep_last=1, keep_reflog="0")
-    check_clean(store)
-
-
 def test_a_ref_to_what_is_no_commit(filled: Mapping[str, bytes]) -> None:
     """A branch that names a tree is broken, and the tree is not to blame."""
     store = copy(filled)

@@ -138,19 +138,6 @@ def test_a_round_reads_no_branch_if_room_0_is_empty(tmp_path: Path, monkeypatch:
     assert f"r/{HEADS}" in read
 
 
-@pytest.mark.parametrize("row", [None, b"", b"x y z", b"99", b"18446744073709551615 3 9"])
-def test_a_lost_place_costs_a_round_only(store: KVStore, row: bytes | None) -> None:
-    """The row may be lost, damaged, or behind all rooms."""
-    repo = Repository(store)
-    fill(repo)
-    repo.gc(seconds=0)
-    store.transact({NEXT: row}, {})
-    assert repo.gc(seconds=0).rooms <= 1
-    steps(repo)
-    steps(repo)
-    assert is_clean(store)
-
-
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_large_room_takes_several_steps(atomic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also all of a store without transactions: each step removes some, and a later one the rest."""
@@ -207,27 +194,6 @@ def test_a_quiet_room_is_not_read() -> None:
     sleep(0.02)
     assert repo.gc(keep_reflog=timedelta(milliseconds=10)).removed > 0
     assert is_clean(store.store)
-
-
-def test_the_branches_of_rooms_that_were_idle_go() -> None:
-    """Step by step, each with its room; a fork in the room and the branch of HEAD stay."""
-    with standing_still() as time:
-        store = Memory()
-        repo = Repository(store)
-        for name in ("a", "b", "c"):
-            commit(repo, f"room-{name}", x=1)
-            for branch in (f"session-{name}", f"room-{name}"):
-                Repository(store).keep(branch, idle="60s")
-                state = Versioned(store, branch=branch)
-                state["y"] = 2
-                state.commit()
-        repo.create_branch("fork", "room-a")
-        repo.checkout("room-b")
-        time.pass_(61)
-        expired = [name for report in steps(repo) for name in report.expired]
-        assert sorted(expired) == ["room-a", "room-c", "session-a", "session-b", "session-c"]
-    assert sorted(repo.branch_names()) == ["fork", "room-b"]
-    assert is_clean(store)
 
 
 def test_a_damaged_room_stays_and_the_others_are_collected(store: KVStore) -> None:

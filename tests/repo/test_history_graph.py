@@ -166,20 +166,6 @@ def test_commits_write_rows_where_each_key_takes_a_request(small: None) -> None:
     assert not rows(near)
 
 
-def test_gc_writes_the_rows_that_are_missing(small: None) -> None:
-    """A store of an older program, and one that was fetched or imported, has the rows after the next gc."""
-    store = Memory()
-    history(store)
-    store.delete_many(rows(store))
-    before, repo = reads(store, bases), Repository(store)
-    repo.gc()
-    assert reads(store, bases) < before * 0.7
-    written = rows(store)
-    repo.gc()
-    assert rows(store) == written
-    assert repo.fsck().ok
-
-
 def test_a_clone_brings_its_rows(small: None) -> None:
     store, copy = Memory(), Memory()
     history(store)

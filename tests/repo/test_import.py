@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from bundle_files import (
-    bundle_of,
     chain,
     equal,
     exported,
@@ -223,38 +222,6 @@ def test_a_branch_whose_commit_is_lost_has_diverged() -> None:
     chain(target, 1)
     target.delete(f"o/{refs_of(target)['heads/main']}")
     assert outcomes(imported(target, exported(store))) == {"heads/main": "diverged"}
-
-
-@pytest.mark.parametrize("how", ["same", "ahead"])
-def test_a_bundle_brings_back_what_a_history_was_cut_off_from(how: str) -> None:
-    """The history goes on where it ended, and gc keeps the older commits."""
-    store = Memory()
-    chain(store, 5)
-    data = exported(store)
-    Repository(store).gc(keep_reflog="0", **CUT)
-    if how == "ahead":
-        chain(store, 1, start=5)
-    expected = [commit.message for commit in Versioned(store).log()]
-    assert len(expected) < 4
-    report = imported(store, data)
-    assert set(outcomes(report).values()) == {"unchanged" if how == "same" else "ahead"}
-    assert [commit.message for commit in Versioned(store).log()][-5:] == ["c4", "c3", "c2", "c1", "c0"]
-    assert Repository(store).gc(keep_reflog="0").removed == 0
-    whole(store)
-
-
-def test_a_history_that_goes_on_has_to_be_complete() -> None:
-    """The history stays cut off if an object of the rest is missing."""
-    store = Memory()
-    chain(store, 5)
-    lost = f"o/{Repository(store).resolve('main~3').root}"
-    incomplete = bundle_of(store_of({key: row for key, row in store.items() if key != lost}), "main")
-    Repository(store).gc(keep_reflog="0", **CUT)
-    with pytest.raises(InvalidInput, match=lost[2:]):
-        imported(store, incomplete)
-    assert len(list(Versioned(store).log())) == 2
-    Repository(store).gc(keep_reflog="0")
-    whole(store)
 
 
 @pytest.mark.parametrize(

@@ -69,22 +69,6 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("eager")
-def test_commits_are_packed_some_time_later(state: Versioned, tmp_path: Path) -> None:
-    """Most objects are, without those that are read often, and every state can be read."""
-    assert isinstance(state.store, Disk)
-    grow(state, 200)
-    there = set(state.store.keys(OBJECT_PREFIX))
-    assert len(packed(state.store)) > len(there) / 2
-    assert not packed(state.store) & newest(state)
-    for handle in (state, Versioned(Disk(tmp_path / "store"))):
-        for number in (0, 1, 77, 150, 199):
-            at = handle.checkout(f"HEAD~{199 - number}")
-            assert at["chat/step"] == number
-            assert len(at["chat"]) == number % 40
-    assert state.repo.fsck().ok
-
-
-@pytest.mark.usefixtures("eager")
 def test_the_commit_that_packs_stays_alone(state: Versioned) -> None:
     """The commit after which a pack is made: its own object, its tree and its new values are in no pack."""
     assert isinstance(state.store, Disk)

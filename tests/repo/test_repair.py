@@ -153,23 +153,6 @@ def test_nothing_whole_is_left_alone() -> None:
     assert Repository(store).fsck().ok
 
 
-def test_a_detached_head_goes_to_a_whole_commit(filled: Mapping[str, bytes]) -> None:
-    """A detached HEAD is repaired like a branch."""
-    store = copy(filled)
-    repo = Repository(store)
-    repo.checkout(repo.branch("side").id)
-    repo.delete_branch("side")
-    repo.gc()
-    head = repo.refs.head().commit
-    assert head is not None
-    tree_key = f"o/{repo.objects.commit(head).root}"
-    store.delete(tree_key)
-    mended(store)
-    now = Repository(store).refs.head()
-    assert now.branch is None
-    assert Repository(store).resolve("HEAD").message.startswith("second")
-
-
 def test_a_writer_that_is_faster_wins(filled: Mapping[str, bytes]) -> None:
     """A repair leaves a ref that a writer has moved meanwhile."""
     memory = copy(filled)
@@ -443,16 +426,6 @@ def test_several_lost_commits_each_leave_what_was_before(lines: int) -> None:
     Repository(store).gc(keep_reflog="0s")
     for i in (0, 3, 5, 7, 10, 11):
         assert Repository(store).resolve(ids[i]).message == f"c{i}"
-
-
-def test_quick_says_that_it_does_not_look_for_older_history() -> None:
-    """Without a reflog only a full check finds the older commits."""
-    store = Memory()
-    ids = committed(store, 5)
-    store.delete_many(list(store.keys("reflog/")))
-    store.delete(f"o/{ids[3]}")
-    report = Repository(store).fsck(full=False, repair=True)
-    assert any("fsck without --quick" in line for line in report.repaired)
 
 
 # Objects

@@ -68,35 +68,6 @@ def test_a_squash_of_an_old_history_can_be_undone_for_as_long_as_any_move() -> N
         assert list(repo.log("main")) == before
 
 
-def test_histories_that_were_merged_in_go_too() -> None:
-    """The history is one line afterwards, also if no more than `keep` commits lie on it."""
-    state = told(Memory(), 2)
-    side = state.fork("side")
-    save(side, "side", side=1)
-    save(state, "more", main=1)
-    state.merge("side")
-    for keep in (3, 2):
-        state.repo.squash("main", keep=keep)
-        log = list(state.repo.log("main"))
-        assert len(log) == keep + 1
-        assert all(len(commit.parents) < 2 for commit in log)
-    state.refresh()
-    assert (state["side"], state["main"]) == (1, 1)
-
-
-def test_the_rest_goes_with_gc(tmp_path: Path) -> None:
-    """Once the reflog lets go of the old history, gc removes it, and a handle goes on."""
-    store = Disk(tmp_path)
-    state = told(store)
-    state.repo.squash("main", keep=1, message="pruned")
-    state.repo.gc(keep_reflog="0s")
-    assert [commit.message for commit in state.repo.log("main")] == ["c5", "pruned"]
-    state.refresh()
-    save(state, "more", more=1)
-    assert Repository(store).fsck().ok
-    assert dict(Versioned(store)) == {**{f"k{n}": n for n in range(6)}, "more": 1}
-
-
 REWRITES: dict[str, Callable[[Repository], object]] = {
     "squash": lambda repo: repo.squash("thread", keep=2),
     "squash to one": lambda repo: repo.squash("thread"),

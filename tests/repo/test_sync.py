@@ -401,16 +401,3 @@ def test_what_was_cut_off_there_is_sent_again_when_it_is_needed() -> None:
 
 
 # Reports
-
-
-def test_progress_and_reports_can_be_read() -> None:
-    """The callback gets the step and the count, and the report has a line for each ref."""
-    store = Memory()
-    state = chain(store, 3)
-    told: list[tuple[str, int, int | None]] = []
-    report = state.push(Memory(), progress=lambda *step: told.append(step))
-    assert [*dict.fromkeys(step for step, _, _ in told)] == ["finding commits", "copying"]
-    assert told[-1][1] == report.objects
-    text = str(report).splitlines()
-    assert text[0].startswith(f"{report.objects:,} objects of {report.bytes:,} bytes (")
-    assert text[1] == f"heads/main {state.head and state.head.short}: created"

@@ -9,7 +9,6 @@ from bundle_files import chain, whole
 from sync_stores import WAYS, Hooked, Once, cloned, push
 
 from vstate import Disk, KVStore, Memory, Versioned
-from vstate.errors import NotFound
 from vstate.repo import Repository
 from vstate.testing import Faulty
 
@@ -111,30 +110,6 @@ def test_a_history_that_comes_whole_before_a_fetch_lands_is_not_cut_off() -> Non
     assert overtake.done
     assert length(target) == 6
     assert not list(target.keys("shallow/"))
-
-
-def four_values(store: KVStore, branch: str) -> Versioned:
-    """A branch of four commits, with a long value each."""
-    state = Versioned(store, branch=branch)
-    for number in range(4):
-        state[f"{number}"] = bytes([number]) * 20_000
-        state.commit()
-    return state
-
-
-def test_a_branch_that_goes_while_it_is_pushed_is_named() -> None:
-    """The branch was deleted here, and gc removed its objects."""
-    store, target = Memory(), Memory()
-    chain(store, 1)
-    four_values(store, "side")
-
-    def remove() -> None:
-        Repository(store).delete_branch("side")
-        assert Repository(store).gc(keep_reflog="0").removed
-
-    with pytest.raises(NotFound, match="no branch 'side'"):
-        Repository(store).push(Hooked(target, Once(remove, "o/")), "side")
-    assert not list(target.keys("r/"))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -46,19 +46,6 @@ def test_wrong_keys_are_refused():
     assert state.status().added == ["a"]
 
 
-def test_a_namespace_names_its_own_keys():
-    """In a namespace the keys are those of the namespace."""
-    state = started()
-    part = state.namespace("part")
-    part["a"], part["b"], state["a"] = 1, 2, 3
-    made = part.commit("one", keys=["a"])
-    assert made is not None
-    assert made.info == {}
-    assert committed(state) == {"part/a": 1}
-    with pytest.raises(TypeError, match="commit takes several keys"):
-        part.commit("x", keys="a")
-
-
 def test_a_lost_race_keeps_the_other_changes():
     """Others' keys are merged; one that is changed here and not chosen is a conflict, as in a refresh."""
     state = started(a=1, b=[1], c=1)
@@ -78,21 +65,6 @@ def test_a_lost_race_keeps_the_other_changes():
         state.commit("mine", keys=["a"])
     assert list(conflict.value.keys) == ["b"]
     assert state.status().modified == ["a", "b"]
-
-
-def test_expiry_belongs_to_its_key():
-    """An expiry is committed with its key, and only then."""
-    state = started(a=1, b=1)
-    state.expire("a", 3600)
-    state.expire("b", 3600)
-    state.commit("one", keys=["a"])
-    again = Versioned(state.store, branch="main")
-    assert again.expires("a") is not None
-    assert again.expires("b") is None
-    assert state.status().modified == ["b"]
-    state.commit("both")
-    again.refresh()
-    assert again.expires("b") is not None
 
 
 def test_a_task_commits_the_rest():

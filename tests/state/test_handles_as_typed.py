@@ -123,16 +123,6 @@ COPIES: list[Callable[[Any], Any]] = [pickle.dumps, cloudpickle.dumps, copy.copy
 SHARED = {"Versioned", "Namespace", "Snapshot", "Live"}
 
 
-@pytest.mark.parametrize("name", ["Versioned", "Namespace", "Snapshot", "Live"])
-def test_a_state_says_how_to_open_another(name: str) -> None:
-    """Pickled and copied in each way, it raises a TypeError that says to open a handle of one's own."""
-    thing = Live() if name == "Live" else things(Faulty(Memory()))[name]
-    way = r"dict\(live\) has its values" if name == "Live" else r".*open Versioned\("
-    for make in COPIES:
-        with pytest.raises(TypeError, match=rf"a {name} cannot be pickled or copied: {way}"):
-            make(thing)
-
-
 def test_all_that_holds_a_state_says_so() -> None:
     """No object shows a lock or a queue as the reason."""
     for name, thing in things(Faulty(Memory())).items():

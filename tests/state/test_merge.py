@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +14,11 @@ from present import present
 
 from vstate import (
     ABSENT,
-    Disk,
     InvalidInput,
     KVStore,
     Memory,
     MergeConflict,
     NotFound,
-    RefMoved,
     UncommittedChanges,
     Versioned,
 )
@@ -295,21 +292,6 @@ def test_append_keeps_the_order_of_the_commits() -> None:
     assert main["log"] == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_policies_are_kept_with_the_branch(tmp_path: Path) -> None:
-    """Another process reads them, a fork and a renamed branch have them, a deleted branch does not."""
-    main, side = pair({"n": 0}, Disk(tmp_path), n="counter")
-    assert Versioned(Disk(tmp_path)).policies() == {"n": "counter"}
-    assert side.policies() == {"n": "counter"}
-    main.repo.rename_branch("side", "renamed")
-    assert Versioned(main.store, branch="renamed").policies() == {"n": "counter"}
-    assert Versioned(main.store, branch="side").policies() == {}
-    main.delete_branch("renamed")
-    assert main.repo.policies.read("renamed") == {}
-    main.set_policy("n", None)
-    assert Versioned(main.store, branch="main").policies() == {}
-    main.store.close()
-
-
 def longest(base: Any, ours: Any, theirs: Any) -> Any:
     """A policy of this module."""
     if "stop" in (ours, theirs):
@@ -446,29 +428,6 @@ def test_a_missing_function_is_named_in_the_conflict() -> None:
         Versioned(main.store, branch="main").merge("side")
 
 
-def test_a_function_is_not_called_for_equal_sides() -> None:
-    """Neither in a merge nor in a commit that lost a race nor in a cherry-pick."""
-    calls = []
-
-    def policy(base: Any, ours: Any, theirs: Any) -> Any:
-        calls.append((ours, theirs))
-        return "changed"
-
-    main, side = pair({"k": 1, "other": 1, "set": 0})
-    commit(main, k=2, other=1, set={1, 9, 17})
-    commit(side, k=2, other=3, set={17, 9, 1})
-    main.cherry_pick("side", policy=policy)
-    main.merge("side", policy=policy)
-    assert (main["k"], main["other"], calls) == (2, 3, [])
-    main.set_policy("k", longest)
-    late = Versioned(main.store, branch="main")
-    commit(main, k="stop")
-    late["k"] = "stop"  # `longest` would raise
-    late["mine"] = 1
-    assert late.commit() is not None
-    assert late["k"] == "stop"
-
-
 def test_a_policy_that_cannot_decide_says_why() -> None:
     main, side = pair({"cfg": {"a": 1}}, cfg="deep")
     commit(main, cfg={"a": 2})
@@ -512,18 +471,6 @@ def test_revert_takes_one_commit_back() -> None:
         state.revert("HEAD~3")
     state.revert("HEAD~3", policy="theirs")
     assert dict(state) == {}
-
-
-def test_a_merge_on_a_branch_that_moved_is_done_again() -> None:
-    """A commit of another handle is merged, not lost."""
-    main, side = pair({"a": 0})
-    commit(side, b=1)
-    other = Versioned(main.store, branch="main")
-    commit(other, c=1)
-    main.merge("side")
-    assert dict(main) == {"a": 0, "b": 1, "c": 1}
-    with pytest.raises(RefMoved):
-        main.repo.merge("main", "side", seen=main.repo.resolve("HEAD~1"))
 
 
 # Against a model
