@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from time import sleep
 from typing import Any
 
 import pytest
+from counting import Counting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import in_a_loop
@@ -159,43 +160,25 @@ def test_a_thread_that_is_opened_cold_is_the_thread(steps: list[tuple[str, int, 
     assert all(repr(whole.get_tuple(found.config)) == repr(found) for found in every)
 
 
-class Counted(Memory):
-    """A store that counts the bytes that are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def get(self, key: str) -> bytes | None:
-        value = super().get(key)
-        self.bytes += len(value or b"")
-        return value
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        found = super().get_many(keys)
-        self.bytes += sum(map(len, found.values()))
-        return found
-
-
 def test_a_thread_that_is_opened_cold_reads_its_newest_checkpoint_alone() -> None:
     """The first get reads little more than the value that it gives; a write to a cold thread reads less."""
-    store = Counted()
+    store = Counting(Memory())
     chance, texts, config = random.Random(1), list[str](), named()
     with VstateSaver(store) as saver:
         for number in range(200):
             texts = [*texts, chance.randbytes(300).hex()]
             config = step(saver, number, {"texts": texts}, config)
             saver.put_writes(config, [("texts", chance.randbytes(300).hex())], "task")
-    store.bytes = 0
+    store.lengths.clear()
     with VstateSaver(store) as saver:
         saver.put_writes(config, [("texts", "more")], "other task")
         saver.put_writes(named(id="00000200"), [("texts", "before it")], "task")
-        assert store.bytes < 40_000
+        assert sum(store.lengths) < 40_000
         assert ("other task", "texts", "more") in (read(saver, named()).pending_writes or ())
         assert read(saver, named()).checkpoint["channel_values"] == {"texts": texts}
-        assert store.bytes < 0.8 * sum(map(len, texts))  # compressed, hexadecimal digits take half their room
+        assert sum(store.lengths) < 0.8 * sum(map(len, texts))  # half the room of digits
         assert len(ids(saver)) == 200
-        assert store.bytes > 2 * sum(map(len, texts))
+        assert sum(store.lengths) > 2 * sum(map(len, texts))
 
 
 def test_writes_may_come_before_their_checkpoint(saver: VstateSaver) -> None:

@@ -6,19 +6,19 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from counting import Counting
 from integrations.adapters import ADAPTERS, Adapter, Saver
 from starlette.testclient import TestClient
 from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
 from vstate.errors import ReadOnly
-from vstate.kv.wrapper import StoreWrapper
 from vstate.readers.shown import Shown
 from vstate.repo.repository import Repository
 from vstate.values import recipes
@@ -270,19 +270,8 @@ def test_a_thread_of_langgraph_reads_step_by_step(tmp_path: Path) -> None:
     assert {"left", "messages", "checkpoint", "sub/messages"} <= {*keys}
 
 
-class Counted(StoreWrapper):
-    """A store that is far away, and counts its round trips."""
-
+class Far(Counting):
     remote = True
-    count = 0
-
-    def get(self, key: str) -> bytes | None:
-        self.count += 1
-        return super().get(key)
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        self.count += 1
-        return super().get_many(keys)
 
 
 def test_a_long_thread_takes_few_round_trips(tmp_path: Path) -> None:
@@ -291,14 +280,14 @@ def test_a_long_thread_takes_few_round_trips(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     _, rev = run(Saver(), path, [f"text {number} " + "x" * 200 for number in range(300)])
     with Disk(path) as store:
-        counted = Counted(store)
+        counted = Far(store)
         shown = Shown(Repository(counted))
         commit = shown.resolve(rev)
         assert commit.message == "step 299, end"
         entry = shown.entry(commit.root, "messages")
         assert entry is not None
         assert len([*Repository(store).view.keys("o/")]) > 300
-        assert counted.count <= 25
+        assert counted.trips <= 25
         assert len(str(shown.inspect("messages", entry.raw))) > 20_000
 
 

@@ -6,8 +6,6 @@ import dataclasses
 import datetime
 import decimal
 import pickle
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import msgpack
@@ -15,12 +13,12 @@ import numpy as np
 import pydantic
 import pytest
 from bundle_files import save
+from counting import Counting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate import Commit, KVStore, Memory, Versioned
+from vstate import Commit, Memory, Versioned
 from vstate.errors import InvalidInput, KeyNotFound, MergeConflict, NotFound
-from vstate.kv.wrapper import StoreWrapper
 from vstate.objects import tree
 from vstate.repo import Repository
 from vstate.repo.compare.details import details
@@ -37,23 +35,6 @@ class Model(pydantic.BaseModel, extra="allow"):
     goal: str
     steps: list[int] = []
     _private: int = pydantic.PrivateAttr(default=3)
-
-
-class Counted(StoreWrapper):
-    """Counts how often each row is read."""
-
-    def __init__(self, store: KVStore) -> None:
-        super().__init__(store)
-        self.rows = Counter[str]()
-
-    def get(self, key: str) -> bytes | None:
-        self.rows[key] += 1
-        return super().get(key)
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        keys = list(keys)
-        self.rows.update(keys)
-        return super().get_many(keys)
 
 
 def put(repo: Repository, parents: list[Commit], number: int, **values: Any) -> Commit:
@@ -497,7 +478,7 @@ def test_a_list_that_grew_by_many_items(step: int) -> None:
 
 def test_a_list_that_grew_is_read_once() -> None:
     """The versions of a long list share chunks and index nodes: the walk reads each of them once or twice."""
-    counted = Counted(Memory())
+    counted = Counting(Memory())
     state = Versioned(counted)
     state["k"] = [f"{number} " * 20 for number in range(1000)]
     for number in range(50):

@@ -6,7 +6,6 @@ import base64
 import http.client
 import json
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -16,12 +15,12 @@ from urllib.parse import urlencode
 import numpy as np
 import pandas as pd
 import pytest
+from counting import Counting
 from viewers import Serve, Viewer
 
 from vstate import Disk, Memory, Versioned
 from vstate.display.texts import text_hunks
 from vstate.kv.base import OBJECT_PREFIX
-from vstate.kv.wrapper import StoreWrapper
 from vstate.repo.repository import Repository
 from vstate.viewer import exporting, life
 from vstate.viewer import health as health_module
@@ -261,7 +260,7 @@ def test_of_a_long_text_only_a_page_is_read(tmp_path: Path) -> None:
     """The pages of a text and of many bytes put together are the value; each reads only its own chunks."""
     text = "".join(f"line {n} of a long text, 東京 ∑\n" for n in range(600_000))
     data = random.Random(1).randbytes(17_000_000)
-    store = CountingReads(Memory())
+    store = Counting(Memory())
     state = Versioned(store)
     state["text"], state["bytes"] = text, data
     state.commit("long")
@@ -271,9 +270,9 @@ def test_of_a_long_text_only_a_page_is_read(tmp_path: Path) -> None:
         pages: list[Any] = []
         first: int | None = 0
         while first is not None:
-            store.bytes = 0
+            store.lengths.clear()
             view = values.page(commit, key, "", before=None, first=first, limit=limit)["view"]
-            assert store.bytes < 4_000_000
+            assert sum(store.lengths) < 4_000_000
             assert view["size"] == size
             pages.append(view["text"] if key == "text" else base64.b64decode(view["data"]))
             first = view["next"] if len(pages) < 40 else None
@@ -283,22 +282,6 @@ def test_of_a_long_text_only_a_page_is_read(tmp_path: Path) -> None:
         assert len(joined) > 500_000
     middle = values.page(commit, "text", "", before=None, first=9_000_000, limit=1)["view"]
     assert middle["text"][10:] in text
-
-
-class CountingReads(StoreWrapper):
-    """Counts the bytes that are read."""
-
-    bytes = 0
-
-    def get(self, key: str) -> bytes | None:
-        found = self._store.get(key)
-        self.bytes += len(found or b"")
-        return found
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        found = self._store.get_many(keys)
-        self.bytes += sum(map(len, found.values()))
-        return found
 
 
 def test_the_sides_of_a_merge_begin_where_they_differ(state: Versioned, serve: Serve) -> None:
