@@ -177,12 +177,6 @@ async def test_closing(tmp_path: Path) -> None:
     own.close()
 
 
-def test_a_manager_serves_one_loop_after_another() -> None:
-    notes = Notes()
-    assert [asyncio.run(notes.add("a", "x")) for _ in range(3)] == ["x", "xx", "xxx"]
-    asyncio.run(notes.close())
-
-
 def test_managers_are_imported_when_they_are_asked_for(run_python: Callable[..., str]) -> None:
     """`import vstate` loads none of them, and StateManager works without pydantic."""
     script = """

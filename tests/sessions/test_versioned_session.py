@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,18 +122,6 @@ async def test_nothing_is_half_saved() -> None:
             await call()
     store.fail_at = None
     assert await value(session, "s") == 1
-
-
-@in_a_loop
-async def test_saves_side_by_side(agent_store: Callable[[], KVStore]) -> None:
-    """Sessions that the handles of two processes save at once are all there, each save a commit."""
-    sessions = [VersionedSession(agent_store()) for _ in range(2)]
-    await asyncio.gather(*(sessions[n % 2].save_session_state("s", **{f"m{n}": Box(n)}) for n in range(10)))
-    (found,) = await sessions[0].list_sessions()
-    assert (found.saves, len(found.modules)) == (10, 10)
-    assert len(await sessions[1].history("s")) == 10
-    for session in sessions:
-        await session.close()
 
 
 @in_a_loop
