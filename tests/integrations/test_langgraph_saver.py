@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -199,6 +199,34 @@ def test_writes_may_come_before_their_checkpoint(saver: VstateSaver) -> None:
     commits = len(list(saver.repo.log("threads/t")))
     saver.put_writes(config, [("a", "later")], "task1", "~1")
     assert len(list(saver.repo.log("threads/t"))) == commits
+
+
+@pytest.mark.parametrize(
+    ("keep", "thread"),
+    [
+        (lambda saver: saver.prune(["t"]), "t"),
+        (lambda saver: saver.delete_for_runs(["run"]), "t"),
+        (lambda saver: saver.copy_thread("t", "u"), "u"),
+    ],
+)
+@pytest.mark.parametrize("cold", [False, True])
+def test_writes_before_their_checkpoint_outlive_a_rewrite(
+    keep: Callable[[VstateSaver], None], thread: str, cold: bool
+) -> None:
+    """A prune, the deletion of a run and a copy onto a thread keep writes whose checkpoint comes later."""
+    store = Memory()
+    saver = VstateSaver(store)
+    saver.put(named(), {**empty_checkpoint(), "id": "00000001"}, {"run_id": "run"}, {})
+    step(saver, 2, {"a": 2}, named(id="00000001"))
+    step(saver, 2, {"a": 2}, named("u"))
+    saver.put_writes(named(id="00000003"), [("a", "early")], "task")
+    keep(saver)
+    if cold:
+        saver = VstateSaver(store)
+    saver.put_writes(named(thread, id="00000003"), [("a", "again")], "task")
+    config = step(saver, 3, {"a": 3}, named(thread, id="00000002"))
+    assert read(VstateSaver(store), config).pending_writes == [("task", "a", "early")]
+    assert VstateSaver(store).get_tuple(config) == read(saver, config)
 
 
 def test_a_thread_that_gave_its_memory_back_goes_on(saver: VstateSaver) -> None:

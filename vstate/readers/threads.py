@@ -253,7 +253,10 @@ class Thread:
         return [*pieces, self._planned[0]]
 
     def copies(self, kept: Iterable[Saved], onto: Thread | None = None) -> list[Record]:
-        """The records of these checkpoints, and of their writes, behind those of another thread."""
+        """The records of these checkpoints, and of their writes, behind those of another thread.
+
+        Writes whose checkpoint is not here yet are copied too.
+        """
         copy, records = Thread(), list[Record]()
         if onto is not None:
             onto.require_whole()
@@ -264,12 +267,21 @@ class Thread:
             pairs = {channel: self.pair(value) for channel, value in saved.values.items()}
             versions = {channel: value.version for channel, value in saved.values.items()}
             made = copy.record(*saved[:5], versions, pairs.__getitem__, changed=versions)
-            for write in self.writes(saved.ns, saved.id):
-                made.append(writes_record(saved.ns, saved.id, write.path, write.task, [write[2:]]))
+            made += self._writes_records(saved.ns, saved.id)
             for record in made:
                 copy.add(record)
             records += made
+        for ns, id in self._writes:
+            if self.find(ns, id) is None:
+                is_early = onto is None or onto.find(ns, id) is None
+                records += self._writes_records(ns, id, early=is_early)
         return records
+
+    def _writes_records(self, ns: str, id: str, *, early: bool = False) -> list[Record]:
+        return [
+            writes_record(ns, id, write.path, write.task, [write[2:]], early=early)
+            for write in self.writes(ns, id)
+        ]
 
 
 def _label(form: str, data: bytes) -> str:
