@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 
@@ -112,6 +112,22 @@ def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
         main.repo.gc(keep_reflog="0", grace="0")
     assert objects_of(store) == before
     whole(store)
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_head_may_come_to_a_branch_as_gc_deletes_it(time: Time, atomic: bool) -> None:
+    """Another program has put HEAD on it since gc found it idle: it stays."""
+
+    class Overtaken(Faulty):
+        def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+            self.compare_and_swap("r/HEAD", None, b"ref: heads/session")
+            return super().exclusively(plan)
+
+    store = Overtaken(Memory(), atomic=atomic)
+    committed(session(store), k=1)
+    assert not kept(store, after=60, time=time)
+    assert Repository(store).gc().expired == ()
+    assert Versioned(store)["k"] == 1
 
 
 def test_changes_on_a_branch_that_gc_deleted(store: KVStore, time: Time) -> None:

@@ -41,6 +41,7 @@ from vstate.repo.compare.diff import Diff
 from vstate.repo.history import ROLLED_BACK, History, Log, rolled_back
 from vstate.repo.names.refs import (
     HEADS,
+    REFLOG,
     SWEEP,
     TAGS,
     Head,
@@ -454,15 +455,24 @@ class Core(Uncopied):
     def _room_for(
         self, ref: str, expected: ObjectId | None, before: Sequence[ObjectId], in_new_room: bool = False
     ) -> int:
-        """The number of the room of a ref. A new one gets that of the commit `before` it, or a new one."""
+        """The number of the room of a ref, or of its reflog if it was deleted.
+
+        Any other new ref gets that of the commit `before` it, or a new one.
+        """
         if self.rooms is None:
             return 0
-        if expected is not None:
-            return self.rooms.room_of(ref)
+        number = self.rooms.room_of(ref)
+        if number or expected is not None:
+            return number
         for oid in before:
-            return self.rooms.room_of_object(OBJECT_PREFIX + oid.hex())
+            number = self.rooms.room_of_object(OBJECT_PREFIX + oid.hex())
+            # In room 0 no row tells of a reflog that is left; only in order is it found without a long look.
+            return number if number and not (self.store.ordered and self._has_lines(ref)) else 0
         # Without transactions the two rows of a ref could not be written as one.
-        return self.rooms.room_of(ref) or (new_room() if in_new_room and self.store.transactional else 0)
+        return new_room() if in_new_room and self.store.transactional else 0
+
+    def _has_lines(self, ref: str) -> bool:
+        return any(True for _ in self.store.keys(f"{REFLOG}{ref}:"))
 
     def _rows_of(self, advance: Advance) -> tuple[dict[str, bytes], NewObjects]:
         """The rows of new objects and commits, and the objects.

@@ -372,16 +372,17 @@ class Sync:
     def _transfer(self, wanted: Wanted, transfers: dict[int, Transfer]) -> Transfer:
         """The transfer into the room of a ref.
 
-        A tracking ref that is new lies in the room of the branch of that name here. Any other new ref gets a
-        new room, with those that have one room in the source.
+        A tracking ref that is new lies in the room of the branch of that name here, and so does a commit that
+        no ref is to lead to. Any other new ref gets a new room, with those that have one room in the source.
         """
         number, source = 0, wanted.branch or wanted.ref
         if (rooms := self._target.rooms) is not None:
-            number = rooms.room_of(wanted.ref) or rooms.room_of(source)
+            number = rooms.room_of(wanted.ref)
+            here = number or rooms.room_of(source)
             there = 0 if self._source.rooms is None else self._source.rooms.room_of(source)
-            is_new = there and not number and self._target.store.transactional
-            if is_new and self._target.refs.read(wanted.ref) is None:
-                number = self._new_rooms.setdefault(there, new_room())
+            if not number and (here or there) and self._target.refs.read(wanted.ref) is None:
+                is_apart = there and not here and wanted.moves and self._target.store.transactional
+                number = self._new_rooms.setdefault(there, new_room()) if is_apart else here
         if number not in transfers:
             target = self._target if rooms is None else self._target.room(number)
             near = target if self._near is self._target else self._near

@@ -384,8 +384,16 @@ class Refs:
             self._store.delete_many(self._store.present(lines))
         return done
 
-    def end(self, ref: str, rows: Mapping[str, bytes | None], *, expected: ObjectId | None) -> bool:
-        """Delete a branch with its reflog, and write the rows; False if it is not at `expected`.
+    def end(
+        self,
+        ref: str,
+        rows: Mapping[str, bytes | None],
+        *,
+        expected: ObjectId | None,
+        but_head: bool = False,
+    ) -> bool:
+        """Delete a branch with its reflog, and write the rows; False if it is not at `expected`, or with
+        `but_head` if HEAD is on it.
 
         In a store without transactions, lines of the reflog may stay if this is cut short; they go when their
         days are over.
@@ -395,11 +403,15 @@ class Refs:
 
         def writes() -> Mapping[str, bytes | None]:
             nonlocal done
-            done = self._store.get(REF + ref) == condition[REF + ref]
+            is_spared = but_head and f"{HEADS}{self.head().branch}" == ref
+            done = not is_spared and self._store.get(REF + ref) == condition[REF + ref]
             lines = dict.fromkeys(self._store.keys(f"{REFLOG}{ref}:"))
             return {**rows, **self.rows_of_end(ref, expected), **lines} if done else {}
 
-        return done if self._store.exclusively(writes) else self.transact(writes(), condition)
+        if self._store.exclusively(writes):
+            return done
+        found = writes()
+        return done and self.transact(found, condition)
 
     def rows_of_end(self, ref: str, at: ObjectId | None) -> Rows:
         """The rows that go with a branch at this commit, besides its reflog."""

@@ -466,9 +466,9 @@ def _last_move(repo: Core, ref: str, head: ObjectId) -> int:
 
 
 def _ended(repo: Core, ref: str, head: ObjectId) -> bool:
-    """Delete an idle branch with its reflog; False if a commit has reached it meanwhile."""
+    """Delete an idle branch with its reflog; False if a commit, or HEAD, has reached it meanwhile."""
     rows = repo.policies.rows_without(ref.removeprefix(HEADS)) | unfinished(repo.home(ref).store)
-    return repo.refs.end(ref, rows, expected=head)
+    return repo.refs.end(ref, rows, expected=head, but_head=True)
 
 
 class Plan:
