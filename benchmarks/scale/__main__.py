@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--sizes", default=SIZES, metavar="N,N", help=f"numbers of threads ({SIZES})")
     parser.add_argument("--stores", default=",".join(STORES), metavar="NAME,NAME", help="disk,postgres")
     parser.add_argument("--samples", type=int, default=36, metavar="N", help="samples of each operation (36)")
-    parser.add_argument("--turns", type=int, default=6, metavar="N", help="turns that each size has (6)")
+    parser.add_argument("--turns", type=int, default=12, metavar="N", help="turns that each size has (12)")
     parser.add_argument("--json", type=Path, metavar="FILE", default=RESULTS, help=f"({RESULTS})")
     parser.add_argument("--page", type=Path, metavar="FILE", help="also put the tables into this page")
     parser.add_argument(

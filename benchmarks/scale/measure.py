@@ -16,7 +16,8 @@ from vstate.repo.repository import Repository
 from vstate.repo.upkeep.gc import NEXT
 
 NEWEST = 20
-BEGINNINGS = 3
+BEGINNINGS = 12
+SLOW_BEGINNINGS = 3
 
 
 class Operation(NamedTuple):
@@ -82,7 +83,7 @@ def measure(address: str, samples: int, turn: slice, clock: Callable[[], float])
         if turn.start == 0:  # a branch in room 0 would be there in later turns too
             found[ROUND.name] = [timed(_step, repo) for _ in _beginning_at(repo, [0] * BEGINNINGS)]
             repo.commit("settings", set={"model": "one"})
-            found[ROUND_0.name] = [timed(_step, repo) for _ in _beginning_at(repo, [0] * BEGINNINGS)]
+            found[ROUND_0.name] = [timed(_step, repo) for _ in _beginning_at(repo, [0] * SLOW_BEGINNINGS)]
     return found | {MEMORY.name: [peak()]}
 
 
