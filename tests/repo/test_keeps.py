@@ -227,6 +227,20 @@ def test_a_failure_beside_a_commit_is_a_warning(
     assert "until a later gc" in caplog.text
 
 
+@pytest.mark.parametrize("cut", ["main", "idle"])
+def test_a_dry_run_counts_a_history_that_an_idle_branch_shares(time: Time, cut: str) -> None:
+    """A branch that goes keeps no commit of another from being cut off, and is not cut off itself."""
+    repo = Repository(Memory())
+    commits(repo, "main", 5)
+    repo.create_branch("idle", at="main~1")
+    time.pass_(2 * DAY)
+    commits(repo, "main", 1)
+    repo.keep("idle", idle="1d")
+    reports = [repo.gc(branch=cut, keep_last=2, keep_reflog="0s", dry_run=dry) for dry in (True, False)]
+    predicted, done = [(it.removed, it.removed_bytes, it.shallow, it.kept_by) for it in reports]
+    assert predicted == done
+
+
 @pytest.mark.parametrize("keep_reflog", ["30d", "0s"])
 def test_a_branch_that_was_made_at_an_old_commit_is_not_idle(
     store: KVStore, time: Time, keep_reflog: str

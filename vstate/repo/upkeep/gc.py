@@ -501,7 +501,7 @@ class Plan:
         keeps = self._keeps
         self.cut = None
         if limits:
-            self.cut = Cut(repo, self.marks.history, limits, now, keeps)
+            self.cut = Cut(repo, self.marks.history, limits, now, keeps, without)
             keeps = self.cut.keeps
         self.ends: Mapping[str, bytes] = {} if self.cut is None else self.cut.rows
         self.lines = self.marks.begin(keeps)

@@ -46,16 +46,25 @@ class Cut:
     """
 
     def __init__(
-        self, repo: Core, history: History, limits: Mapping[str, Keep], now: datetime, keeps: Keeps
+        self,
+        repo: Core,
+        history: History,
+        limits: Mapping[str, Keep],
+        now: datetime,
+        keeps: Keeps,
+        without: Collection[str],
     ) -> None:
-        """`limits` tells what stays of a branch's history, `keeps` which commits a line of a reflog keeps."""
+        """`limits` tells what stays of a branch's history, `keeps` which commits a line of a reflog keeps.
+
+        The refs in `without` count as absent.
+        """
         self._repo = repo
         self._history = history
         self._keeps = keeps
         self._begin: dict[str, int] = {}  # by branch, the order of the oldest commit that is left
         self._cut_off = IdSet()
         self.kept_by: list[str] = []
-        found = {HEADS + name: repo.newest(name) for name in limits}
+        found = {HEADS + name: repo.newest(name) for name in limits if HEADS + name not in without}
         heads = {ref: head for ref, head in found.items() if head is not None}
         kept: dict[ObjectId, Commit] = {}
         for ref, head in heads.items():
@@ -68,7 +77,7 @@ class Cut:
         for commit in history.ancestors(*(head.oid for head in heads.values())):
             if commit.oid not in kept:
                 self._cut_off.add(commit.oid)
-        shared = self._find_shared(kept, heads)
+        shared = self._find_shared(kept, {*heads, *without})
         ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
         self.dropped: list[ObjectId] = []
         for oid, commit in kept.items():
@@ -106,8 +115,8 @@ class Cut:
             oldest = commit
         return oldest
 
-    def _find_shared(self, kept: dict[ObjectId, Commit], heads: Collection[str]) -> set[ObjectId]:
-        """Those of the commits that other branches lead to.
+    def _find_shared(self, kept: dict[ObjectId, Commit], but: Collection[str]) -> set[ObjectId]:
+        """Those of the commits that branches lead to, `but` for these refs.
 
         A tag does not count: it promises a commit and no history. Nor does a tracking ref: it only notes
         where a branch of another store was.
@@ -115,7 +124,7 @@ class Cut:
         shared: set[ObjectId] = set()
         begin = min((commit.order for commit in kept.values()), default=0)
         for ref, oid in self._repo.refs.all().items():
-            if ref not in heads and not ref.startswith((TAGS, REMOTES)):
+            if ref not in but and not ref.startswith((TAGS, REMOTES)):
                 above = _until(begin, self._history.ancestors(oid))
                 found = {commit.oid for commit in above if commit.oid in kept}
                 if found:
