@@ -14,6 +14,7 @@ from vstate import (
     CannotLoad,
     Conflict,
     CorruptObject,
+    Diff,
     InvalidInput,
     KVStore,
     Memory,
@@ -221,6 +222,53 @@ def test_a_read_from_a_commit_that_gc_removed_is_told_as_that(
     store.delete(f"o/{present(state.head).tree}")
     with pytest.raises(CorruptObject):
         read(Versioned(store))
+
+
+LOOKS_BACK: dict[str, Callable[[Versioned], object]] = {
+    "log of a key": lambda state: [*state.log(key="first")],
+    "log of a key that changes": lambda state: [*state.log(key="k")],
+    "blame": lambda state: state.blame("first"),
+    "changes": lambda state: str(state.repo.changes(state.repo.resolve("main~1"))),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS_BACK.values(), ids=LOOKS_BACK)
+def test_a_look_back_ends_where_gc_has_cut_the_history_off(look: Callable[[Versioned], object]) -> None:
+    """A handle that has the removed commits in memory says what one says that has just been opened."""
+    store = Memory()
+    state = Versioned(store)
+    state["first"] = 1
+    state.commit()
+    history(5, store)
+    stale = Versioned(store)
+    assert len([*stale.log()]) == 6
+    Versioned(store).repo.gc(branch="main", keep_last=2, keep_reflog="0")
+    stale.refresh()
+    assert look(stale) == look(Versioned(store))
+
+
+@pytest.mark.parametrize("new", ["HEAD~4", None])
+def test_a_diff_from_a_commit_that_gc_removed_is_told_as_that(new: str | None) -> None:
+    """A handle that has the commit in memory says that it is gone, and speaks of no damage."""
+    state = history(6)
+    stale = Versioned(state.store)
+    assert len([*stale.log()]) == 6
+    cut_below(state.store)
+    stale.refresh()
+    with pytest.raises(NotFound):
+        stale.diff("HEAD~5", new)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda diff: diff["k"].old, lambda diff: diff["k"].new, lambda diff: diff.details("k")]
+)
+def test_a_value_of_a_diff_that_gc_removed_is_told_as_that(read: Callable[[Diff], object]) -> None:
+    """A diff reads its values late: they may have gone with a commit meanwhile."""
+    state = history(6)
+    diff = Versioned(state.store).diff("HEAD~2", "HEAD~1")
+    cut_below(state.store)
+    with pytest.raises(NotFound, match="gc has removed it"):
+        read(diff)
 
 
 # Trust

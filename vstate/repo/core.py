@@ -61,7 +61,7 @@ from vstate.repo.rules.labels import Atom, Label
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
-from vstate.repo.sweeps import retries_after_sweep
+from vstate.repo.sweeps import retries_after_sweep, retry_after_sweep
 from vstate.spans import Attributes, spanned, trace_id
 from vstate.values.entry import (
     Decoded,
@@ -250,8 +250,7 @@ class Core(Uncopied):
         def walk() -> Iterator[Commit]:
             found = self.history.outside([start], ends, first_parent=first_parent)
             if key is not None:
-                changes = partial(self.history.changes_key, key=key, first_parent=first_parent)
-                found = filter(changes, found)
+                found = filter(partial(self._changes_key, key, first_parent), found)
             try:
                 yield from islice(found, most)
             except CorruptObject:
@@ -260,6 +259,10 @@ class Core(Uncopied):
                 raise
 
         return Log(walk)
+
+    def _changes_key(self, key: str, first_parent: bool, commit: Commit) -> bool:
+        changes = partial(self.history.changes_key, commit, key, first_parent=first_parent)
+        return retry_after_sweep(self, changes, [commit])
 
     @retries_after_sweep
     def merge_base(self, one: Revision, other: Revision, head: Head | None = None) -> Commit | None:
@@ -305,24 +308,30 @@ class Core(Uncopied):
         """The value of an entry as plain data and records; runs no stored code."""
         return inspect_value(self.parse_entry(key, data), reader or self.objects)
 
-    def diff(self, old: ObjectId | None, new: ObjectId | None) -> Diff:
-        """The keys in which two trees differ. `old` and `new` of a change unpickle; `details` does not."""
-        return self.make_diff(tree.diff(self.objects.nodes_once, old, new))
+    def diff(self, old: ObjectId | None, new: ObjectId | None, of: Collection[Commit] = ()) -> Diff:
+        """The keys in which two trees differ. `old` and `new` of a change unpickle; `details` does not.
 
-    def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
-        """A Diff of these changes, with values from `reader`."""
+        They raise NotFound if gc has removed a commit that the trees are `of`.
+        """
+        return self.make_diff(tree.diff(self.objects.nodes_once, old, new), of=of)
+
+    def make_diff(
+        self, changes: Iterable[KeyChange], reader: Reader | None = None, of: Collection[Commit] = ()
+    ) -> Diff:
+        """As `diff`, with these changes, and values from `reader`."""
         found = {change.key: change for change in changes}
         reader = reader or self.objects
         old = ItemsAhead(((key, c.old) for key, c in found.items() if c.old is not None), reader)
         new = ItemsAhead(((key, c.new) for key, c in found.items() if c.new is not None), reader)
 
-        def ahead(key: str, data: bytes) -> Reader:
-            return (new if found[key].new is data else old).of(key)
+        def read(how: Callable[[str, bytes, Reader], Any], key: str, data: bytes) -> Any:
+            reader = new if found[key].new is data else old
+            return retry_after_sweep(self, lambda: how(key, data, reader.of(key)), of)
 
         return Diff(
             found.values(),
-            load=lambda key, data: self.load(key, data, ahead(key, data)).value,
-            inspect=lambda key, data: self.inspect(key, data, ahead(key, data)),
+            load=lambda key, data: read(self.load, key, data).value,
+            inspect=partial(read, self.inspect),
         )
 
     @retries_after_sweep
@@ -331,7 +340,7 @@ class Core(Uncopied):
         self.require_trusted(commit)
         self.history.read_changes_ahead(commit)
         before = self.history.before(commit)
-        return self.diff(before[0].root if before else None, commit.root)
+        return self.diff(before[0].root if before else None, commit.root, [*before[:1], commit])
 
     # Writing
 

@@ -18,6 +18,7 @@ from vstate.errors import CorruptObject
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ID_BYTES, NewObjects, ObjectId
+from vstate.repo.history import History
 from vstate.repo.names.refs import Refs
 from vstate.repo.rooms import Room
 
@@ -32,6 +33,7 @@ class Swept(Protocol):
     """A repository whose objects a sweep may remove."""
 
     refs: Refs
+    history: History
 
     def require_stored(self, oid: ObjectId) -> None:
         """Raise NotFound if the store has no such commit."""
@@ -52,6 +54,7 @@ def retry_after_sweep(core: Swept, call: Callable[[], _T], given: Iterable[Any] 
         missing = error.id
     while True:
         before = core.refs.sweep()
+        core.history.reload()  # commits in memory may lie before the end of a history by now
         try:
             return call()
         except CorruptObject as error:

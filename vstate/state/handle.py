@@ -732,28 +732,33 @@ class Handle(StateHandle):
         return self.repo.resolve(rev, head=self.own_head())
 
     def _diff_commits(self, old: Revision | None, new: Revision) -> Diff:
-        before = self.tree if old is None else self.trusted(self.resolve(old)).root
-        return self.repo.diff(before, self.trusted(self.resolve(new)).root)
+        commits = [self.trusted(self.resolve(rev)) for rev in (old, new) if rev is not None]
+        before = self.tree if old is None else commits[0].root
+        return self.repo.diff(before, commits[-1].root, commits)
 
-    def diff(self, old: Revision | None, new: Revision | None) -> Diff:
-        """As `Versioned.diff` promises."""
-        if new is not None:
-            with self.base_needed():
-                return retry_after_sweep(self.repo, partial(self._diff_commits, old, new), (old, new))
-        with self.lock, self.base_needed():
+    def _diff_staged(self, old: Revision | None) -> Diff:
+        with self.lock:
             self.settle()
             plan = self.compare()
             changes, reader = dict(plan.changes), plan.reader()
             node, at = self.repo.objects.node, expiry.now()
             pairs = []
+            commits = [self.at.head] if self.at.head else []
             if old is None:
                 for key, data in sorted(changes.items()):
                     pairs.append(KeyChange(key, tree.lookup(node, self.tree, key, at=at), data))
             else:
-                root = self.trusted(self.resolve(old)).root
+                commits.append(self.trusted(self.resolve(old)))
+                root = commits[-1].root
                 moved = {change.key: change for change in tree.diff(self.repo.objects.nodes, root, self.tree)}
                 expired = dict.fromkeys(tree.expired(node, self.tree, at))
                 for key, data in {**expired, **changes}.items():
                     moved[key] = KeyChange(key, tree.lookup(node, root, key), data)
                 pairs = [change for _, change in sorted(moved.items())]
-        return self.repo.make_diff([change for change in pairs if change.old != change.new], reader)
+        return self.repo.make_diff([change for change in pairs if change.old != change.new], reader, commits)
+
+    def diff(self, old: Revision | None, new: Revision | None) -> Diff:
+        """As `Versioned.diff` promises."""
+        compare = partial(self._diff_staged, old) if new is None else partial(self._diff_commits, old, new)
+        with self.base_needed():
+            return retry_after_sweep(self.repo, compare, (old, new))

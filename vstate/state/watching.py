@@ -193,7 +193,9 @@ class Watch(Uncopied):
             del self._ahead[0]
 
     def _changes_of(self, commit: Commit) -> Iterator[Seen]:
-        diff = self._repo.diff(None if self._seen is None else self._seen.root, commit.root)
+        seen = self._seen
+        commits = [commit] if seen is None else [seen, commit]
+        diff = self._repo.diff(None if seen is None else seen.root, commit.root, commits)
         for key in diff:
             if key.startswith(self._prefix) and self._matches(name := key[len(self._prefix) :]):
                 yield name, diff[key], commit

@@ -128,7 +128,7 @@ def _compare(
         if not bases:
             raise InvalidInput(f"{a!r} and {b!r} have no commit in common; compare them by {a}..{b}")
         old = repo.objects.commit(bases[0])
-    return old, new, repo.diff(old.root, new.root)
+    return old, new, repo.diff(old.root, new.root, [old, new])
 
 
 def _has(session: Session, key: str, *commits: Commit | None) -> bool:

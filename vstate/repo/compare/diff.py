@@ -116,7 +116,7 @@ class Diff(Mapping[str, Change]):
         """The changes inside the value of `key`, or inside its part at `path`, at most `limit` of them.
 
         An added or removed key or part is one detail at `path`. An unchanged one has none. Raises NotFound if
-        neither value has the part.
+        neither value has the part, or if gc has removed a commit that was compared.
         """
         # Late, for a quick `import vstate`.
         from vstate.repo.compare.details import Detail, details
@@ -129,8 +129,9 @@ class Diff(Mapping[str, Change]):
         sides: list[object] = []
         reason: NotFound | None = None
         for data in (change.old, change.new):
+            value = _ABSENT if data is None else self._inspect(key, data)
             try:
-                sides.append(_ABSENT if data is None else part_at(self._inspect(key, data), path))
+                sides.append(_ABSENT if data is None else part_at(value, path))
             except NotFound as error:
                 sides.append(_ABSENT)
                 reason = error
