@@ -54,7 +54,8 @@ def measured(
     return dict(found)
 
 
-def main() -> None:
+def read_options() -> argparse.Namespace:
+    """The options of the command. Exits with an error if they ask for what cannot be measured."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale", description="Measure what operations cost with many threads."
     )
@@ -71,13 +72,17 @@ def main() -> None:
         "--scratch", type=Path, default=Path("build/benchmarks"), metavar="DIR", help="make the stores in DIR"
     )
     options = parser.parse_args()
-    sizes = sorted(map(int, options.sizes.split(",")))
+    options.sizes = sorted(map(int, options.sizes.split(",")))
     least = len(threads(options.samples).measured)
-    if sizes[0] < least:
+    if options.sizes[0] < least:
         parser.error(f"the least size is {least}: so many threads are measured")
     if others := set(options.stores.split(",")) - STORES.keys():
         parser.error(f"no store {min(others)!r}; there are: {', '.join(STORES)}")
+    return options
 
+
+def main() -> None:
+    options = read_options()
     options.scratch.mkdir(parents=True, exist_ok=True)
     console = Console(width=None if sys.stdout.isatty() else 160)
     found: dict[str, dict[int, Samples]] = {}
@@ -86,7 +91,7 @@ def main() -> None:
             tempfile.TemporaryDirectory(dir=options.scratch) as place,
             closing(STORES[name](Path(place))) as stores,
         ):
-            some = [size for size in sizes if size <= stores.most]
+            some = [size for size in options.sizes if size <= stores.most]
             found[stores.name] = measured(stores, some, options.samples, options.turns, console)
     report = report_of(found, file_system(options.scratch))
     console.print(tables(report), markup=False, highlight=False)
