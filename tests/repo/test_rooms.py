@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -382,6 +383,26 @@ def test_rooms_move_with_a_clone_and_a_fetch(tmp_path: Path) -> None:
     target.delete_branch("a", forget=True)
     target.gc(keep_reflog="0s")
     assert state(Repository(target.store), "b") == state(source, "b")
+    assert target.fsck().ok
+
+
+def test_an_import_looks_for_each_branch_in_its_room() -> None:
+    """Branches of several rooms move, are ahead or have parted, whichever room the objects come into."""
+    source, target, names = Repository(Memory()), Repository(Memory()), ["a", "b", "c", "d", "e"]
+    for name in names:
+        commit(source, name, value=name)
+    source.push(target, names)
+    for name in ("b", "d"):
+        commit(source, name, value=0)
+    for name in ("a", "c", "d"):
+        commit(target, name, value=1)
+    bundle = io.BytesIO()
+    source.export(bundle, names)
+    bundle.seek(0)
+    outcomes = {ref.name.removeprefix("heads/"): ref.outcome for ref in target.import_bundle(bundle).refs}
+    assert outcomes == {"a": "ahead", "b": "moved", "c": "ahead", "d": "diverged", "e": "unchanged"}
+    assert state(Repository(target.store), "b") == {"value": 0}
+    target.gc(keep_reflog="0s")
     assert target.fsck().ok
 
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -316,12 +316,11 @@ class _Import:
         expecting: Mapping[str, bytes | None],
     ) -> bool:
         """Move a ref ahead to the bundle's commit, if ours allows; False if an expected row has changed."""
-        rooms = self._target.rooms
         while True:
             old = self._target.refs.read(name)
             outcome = self._outcome(history, name, old, oid)
             moving = outcome in ("created", "moved")
-            if moving and old is not None and rooms and rooms.room_of(name) != self._room:
+            if moving and old is not None and not self._is_here(name):
                 if not self._target.move(name, expected=old, to=oid, action=self._action):
                     continue
             elif moving and not self._repo.refs.publish(
@@ -341,9 +340,18 @@ class _Import:
             return "unchanged"
         if name.startswith(TAGS):
             return "diverged"
-        try:
+        ours = history
+        if not self._is_here(name):
+            ours = History(Objects(self._target.home(name).store.uncached()))
+        with suppress(CorruptObject):  # in the history of our ref, or our commit is in another room
             if history.is_ancestor(old, new):
                 return "moved"
-            return "ahead" if history.is_ancestor(new, old) else "diverged"
-        except CorruptObject:  # in the history of our ref
-            return "diverged"
+        with suppress(CorruptObject):
+            if ours.is_ancestor(new, old):
+                return "ahead"
+        return "diverged"
+
+    def _is_here(self, name: str) -> bool:
+        """Whether a ref lies in the room that the objects come into."""
+        rooms = self._target.rooms
+        return rooms is None or rooms.room_of(name) == self._room
