@@ -734,7 +734,6 @@ LISTED: dict[str, str] = {
     "state/watching": RENEWED,
     "tasks": TOKEN,
     "testing/kvstore": OWN,
-    "threads": OWN,
 }
 """The modules that make one by themselves, and why a child never waits for it."""
 
