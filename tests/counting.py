@@ -1,4 +1,4 @@
-"""A store that counts what is read from it."""
+"""A store that counts its reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vstate.kv.wrapper import StoreWrapper
 
 
 class Counting(StoreWrapper):
-    """Counts the round trips of reads, how often each row is asked for, and the lengths of rows that came."""
+    """It counts calls that read, how often each key is asked for, and the lengths of the values."""
 
     def __init__(self, store: KVStore) -> None:
         super().__init__(store)

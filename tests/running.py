@@ -46,7 +46,7 @@ def imported_packages(source: str) -> set[str]:
 
 
 class Fork:
-    """A fork of this process that does some work, for which this process has imported what is slow to import.
+    """Some work in a fork of this process: the fork has all modules that this process has imported.
 
     `output` has what the fork prints. As a context manager, it ends with the block.
     """

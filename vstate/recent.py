@@ -46,7 +46,7 @@ class Recent(Generic[K, V]):
                 self._drop(next(iter(self._kept)))
 
     def setdefault(self, key: K, value: V) -> V:
-        """The value of a key, or this value, which is kept from now on."""
+        """The value of a key; if it is not kept, this value, which is kept from now on."""
         with self._lock:
             found = self.get(key)
             if found is None:
@@ -54,13 +54,13 @@ class Recent(Generic[K, V]):
             return found
 
     def discard(self, *keys: K) -> None:
-        """Keep these keys no longer."""
+        """Remove these keys, if they are kept."""
         with self._lock:
             for key in keys:
                 self._drop(key)
 
     def clear(self) -> None:
-        """Keep nothing of what is here."""
+        """Remove all entries."""
         with self._lock:
             self._kept.clear()
             self._size = 0

@@ -21,7 +21,9 @@ SLOW_BEGINNINGS = 3
 
 
 class Operation(NamedTuple):
-    """A row of the report. Its cost at any size is to be `at_most` times the cost at the first size."""
+    """An operation that is measured. Its goal: with any number of threads, it costs at most so many times
+    what it costs with the fewest.
+    """
 
     name: str
     at_most: float = 1.5

@@ -266,3 +266,15 @@ def test_a_diff_finds_a_node_that_lies_where_a_leaf_belongs() -> None:
     forged = Node(1, ["k0000"], [root], [1])
     with pytest.raises(CorruptObject, match="no leaf"):
         list(diff(lambda ids: [read(oid) if oid in (root,) else forged for oid in ids], None, ObjectId(32)))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [1, [], ["k", 1, {}], ["k", "1", {}, "n"], [b"k", 1, {}, "n"], ["k", 1, [], "n"], ["k", 1, {}, None]],
+    ids=repr,
+)
+def test_a_malformed_event_is_refused(event: Any) -> None:
+    """A commit whose event lacks a field, or has one of another type, is no commit."""
+    body = encode([None, [], 5, "message", {}, [["k", 1, {}, "n"], event]])
+    with pytest.raises(ValueError, match="an event is malformed"):
+        Commit.decode(ObjectId.of(COMMIT, body), body)

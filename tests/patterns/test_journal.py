@@ -257,7 +257,7 @@ def test_newest_records_follow_a_rewrite(change: Any) -> None:
 
 
 def test_a_place_that_no_record_has_raises() -> None:
-    """A place behind the last record: the search ends, and the error says what is lacking."""
+    """`find` reads the whole journal, and then raises an error that names the place."""
     journal = Journal(Repository(Memory()), "t")
     journal.append(lambda index: ["x" * SEGMENT_BYTES] * 9)
     with pytest.raises(InvalidInput, match="lacks"):

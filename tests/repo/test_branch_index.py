@@ -1,4 +1,4 @@
-"""The index of the branches: whatever was done, its lists equal those of a look at all branches."""
+"""The index of the branches: after any changes, it gives the same lists as reading all branches."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, takewhile
 from operator import attrgetter, is_
 from threading import get_ident, main_thread
 from types import MappingProxyType
@@ -485,13 +485,13 @@ class Journal(Generic[I]):
         """The position behind a segment."""
         return segment.position + sum(map(self._width, segment.records))
 
-    def _require_joined(self, segments: Iterable[_Segment]) -> None:
-        """Raise InvalidInput if records name others by their positions, and those of two segments overlap."""
+    def _require_joined(self, segments: Iterable[_Segment], ends: Iterable[int]) -> None:
+        """Raise InvalidInput if records name others by their positions, and a segment does not end there."""
         if not _may_begin_late(type(self.index)):
             return
-        for one, other in pairwise(segments):
-            if self._end(one) != other.position:
-                raise InvalidInput(NOT_JOINED.format(other.key))
+        for segment, end in zip(segments, ends, strict=False):
+            if self._end(segment) != end:
+                raise InvalidInput(NOT_JOINED.format(segment.key))
 
     def _cut(self, position: int, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """Records as segments, from this position on."""
@@ -528,7 +528,8 @@ class Journal(Generic[I]):
         known.update((segment.key, segment) for segment in self._read(changed))
         segments = [known[key] for key, _ in rows]
         same = len(list(takewhile(bool, map(is_, self._segments, segments))))
-        self._require_joined(segments[max(0, same - 1) :])
+        some = segments[max(0, same - 1) :]
+        self._require_joined(some, [segment.position for segment in some[1:]])
         self._take(head, segments, before, same)
 
     def _rows_at(self, head: Commit) -> Sequence[tuple[str, bytes]] | None:
@@ -557,16 +558,17 @@ class Journal(Generic[I]):
             found = [*(aside[key] for key, _ in rows if key in aside)]
             found += self._read([row for row in rows if row[0] not in aside])
             segments = [*sorted(found), *self._segments]
-            self._require_joined(segments[: len(rows) + 1])
+            self._require_joined(segments[: len(rows)], [s.position for s in segments[1:]])
             self._take(self.head, segments, before)
             return
-        positions = [int(key[-_DIGITS:]) for key, _ in before]
+        positions = [*(int(key[-_DIGITS:]) for key, _ in before), self._segments[0].position]
         lacking: dict[str, bytes] = {}
         for start, end in spans:
             lacking.update(before[max(bisect_right(positions, start) - 1, 0) : bisect_left(positions, end)])
         found = list(self._read([row for row in lacking.items() if row[0] not in aside]))
         if not found:
             raise Unread(*spans)  # no segment has them
+        self._require_joined(found, [positions[bisect_right(positions, s.position)] for s in found])
         for segment in found:
             cast(PartIndex, self.index).fill(segment.position, segment.records)
             self.size += segment.size

@@ -164,7 +164,7 @@ class Thread:
 
     def has_write(self, ns: str, id: str, task: str, place: int) -> bool:
         """Whether a checkpoint has a write of this place, which a second one must not replace."""
-        if (ns, id) in self._early or (ns, id) in self._awaited:
+        if (ns, id) in self._early:
             self.require_whole()
         return place >= 0 and (task, place) in self._writes.get((ns, id), {})
 

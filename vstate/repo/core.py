@@ -311,14 +311,14 @@ class Core(Uncopied):
     def diff(self, old: ObjectId | None, new: ObjectId | None, of: Collection[Commit] = ()) -> Diff:
         """The keys in which two trees differ. `old` and `new` of a change unpickle; `details` does not.
 
-        They raise NotFound if gc has removed a commit that the trees are `of`.
+        `of` are the commits of the trees. If gc has removed one, a value that is missing raises NotFound.
         """
         return self.make_diff(tree.diff(self.objects.nodes_once, old, new), of=of)
 
     def make_diff(
         self, changes: Iterable[KeyChange], reader: Reader | None = None, of: Collection[Commit] = ()
     ) -> Diff:
-        """As `diff`, with these changes, and values from `reader`."""
+        """A Diff of these changes, whose values come from `reader`; `of` as for `diff`."""
         found = {change.key: change for change in changes}
         reader = reader or self.objects
         old = ItemsAhead(((key, c.old) for key, c in found.items() if c.old is not None), reader)
@@ -475,7 +475,7 @@ class Core(Uncopied):
             return number
         for oid in before:
             number = self.rooms.room_of_object(OBJECT_PREFIX + oid.hex())
-            # In room 0 no row tells of a reflog that is left; only in order is it found without a long look.
+            # No row names a reflog that a deleted ref left in room 0. To find it, keys must have an order.
             return number if number and not (self.store.ordered and self._has_lines(ref)) else 0
         # Without transactions the two rows of a ref could not be written as one.
         return new_room() if in_new_room and self.store.transactional else 0
@@ -495,8 +495,8 @@ class Core(Uncopied):
         for commit in advance.commits:
             made[commit.oid] = Object(COMMIT, commit.body)
         rows = self.objects.stored(made)
-        if self.history.has_ranks:
-            for commit in filter(lambda commit: self.history.is_tip(commit.oid), advance.commits):
+        for commit in advance.commits if self.history.has_ranks else ():
+            if self.history.is_tip(commit.oid):
                 rows |= self._segment(advance.commits, commit)
         return rows, made
 

@@ -215,15 +215,15 @@ Rows = Mapping[str, bytes | None]
 
 
 class Index(Protocol):
-    """What `BranchIndex` is for the refs."""
+    """The methods of `BranchIndex` that `Refs` calls."""
 
     def moved(
         self, ref: str, old: ObjectId | None, new: ObjectId | None, order: int | None, rows: Rows
     ) -> tuple[Rows, Rows]:
-        """What changes with a move, and what it expects."""
+        """The rows to write in the transaction that moves a branch, and the rows that it expects."""
 
     def forget(self, ref: str) -> None:
-        """Know nothing of the branch any more."""
+        """Drop what is known of the branch: a move has failed, or may have."""
 
 
 def rows_of_head(store: KVStore, branch: str | None, *others: str) -> Mapping[str, bytes]:
@@ -270,7 +270,7 @@ class Refs:
         """The refs under `heads/`, `tags/` or `remotes/`, sorted, by the name after that prefix."""
         found = {}
         for key, value in self._store.items(REF + prefix):
-            if room_in(value) is not None:  # first: a room of a store may have few of many refs
+            if room_in(value) is not None:  # in another room: mostly so where a store has many
                 continue
             oid = self._parse(key, value)
             if oid is not None:
@@ -392,8 +392,8 @@ class Refs:
         expected: ObjectId | None,
         but_head: bool = False,
     ) -> bool:
-        """Delete a branch with its reflog, and write the rows; False if it is not at `expected`, or with
-        `but_head` if HEAD is on it.
+        """Delete a branch with its reflog, and write the rows; False if it is not at `expected`. With
+        `but_head`, HEAD's branch stays: False too.
 
         In a store without transactions, lines of the reflog may stay if this is cut short; they go when their
         days are over.

@@ -74,7 +74,7 @@ class BranchIndex:
         self._last[ref] = head, row, step
 
     def forget(self, ref: str) -> None:
-        """Know nothing of the branch any more: a move has failed, or may have."""
+        """Drop what is known of the branch: a move has failed, or may have."""
         self._last.pop(ref, None)
 
     def _parsed(self, key: str, row: bytes) -> LabelRow:

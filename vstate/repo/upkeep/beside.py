@@ -25,7 +25,7 @@ class Beside:
     """
 
     def __init__(self, repo: Core) -> None:
-        # Its own, so that what it reads takes no place in the caches of the writer.
+        # A Core of its own, so that these reads push nothing out of the writer's caches.
         self._repo = Core(repo.store, repo.security)
         self._saved = self._price = 0.0
         self._first = 0
