@@ -21,6 +21,7 @@ from vstate.kv.url import open_store
 from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change, Diff
 from vstate.repo.names.refs import quote_ref, unquote_ref
+from vstate.repo.rules.keeps import Keep
 from vstate.repo.rules.signing import PublicKey, SigningKey
 from vstate.repo.writing import BranchChanges
 from vstate.state import Live, Namespace, Snapshot, Versioned
@@ -45,6 +46,7 @@ __all__ = [
     "Encrypted",
     "Event",
     "KVStore",
+    "Keep",
     "KeyConflict",
     "Live",
     "Memory",

@@ -43,8 +43,8 @@ class Adapter(ABC):
         self.make = getattr(pytest.importorskip(f"vstate.integrations.{module}"), kind)
         self.known: dict[Any, Any] = {}
 
-    def open(self, store: Any) -> Any:
-        return self.make(store)
+    def open(self, store: Any, **options: Any) -> Any:
+        return self.make(store, **options)
 
     @abstractmethod
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
@@ -181,8 +181,8 @@ class OpenAI(Adapter):
     name = "openai_agents.VstateSession"
     refuses = ()
 
-    def open(self, store: Any) -> Any:
-        return cache(lambda id: self.make(id, store))
+    def open(self, store: Any, **options: Any) -> Any:
+        return cache(lambda id: self.make(id, store, **options))
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         run(handle(id).add_items([{"role": "user", "content": texts[-1]}]))
@@ -350,8 +350,8 @@ class States(Adapter):
     def given_back(self, text: str) -> str:
         return str(json.loads(json.dumps(text)))
 
-    def open(self, store: Any) -> Any:
-        return cache(lambda id: self.make(id, store))
+    def open(self, store: Any, **options: Any) -> Any:
+        return cache(lambda id: self.make(id, store, **options))
 
     def write(self, handle: Any, id: str, texts: list[Any], number: int) -> None:
         from workflows.context.state_store_integration import StateRecord

@@ -20,14 +20,18 @@ from typing import Any
 import numpy
 import pytest
 from adapters import ADAPTERS, Adapter
+from clock import standing_still
 from running import Fork
 from stored import stored_bytes
 
-from vstate import Disk, InvalidInput, Memory
+from vstate import Disk, InvalidInput, Keep, Memory
 from vstate.integrations.opening import AsyncOpened, Opened
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.repo.repository import Repository
+from vstate.repo.rules.keeps import find_rule
+from vstate.repo.upkeep import beside
 from vstate.state.snapshot import Snapshot
+from vstate.testing import Faulty
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -156,6 +160,59 @@ def test_what_a_deletion_leaves_and_for_how_long(adapter: Adapter) -> None:
             repo.gc(keep_reflog="0s", grace="0s")
         assert not list(repo.view.keys(OBJECT_PREFIX))
         assert not adapter.read(handle, "ann")
+
+
+def test_keep_is_the_rule_of_all_branches(adapter: Adapter) -> None:
+    """It lies in the store as `repo.keep` sets it. Opening without it, or with the same, writes nothing.
+
+    An age is `idle`, and a Keep without limits removes the rule.
+    """
+    store = Faulty(Memory())
+    repo = Repository(store)
+    for keep, rule in (("30d", Keep(idle="30d")), (Keep(since="7d", last=3), Keep(since="7d", last=3))):
+        handle = adapter.open(store, keep=keep)
+        for id in ("ann", "x" * 300):
+            adapter.write(handle, id, [f"{rule} {id}"], 0)
+        names = repo.branch_names()
+        assert len(names) == 2
+        assert {find_rule(repo.keeps(), name) for name in names} == {rule}
+        before, calls = {*store.items()}, len(store.calls)
+        for options in ({}, {"keep": rule}):
+            again = adapter.open(store, **options)
+            assert "ann" in str(adapter.read(again, "ann"))
+        assert {*store.items()} == before
+        assert "compare_and_swap" not in store.calls[calls:]
+        for name in names:
+            repo.delete_branch(name)
+    adapter.read(adapter.open(store, keep=Keep()), "ann")
+    assert repo.keeps() == {}
+
+
+@pytest.mark.parametrize("by", ["gc", "the adapter itself"])
+def test_an_idle_one_goes_and_begins_anew(adapter: Adapter, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader finds nothing, and the next run begins with its own texts, whatever the adapter remembers."""
+    monkeypatch.setattr(beside, "_SHARE", 1.0)
+    with standing_still() as time:
+        store = Memory()
+        handle, repo = adapter.open(store, keep="30d"), Repository(store)
+        for number in (0, 1):
+            adapter.write(handle, "ann", ["pin 1234", "two"][: number + 1], number)
+        time.pass_(29 * 86_400)
+        repo.gc()
+        assert "two" in str(adapter.read(handle, "ann"))
+        time.pass_(2 * 86_400)
+        if by == "gc":
+            repo.gc()
+        texts: list[str] = []
+        while by != "gc" and (not texts or len(repo.branch_names()) > 1):
+            assert len(texts) < 500
+            texts.append(f"text {len(texts)}")
+            adapter.write(handle, "ben", texts, len(texts) - 1)
+        assert not adapter.read(handle, "ann")
+        adapter.write(handle, "ann", ["new"], 0)
+        assert "pin 1234" not in str(adapter.read(handle, "ann"))
+        assert "new" in str(adapter.read(adapter.open(store), "ann"))
+    assert repo.fsck().ok
 
 
 IDS = {

@@ -731,6 +731,19 @@ def test_a_filtered_list_is_never_behind(tmp_path: Path) -> None:
     assert len(plain.repo.possible_branches({"user": "nobody"})) < len(plain.repo.branch_names())
 
 
+def test_the_example_of_a_rule(example: Any) -> None:
+    """The rule of the threads, which an adapter sets as it is opened."""
+    example("Retention")
+    assert {*Repository(Disk("./threads")).keeps()} == {"threads/*"}
+
+
+def test_a_rule_of_threads_without_a_prefix_is_that_of_all_branches() -> None:
+    """With any prefix, the rule is that of the branches that begin with it."""
+    for prefix, pattern in (("", "*"), ("t-", "t-*"), ("a/b/", "a/b/*")):
+        saver = VstateSaver(prefix=prefix, keep="1d")
+        assert {*saver.repo.keeps()} == {pattern}
+
+
 def test_the_example_of_the_page(example: Any, commands: Any) -> None:
     """The branch of a thread, and the commands that show its steps."""
     example("The checkpointer: threads")

@@ -17,6 +17,7 @@ from vstate.kv.base import ROOM_PREFIX, split_room
 from vstate.repo import Repository
 from vstate.repo.rules.keeps import RULES, Keep, find_rule
 from vstate.repo.upkeep import beside
+from vstate.repo.upkeep.gc import Collector
 from vstate.repo.writing import BranchChanges
 
 DAY = 86_400
@@ -193,6 +194,34 @@ def test_a_program_carries_the_rules_out_beside_its_commits(
     assert {**lengths(store), "main": 0} == {"main": 0, "new/a": 2}
 
 
+def test_programs_that_live_for_a_commit_carry_the_rules_out_together(
+    time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them look at all rooms, also behind those of branches that stay, in a tenth of their time."""
+    looks = []
+    collect_from = beside.Collector.collect_from
+
+    def look(work: Collector, *given: Any) -> int | None:
+        looks.append(given)
+        return collect_from(work, *given)
+
+    monkeypatch.setattr(beside.Collector, "collect_from", look)
+    monkeypatch.setattr(beside, "random", Random(1).random)
+    store = Memory()
+    for number in range(10):
+        commits(Repository(store), f"{'old' if number % 2 else 'kept'}/{number}", 1, room=True)
+    time.pass_(2 * DAY)
+    programs = 0
+    while Repository(store).branch_names("old/"):
+        programs += 1
+        assert programs < 1_000
+        repo = Repository(store)
+        repo.keep("old/*", idle="1d")
+        assert repo.beside is not None
+        repo.beside(0.001)
+    assert len(looks) <= min(10, programs * 0.3)
+
+
 def test_it_takes_a_tenth_of_the_time_of_the_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks of any length, a long one now and then: all together take a tenth, and one look more at most."""
     clock, random, taken = [0.0], Random(1), []
@@ -214,6 +243,7 @@ def test_a_failure_beside_a_commit_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of any kind: the commit has landed, and says so."""
+    monkeypatch.setattr(beside, "_FIRST_PRICE", 0)
     repo = Repository(Memory())
     repo.keep("*", last=1)
     failures: list[Exception] = [StoreUnavailable("it is away"), ValueError("a row makes no sense")]

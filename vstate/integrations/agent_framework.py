@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from vstate.aio.workers import awaited, in_thread
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, branch_of, branches_below
-from vstate.integrations.opening import AsyncOpened, Changes, Opening, StoreLike, summary
+from vstate.integrations.branches import BranchName, beginnings, branch_of, branches_below
+from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.state.snapshot import Snapshot
@@ -50,8 +50,16 @@ class VstateCheckpointStorage(AsyncOpened):
       refused when it is saved. So is one whose previous checkpoint this storage had, and was deleted since.
     """
 
-    def __init__(self, store: StoreLike = None, *, allowed_checkpoint_types: Iterable[str] = ()) -> None:
-        self._opening = Opening(store, "agent_framework.workflow")
+    def __init__(
+        self,
+        store: StoreLike = None,
+        *,
+        allowed_checkpoint_types: Iterable[str] = (),
+        keep: KeepLike = None,
+    ) -> None:
+        self._opening = Opening(
+            store, "agent_framework.workflow", keep=keep, branches=beginnings(*_WORKFLOWS)
+        )
         self._allowed = frozenset(allowed_checkpoint_types)
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
@@ -214,9 +222,11 @@ class VstateHistoryProvider(AsyncOpened, HistoryProvider):
         source_id: str = "vstate_history",
         *,
         skip_excluded: bool = False,
+        keep: KeepLike = None,
         **flags: Any,
     ) -> None:
-        self._opening = Opening(store, "agent_framework.history")
+        branches = beginnings(*_HISTORY, source_id)
+        self._opening = Opening(store, "agent_framework.history", keep=keep, branches=branches)
         super().__init__(source_id, **flags)
         self.skip_excluded = skip_excluded
         self._journals = self._opening.journals(_Messages, "messages")

@@ -59,10 +59,14 @@ def parts_of(branch: str) -> tuple[str, ...]:
     return split_path(unquote_ref(branch))
 
 
+def beginnings(*parts: str) -> list[str]:
+    """What the names of all branches begin with whose texts begin with these."""
+    return sorted({f"{percent_encoded(join_path(*_checked(parts)))}/", f"{'/'.join(map(_short, parts))}/"})
+
+
 def branches_below(repo: Repository, *parts: str) -> dict[str, tuple[str, ...]]:
     """The branches of all tuples of texts that begin with these, and the tuples."""
-    starts = {percent_encoded(join_path(*_checked(parts))), "/".join(map(_short, parts))}
-    names = [name for start in sorted(starts) for name in repo.branch_names(f"{start}/")]
+    names = [name for start in beginnings(*parts) for name in repo.branch_names(start)]
     found = {}
     for name, known in ids_of(repo, names).items():
         try:

@@ -8,8 +8,8 @@ from typing import Any, Final
 from vstate.aio.workers import awaited, in_thread
 from vstate.errors import AlreadyExists, InvalidInput
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of, branches_below
-from vstate.integrations.opening import AsyncOpened, Changes, Opened, Opening, StoreLike, summary
+from vstate.integrations.branches import beginnings, branch_of, branches_below
+from vstate.integrations.opening import AsyncOpened, Changes, KeepLike, Opened, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.fields import Fields, Packed
 from vstate.state.snapshot import Snapshot
@@ -33,8 +33,14 @@ class _Steps:
     _opening: Opening
     _given: tuple[tuple[Any, ...], dict[str, Any]]
 
-    def __init__(self, store: StoreLike = None, *, serde_kwargs: Mapping[str, Any] | None = None) -> None:
-        self._opening = Opening(store, "burr")
+    def __init__(
+        self,
+        store: StoreLike = None,
+        *,
+        serde_kwargs: Mapping[str, Any] | None = None,
+        keep: KeepLike = None,
+    ) -> None:
+        self._opening = Opening(store, "burr", keep=keep, branches=beginnings(_PREFIX))
         self._serde_kwargs = dict(serde_kwargs or {})
         self._fields = Fields(self._opening.repo, _STATE)
 

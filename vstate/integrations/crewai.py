@@ -17,8 +17,16 @@ from vstate.aio.workers import awaited
 from vstate.arguments import check_count, check_text
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, branch_of
-from vstate.integrations.opening import Changes, Opened, Opening, StoreLike, required_path, summary
+from vstate.integrations.branches import BranchName, beginnings, branch_of
+from vstate.integrations.opening import (
+    Changes,
+    KeepLike,
+    Opened,
+    Opening,
+    StoreLike,
+    required_path,
+    summary,
+)
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.patterns.fields import Fields, exact
@@ -65,7 +73,7 @@ class VstateFlowPersistence(Opened, FlowPersistence):
     _fields: Fields = PrivateAttr()
     __copy__ = FlowPersistence.__copy__
 
-    def __init__(self, store: StoreLike = None, /, **fields: Any) -> None:
+    def __init__(self, store: StoreLike = None, /, *, keep: KeepLike = None, **fields: Any) -> None:
         if store is None and fields:  # a flow that was in a checkpoint
             store = fields.get("path")
             if store is None:
@@ -73,7 +81,7 @@ class VstateFlowPersistence(Opened, FlowPersistence):
                     "the checkpoint of a flow names its VstateFlowPersistence only by a path, and this one "
                     "had no path; open the store as VstateFlowPersistence(PATH) before the checkpoint"
                 )
-        opening = Opening(store, "crewai.flow")
+        opening = Opening(store, "crewai.flow", keep=keep, branches=beginnings(*_FLOWS))
         super().__init__()
         self.path = opening.path
         self._opening = opening
@@ -163,9 +171,16 @@ class VstateProvider(Opened, JsonProvider):
     __copy__ = JsonProvider.__copy__
 
     def __init__(
-        self, store: StoreLike = None, /, *, path: str | None = None, provider_type: str = "json"
+        self,
+        store: StoreLike = None,
+        /,
+        *,
+        path: str | None = None,
+        provider_type: str = "json",
+        keep: KeepLike = None,
     ) -> None:
-        opening = Opening(path if store is None else store, "crewai.checkpoint")
+        place, branches = path if store is None else store, beginnings(*_CHECKPOINTS)
+        opening = Opening(place, "crewai.checkpoint", keep=keep, branches=branches)
         super().__init__()
         self.path = opening.path
         self._opening = opening

@@ -11,8 +11,8 @@ from uuid import uuid4
 from vstate.aio.workers import awaited, in_thread, shielded
 from vstate.errors import AlreadyExists, RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import branch_of, branches_below
-from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
+from vstate.integrations.branches import beginnings, branch_of, branches_below
+from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.repository import Repository
@@ -66,8 +66,8 @@ class VstateSessionService(AsyncOpened, BaseSessionService):
     - `delete_session` leaves nothing in the store. With `keep_history`, the reflog keeps it for 30 days.
     """
 
-    def __init__(self, store: StoreLike = None, *, keep_history: bool = False) -> None:
-        self._opening = Opening(store, "google_adk")
+    def __init__(self, store: StoreLike = None, *, keep_history: bool = False, keep: KeepLike = None) -> None:
+        self._opening = Opening(store, "google_adk", keep=keep, branches=beginnings(*_SESSIONS))
         self._keep_history = keep_history
         self._journals = self._opening.journals(_Events, _EVENTS)
 

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 from vstate.aio.workers import awaited
 from vstate.errors import InvalidInput
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, branch_of, branches_below
-from vstate.integrations.opening import Opened, Opening, StoreLike, required_path, summary
+from vstate.integrations.branches import BranchName, beginnings, branch_of, branches_below
+from vstate.integrations.opening import KeepLike, Opened, Opening, StoreLike, required_path, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.journal import Journal, Journals, Records
 from vstate.state.snapshot import Snapshot
@@ -49,10 +49,16 @@ class VstateChatStore(Opened, BaseChatStore):
     __copy__ = BaseChatStore.__copy__
 
     def __init__(
-        self, store: StoreLike = None, *, path: str | None = None, class_name: str = "VstateChatStore"
+        self,
+        store: StoreLike = None,
+        *,
+        path: str | None = None,
+        class_name: str = "VstateChatStore",
+        keep: KeepLike = None,
     ) -> None:
         # The class and the path are the fields of a dump, which makes the object again.
-        opening = Opening(path if store is None else store, "llama_index.chat")
+        place = path if store is None else store
+        opening = Opening(place, "llama_index.chat", keep=keep, branches=beginnings(*_CHATS))
         super().__init__(path=opening.path)
         self._opening = opening
         self._journals = opening.journals(Records, _MESSAGES)
@@ -179,8 +185,8 @@ class VstateStateStorage(Opened):
     - A save beside a deletion of the state raises NotFound: load the state first.
     """
 
-    def __init__(self, run_id: str, store: StoreLike = None) -> None:
-        self._opening = Opening(store, "llama_index.run")
+    def __init__(self, run_id: str, store: StoreLike = None, *, keep: KeepLike = None) -> None:
+        self._opening = Opening(store, "llama_index.run", keep=keep, branches=beginnings(*_RUNS))
         self._run_id = run_id
         self.branch = _run(run_id)
         """The name of the run's branch."""

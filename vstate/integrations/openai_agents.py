@@ -23,8 +23,8 @@ from vstate.aio.workers import awaited, in_thread, shielded
 from vstate.errors import InvalidInput, RefMoved, VStateError
 from vstate.forks import new_lock, renew_in_child
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, branch_of, branches_below
-from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
+from vstate.integrations.branches import BranchName, beginnings, branch_of, branches_below
+from vstate.integrations.opening import KeepLike, Opened, Opening, StoreLike, first_labels, summary
 from vstate.patterns.fields import path_to
 from vstate.patterns.journal import Journal
 from vstate.values.pickling import loads
@@ -145,10 +145,11 @@ class VstateSession(Opened):
         store: StoreLike = None,
         *,
         session_settings: SessionSettings | dict[str, Any] | None = None,
+        keep: KeepLike = None,
     ) -> None:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
-        self._opening = Opening(store, READER)
+        self._opening = Opening(store, READER, keep=keep, branches=beginnings("openai"))
         branch_of("openai", session_id)  # refuses an id that makes no name
         self._branch = _MAIN
         self._journals = self._opening.journals(History, ITEMS)

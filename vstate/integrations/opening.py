@@ -7,6 +7,7 @@ import inspect
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -26,12 +27,16 @@ from vstate.objects.ids import ObjectId
 from vstate.patterns.journal import I, Journal, Journals
 from vstate.readers.table import marks
 from vstate.repo.repository import Repository
+from vstate.repo.rules.keeps import Keep
 from vstate.repo.rules.labels import Label
 from vstate.repo.rules.security import Security
 from vstate.repo.writing import BranchChanges
 
 StoreLike = KVStore | str | PathLike[str] | None
 """A store for an adapter: a KVStore, a path, a URL, or None for memory."""
+
+KeepLike = Keep | str | timedelta | None
+"""How long an adapter keeps its branches: a Keep, or its `idle`. None leaves the rule in the store alone."""
 
 Changes = tuple[Mapping[str, Any], Iterable[str]]
 """The keys that a commit sets, with their values, and the keys that it deletes."""
@@ -66,10 +71,19 @@ class Opening:
       branch gets with its first commit, tells one beginning from another.
     """
 
-    def __init__(self, store: StoreLike, reader: str = "", *, allow: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        store: StoreLike,
+        reader: str = "",
+        *,
+        allow: Iterable[str] = (),
+        keep: KeepLike = None,
+        branches: Iterable[str] = (),
+    ) -> None:
         """Open a store. Its values load without classes, apart from those that `allow` names.
 
-        `reader` is the name of the reader of the adapter's branches.
+        `reader` is the name of the reader of the adapter's branches, and `keep` the rule for these. Their
+        names begin with one of `branches`.
         """
         opened = open_store(store)
         self.repo = Repository(opened, Security(allow=allow))
@@ -79,6 +93,10 @@ class Opening:
         self._known: dict[str, _Seen] = {}
         self._parts: dict[tuple[str, ...], None] = {}
         self._lock = new_lock()
+        if keep is not None:
+            rule = keep if isinstance(keep, Keep) else Keep(idle=keep)
+            for beginning in branches:
+                self.repo.keep(f"{beginning}*", idle=rule.idle, since=rule.since, last=rule.last)
         self.marks = marks(reader)
         """The keys that the first commit of a branch sets."""
 
@@ -306,6 +324,9 @@ class _Adapter:
       comes out.
     - Each call may raise StoreUnavailable and the other errors of `vstate`.
     - A pickle or a deep copy opens the store again, by its path.
+    - `keep` is how long a thread, session or chat stays after its last commit, such as "30d"; or a
+      `vstate.Keep`, which may limit its history too. It is the rule for all of them that `repo.keep` sets,
+      and counts for every program. None leaves the rule as it is.
     """
 
     _opening: Opening

@@ -8,8 +8,8 @@ from typing import Any, Final
 from vstate.aio.workers import awaited, in_thread
 from vstate.errors import InvalidInput, NotFound, RefMoved
 from vstate.integrations import framework_of
-from vstate.integrations.branches import BranchName, branch_of
-from vstate.integrations.opening import AsyncOpened, Opening, StoreLike, summary
+from vstate.integrations.branches import BranchName, beginnings, branch_of
+from vstate.integrations.opening import AsyncOpened, KeepLike, Opening, StoreLike, summary
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path
 from vstate.recent import Recent
@@ -52,8 +52,8 @@ class VstateConversationStore(AsyncOpened, ConversationStore):
     A writer that was overtaken gets ConversationConflict. Raises InvalidInput for a message that is no JSON.
     """
 
-    def __init__(self, store: StoreLike = None, *, keep_history: bool = False) -> None:
-        self._opening = Opening(store, "pydantic_ai")
+    def __init__(self, store: StoreLike = None, *, keep_history: bool = False, keep: KeepLike = None) -> None:
+        self._opening = Opening(store, "pydantic_ai", keep=keep, branches=beginnings(_PREFIX))
         self._keep_history = keep_history
         # The branch of an entry, which is asked for by its id alone. Only a hint: other branches come next.
         self._places = Recent[str, str](_MOST)

@@ -456,10 +456,10 @@ class Repository(Core):
 
         From now on the commits of this object carry out all rules, room by room, for a tenth of their time.
         """
-        from vstate.repo.rules.keeps import KeepRules, keep_of
+        from vstate.repo.rules.keeps import Keep, KeepRules
         from vstate.repo.upkeep.beside import Beside
 
-        KeepRules(self.store).set(pattern, keep_of(idle, since, last))
+        KeepRules(self.store).set(pattern, Keep(idle=idle, since=since, last=last))
         self.beside = self.beside or Beside(self)
 
     def keeps(self) -> Mapping[str, Keep]:

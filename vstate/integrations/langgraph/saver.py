@@ -29,7 +29,7 @@ from vstate.arguments import check_several
 from vstate.errors import AlreadyExists, InvalidInput, NotFound, RefMoved
 from vstate.integrations.branches import IDS, BranchName, branch_below, texts_below
 from vstate.integrations.langgraph.store import field_of
-from vstate.integrations.opening import Opened, Opening, StoreLike, first_labels, summary
+from vstate.integrations.opening import KeepLike, Opened, Opening, StoreLike, first_labels, summary
 from vstate.patterns.journal import Journal, Journals
 from vstate.readers.threads import CHECKPOINT, Pair, Record, Saved, Thread, Value, writes_record
 from vstate.repo.core import Guard
@@ -98,9 +98,10 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         prefix: str = "threads/",
         lease: Guard | None = None,
         keep_history: bool = False,
+        keep: KeepLike = None,
     ) -> None:
         super().__init__(serde=serde)
-        self._opening = Opening(store, "langgraph")
+        self._opening = Opening(store, "langgraph", keep=keep, branches=[prefix])
         self.prefix = prefix
         self.lease = lease
         self.keep_history = keep_history

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, fields
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from vstate.arguments import check_count, check_text
 from vstate.errors import CorruptStore, InvalidInput
@@ -19,7 +20,8 @@ RULES: Final = "keep/rules"
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class Keep(NamedTuple):
+@dataclass(frozen=True, slots=True, init=False)
+class Keep:
     """How long branches are kept, and how much of their histories; None for ever, and for all of it.
 
     - `idle`: a branch goes once no commit has reached it for so long. HEAD's branch stays.
@@ -27,20 +29,29 @@ class Keep(NamedTuple):
       history; with both, those that either of them keeps. The newest commit always stays.
     """
 
-    idle: timedelta | None = None
-    since: timedelta | None = None
-    last: int | None = None
+    idle: timedelta | None
+    since: timedelta | None
+    last: int | None
 
+    def __init__(
+        self,
+        *,
+        idle: str | timedelta | None = None,
+        since: str | timedelta | None = None,
+        last: int | None = None,
+    ) -> None:
+        """An age is a timedelta, or a number followed by s, m, h, d or w, such as `30d`.
 
-def keep_of(
-    idle: str | timedelta | None = None, since: str | timedelta | None = None, last: int | None = None
-) -> Keep:
-    """A Keep of ages as `parse_age` takes them; InvalidInput for others, and for a `last` below 1."""
-    keep = Keep(None if idle is None else parse_age(idle), None if since is None else parse_age(since), last)
-    if keep.idle is not None and not keep.idle:
-        raise InvalidInput("idle is a length of time above 0: otherwise a branch goes as soon as it is made")
-    check_count("last", last, 1, none="None for all")
-    return keep
+        Raises InvalidInput for another one, for an `idle` of 0, and for a `last` below 1.
+        """
+        if idle is not None and not parse_age(idle):
+            raise InvalidInput(
+                "idle is a length of time above 0: otherwise a branch goes as soon as it is made"
+            )
+        check_count("last", last, 1, none="None for all")
+        object.__setattr__(self, "idle", None if idle is None else parse_age(idle))
+        object.__setattr__(self, "since", None if since is None else parse_age(since))
+        object.__setattr__(self, "last", last)
 
 
 class KeepRules:
@@ -92,17 +103,17 @@ def parse_rules(row: bytes) -> dict[str, Keep]:
         raise ValueError("it holds no rules")
     found = {}
     for pattern, numbers in sorted(rules.items()):
-        if not isinstance(numbers, list) or len(numbers) != len(Keep._fields):
+        if not isinstance(numbers, list) or len(numbers) != len(fields(Keep)):
             raise ValueError(f"no rule for {pattern!r}")
         if not all(number is None or (type(number) is int and number >= 0) for number in numbers):
             raise ValueError(f"no numbers in the rule for {pattern!r}")
         idle, since, last = numbers
-        found[pattern] = Keep(_age(idle), _age(since), last)
+        found[pattern] = Keep(idle=_age(idle), since=_age(since), last=last)
     return found
 
 
 def _numbers(keep: Keep) -> Iterator[int | None]:
-    for limit in keep:
+    for limit in astuple(keep):
         yield limit // _MICROSECOND if isinstance(limit, timedelta) else limit
 
 

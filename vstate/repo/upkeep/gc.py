@@ -139,7 +139,7 @@ def collect(
     if seconds is None:
         work.collect_from(0)
     else:
-        left = _step(work, began + seconds * _SHARE)
+        _, left = step(work, began + seconds * _SHARE)
     if not dry_run:
         repo.history.reload()
         repo.store.release(RELEASE_SECONDS if seconds is None else began + seconds - time.monotonic())
@@ -165,24 +165,26 @@ def collect(
     )
 
 
-def _step(work: Collector, until: float) -> int | None:
-    """Collect rooms until that moment, from where the last step ended; the number of those that are left.
+def step(work: Collector, until: float, least: int = 0) -> tuple[int | None, int | None]:
+    """Collect rooms until that moment, from where the last step ended. Without its row a round begins anew.
+    Rooms with numbers below `least` are left out.
 
-    The round before tells that number, so it is None in the first round. Without its row a round begins anew.
+    The number of the next one as `collect_from`; and how many are left, which the round before tells, so None
+    in the first round.
     """
     store = work.repo.store
     try:
         begin, done, most = map(int, (store.get(NEXT) or b"").decode("ascii").split())
     except ValueError:
         begin = done = most = 0
-    after = work.collect_from(begin, until)
+    after = work.collect_from(max(begin, least), until)
     done += work.rooms
     row = (0, 0, done) if after is None else (after, done, most)
     if not work.dry_run:
         store.set(NEXT, " ".join(map(str, row)).encode())
     if after is None:
-        return 0
-    return max(1, most - done) if most else None
+        return None, 0
+    return after, max(1, most - done) if most else None
 
 
 class Collector:

@@ -15,7 +15,7 @@ from vstate.repo.core import Core
 from vstate.repo.history import History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS, ReflogEntry, ref_of_line
-from vstate.repo.rules.keeps import Keep, keep_of
+from vstate.repo.rules.keeps import Keep
 from vstate.repo.upkeep.reach import Keeps
 
 SQUASHED = "squashed"
@@ -33,7 +33,7 @@ def check_limits(
         raise InvalidInput("to cut a branch's history off, give keep_last or keep_since too")
     if is_given and not branches:
         raise InvalidInput("keep_last and keep_since cut the history of branches off: name them with branch")
-    return dict.fromkeys(branches, keep_of(since=keep_since, last=keep_last))
+    return dict.fromkeys(branches, Keep(since=keep_since, last=keep_last))
 
 
 class Cut:
