@@ -235,7 +235,7 @@ class Journal(Generic[I]):
         """
         with self.lock:
             while True:
-                head = self.repo.newest(self.branch)
+                head = self.repo.newest(self.branch, self.head)
                 try:
                     if head is not self.head and head != self.head:
                         self._move(head)
@@ -619,8 +619,9 @@ class Journal(Generic[I]):
                 cast(PartIndex, index).begin(segments[0].position)
                 for segment in aside.values():
                     cast(PartIndex, index).fill(segment.position, segment.records)
-        # Until the last line, an exception leaves an index that the next call makes anew.
-        self.index, self._segments, self._before, self.head, self.size = self._make_index(), (), (), None, 0
+        # Until the last line, an exception leaves an index that the next call makes anew: the list is none
+        # that it could know.
+        self._segments, self._before, self.head, self.size = (), [], None, 0
         for record in new:
             index.add(record)
         self._aside, self.size = aside, size

@@ -650,12 +650,12 @@ class Core(Uncopied):
 
     # Branches
 
-    def newest(self, branch: str) -> Commit | None:
-        """The newest commit of a branch, None if there is no such branch."""
-        ref = HEADS + check_ref_name(branch)
-        while (oid := self.refs.read(ref)) is not None:
+    def newest(self, branch: str, known: Commit | None = None) -> Commit | None:
+        """The newest commit of a branch, None if there is no such branch; `known` itself, if it is that."""
+        ref, at = HEADS + check_ref_name(branch), None if known is None else known.oid
+        while (oid := self.refs.read(ref, at)) is not None:
             try:
-                return self.objects.commit(oid)
+                return known if oid is at else self.objects.commit(oid)
             except CorruptObject:
                 if self.refs.read(ref) == oid:
                     raise

@@ -149,10 +149,7 @@ class _Nodes(dict[bytes, Node]):
         self._bodies = bodies
 
     def __missing__(self, oid: bytes) -> Node:
-        return self.keep(oid, self._bodies.read(TREE, oid))
-
-    def keep(self, oid: bytes, body: bytes) -> Node:
-        """The node with this body. It stays in memory unless it is long."""
+        body = self._bodies.read(TREE, oid)
         try:
             node = Node.decode(body)
         except ValueError as error:
@@ -262,10 +259,15 @@ class Objects(_Bodies):
         cached = self._nodes
         found = [cached.get(oid) for oid in ids]
         if None in found:
-            unknown = [oid for oid in ids if oid not in cached]
+            unknown = list(dict.fromkeys(oid for oid in ids if oid not in cached))
             if len(unknown) < 2:
                 return [self.node(oid) for oid in ids]
-            read = {oid: self._nodes.keep(oid, body) for oid, body in self.read_many(TREE, unknown).items()}
+            read = dict[bytes, Node]()
+            for oid, node, body in self.each_node(unknown):
+                read[oid] = node
+                if len(body) <= LONGEST_CACHED:
+                    cached[oid] = node
+            _trim(cached, NODE_CACHE)
             return [read.get(oid) or self.node(oid) for oid in ids]
         return found  # type: ignore[return-value]  # mypy does not narrow a list
 

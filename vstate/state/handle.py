@@ -298,10 +298,11 @@ class Handle(StateHandle):
                 if slot is None or slot.value is UNREAD:
                     if slot is None and key in table.cache:
                         return table.cache[key]
+                    root = None if at.head is None else at.head.root
                     try:
-                        slot = self._read(table, key, slot or UNTOUCHED)
-                        if at.rest is None:
-                            self._hold_following(at, key)
+                        slot = self._read(table, root, key, slot or UNTOUCHED)
+                        if at.rest is None and (found := self.ahead.following(root, key)):
+                            self._hold_following(at, found)
                     except CorruptObject:
                         self.require_base()
                         raise
@@ -350,11 +351,11 @@ class Handle(StateHandle):
             table.cache[key] = value
         return True
 
-    def _read(self, table: SlotTable, key: str, slot: Slot) -> Slot:
+    def _read(self, table: SlotTable, root: ObjectId | None, key: str, slot: Slot) -> Slot:
         """The slot of a key whose value has to be read from the tree."""
         if slot.due is not None and slot.over(expiry.now()):
             raise missing(key)
-        entry = self.ahead.find(self.tree, key)
+        entry = self.ahead.find(root, key)
         if entry is None:
             raise missing(key)
         data, found = entry.raw, None if isinstance(entry, OneBlobEntry) else entry.expiry
@@ -377,11 +378,9 @@ class Handle(StateHandle):
             return slot.replaced(value=value, fixed=fixed, base=base)
         return Slot(value, fixed, False, base, None if found is None else found.at)
 
-    def _hold_following(self, at: Position, key: str) -> None:
-        """Put values into the table that were loaded with the one of this key, as if they had been read."""
-        table, found = at.table, self.ahead.following(self.tree, key)
-        if not found:
-            return
+    def _hold_following(self, at: Position, found: Iterable[tuple[str, Any, OneBlobEntry]]) -> None:
+        """Put values into the table that were loaded ahead, as if they had been read."""
+        table = at.table
         slots, cache, keys = table.slots, table.cache, {key for key, _, _ in found}
         table.open |= keys
         if table.handed is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -63,14 +63,17 @@ class _Thread(Thread):
         self._known: dict[tuple[str, str], tuple[Value, object, Callable[[], Any] | None]] = {}
         """By channel, a value that a serializer loaded, and how to copy it; None before the second time."""
 
-    def loaded(self, ns: str, channel: str, value: Value, serde: object, load: Callable[[], Any]) -> Any:
-        """The value of a channel, loaded or copied."""
+    def loaded(self, saved: Saved, channel: str, serde: SerializerProtocol) -> Any:
+        """The value of a channel, loaded; or copied, if the checkpoint is the newest."""
+        ns, value = saved.ns, saved.values[channel]
         known, known_serde, copy = self._known.get((ns, channel), (None, None, None))
         again = known == value and known_serde is serde
-        if again and copy is not None:
+        is_newest = self.find(ns, None) is saved
+        if again and copy is not None and is_newest:
             return copy()
-        found = load()
-        self._known[ns, channel] = value, serde, _copier(found) if again else None
+        found = serde.loads_typed(self.pair(value))
+        if is_newest:
+            self._known[ns, channel] = value, serde, _copier(found) if again else None
         return found
 
 
@@ -371,14 +374,13 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     def _tuple(self, branch: str, thread_id: str, thread: _Thread, saved: Saved) -> CheckpointTuple:
         self._opening.know(branch, saved.ns, saved.id)
         # Only the outcome of LangGraph's own serializer is known to depend on the bytes alone.
-        again = type(self.serde) is JsonPlusSerializer and thread.find(saved.ns, None) is saved
+        may_copy = type(self.serde) is JsonPlusSerializer
         values: dict[str, Any] = {}
         for channel, value in saved.values.items():
-            if again and value.grown.length >= _SHORTEST:
-                load = partial(self._load, thread, value)
-                values[channel] = thread.loaded(saved.ns, channel, value, self.serde, load)
+            if may_copy and value.grown.length >= _SHORTEST:
+                values[channel] = thread.loaded(saved, channel, self.serde)
             else:
-                values[channel] = self._load(thread, value)
+                values[channel] = self.serde.loads_typed(thread.pair(value))
         checkpoint = self.serde.loads_typed(saved.checkpoint)
         checkpoint["channel_values"] = values
         return CheckpointTuple(
@@ -480,9 +482,6 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
     def _dump(self, value: Any) -> Pair:
         form, data = self.serde.dumps_typed(value)
         return form, bytes(data)
-
-    def _load(self, thread: Thread, value: Value) -> Any:
-        return self.serde.loads_typed(thread.pair(value))
 
 
 def _id(thread_id: object) -> str:

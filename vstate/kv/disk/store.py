@@ -14,7 +14,14 @@ from vstate.arguments import check_count
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreFull, StoreUnavailable, VStateError
 from vstate.forks import renew_in_child
-from vstate.kv.base import RELEASE_SECONDS, Plain, TransactionalStore, batches, batches_by_bytes
+from vstate.kv.base import (
+    OBJECT_PREFIX,
+    RELEASE_SECONDS,
+    Plain,
+    TransactionalStore,
+    batches,
+    batches_by_bytes,
+)
 from vstate.kv.disk import packs
 from vstate.kv.disk.connections import Handle
 from vstate.kv.disk.writes import MOST_ROWS, Rows, Waiting, Write
@@ -137,18 +144,21 @@ class Disk(TransactionalStore):
 
     def get(self, key: str) -> bytes | None:
         (name,) = stored_keys((key,))
+        # An object that is found is right, even in a store that has been removed.
+        is_object = key.startswith(OBJECT_PREFIX) or is_stored_object(name)
         reader = self._reader
-        if is_object := is_stored_object(name):
-            # The short way of most reads: an object that is there. Anything else goes the long way.
-            try:
-                with reader.lock:
-                    connection = reader.connection
-                    if connection is not None and reader.unlocked is None:
-                        for (value,) in connection.execute(_GET, (name,)):
-                            if type(value) is bytes:
-                                return value
-            except sqlite3.Error:
-                pass
+        # The short way of most reads: a row that is there. Anything else goes the long way.
+        try:
+            with reader.lock:
+                connection = reader.connection
+                if connection is not None and reader.unlocked is None:
+                    for (value,) in connection.execute(_GET, (name,)):
+                        if type(value) is bytes:
+                            if not is_object:
+                                self._check_identity(reader)
+                            return value
+        except sqlite3.Error:
+            pass
         for (value,) in self._query(_GET, (name,), immutable=is_object):
             return self._value(name, value)
         return None
@@ -163,10 +173,12 @@ class Disk(TransactionalStore):
             sql = f"SELECT key, value FROM (VALUES {marks}) CROSS JOIN kv ON key = column1"
             for name, value in self._query(sql, list(names)):
                 key = names.get(name) or self._key_of(name)
-                if type(value) is int:
+                if type(value) is bytes:
+                    found[key] = value
+                elif type(value) is int:
                     places.append((value, name, key))
-                elif (whole := self._value(name, value)) is not None:
-                    found[key] = whole
+                else:
+                    self._value(name, value)  # damage: it raises
         # One pack after the other: each is unpacked once.
         for place, name, key in sorted(places):
             if (value := self._value(name, place)) is not None:
@@ -268,7 +280,6 @@ class Disk(TransactionalStore):
                     rows = connection.execute(sql, parameters).fetchall()
                     if reader.unlocked is not None and self._database.is_outdated(reader):
                         continue
-                    # An object that is found is right, even in a store that has been removed.
                     if not (immutable and rows):
                         self._check_identity(reader)
                     return rows

@@ -252,9 +252,12 @@ class Refs:
         if ref not in self._recent[:1]:
             self._recent = ref, *(other for other in self._recent[: _RECENT - 1] if other != ref)
 
-    def read(self, ref: str) -> ObjectId | None:
-        """The commit that the ref names, None if there is no such ref."""
-        return self._commit_of(ref, self._store.get(REF + ref))
+    def read(self, ref: str, known: ObjectId | None = None) -> ObjectId | None:
+        """The commit that the ref names, None if there is no such ref; `known` itself, if it is that."""
+        row = self._store.get(REF + ref)
+        if known is not None and row == known.hex().encode():
+            return known
+        return self._commit_of(ref, row)
 
     def read_many(self, refs: Sequence[str]) -> Sequence[ObjectId | None]:
         """The commits that the refs name, None for each absent ref, read at once."""
