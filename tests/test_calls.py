@@ -21,14 +21,14 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (91, 30),
+    "commit": (90, 30),
     "memory": (75, 23),
-    "update": (130, 30),
-    "read": (61, 14),
-    "open": (130, 33),
-    "put": (128, 29),
-    "put_writes": (114, 29),
-    "get": (41, 12),
+    "update": (127, 30),
+    "read": (50, 14),
+    "open": (126, 33),
+    "put": (116, 29),
+    "put_writes": (104, 29),
+    "get": (31, 10),
 }
 """The most calls of an operation, and the most files that they are in."""
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, takewhile
 from operator import attrgetter, is_
 from threading import get_ident, main_thread
 from types import MappingProxyType
@@ -103,6 +103,7 @@ class _Segment(NamedTuple):
 
 
 _SIZE = attrgetter("size")
+_RECORDS = attrgetter("records")
 
 
 class _Made(NamedTuple):
@@ -299,7 +300,7 @@ class Journal(Generic[I]):
         RefMoved if the branch exists.
         """
         with self.lock:
-            made, gone = self._difference(self._divided(list(plan(self.refresh()))), 0)
+            made, gone = self._difference(self._divided(list(plan(self.refresh()))))
             changes = BranchChanges(
                 branch, set=made, delete=gone, base=self.head, labels=labels, message=message
             )
@@ -413,8 +414,13 @@ class Journal(Generic[I]):
         if planned is None or (not (records := list(planned)) and not call.anew):
             return None
         labels = None if self._labels_of is None else self._labels_of(self, records)
-        segments, same = (self._divided(records), 0) if call.anew else self._appended(records)
-        made, gone = self._difference(segments, same)
+        gone: Iterable[str] = ()
+        if call.anew:
+            segments, same = self._divided(records), 0
+            made, gone = self._difference(segments)
+        else:
+            segments, same = self._appended(records)
+            made = {segment.key: list(segment.records) for segment in segments[same:]}
         new = {**call.beside, **made}
         own = BranchChanges(
             self.branch,
@@ -440,28 +446,24 @@ class Journal(Generic[I]):
         self._labelled = head.oid, made.labels
         self._take(head, made.segments, self._before, made.same)
 
-    def _difference(self, segments: Sequence[_Segment], same: int) -> tuple[dict[str, Any], Iterable[str]]:
-        """The keys to set, and the keys to delete, that make the journal these segments.
-
-        So many segments are known to be the same.
-        """
-        known = {segment.key: segment for segment in self._segments[same:]}
-        made = {s.key: list(s.records) for s in segments[same:] if known.pop(s.key, None) is not s}
+    def _difference(self, segments: Sequence[_Segment]) -> tuple[dict[str, Any], Iterable[str]]:
+        """The keys to set, and the keys to delete, that make the journal these segments."""
+        known = {segment.key: segment for segment in self._segments}
+        made = {s.key: list(s.records) for s in segments if known.pop(s.key, None) is not s}
         return made, known
 
     def _appended(self, records: Sequence[Any]) -> tuple[tuple[_Segment, ...], int]:
         """The segments with these records behind them, and how many segments stay as they are."""
-        before = self._segments[:-1]
-        last = self._segments[-1] if self._segments else _Segment("", b"", SEGMENT_BYTES, ())
+        if not self._segments:
+            return self._cut(0, records), 0
+        *before, last = self._segments
         sizes = list(map(_size, records))
         fitting = bisect_right(list(accumulate(sizes)), SEGMENT_BYTES - last.size)
         if fitting:
             size = last.size + sum(sizes[:fitting])
             last = last._replace(entry=b"", size=size, records=(*last.records, *records[:fitting]))
-        if not last.key:
-            return self._cut(0, records), 0
         more = () if fitting == len(records) else self._cut(self._end(last), records[fitting:])
-        return (*before, last, *more), len(before)
+        return (*before, last, *more), len(before) + (not fitting)
 
     def _divided(self, records: Sequence[Any]) -> tuple[_Segment, ...]:
         """All records of a journal as segments. The full ones at the start stay, as far as they are equal."""
@@ -606,14 +608,14 @@ class Journal(Generic[I]):
 
         So many of the segments are known to be the same as now.
         """
-        old = [record for segment in self._segments[same:] for record in segment.records]
-        new = [record for segment in segments[same:] for record in segment.records]
+        old = [*chain.from_iterable(map(_RECORDS, self._segments[same:]))]
+        new = [*chain.from_iterable(map(_RECORDS, segments[same:]))]
         aside = self._aside if before is self._before else {}
         if before is self._before and _are_same(new[: len(old)], old):
             index, new = self.index, new[len(old) :]
             size = self.size + sum(map(_SIZE, segments[same:])) - sum(map(_SIZE, self._segments[same:]))
         else:
-            index, new = self._make_index(), [record for segment in segments for record in segment.records]
+            index, new = self._make_index(), [*chain.from_iterable(map(_RECORDS, segments))]
             size = sum(map(_SIZE, (*segments, *aside.values())))
             if before:
                 cast(PartIndex, index).begin(segments[0].position)

@@ -228,8 +228,8 @@ class Thread:
         new: dict[tuple[str, str], tuple[Grown, bytes]] = {}
         added: list[Pair] = []
         for channel, last in lasts.items():
-            form, data = dump(channel)
-            grown, more = grow(bytes(data), size, last)
+            form, dumped = dump(channel)
+            grown, more = grow(data := bytes(dumped), size, last)
             values[channel] = versions[channel], form, *grown
             new[ns, channel] = grown, data
             if more:

@@ -224,7 +224,8 @@ def encode_value(value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dum
     pickles, and its pickles are never loaded. Passes on every error of pickling; CannotLoad for a value that
     does not load.
     """
-    return encode_unchecked(value, previous, dump).checked()
+    encoded = encode_unchecked(value, previous, dump)
+    return encoded if encoded.check is None else encoded.checked()
 
 
 def encode_unchecked(

@@ -147,7 +147,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         pair = self._dump(own)
         about = get_checkpoint_metadata(config, metadata)
         described = self._dump(about)
-        dump = cache(lambda channel: self._dump(values[channel]))
+        dump = cache(lambda channel: self.serde.dumps_typed(values[channel]))
 
         def plan(thread: Thread) -> list[Record]:
             self._require(journal, thread, ns, parent)

@@ -32,9 +32,6 @@ class LabelRow(NamedTuple):
     at: ObjectId
     labels: dict[str, Label]
 
-    def encode(self) -> bytes:
-        return encode_checked([self.at, self.labels])
-
 
 class Labels(dict[str, Label]):
     """Labels that were checked. Nobody changes them."""
@@ -77,7 +74,7 @@ def parse_labels(row: bytes) -> LabelRow:
 
 def label_rows(branch: str, at: ObjectId, labels: dict[str, Label]) -> dict[str, bytes | None]:
     """The row that gives a branch these labels, and no others, set by that commit."""
-    return {LABELS + HEADS + branch: LabelRow(at, labels).encode() if labels else None}
+    return {LABELS + HEADS + branch: encode_checked([at, labels]) if labels else None}
 
 
 def has_label(labels: Mapping[str, Label], name: str, atom: Atom) -> bool:
