@@ -408,6 +408,19 @@ def test_an_exception_at_any_line_beside_other_threads_writes_no_record_twice() 
     assert {*outcomes} <= {*records} == {*journal.refresh()}
 
 
+def test_an_exception_at_any_line_of_a_read_leaves_nothing_half_read() -> None:
+    """After a read of new records that ended anywhere, the next one finds each record once."""
+    for line in count(1):
+        store = Memory()
+        writer, reader = (Journal(Repository(store), "t") for _ in range(2))
+        for _ in range(2):
+            writer.append(lambda known: [len(known), "and"])
+            passed, _ = raised_at(reader.refresh, line, TimeoutError)
+        assert [*reader.refresh()] == [0, "and", 2, "and"]
+        if passed < line:
+            break
+
+
 def test_threads_of_two_journals_race() -> None:
     """Each of eight threads on two journals of one branch lands each record once, at the planned place."""
     repo = Repository(Memory())

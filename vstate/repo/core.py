@@ -27,7 +27,7 @@ from vstate.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from vstate.forks import Uncopied
+from vstate.forks import Uncopied, cached_property
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
@@ -158,7 +158,7 @@ class Core(Uncopied):
         """The store with the refs and the objects of all rooms that this repository has."""
         self.security = security or Security()
         self.objects = self._objects_of(self.view)
-        self.index = BranchIndex(store, self.objects, Refs(self.view))
+        self.index = BranchIndex(store, self.objects)
         self.refs = Refs(self.view, self.index if self.index.kept else None)
         # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
         self.history = History(
@@ -166,11 +166,8 @@ class Core(Uncopied):
         )
         if self.rooms is not None:
             self.rooms.learner = WeakMethod(self.history.learn_ends)  # no part of it refers to itself
-        self._revisions = Revisions(self.objects, self.refs, self.history)
-        self.policies = Policies(store, self.security.find_policy)
         self.beside: Callable[[float], None] | None = None
         """Called after a commit, with the seconds that it took."""
-        self.leases = Leases(store)
         self._packer = Packer(store) if store.keeps_packs else None
         self._is_stamped = self._has_format(stamp)
 
@@ -200,6 +197,16 @@ class Core(Uncopied):
             raise UnsupportedFormat(stamp[:20].decode("ascii", "replace"), FORMAT, is_older=is_older)
         return True
 
+    @cached_property
+    def policies(self) -> Policies:
+        """The merge policies of the branches."""
+        return Policies(self.store, self.security.find_policy)
+
+    @property
+    def leases(self) -> Leases:
+        """The leases of the store."""
+        return Leases(self.store)
+
     def stamp(self) -> None:
         """Write the format into a new store, so that programs of another format refuse it."""
         while not self._is_stamped:
@@ -228,7 +235,8 @@ class Core(Uncopied):
             return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
-        return self.objects.commit(self._revisions.resolve(rev, head or self.refs.head()))
+        revisions = Revisions(self.objects, self.refs, self.history)
+        return self.objects.commit(revisions.resolve(rev, head or self.refs.head()))
 
     def log(
         self,

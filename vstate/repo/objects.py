@@ -284,9 +284,7 @@ class Objects(_Bodies):
     def commit(self, oid: ObjectId) -> Commit:
         """A commit, from memory if it was read or written recently."""
         commit = self._commits.get(oid)
-        if commit is None:
-            commit = self._decoded_commit(oid, self.store.get(OBJECT_PREFIX + oid.hex()))
-        return commit
+        return self._kept_commit(oid, self.read(COMMIT, oid)) if commit is None else commit
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Commits in the order of the ids. Commits that are not in memory are read in one batch."""
@@ -314,7 +312,10 @@ class Objects(_Bodies):
         return commits
 
     def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
-        body = self._checked(COMMIT, oid, stored)
+        return self._kept_commit(oid, self._checked(COMMIT, oid, stored))
+
+    def _kept_commit(self, oid: ObjectId, body: bytes) -> Commit:
+        """The commit with this body. It stays in memory unless it is long."""
         try:
             commit = Commit.decode(oid, body)
         except ValueError as error:

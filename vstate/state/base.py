@@ -262,8 +262,7 @@ class ReadableState(Uncopied, Mapping[str, Any]):
             return False
         return all(value is other[key] or value == other[key] for key, value in self.items())
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__
 
 
 class State(ReadableState, MutableMapping[str, Any]):

@@ -61,9 +61,10 @@ class Leftovers:
         If a commit raises, nothing is closed and everything is still staged.
         """
         if not self._told and not failed:
+            at = self._handle.at
             if self.autocommit:
                 self.commit()
-            else:
+            elif at.rest is not None or at.events or at.table.dirty or at.table.open:
                 self._warn("was closed", self._changed(), stacklevel + 1)
         self._told = True
         _kept.discard(state)

@@ -91,6 +91,10 @@ class Files(NamedTuple):
         return not (self.log and self.indexed)
 
 
+_WITHOUT_LOG = Files(None, None, False)
+"""How to connect to the file alone, whatever log is beside it."""
+
+
 class Database:
     """The SQLite file in the directory called `name`."""
 
@@ -220,19 +224,18 @@ class Database:
         try:
             handle.identity = usable_identity(self.file)
             while True:
-                files = self._files()
                 with FileIO(self._log) as opened:
                     salt = log.salt(opened)
                 size = _bytes(self.file)  # of this log: another one may begin behind a longer file
                 if not size:
                     return False  # SQLite would make an empty file, and remove the log
-                page, name = self._name(files._replace(log=None))
+                page, name = self._name(_WITHOUT_LOG)
                 found = log.read(self._log, page)
                 with FileIO(self._log) as opened:
                     if salt == log.salt(opened) and found.salt in (salt, b""):
                         break  # otherwise the log began anew meanwhile, and its end may not have been read
             # After a power cut the names in the log may be those of a transaction that was never committed.
-            if not found.knows(name) and name != self._name(files)[1]:
+            if not found.knows(name) and name != self._name(self._files())[1]:
                 return False
             if found.fits(size):
                 return True

@@ -229,8 +229,8 @@ class Index(Protocol):
 def rows_of_head(store: KVStore, branch: str | None, *others: str) -> Mapping[str, bytes]:
     """The rows that `Refs.head_in` needs for a branch, or for HEAD, and others, read at once."""
     # HEAD is mostly on the default branch: one round trip reads both.
-    refs = [HEADS + DEFAULT_BRANCH, HEAD] if branch is None else [HEADS + branch]
-    return store.get_many([*others, *(REF + ref for ref in refs)])
+    rows = [REF + HEADS + DEFAULT_BRANCH, REF + HEAD] if branch is None else [REF + HEADS + branch]
+    return store.get_many([*others, *rows])
 
 
 class Refs:
@@ -250,7 +250,7 @@ class Refs:
     def mention(self, ref: str) -> None:
         """Make the branch the first of the `recent` ones."""
         if ref not in self._recent[:1]:
-            self._recent = ref, *(other for other in self._recent[: _RECENT - 1] if other != ref)
+            self._recent = tuple(dict.fromkeys((ref, *self._recent)))[:_RECENT]
 
     def read(self, ref: str, known: ObjectId | None = None) -> ObjectId | None:
         """The commit that the ref names, None if there is no such ref; `known` itself, if it is that."""

@@ -43,10 +43,9 @@ _UNKNOWN: Final = None, None, None
 class BranchIndex:
     """The labels of the branches of one store, and the index of its branches. Threads may share it."""
 
-    def __init__(self, store: KVStore, objects: Objects, refs: Refs) -> None:
+    def __init__(self, store: KVStore, objects: Objects) -> None:
         self._store = store
         self._objects = objects
-        self._refs = refs
         self.kept = store.transactional
         """Whether the store has the rows."""
         self._last: dict[str, tuple[ObjectId | None, bytes | None, int | None]] = {}
@@ -139,7 +138,7 @@ class BranchIndex:
     def _made(self) -> Iterator[str]:
         """The keys for the labels of all branches, as a store with transactions has them."""
         rows = dict(self._store.items(LABELS + HEADS))
-        for name, head in self._refs.list(HEADS).items():
+        for name, head in Refs(self._objects.store).list(HEADS).items():
             row = rows.get(key := LABELS + HEADS + name)
             yield from _label_keys(name, head, None if row is None else self._parsed(key, row))
 
