@@ -160,12 +160,9 @@ class Core(Uncopied):
         self.objects = self._objects_of(self.view)
         self.index = BranchIndex(store, self.objects)
         self.refs = Refs(self.view, self.index if self.index.kept else None)
-        # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
-        self.history = History(
-            self.objects, ReflogPrefetch(self.objects, self.refs).commits if store.remote else None
-        )
         if self.rooms is not None:
-            self.rooms.learner = WeakMethod(self.history.learn_ends)  # no part of it refers to itself
+            self.rooms.learner = WeakMethod(self._learn_ends)  # no part of it refers to itself
+        self.policies = Policies(store, self.security.find_policy)
         self.beside: Callable[[float], None] | None = None
         """Called after a commit, with the seconds that it took."""
         self._packer = Packer(store) if store.keeps_packs else None
@@ -198,9 +195,14 @@ class Core(Uncopied):
         return True
 
     @cached_property
-    def policies(self) -> Policies:
-        """The merge policies of the branches."""
-        return Policies(self.store, self.security.find_policy)
+    def history(self) -> History:
+        """The commits as a graph: many programs need no more than the newest ones."""
+        # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
+        trail = ReflogPrefetch(self.objects, self.refs).commits if self.store.remote else None
+        return History(self.objects, trail)
+
+    def _learn_ends(self, rows: Iterable[tuple[str, bytes]]) -> None:
+        self.history.learn_ends(rows)
 
     @property
     def leases(self) -> Leases:

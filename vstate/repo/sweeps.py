@@ -33,7 +33,10 @@ class Swept(Protocol):
     """A repository whose objects a sweep may remove."""
 
     refs: Refs
-    history: History
+
+    @property
+    def history(self) -> History:
+        """Its commits as a graph."""
 
     def require_stored(self, oid: ObjectId) -> None:
         """Raise NotFound if the store has no such commit."""

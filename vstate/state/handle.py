@@ -90,7 +90,7 @@ class Handle(StateHandle):
         """The branch that `switch` was about to create, and its commit: a repeated call may find it there."""
         commit = repo.commit_at(head)
         if commit is not None:
-            self.trusted(commit)
+            repo.require_trusted(commit)
         table = SlotTable()
         self.at = Position(table.cache, table, commit, head.branch)
         self.ahead = repo.prefetch()

@@ -226,11 +226,11 @@ class Database:
             while True:
                 with FileIO(self._log) as opened:
                     salt = log.salt(opened)
-                size = _bytes(self.file)  # of this log: another one may begin behind a longer file
-                if not size:
-                    return False  # SQLite would make an empty file, and remove the log
-                page, name = self._name(_WITHOUT_LOG)
-                found = log.read(self._log, page)
+                    size = _bytes(self.file)  # of this log: another one may begin behind a longer file
+                    if not size:
+                        return False  # SQLite would make an empty file, and remove the log
+                    page, name = self._name(_WITHOUT_LOG)
+                    found = log.read(opened, page)
                 with FileIO(self._log) as opened:
                     if salt == log.salt(opened) and found.salt in (salt, b""):
                         break  # otherwise the log began anew meanwhile, and its end may not have been read

@@ -60,22 +60,22 @@ def salt(log: FileIO) -> bytes:
     return os.pread(log.fileno(), 8, 16)
 
 
-def read(log: str, page_of_names: int) -> Log:
+def read(log: FileIO, page_of_names: int) -> Log:
     """Look at the pages in the log since it began. Raises OSError."""
-    with open(log, "rb", buffering=0) as opened:
-        head = opened.read(_HEADER.size)
-        page_bytes, salt = _HEADER.unpack(head) if len(head) == _HEADER.size else (0, b"")
-        if not page_bytes:
-            return Log()
-        last, found, names = 0, set(), []
-        while len(frame := opened.read(_FRAME.size)) == _FRAME.size:
-            page, pages, its_salt = _FRAME.unpack(frame)
-            if its_salt != salt:  # the rest is of before the log began anew
-                break
-            found.add(page)
-            last = pages or last
-            if page == page_of_names:
-                names.append(opened.read(page_bytes))
-            else:
-                opened.seek(page_bytes, 1)
+    file, place = log.fileno(), _HEADER.size
+    head = os.pread(file, _HEADER.size, 0)
+    page_bytes, salt = _HEADER.unpack(head) if len(head) == _HEADER.size else (0, b"")
+    if not page_bytes:
+        return Log()
+    last, found, names = 0, set(), []
+    while len(frame := os.pread(file, _FRAME.size, place)) == _FRAME.size:
+        page, pages, its_salt = _FRAME.unpack(frame)
+        if its_salt != salt:  # the rest is of before the log began anew
+            break
+        place += _FRAME.size
+        found.add(page)
+        last = pages or last
+        if page == page_of_names:
+            names.append(os.pread(file, page_bytes, place))
+        place += page_bytes
     return Log(salt, page_bytes, last, frozenset(found), tuple(names))
