@@ -205,8 +205,8 @@ class _Objects(Objects):
     def remember(self, nodes: Iterable[tuple[bytes, Node]], commits: Iterable[Commit] = ()) -> None:
         super().remember(nodes, [self._as_shown(commit) for commit in commits])
 
-    def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
-        return self._as_shown(super()._decoded_commit(oid, stored))
+    def _kept_commit(self, oid: ObjectId, body: bytes) -> Commit:
+        return self._as_shown(super()._kept_commit(oid, body))
 
     def _as_shown(self, commit: Commit) -> Commit:
         if isinstance(commit, _Commit):
