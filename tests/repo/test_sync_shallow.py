@@ -62,6 +62,22 @@ def test_what_only_the_reflog_there_leads_to_is_not_cut_off() -> None:
     assert length(store) == 7
 
 
+def test_a_tag_beside_the_end_of_a_history_comes_with_all_that_it_leads_to() -> None:
+    """A clone sends the branch first, whose history ends before a commit that the tag leads to."""
+    store = Memory()
+    chain(store, 6)
+    repo = Repository(store)
+    repo.create_branch("side", at="main~4")
+    chain(store, 2, "side", start=6)
+    repo.create_tag("t", "side")
+    repo.delete_branch("side")
+    repo.gc(branch="main", keep_last=4, keep_reflog="0")
+    copy = cloned(store)
+    whole(copy)
+    for rev in ("main", "t"):
+        assert [*Repository(copy).log(rev)] == [*repo.log(rev)]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_of_a_merge_the_parent_that_is_there_is_kept(way: str) -> None:
     """Both parents were cut off here; the other store has one of them, and cuts off the other."""

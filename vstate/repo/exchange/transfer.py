@@ -144,6 +144,8 @@ class Transfer:
                     self._seen += len(batch)
                     self._progress("copying", self._seen, None)
             self._copy_segments(commits)
+        if copied.ends.left:
+            self._history.cut_off(copied.ends.left)  # the next tip may need what lies behind these ends
         self._known.append(tip)
         return copied
 
