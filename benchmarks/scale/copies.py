@@ -13,7 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from vstate.kv.base import OBJECT_PREFIX, KVStore, batches
-from vstate.objects.canonical import decode, encode
+from vstate.objects.canonical import decode, encode, encode_checked
 from vstate.objects.commit import Commit
 from vstate.repo.graph import GRAPH
 from vstate.repo.names.refs import HEADS, LABELS, NEWEST, REF, REFLOG, WITH, line_check
@@ -97,7 +97,8 @@ def rows_of(copy: Copy) -> dict[str, bytes]:
     rows[f"{NEWEST}{2**40 - 1 - (newest.order >> 20):010x}/{branch}"] = b""
     rows |= {begin + branch: b"" for begin in original.found_by}
     if original.labels is not None:
-        rows[LABELS + ref] = original.labels._replace(at=commits[original.labels.at].oid).encode()
+        at, labels = original.labels
+        rows[LABELS + ref] = encode_checked([commits[at].oid, labels])
     return rows
 
 

@@ -364,7 +364,7 @@ def decode_value(entry: Entry | OneBlobEntry, reader: Reader, *, allow: Allow | 
     else:
         codec, size = entry.codec, entry.size
         (data, *others), chunks = read_parts(entry, reader)
-        buffers = [_writable(part) for part in others]
+        buffers = list(map(_writable, others))
     if codec == PICKLE:
         names: list[str] = []
         if allow is None:
