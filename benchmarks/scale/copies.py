@@ -18,7 +18,7 @@ from vstate.objects.commit import Commit
 from vstate.repo.graph import GRAPH
 from vstate.repo.names.refs import HEADS, LABELS, NEWEST, REF, REFLOG, WITH, line_check
 from vstate.repo.repository import Repository
-from vstate.repo.rooms import Room, entry, prefix_of
+from vstate.repo.rooms import ROOM_OF, Room, entry, prefix_of
 from vstate.repo.rules.labels import LabelRow, parse_labels
 
 _TOGETHER = 5000  # copies in one transaction
@@ -93,7 +93,7 @@ def rows_of(copy: Copy) -> dict[str, bytes]:
         key = f"{REFLOG}{ref}:{place + 1000 * moved:016x}"
         row = encode([old and commits[old].oid, new and commits[new].oid, action])
         rows[start + key + line_check(key, row)] = row
-    rows[REF + ref] = entry(number)
+    rows[ROOM_OF + ref] = entry(number)
     rows[f"{NEWEST}{2**40 - 1 - (newest.order >> 20):010x}/{branch}"] = b""
     rows |= {begin + branch: b"" for begin in original.found_by}
     if original.labels is not None:

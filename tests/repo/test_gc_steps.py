@@ -23,12 +23,13 @@ from vstate.kv.base import KVStore, room_prefix, split_room
 from vstate.kv.disk import Disk
 from vstate.kv.encrypted import Encrypted
 from vstate.kv.memory import Memory
+from vstate.kv.wrapper import StoreWrapper
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.repo.names.refs import HEADS
 from vstate.repo.objects import kind_of
 from vstate.repo.repository import Repository
 from vstate.repo.rooms import Rooms
-from vstate.repo.upkeep.gc import NEXT, GcReport
+from vstate.repo.upkeep.gc import GcReport
 from vstate.repo.writing import BranchChanges
 from vstate.testing import Faulty
 
@@ -132,10 +133,42 @@ def test_a_round_reads_no_branch_if_room_0_is_empty(tmp_path: Path, monkeypatch:
     report = again.gc(seconds=0, keep_reflog="0s")
     assert (report.rooms, report.shallow) == (1, 1)
     assert f"r/{HEADS}" not in read
-    repo.commit("main", set={"step": 3})
-    store.delete(NEXT)
-    assert again.gc(seconds=0, keep_reflog="0s").shallow == 0
-    assert f"r/{HEADS}" in read
+
+
+class Listing(StoreWrapper):
+    """It counts the keys that it lists."""
+
+    listed = 0
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        for key in super().keys(prefix):
+            self.listed += 1
+            yield key
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        for item in super().items(prefix):
+            self.listed += 1
+            yield item
+
+
+def test_a_step_of_room_0_costs_what_is_in_it(tmp_path: Path) -> None:
+    """Also with a branch there, garbage, and a rule: it lists no branch of another room."""
+    store = Disk(tmp_path / "store")
+    repo = Repository(store)
+    Repository(store).keep("main", last=1)
+    counts = []
+    for begin in (0, 2, 30):
+        for number in range(begin, 10 * begin + 2):
+            commit(repo, f"t{number}", step=1)
+        store.delete("gc/next")
+        repo.commit("main", set={"step": begin})
+        repo.commit("main", set={"step": begin + 1})
+        looked = Listing(store)
+        report = Repository(looked).gc(seconds=0, keep_reflog="0s")
+        assert (report.rooms, report.shallow) == (1, 1)
+        assert report.removed
+        counts.append(looked.listed)
+    assert counts[1] == counts[2]
 
 
 @pytest.mark.parametrize("atomic", [True, False])

@@ -74,12 +74,32 @@ def test_each_new_room_has_its_branch_alone(store: KVStore) -> None:
     rooms = in_rooms(store)
     assert len(rooms) == 3
     assert one.root == two.root
-    assert {key.split("/")[0] for key in rooms[""]} == {"format", "r", "reflog", "o"}
+    assert {key.split("/")[0] for key in rooms[""]} == {"format", "r", "room-of", "reflog", "o"}
     assert [sorted(key.split("/")[0] for key in keys) for room, keys in rooms.items() if room] == [
         ["o"] * 3 + ["r", "reflog"]
     ] * 2
     assert list(repo.branches()) == ["a", "b", "main"]
     assert [made.oid for made in repo.log("a")] == [one.oid]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_branch_is_made_in_one_room_only(store: KVStore, first: bool) -> None:
+    """Of two writers that make one branch, in room 0 and in a room, the second is told that it is there."""
+    other = Repository(store)
+    other.branch_names()
+    made: list[Commit] = []
+
+    class Late(Faulty):
+        def transact(self, *args: Any, **options: Any) -> bool:
+            if not made:
+                made.append(present(other.commit_many([BranchChanges("a", set={"n": 1}, room=first)])[0]))
+            return super().transact(*args, **options)
+
+    repo = Repository(Late(store))
+    repo.commit_many([BranchChanges("a", set={"m": 2}, room=not first)])
+    assert state(Repository(store), "a") == {"n": 1, "m": 2}
+    assert Repository(store).fsck().ok
+    assert len([key for key in store.keys() if key.endswith("r/heads/a")]) == 1
 
 
 def test_a_store_without_transactions_has_no_rooms() -> None:
@@ -340,17 +360,20 @@ def test_an_object_outside_rooms_is_found_after_many_rooms_were_used() -> None:
     assert repo.objects.find_commit(wanted) is not None
 
 
-@pytest.mark.parametrize("lost", ["entry", "ref"])
-def test_fsck_compares_the_rows_that_name_rooms(lost: str) -> None:
+@pytest.mark.parametrize("damage", ["entry", "nonsense", "ref"])
+def test_fsck_compares_the_rows_that_name_rooms(damage: str) -> None:
     """A ref without its row in the store is found and put back; a row without a ref goes."""
     store = Memory()
     repo = Repository(store)
     commit(repo, "a", value=1)
     number = room_of(repo, "a")
-    row = store.get("r/heads/a")
+    row = store.get("room-of/heads/a")
     assert row == entry(number)
     assert room_in(row) == number
-    store.delete("r/heads/a" if lost == "entry" else room_prefix(number) + "r/heads/a")
+    if damage == "nonsense":
+        store.set("room-of/heads/a", b"room 7")
+    else:
+        store.delete("room-of/heads/a" if damage == "entry" else room_prefix(number) + "r/heads/a")
     report = Repository(store).fsck()
     assert not report.ok
     assert report.plan

@@ -29,6 +29,7 @@ RESERVED: Final = frozenset(
         "reflog",
         "remote",
         "room",
+        "room-of",
         "shallow",
         "trash",
     ]

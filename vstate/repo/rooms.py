@@ -1,9 +1,9 @@
 """Rooms: parts of a store, each with branches that share objects, and with everything that these need.
 
 A store has room 0, which is the store itself, and any number of others. A branch, a tag or a tracking ref
-lies in one room, with its reflog and its objects. If that is not room 0, its row in the store only says
-which: `room: ` and 16 hex digits. Nothing in a room refers to an object of another one. So each room is swept
-or deleted by itself, at a cost of what it holds, and its rows lie side by side.
+lies in one room, with its reflog and its objects. If that is not room 0, the row `room-of/<ref>` in the store
+says which, in 16 hex digits. Nothing in a room refers to an object of another one. So each room is swept or
+deleted by itself, at a cost of what it holds, and its rows lie side by side.
 
 HEAD, labels, the index of the branches, policies, leases and what else is about names are the store's, for
 all rooms. A commit that HEAD is detached at is copied into room 0. HEAD's reflog keeps nothing in other
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from heapq import merge
 from itertools import chain, groupby, islice
 from typing import Final
 
@@ -25,10 +26,11 @@ from vstate.kv.base import OBJECT_PREFIX, ROOM_PREFIX, KVStore, batches, check_k
 from vstate.kv.wrapper import Rows, StoreWrapper, Translated
 from vstate.objects.commit import Commit
 
+ROOM_OF: Final = "room-of/"
+"""The row `room-of/<ref>` says in which room a ref lies that is not in room 0."""
 GONE: Final = "gone/"
-"""The row `gone/<ref>` says, as that of the ref did, in which room a deleted ref was: its reflog is there."""
+"""The row `gone/<ref>` says the same of a deleted ref: its reflog is there."""
 
-_ENTRY: Final = b"room: "
 _DIGITS: Final = 16
 _REF: Final = "r/"
 _SHALLOW: Final = "shallow/"
@@ -44,13 +46,17 @@ _SHARED: Final = (
     "remote/",
     "lease/",
     "lease-seen/",
+    ROOM_OF,
     GONE,
 )
 """The keys, or beginnings of keys, that a room has in common with the store. It has no HEAD."""
 
+_WITH_ENTRIES: Final = ("r/heads/", "r/tags/", "r/remotes/")
+
 _own = re.compile(
     r"(?:o|shallow|commit-graph|arrived|trash|damaged|(?:r|reflog)/(?:heads|tags|remotes))/|gc\Z"
 ).match
+_names_room = re.compile(rb"[0-9a-f]{%d}\Z" % _DIGITS).match
 _of_ref = re.compile(r"(?:r|reflog)/((?:heads|tags|remotes)/[^:]+)(:?)").match
 
 _MOST_RECENT: Final = 64
@@ -69,19 +75,13 @@ def new_room() -> int:
 
 
 def entry(number: int) -> bytes:
-    """The row of a ref that lies in a room."""
-    return _ENTRY + f"{number:0{_DIGITS}x}".encode()
+    """The row that names a room."""
+    return f"{number:0{_DIGITS}x}".encode()
 
 
 def room_in(row: bytes | None) -> int | None:
-    """The number of the room that the row of a ref names; None for any other row."""
-    if row is None or not row.startswith(_ENTRY) or len(row) != len(_ENTRY) + _DIGITS:
-        return None
-    try:
-        number = int(row[len(_ENTRY) :], 16)
-    except ValueError:
-        return None
-    return number if entry(number) == row else None
+    """The number of the room that a row names; None for any other row."""
+    return None if row is None or not _names_room(row) else int(row, 16) or None
 
 
 @lru_cache(1024)
@@ -118,6 +118,11 @@ def _beginnings(number: int) -> Iterator[str]:
     for at in reversed(range(_DIGITS)):
         for digit in range(int(digits[at], 16) + 1, 16):
             yield f"{ROOM_PREFIX}{digits[:at]}{digit:x}"
+
+
+def _place_of(key: str) -> str:
+    """The key of the row that says in which room a ref lies, by the key of the ref."""
+    return ROOM_OF + key.removeprefix(_REF)
 
 
 def _start_of(key: str) -> str:
@@ -198,6 +203,7 @@ class Rooms(StoreWrapper):
 
     def __init__(self, store: KVStore) -> None:
         super().__init__(store)
+        self._has_transactions = store.transactional  # otherwise there are no rooms
         self.known: dict[str, int] = {}
         """By ref, the number of the room where it was last; another dict after each exclusive transaction."""
         self._hints: dict[str, int] = {}
@@ -215,8 +221,11 @@ class Rooms(StoreWrapper):
         known = self.known
         number = known.get(ref)
         if number is None:
-            rows = self._store.get_many([_REF + ref, GONE + ref])
-            number = room_in(rows.get(_REF + ref, rows.get(GONE + ref))) or 0
+            if not self._has_transactions:
+                return 0
+            rows = self._store.get_many([_REF + ref, ROOM_OF + ref, GONE + ref])
+            named = None if _REF + ref in rows else rows.get(ROOM_OF + ref, rows.get(GONE + ref))
+            number = room_in(named) or 0
             if rows:
                 _note(known, ref, number)
         return number
@@ -239,12 +248,11 @@ class Rooms(StoreWrapper):
     def numbers(self) -> Iterator[int]:
         """The numbers of the rooms that refs lie in, without 0."""
         seen = {0}
-        for prefix in ("r/heads/", "r/tags/", "r/remotes/", GONE):
-            for _, row in self._store.items(prefix):
-                number = room_in(row)
-                if number is not None and number not in seen:
-                    seen.add(number)
-                    yield number
+        for _, row in chain(self._store.items(ROOM_OF), self._store.items(GONE)):
+            number = room_in(row)
+            if number is not None and number not in seen:
+                seen.add(number)
+                yield number
 
     def listed(self, begin: int = 0, most: int = _PAGE) -> Iterator[tuple[int, list[str]]]:
         """The numbers from `begin` on of all rooms but 0 that hold something, whether a ref leads there or
@@ -293,20 +301,12 @@ class Rooms(StoreWrapper):
         number = known.get(found[1])
         if found[2]:  # a line of a reflog
             return self._store.get(prefix_of(self.room_of(found[1]) if number is None else number) + key)
-        start = prefix_of(number or 0)
-        value = self._store.get(start + key)
-        if number and value is not None:
-            if start != self._start:
-                self._met(known, key, value, number)
-            return value
-        if not number and (value is None or not value.startswith(_ENTRY)):
-            if value is not None and (number is None or self._start):
-                self._met(known, key, value, 0)
-            return value
-        if (named := room_in(value)) is not None:
-            value = self._store.get(prefix_of(named) + key)
+        if number is not None:
+            start = prefix_of(number)
+            value = self._store.get(start + key)
             if value is not None:
-                self._met(known, key, value, named)
+                if start != self._start:
+                    self._met(known, key, value, number)
                 return value
         return self._rows_of_refs([key], {}).get(key)
 
@@ -332,26 +332,28 @@ class Rooms(StoreWrapper):
     def _rows_of_refs(self, refs: Sequence[str], direct: Mapping[str, str]) -> dict[str, bytes]:
         """The rows of refs from the rooms where they lie, and other rows by their names."""
         known = self.known
-        rooms = {key: known.get(key.removeprefix(_REF), 0) for key in refs}
-        names = {prefix_of(number) + key: key for key, number in rooms.items()}
-        read = self._store.get_many([*names, *direct])
-        found = {key: read[name] for name, key in direct.items() if name in read}
+        rooms = {key: known.get(key.removeprefix(_REF)) for key in refs}
+        found: dict[str, bytes] = {}
         for _ in range(_STEPS):
-            again: dict[str, int] = {}
+            names = [prefix_of(number or 0) + key for key, number in rooms.items()]
+            if self._has_transactions:
+                names += [_place_of(key) for key, number in rooms.items() if number is None]
+            read = self._store.get_many([*names, *direct])
+            found |= {key: read[name] for name, key in direct.items() if name in read}
+            again: dict[str, int | None] = {}
             for key, number in rooms.items():
-                row = read.get(prefix_of(number) + key)
-                if (named := room_in(row)) is not None:
-                    again[key] = named
-                elif row is not None:
+                row = read.get(prefix_of(number or 0) + key)
+                if row is not None:
                     found[key] = row
-                    self._met(known, key, row, number)
-                elif number:  # deleted, and perhaps made anew in another room
+                    self._met(known, key, row, number or 0)
+                elif number is not None:  # deleted, and perhaps made anew in another room
                     known.pop(key.removeprefix(_REF), None)
-                    again[key] = 0
+                    again[key] = None
+                elif (named := room_in(read.get(_place_of(key)))) is not None:
+                    again[key] = named
             if not again:
                 break
-            rooms = again
-            read = self._store.get_many([prefix_of(number) + key for key, number in rooms.items()])
+            rooms, direct = again, {}
         return found
 
     def _met(self, known: dict[str, int], key: str, row: bytes, number: int) -> None:
@@ -412,14 +414,15 @@ class Rooms(StoreWrapper):
         return b"|".join(marks.get(name, b"") for name in names) if marks else None
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        listed = self._listing(prefix, lambda place: ((name, b"") for name in self._store.keys(place)))
-        return (key for key, _ in listed)
+        listed = self._listing(prefix, self._names_of)
+        return (key for key, _ in self._with_entries(prefix, listed, self._names_of))
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         if not prefix.startswith(_REF):
             yield from self._listing(prefix, self._store.items)
             return
-        for rows in batches(self._store.items(prefix), _PAGE):
+        both = self._with_entries(prefix, self._store.items(prefix), self._store.items)
+        for rows in batches(both, _PAGE):
             named = {key: number for key, row in rows if (number := room_in(row)) is not None}
             names = {room_prefix(number) + key: key for key, number in named.items()}
             read = self._store.get_many(list(names)) if names else {}
@@ -430,6 +433,18 @@ class Rooms(StoreWrapper):
                 elif key in found:
                     self._hint(OBJECT_PREFIX + found[key].decode("ascii", "replace"), named[key])
                     yield key, found[key]
+
+    def _names_of(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        return ((name, b"") for name in self._store.keys(prefix))
+
+    def _with_entries(
+        self, prefix: str, listed: Iterator[tuple[str, bytes]], rows: Rows
+    ) -> Iterator[tuple[str, bytes]]:
+        """What is listed, in its order, with the rows that say in which rooms refs lie, by the keys of these."""
+        if not (self._has_transactions and prefix.startswith(_WITH_ENTRIES)):
+            return listed
+        named = ((_REF + key.removeprefix(ROOM_OF), row) for key, row in rows(_place_of(prefix)))
+        return merge(listed, named) if self._store.ordered else chain(listed, named)
 
     def _listing(self, prefix: str, rows: Rows) -> Iterator[tuple[str, bytes]]:
         if (found := _of_ref(prefix)) is not None and found[2]:
@@ -573,8 +588,9 @@ def _see_to_entry(
     key = _REF + ref
     if writes[key] is None and number:
         is_logged = any(row is not None for line, row in writes.items() if line.startswith(f"reflog/{ref}:"))
-        rows |= {key: None, GONE + ref: entry(number) if is_logged else None}
+        rows |= {ROOM_OF + ref: None, GONE + ref: entry(number) if is_logged else None}
     elif writes[key] is not None and expected.get(key, b"") is None:
         rows[GONE + ref] = None
         if number:
-            rows[key], old[key] = entry(number), None
+            rows[ROOM_OF + ref] = entry(number)
+            old |= {key: None, ROOM_OF + ref: None}

@@ -20,7 +20,7 @@ from vstate.objects.canonical import Packer, decode
 from vstate.objects.commit import ONE_SECOND, moment
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.plural import counted
-from vstate.repo.rooms import Rooms, room_in
+from vstate.repo.rooms import ROOM_OF, Rooms
 from vstate.similar import similar
 
 REF = "r/"
@@ -273,8 +273,6 @@ class Refs:
         """The refs under `heads/`, `tags/` or `remotes/`, sorted, by the name after that prefix."""
         found = {}
         for key, value in self._store.items(REF + prefix):
-            if room_in(value) is not None:  # in another room: mostly so where a store has many
-                continue
             oid = self._parse(key, value)
             if oid is not None:
                 found[key.removeprefix(REF + prefix)] = oid
@@ -292,7 +290,9 @@ class Refs:
         return (key.removeprefix(REF + prefix) for key in keys)
 
     def condition(self, ref: str, value: ObjectId | None) -> Mapping[str, bytes | None]:
-        """The row of a ref that has this value, None for absent: a condition of a transaction."""
+        """The rows of a ref that has this value, None for absent in all rooms: a condition of a transaction."""
+        if value is None and self._store.transactional:
+            return {REF + ref: None, ROOM_OF + ref: None}
         return {REF + ref: _value(value)}
 
     def all(self) -> dict[str, ObjectId]:
@@ -354,7 +354,8 @@ class Refs:
             elif new is None or (expected is not None and ref.startswith(HEADS)):
                 place = max(place, self._last_move(ref) + 1)
             line, writes[line] = self._reflog_line(ref, expected, new, action, place)
-            writes[REF + ref], conditions[REF + ref] = _value(new), _value(expected)
+            writes[REF + ref] = _value(new)
+            conditions |= self.condition(ref, expected)
             if self._index is not None and ref.startswith(HEADS):
                 changed, needed = self._index.moved(ref, expected, new, order, rows)
                 writes |= changed
@@ -560,8 +561,6 @@ class Refs:
         try:
             return ObjectId.parse(value.decode("ascii"))
         except ValueError as error:
-            if room_in(value) is not None:
-                return None  # it is of another room
             reason = f"the ref {ref} holds no commit id"
             raise CorruptStore(self._store.location, reason, repairable=True) from error
 

@@ -15,7 +15,7 @@ from vstate.objects.ids import KINDS, ObjectId
 from vstate.plural import counted
 from vstate.repo.core import Core
 from vstate.repo.names.refs import HEADS, NEWEST, REF, WITH
-from vstate.repo.rooms import entry, number_of, prefix_of, room_in
+from vstate.repo.rooms import ROOM_OF, entry, number_of, prefix_of, room_in
 from vstate.repo.upkeep.damage import LISTED, Damage, Lost
 from vstate.repo.upkeep.inspection import Inspection
 from vstate.repo.upkeep.reach import UpkeepProgress
@@ -203,32 +203,36 @@ class _Wrong(NamedTuple):
 
 
 def _wrong_entries(repo: Core) -> Iterator[_Wrong]:
-    """The rows that do not name the rooms where refs are."""
+    """The rows that do not name the rooms where refs are, and those that are missing."""
     salvage = Salvage(repo.store)
 
-    def wrong(key: str, reason: str, step: str, before: bytes | None, after: bytes | None) -> _Wrong:
-        damage = Damage(key, "ref", reason, readable=True)
-        return _Wrong(key.removeprefix(REF), damage, step, {key: after}, {key: before})
+    def wrong(ref: str, reason: str, step: str, before: bytes | None, after: bytes | None) -> _Wrong:
+        damage = Damage(ROOM_OF + ref, "ref", reason, readable=True)
+        return _Wrong(ref, damage, step, {ROOM_OF + ref: after}, {ROOM_OF + ref: before})
 
-    for key, row in [*salvage.items(REF)]:
+    for key, row in [*salvage.items(ROOM_OF)]:
         if not isinstance(row, bytes) or (number := room_in(row)) is None:
             continue
-        if salvage.row(room_prefix(number) + key) is None and salvage.row(key) == row:
-            yield wrong(key, "its row names a room that lacks it", "delete the row", row, None)
+        ref = key.removeprefix(ROOM_OF)
+        if salvage.row(room_prefix(number) + REF + ref) is None and salvage.row(key) == row:
+            yield wrong(ref, "a row names a room that lacks it", "delete the row", row, None)
     for number in _numbers(repo):
-        start = room_prefix(number)
-        for name in [*salvage.keys(start + REF)]:
-            key = name.removeprefix(start)
-            if salvage.row(key) is None and salvage.row(name) is not None:
-                reason = "it lies in a room, and its row in the store is lost"
-                yield wrong(key, reason, "write the row anew", None, entry(number))
+        start = room_prefix(number) + REF
+        for name in [*salvage.keys(start)]:
+            ref = name.removeprefix(start)
+            rows = salvage.row(ROOM_OF + ref), salvage.row(REF + ref)
+            if rows == (None, None) and salvage.row(name) is not None:
+                reason = "it lies in a room, and the row that says so is lost"
+                yield wrong(ref, reason, "write the row anew", None, entry(number))
 
 
 def _wrong_index(repo: Core) -> Iterator[_Wrong]:
     """The branches whose rows in the index are not those that they should have."""
     salvage = Salvage(repo.store)
     found: dict[str, dict[str, Row]] = {
-        key.removeprefix(REF + HEADS): {} for key in salvage.keys(REF + HEADS)
+        key.removeprefix(prefix): {}
+        for prefix in (REF + HEADS, ROOM_OF + HEADS)
+        for key in salvage.keys(prefix)
     }
     for key, row in chain(salvage.items(NEWEST), salvage.items(WITH)):
         found.setdefault(key.split("/", 3)[-1], {})[key] = row
@@ -256,7 +260,7 @@ def _index_damage(
     reason = f"lists may show branch {branch!r} wrongly: {rows} of the index are missing, wrong or too many"
     damage = Damage(min(writes), "index", reason, readable=True)
     ref = HEADS + branch
-    place = "" if repo.rooms is None else prefix_of(repo.rooms.room_of(ref))
+    place = "" if head is None or repo.rooms is None else prefix_of(repo.rooms.room_of(ref))
     expected = {place + key: row for key, row in repo.refs.condition(ref, head).items()}
     return _Wrong(ref, damage, "write its rows in the index anew", writes, expected)
 

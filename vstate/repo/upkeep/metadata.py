@@ -29,7 +29,7 @@ from vstate.repo.names.refs import (
     ref_of_line,
 )
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
-from vstate.repo.rooms import GONE, room_in
+from vstate.repo.rooms import GONE, ROOM_OF, room_in
 from vstate.repo.rules import keeps, labels, leases, policies
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
@@ -61,6 +61,7 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str, bytes], object]]] = {
     graph.GRAPH: ("graph", graph.read_segment),
     sweeps.ARRIVED: ("arrival", lambda _, row: sweeps.check_arrival(row)),
     TRASH: ("trash", lambda _, row: _check_trash(row)),
+    ROOM_OF: ("room of a ref", lambda _, row: _check_entry(row)),
     GONE: ("room of a deleted ref", lambda _, row: _check_entry(row)),
 }
 """By prefix, the kind of the rows, and the function that parses one with its key."""
@@ -147,8 +148,6 @@ class Metadata:
         """Read and check the rows of HEAD, branches, tags and tracking refs."""
         for key, row in sorted(self.salvage.items(REF), key=lambda ref: _rank(ref[0])):
             name = key.removeprefix(REF)
-            if isinstance(row, bytes) and room_in(row) is not None:
-                continue  # it lies in that room
             if name == HEAD or name.startswith(_REFS):
                 self.rows[name] = row
                 self._check_ref(name, row)

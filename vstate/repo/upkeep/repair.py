@@ -230,7 +230,9 @@ class Plan:
         """
         if isinstance(row, bytes | None):
             kept = {aside: row} if aside and row is not None else {}
-            return self._repo.refs.transact({**writes, **kept}, {key: row})
+            refs = self._repo.refs
+            before = refs.condition(key.removeprefix(REF), None) if row is None else {key: row}
+            return refs.transact({**writes, **kept}, before)
         done = False
 
         def plan() -> Mapping[str, bytes | None]:
