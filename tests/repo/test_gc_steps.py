@@ -113,28 +113,6 @@ def test_each_step_goes_on_with_the_next_room(store: KVStore) -> None:
     assert repo.gc().rooms == THREADS + 1
 
 
-def test_a_round_reads_no_branch_if_room_0_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first step of a round costs one room, however many branches the store has, also beside a rule."""
-    store = Disk(tmp_path / "store")
-    repo = Repository(store)
-    for number in range(THREADS):
-        commit(repo, f"t{number}", step=1)
-        commit(repo, f"t{number}", step=2)
-    repo.keep("*", last=1, idle="1d")
-    again = Repository(store)
-    read: list[str] = []
-    items = Disk.items
-
-    def noted(self: Disk, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        read.append(prefix)
-        return items(self, prefix)
-
-    monkeypatch.setattr(Disk, "items", noted)
-    report = again.gc(seconds=0, keep_reflog="0s")
-    assert (report.rooms, report.shallow) == (1, 1)
-    assert f"r/{HEADS}" not in read
-
-
 class Listing(StoreWrapper):
     """It counts the keys that it lists."""
 

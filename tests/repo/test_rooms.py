@@ -99,7 +99,7 @@ def test_a_branch_is_made_in_one_room_only(store: KVStore, first: bool) -> None:
     repo.commit_many([BranchChanges("a", set={"m": 2}, room=not first)])
     assert state(Repository(store), "a") == {"n": 1, "m": 2}
     assert Repository(store).fsck().ok
-    assert len([key for key in store.keys() if key.endswith("r/heads/a")]) == 1
+    assert len([key for key in store.keys("") if key.endswith("r/heads/a")]) == 1
 
 
 def test_a_store_without_transactions_has_no_rooms() -> None:

@@ -120,11 +120,6 @@ def _beginnings(number: int) -> Iterator[str]:
             yield f"{ROOM_PREFIX}{digits[:at]}{digit:x}"
 
 
-def _place_of(key: str) -> str:
-    """The key of the row that says in which room a ref lies, by the key of the ref."""
-    return ROOM_OF + key.removeprefix(_REF)
-
-
 def _start_of(key: str) -> str:
     return key[: len(ROOM_PREFIX) + _DIGITS + 1]
 
@@ -337,7 +332,7 @@ class Rooms(StoreWrapper):
         for _ in range(_STEPS):
             names = [prefix_of(number or 0) + key for key, number in rooms.items()]
             if self._has_transactions:
-                names += [_place_of(key) for key, number in rooms.items() if number is None]
+                names += [ROOM_OF + key.removeprefix(_REF) for key, number in rooms.items() if number is None]
             read = self._store.get_many([*names, *direct])
             found |= {key: read[name] for name, key in direct.items() if name in read}
             again: dict[str, int | None] = {}
@@ -349,7 +344,7 @@ class Rooms(StoreWrapper):
                 elif number is not None:  # deleted, and perhaps made anew in another room
                     known.pop(key.removeprefix(_REF), None)
                     again[key] = None
-                elif (named := room_in(read.get(_place_of(key)))) is not None:
+                elif (named := room_in(read.get(ROOM_OF + key.removeprefix(_REF)))) is not None:
                     again[key] = named
             if not again:
                 break
@@ -440,10 +435,12 @@ class Rooms(StoreWrapper):
     def _with_entries(
         self, prefix: str, listed: Iterator[tuple[str, bytes]], rows: Rows
     ) -> Iterator[tuple[str, bytes]]:
-        """What is listed, in its order, with the rows that say in which rooms refs lie, by the keys of these."""
+        """What is listed, in its order, with the rows that name rooms, by the keys of their refs."""
         if not (self._has_transactions and prefix.startswith(_WITH_ENTRIES)):
             return listed
-        named = ((_REF + key.removeprefix(ROOM_OF), row) for key, row in rows(_place_of(prefix)))
+        named = (
+            (_REF + key.removeprefix(ROOM_OF), row) for key, row in rows(ROOM_OF + prefix.removeprefix(_REF))
+        )
         return merge(listed, named) if self._store.ordered else chain(listed, named)
 
     def _listing(self, prefix: str, rows: Rows) -> Iterator[tuple[str, bytes]]:

@@ -290,7 +290,7 @@ class Refs:
         return (key.removeprefix(REF + prefix) for key in keys)
 
     def condition(self, ref: str, value: ObjectId | None) -> Mapping[str, bytes | None]:
-        """The rows of a ref that has this value, None for absent in all rooms: a condition of a transaction."""
+        """The rows of a ref at this commit, None for absent in all rooms: a condition of a transaction."""
         if value is None and self._store.transactional:
             return {REF + ref: None, ROOM_OF + ref: None}
         return {REF + ref: _value(value)}
@@ -354,8 +354,9 @@ class Refs:
             elif new is None or (expected is not None and ref.startswith(HEADS)):
                 place = max(place, self._last_move(ref) + 1)
             line, writes[line] = self._reflog_line(ref, expected, new, action, place)
-            writes[REF + ref] = _value(new)
-            conditions |= self.condition(ref, expected)
+            writes[REF + ref], conditions[REF + ref] = _value(new), _value(expected)
+            if expected is None:
+                conditions |= self.condition(ref, None)
             if self._index is not None and ref.startswith(HEADS):
                 changed, needed = self._index.moved(ref, expected, new, order, rows)
                 writes |= changed

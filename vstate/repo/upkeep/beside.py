@@ -24,7 +24,7 @@ class Beside:
 
     Each commit saves a tenth of its time. When that is as long as the last look took, the thread of the
     commit looks at the next room. So a look that took long is paid for before the next one. Room 0, which
-    grows with all branches of the store, comes last; if a look at it took long, it is left to `gc`.
+    is seldom small, comes last; if a look at it took long, it is left to `gc`.
 
     Many programs, or sessions of one, may live for a commit each. So each begins where the store says that
     the last one began or ended, and with a part of a look saved by chance: together they look at all rooms.

@@ -22,11 +22,11 @@ from vstate.repo.graph import GRAPH, read_segment
 from vstate.repo.history import SHALLOW
 from vstate.repo.names.dates import parse_age
 from vstate.repo.names.refs import HEADS, REF, REFLOG, SWEEP, ReflogEntry, ref_of_line
-from vstate.repo.objects import DAMAGED, TRASH, in_trash
+from vstate.repo.objects import TRASH, in_trash
 from vstate.repo.packer import newest_objects, pack_objects
 from vstate.repo.rooms import GONE, Room, entry, new_mark, prefix_of
 from vstate.repo.rules.keeps import Keep, KeepRules, find_rule
-from vstate.repo.sweeps import ARRIVED, arrivals, retry_after_sweep, unfinished
+from vstate.repo.sweeps import arrivals, retry_after_sweep, unfinished
 from vstate.repo.upkeep.metadata import object_id
 from vstate.repo.upkeep.reach import Marks, Reach, UpkeepProgress, notes_on_lost
 from vstate.repo.upkeep.room_copy import RoomCopy
@@ -44,9 +44,6 @@ _SHARE = 0.75  # of the time for rooms; the rest is for giving room back
 
 _QUIET = (OBJECT_PREFIX, GRAPH, SHALLOW, SWEEP)
 """What the keys of rows begin with that may be in a room without garbage, besides refs and reflogs."""
-
-_OWN = (OBJECT_PREFIX, REFLOG, GRAPH, SHALLOW, ARRIVED, TRASH, DAMAGED)
-"""What the keys of all rows of room 0 begin with, besides refs."""
 
 _MOST_LOOSE = 4096  # objects to pack that wait for others
 
@@ -250,20 +247,12 @@ class Collector:
 
     def _rooms_from(self, begin: int) -> Iterator[tuple[int, Sequence[str] | None]]:
         yield from ((number, None) for number in self._limits)
-        if not begin and 0 not in self._limits and self._has_room_0():
+        if not begin and 0 not in self._limits:
             yield 0, None
         if self.repo.rooms is not None:
             for number, keys in self.repo.rooms.listed(begin, MOST_DELETED):
                 if number not in self._limits:
                     yield number, keys
-
-    def _has_room_0(self) -> bool:
-        """Whether room 0 may hold something. Each of its branches leads to an object there.
-
-        A look at its branches would cost as much as the store has branches.
-        """
-        store = self.repo.store
-        return not store.ordered or any(True for prefix in _OWN for _ in store.keys(prefix))
 
     def collect(self, number: int, keys: Sequence[str] | None = None) -> bool:
         """Collect the garbage of one room; False if there was no time for all of it.
