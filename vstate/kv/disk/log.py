@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import struct
 from io import FileIO
+from itertools import count
 from typing import NamedTuple
 
 CREATE = ("CREATE TABLE log (names BLOB NOT NULL)", "INSERT INTO log VALUES (randomblob(16))")
@@ -23,7 +24,10 @@ NAMES = "SELECT rootpage, names FROM sqlite_master, log WHERE name = 'log'"
 NAME_BYTES = 8
 
 _HEADER = struct.Struct(">8xI4x8s8x")  # the bytes of a page; the salt
-_FRAME = struct.Struct(">II8s8x")  # the page; the pages of the file after a commit, or 0; the salt
+_FRAME = ">II8s8x"  # the page; the pages of the file after a commit, or 0; the salt; then the page follows
+_PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
+_READ_TOGETHER = 16
+"""Frames in one read. More of them take new memory for each read, which takes longer than the reads."""
 _LOCK_BYTE = 1 << 30
 """The page with this byte is never written."""
 
@@ -62,20 +66,21 @@ def salt(log: FileIO) -> bytes:
 
 def read(log: FileIO, page_of_names: int) -> Log:
     """Look at the pages in the log since it began. Raises OSError."""
-    file, place = log.fileno(), _HEADER.size
-    head = os.pread(file, _HEADER.size, 0)
+    head = os.pread(log.fileno(), _HEADER.size, 0)
     page_bytes, salt = _HEADER.unpack(head) if len(head) == _HEADER.size else (0, b"")
-    if not page_bytes:
+    if page_bytes not in _PAGE_SIZES:  # SQLite takes such a log for an empty one
         return Log()
-    last, found, names = 0, set(), []
-    while len(frame := os.pread(file, _FRAME.size, place)) == _FRAME.size:
-        page, pages, its_salt = _FRAME.unpack(frame)
-        if its_salt != salt:  # the rest is of before the log began anew
-            break
-        place += _FRAME.size
-        found.add(page)
-        last = pages or last
-        if page == page_of_names:
-            names.append(os.pread(file, page_bytes, place))
-        place += page_bytes
+    frame = struct.Struct(f"{_FRAME}{page_bytes}x")
+    last, place = 0, _HEADER.size
+    found, names = set[int](), list[bytes]()
+    while len(piece := os.pread(log.fileno(), _READ_TOGETHER * frame.size, place)) >= frame.size:
+        whole = piece[: len(piece) - len(piece) % frame.size]
+        for end, (page, pages, its_salt) in zip(count(frame.size, frame.size), frame.iter_unpack(whole)):
+            if its_salt != salt:  # the rest is of before the log began anew
+                return Log(salt, page_bytes, last, frozenset(found), tuple(names))
+            found.add(page)
+            last = pages or last
+            if page == page_of_names:
+                names.append(whole[end - page_bytes : end])
+        place += len(whole)
     return Log(salt, page_bytes, last, frozenset(found), tuple(names))
