@@ -21,14 +21,14 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (90, 30),
-    "memory": (75, 23),
-    "update": (127, 30),
-    "read": (50, 14),
+    "commit": (88, 30),
+    "memory": (73, 23),
+    "update": (121, 30),
+    "read": (49, 14),
     "open": (105, 29),
-    "put": (116, 29),
-    "put_writes": (104, 29),
-    "get": (31, 10),
+    "put": (113, 29),
+    "put_writes": (101, 29),
+    "get": (30, 10),
 }
 """The most calls of an operation, and the most files that they are in."""
 

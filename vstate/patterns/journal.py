@@ -119,6 +119,9 @@ class _Made(NamedTuple):
     labels: Mapping[str, Label] | None
 
 
+_ADVANCE = attrgetter("advance")
+
+
 @dataclass(slots=True, eq=False)
 class _Call(Generic[I]):
     """A change that a thread wants to land: `plan` makes the new records, or all of them `anew`.
@@ -377,7 +380,7 @@ class Journal(Generic[I]):
         if not series:
             return self.repo.newest(self.branch) == self.head
         if not others:
-            return commit_series(self.repo, [each.advance for each in series], self.guard) != ()
+            return commit_series(self.repo, list(map(_ADVANCE, series)), self.guard) != ()
         (made,) = series
         try:
             self.repo.commit_many([made.own, *others], guard=self.guard)

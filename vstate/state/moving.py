@@ -108,11 +108,12 @@ def refresh(handle: Handle) -> Commit | None:
 
 def go_to_newest(handle: Handle) -> None:
     """Go to the newest commit of the branch that this state is on, wherever HEAD is."""
-    branch = handle.at.branch
+    branch, at = handle.at.branch, handle.at.head
     if branch is None:
         _go_to(handle, handle.repo.refs.head())
     else:
-        _go_to(handle, Head(branch, handle.repo.refs.read(HEADS + branch)))
+        known = None if at is None else at.oid
+        _go_to(handle, Head(branch, handle.repo.refs.read(HEADS + branch, known)))
 
 
 def _go_to(handle: Handle, head: Head) -> None:
