@@ -663,9 +663,8 @@ class Core(Uncopied):
 
     def newest(self, branch: str, known: Commit | None = None) -> Commit | None:
         """The newest commit of a branch, None if there is no such branch; `known` itself, if it is that."""
-        ref, at = HEADS + branch, None if known is None else known.oid
-        if known is None:
-            check_ref_name(branch)
+        ref = HEADS + (check_ref_name(branch) if known is None else branch)
+        at = None if known is None else known.oid
         while (oid := self.refs.read(ref, at)) is not None:
             try:
                 return known if oid is at else self.objects.commit(oid)
