@@ -354,7 +354,7 @@ class Refs:
             elif new is None or (expected is not None and ref.startswith(HEADS)):
                 place = max(place, self._last_move(ref) + 1)
             line, writes[line] = self._reflog_line(ref, expected, new, action, place)
-# As `_value`, without two calls in each commit.
+            # As `_value`, without two calls in each commit.
             writes[REF + ref] = None if new is None else new.hex().encode()
             conditions[REF + ref] = None if expected is None else expected.hex().encode()
             if expected is None:
