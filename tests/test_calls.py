@@ -25,9 +25,9 @@ LIMITS = {
     "memory": (73, 23),
     "update": (121, 30),
     "read": (49, 14),
-    "open": (105, 29),
-    "put": (113, 29),
-    "put_writes": (101, 29),
+    "open": (103, 28),
+    "put": (112, 29),
+    "put_writes": (100, 29),
     "get": (30, 10),
 }
 """The most calls of an operation, and the most files that they are in."""

@@ -197,7 +197,7 @@ class Rooms(StoreWrapper):
     """
 
     def __init__(self, store: KVStore) -> None:
-        super().__init__(store)
+        self._store = store  # `Core` has checked it
         self._has_transactions = store.transactional  # otherwise there are no rooms
         self.known: dict[str, int] = {}
         """By ref, the number of the room where it was last; another dict after each exclusive transaction."""

@@ -148,10 +148,10 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
         about = get_checkpoint_metadata(config, metadata)
         described = self._dump(about)
         dump = cache(lambda channel: self.serde.dumps_typed(values[channel]))
+        of_values = dict(zip(values, map(versions.get, values), strict=True))
 
         def plan(thread: Thread) -> list[Record]:
             self._require(journal, thread, ns, parent)
-            of_values = {channel: versions.get(channel) for channel in values}
             return thread.record(
                 ns, checkpoint["id"], parent, pair, described, of_values, dump, changed=new_versions
             )
@@ -186,8 +186,7 @@ class VstateSaver(Opened, BaseCheckpointSaver[Any]):
             new = [write for write in found if not thread.has_write(ns, id, task_id, write[0])]
             return [writes_record(ns, id, task_path, task_id, new, early=early)] if new else []
 
-        channels = ", ".join(dict.fromkeys([channel for channel, _ in writes]))
-        journal.append(plan, message=summary(f"writes {channels}"))
+        journal.append(plan, message=summary(f"writes {', '.join(dict(writes))}"))
 
     def _require(self, journal: Journal[_Thread], thread: Thread, ns: str, id: str | None) -> bool:
         """Whether a checkpoint is there. Raises NotFound if this saver knew it, and it was deleted."""
