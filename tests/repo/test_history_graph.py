@@ -258,6 +258,28 @@ def test_a_cut_history_leaves_no_copy(small: None) -> None:
     assert repo.fsck().ok
 
 
+@pytest.mark.parametrize("steps", [3, 60, 150])
+def test_a_handle_that_has_rows_in_memory_learns_of_a_cut(small: None, steps: int) -> None:
+    """Its log ends without an error, with each commit once: rows in memory link to others."""
+    store = Memory()
+    repo = Repository(store)
+    for number in range(200):
+        repo.commit("main", set={"n": number}, message=str(number))
+    repo.gc()
+    for back in range(0, 200, 40):
+        handle = Repository(Memory())
+        handle.store.set_many(dict(store.items()))
+        head = handle.resolve("main").oid
+        handle.history.merge_bases(handle.resolve(f"main~{back}").oid, handle.resolve("main~199").oid)
+        log = handle.log("main")
+        found = [next(log) for _ in range(steps)]
+        Repository(handle.store).gc(branch="main", keep_last=20, keep_reflog="0s", grace="0s")
+        found += log
+        assert [commit.message for commit in found[:20]] == [str(number) for number in range(199, 179, -1)]
+        assert len({commit.oid for commit in found}) == len(found)
+        assert found[0].oid == head
+
+
 def test_old_damage_stops_no_commit(small: None) -> None:
     """A commit that would write a row goes on without it if an old commit cannot be read."""
     store = Far(Memory(), atomic=False)

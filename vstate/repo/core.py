@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import dropwhile, islice
+from math import inf
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
@@ -259,7 +260,7 @@ class Core(Uncopied):
         ends = [] if since is None else [self.resolve(since, head=head).oid]
 
         def walk() -> Iterator[Commit]:
-            found = self.history.outside([start], ends, first_parent=first_parent)
+            found = self._outside(start, ends, first_parent)
             if key is not None:
                 found = filter(partial(self._changes_key, key, first_parent), found)
             try:
@@ -270,6 +271,27 @@ class Core(Uncopied):
                 raise
 
         return Log(walk)
+
+    def _outside(self, start: ObjectId, ends: Sequence[ObjectId], first_parent: bool) -> Iterator[Commit]:
+        """As `History.outside`. If gc shortens the history meanwhile, it goes on with what stays."""
+        missing, order = "", inf
+        same: set[ObjectId] = set()  # those of that order that were given
+        while True:
+            try:
+                for commit in self.history.outside([start], ends, first_parent=first_parent):
+                    if commit.order < order:
+                        order, same = commit.order, set()
+                    elif commit.order > order or commit.oid in same:
+                        continue
+                    same.add(commit.oid)
+                    yield commit
+                return
+            except CorruptObject as error:
+                # Links in memory may lead to commits that were removed long ago.
+                if error.id == missing:
+                    raise
+                missing = error.id
+                self.history.reload()
 
     def _changes_key(self, key: str, first_parent: bool, commit: Commit) -> bool:
         changes = partial(self.history.changes_key, commit, key, first_parent=first_parent)
