@@ -19,6 +19,7 @@ from vstate.kv.base import KVStore, room_prefix, split_room
 from vstate.kv.disk import Disk
 from vstate.kv.memory import Memory
 from vstate.objects.commit import Commit
+from vstate.repo.clone import clone
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.repo.rooms import Room, entry, mark_of, new_room, room_in
@@ -55,6 +56,19 @@ def room_of(repo: Repository, branch: str) -> int:
     """The number of the room of a branch."""
     assert repo.rooms is not None
     return repo.rooms.room_of(HEADS + branch)
+
+
+def test_head_is_whole_on_a_branch_of_a_room(store: KVStore) -> None:
+    """fsck finds its branch, in the store and in a clone."""
+    repo = Repository(store)
+    for branch in ("a", "b"):
+        commit(repo, branch, n=branch)
+    Versioned(store).switch("b")
+    assert repo.fsck().ok
+    copy = Memory()
+    clone(store, copy)
+    assert Repository(copy).fsck().ok
+    assert Repository(copy).refs.head().branch == "b"
 
 
 def in_rooms(store: KVStore) -> dict[str, list[str]]:

@@ -228,11 +228,15 @@ class Metadata:
         """Check that the branch of HEAD exists. It may have no commit yet, unless HEAD's reflog names one."""
         if fault := _name_fault(branch):
             self._break(HEAD, fault)
-        elif HEADS + branch not in self.rows and self.salvage.row(REF + HEADS + branch) is None:
+        elif HEADS + branch not in self.rows and not self._is_there(HEADS + branch):
             newest = max(self.salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
             line = None if newest is None else self._line(newest, self.salvage.row(newest))
             if isinstance(line, ReflogEntry) and line.commits:
                 self._break(HEAD, f"it is on branch {branch!r}, which does not exist")
+
+    def _is_there(self, ref: str) -> bool:
+        """Whether a ref has a row, here or in a room."""
+        return any(self.salvage.row(start + ref) is not None for start in (REF, ROOM_OF))
 
     # The reflog
 
