@@ -468,12 +468,12 @@ class CorruptStore(StorageError):
 class UnsupportedFormat(StorageError):
     """The store was written by a newer vstate, or by one of before the first release."""
 
-    def __init__(self, found: str, supported: int, *, is_older: bool = False) -> None:
+    def __init__(self, found: str, supported: int, *, is_released: bool = True) -> None:
         super().__init__(
-            f"the store has format {found}, and this vstate reads {supported} only: export it with the "
-            "vstate that wrote it (vstate export), and import the file with this one"
-            if is_older
-            else f"the store has format {found}, this vstate reads up to {supported}; upgrade it: {UPGRADE}"
+            f"the store has format {found}, this vstate reads up to {supported}; upgrade it: {UPGRADE}"
+            if is_released
+            else f"the store has format {found} of before the first release: only the vstate that wrote it "
+            "can read it"
         )
         self.found = found
         self.supported = supported

@@ -339,9 +339,11 @@ def test_the_database_of_another_program(directory: Path) -> None:
     assert (directory / "vstate.db").read_bytes() == before
 
 
-@pytest.mark.parametrize(("form", "advice"), [(1, "export it"), (3, "export it"), (99, "upgrade")])
+@pytest.mark.parametrize(
+    ("form", "advice"), [(1, "before the first release"), (3, "before the first release"), (99, "upgrade")]
+)
 def test_another_format_is_refused(directory: Path, form: int, advice: str) -> None:
-    """A file of a later version asks for an upgrade, one of an earlier version for an export."""
+    """A file of a later version asks for an upgrade, one of before the first release is refused."""
     Disk(directory).close()
     _sql(directory, f"PRAGMA user_version={form}")
     with pytest.raises(UnsupportedFormat, match=f"{form} .*{advice}"):

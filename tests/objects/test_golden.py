@@ -365,7 +365,7 @@ def test_what_a_store_holds() -> None:
             *("r/newest/ff99f3a6a1/main", "r/with/bade0746/main"),
         ]
     )
-    assert store.get("format") == b"5"
+    assert store.get("format") == b"vstate 1"
     assert store.get("r/heads/main") == commit.id.encode()
 
 

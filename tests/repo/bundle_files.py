@@ -194,7 +194,6 @@ def bundle_of(store: KVStore, branch: str, *more: Object, **fields: object) -> b
         objects.append(Object(kind, repo.objects.read(kind, bytes.fromhex(key[2:]))))
     objects += more
     header = {
-        "format": 5,
         "refs": [[f"heads/{branch}", bytes.fromhex(refs_of(store)[f"heads/{branch}"])]],
         "prerequisites": [],
         "shallow": [],

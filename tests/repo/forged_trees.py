@@ -28,7 +28,7 @@ def node(store: KVStore, height: int, keys: list[str], items: list[bytes], *more
 
 
 def put_on(store: KVStore, branch: str, oid: ObjectId) -> None:
-    store.set("format", b"5")
+    store.set("format", b"vstate 1")
     refs = Repository(store).refs
     refs.compare_and_swap(f"heads/{branch}", expected=refs.read(f"heads/{branch}"), new=oid, action="put")
 

@@ -19,7 +19,7 @@ from vstate.errors import (
 )
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
-from vstate.repo.core import FORMAT
+from vstate.repo.core import STAMP
 from vstate.repo.names.refs import Refs, check_ref_name, quote_ref, unquote_ref
 from vstate.testing import Faulty
 
@@ -159,11 +159,13 @@ def test_the_reflog_of_a_name_is_its_own() -> None:
         ("format", b"next", CorruptStore, "format"),
         ("format", b"", CorruptStore, "format"),
         ("format", b"\xff", CorruptStore, "format"),
-        ("format", b"4", UnsupportedFormat, "export it"),
-        ("format", b"6", UnsupportedFormat, "upgrade"),
-        ("format", b"99", UnsupportedFormat, "upgrade"),
-        ("format", b"9" * 5000, UnsupportedFormat, "upgrade"),
-        ("format", b"06", UnsupportedFormat, "upgrade"),
+        ("format", b"1", UnsupportedFormat, "before the first release"),
+        ("format", b"5", UnsupportedFormat, "before the first release"),
+        ("format", b"vstate 2", UnsupportedFormat, "upgrade"),
+        ("format", b"vstate 99", UnsupportedFormat, "upgrade"),
+        ("format", b"vstate 01", CorruptStore, "format"),
+        ("format", b"vstate " + b"9" * 5000, CorruptStore, "format"),
+        ("format", b"vstate 1\n", CorruptStore, "format"),
     ],
 )
 def test_stores_that_are_damaged_or_of_another_format(
@@ -181,7 +183,7 @@ def test_a_store_says_its_format_from_the_first_commit_on() -> None:
     state = Versioned()
     assert state.store.get("format") is None
     save(state, k=1)
-    assert state.store.get("format") == str(FORMAT).encode()
+    assert state.store.get("format") == STAMP
 
 
 def make() -> tuple[Versioned, Repository]:

@@ -121,7 +121,7 @@ def test_a_lost_commit_ends_the_history_there(filled: Mapping[str, bytes]) -> No
     with pytest.raises(NotFound, match="cut"):
         repo.resolve("main~3")
     assert repo.resolve("v1").message == "first"
-    assert store.get("format") == b"5"
+    assert store.get("format") == b"vstate 1"
     repo.gc()
     check = Repository(store).fsck()
     assert check.ok

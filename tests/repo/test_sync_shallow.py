@@ -54,7 +54,7 @@ def test_what_only_the_reflog_there_leads_to_is_not_cut_off() -> None:
     push(shallow, store, force=True)
     assert length(store) == 7
     assert not list(store.keys("shallow/"))
-    assert store.get("format") == b"5"
+    assert store.get("format") == b"vstate 1"
     Repository(store).gc()
     assert Repository(store).resolve(f"{head.id}~5").message == "c0"
     Repository(store).gc(keep_reflog="0")

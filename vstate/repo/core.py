@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,7 +12,7 @@ from itertools import dropwhile, islice
 from math import inf
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 from weakref import WeakMethod
 
 from vstate.arguments import check_count, check_flag, check_limit, check_several, check_text
@@ -76,10 +77,12 @@ from vstate.values.entry import (
 )
 from vstate.values.inspection import inspect_value
 
-FORMAT = 5
+FORMAT = 1
 """The format that this version reads and writes."""
-
 FORMAT_KEY = "format"
+STAMP: Final = f"vstate {FORMAT}".encode()
+"""The row of a store of this format. Before the first release it was a number alone."""
+_a_format = re.compile(rb"(vstate )?([1-9][0-9]{0,7})\Z").match
 
 TRACE = "trace"
 """In a commit's info: the id of the trace that the commit was made in."""
@@ -187,13 +190,13 @@ class Core(Uncopied):
                     f"Encrypted(store, key), or as encrypted:{self.store.location}?key_file=PATH"
                 )
             return False
-        if not stamp.isdigit():
+        if stamp == STAMP:
+            return True
+        found = _a_format(stamp)
+        if found is None:
             reason = f"its format is no number but {stamp[:20]!r}"
             raise CorruptStore(self.store.location, reason, repairable=True)
-        if stamp != str(FORMAT).encode():
-            is_older = len(stamp) < 9 and int(stamp) < FORMAT
-            raise UnsupportedFormat(stamp[:20].decode("ascii", "replace"), FORMAT, is_older=is_older)
-        return True
+        raise UnsupportedFormat(found[2].decode(), FORMAT, is_released=found[1] is not None)
 
     @cached_property
     def history(self) -> History:
@@ -213,7 +216,7 @@ class Core(Uncopied):
     def stamp(self) -> None:
         """Write the format into a new store, so that programs of another format refuse it."""
         while not self._is_stamped:
-            stamped = self.store.compare_and_swap(FORMAT_KEY, None, str(FORMAT).encode())
+            stamped = self.store.compare_and_swap(FORMAT_KEY, None, STAMP)
             self._is_stamped = stamped or self._has_format()
 
     def require_trusted(self, commit: Commit) -> None:
@@ -601,7 +604,7 @@ class Core(Uncopied):
 
         With a `copy` of the room, it is over the copy.
         """
-        stamp = str(FORMAT).encode() if self._is_stamped or copy is not None else None
+        stamp = STAMP if self._is_stamped or copy is not None else None
         store = copy or (Room(self.store, number) if number else self.store)
         return Core(store, self.security, stamp=stamp, all_rooms=False)
 

@@ -282,7 +282,8 @@ class Database:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application == APPLICATION_ID:
             if version != FORMAT:
-                raise UnsupportedFormat(f"{version} (of its SQLite file)", FORMAT, is_older=version < FORMAT)
+                found = f"{version} (of its SQLite file)"
+                raise UnsupportedFormat(found, FORMAT, is_released=version > FORMAT)
             return
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         # Read again, after the tables: another process may have just made the store.

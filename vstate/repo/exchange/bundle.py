@@ -24,6 +24,7 @@ from vstate.repo.objects import longest
 
 MAGIC = b"vstate bundle\n"
 NUMBER = 1
+"""The format of the store whose objects it has."""
 END = bytes(4)
 TRAILER_BYTES = 32
 
@@ -48,12 +49,11 @@ File = Path | BinaryIO
 class Header:
     """The contents of a bundle.
 
-    `format` is the format that a store with these commits needs. `refs` have full names, such as
-    `heads/main`. `prerequisites` are commits that the reader must have. `shallow` are commits whose history
-    was cut off, with the parents that are left. `size` is the number of bytes of all bodies.
+    `refs` have full names, such as `heads/main`. `prerequisites` are commits that the reader must have.
+    `shallow` are commits whose history was cut off, with the parents that are left. `size` is the number of
+    bytes of all bodies.
     """
 
-    format: int
     refs: Mapping[str, ObjectId]
     prerequisites: Sequence[ObjectId]
     shallow: Mapping[ObjectId, Sequence[ObjectId]]
@@ -70,7 +70,6 @@ class Header:
         shallow = sorted((bytes(oid), [bytes(p) for p in left]) for oid, left in self.shallow.items())
         return encode(
             [
-                self.format,
                 sorted([name, oid] for name, oid in self.refs.items()),
                 sorted(self.prerequisites),
                 [list(item) for item in shallow],
@@ -83,17 +82,16 @@ class Header:
     def decode(cls, data: bytes) -> Header:
         """The header that these bytes encode; ValueError if they encode none."""
         try:
-            needed, refs, prerequisites, shallow, counts, size = decode(data)
+            refs, prerequisites, shallow, counts, size = decode(data)
             header = cls(
-                format=needed,
                 refs={_name(name): _id(oid) for name, oid in refs},
                 prerequisites=[_id(oid) for oid in prerequisites],
                 shallow={_id(oid): [_id(parent) for parent in left] for oid, left in shallow},
                 counts=dict(zip(_COUNTED, counts, strict=True)),
                 size=size,
             )
-            numbers = (needed, size, *counts)
-            if any(type(number) is not int or number < 0 for number in numbers) or needed < 1:
+            numbers = (size, *counts)
+            if any(type(number) is not int or number < 0 for number in numbers):
                 raise ValueError("a header with bad numbers")
             if header.encode() != data:
                 raise ValueError("a header that is not canonical")

@@ -17,7 +17,7 @@ from vstate.kv.base import batches_by_bytes
 from vstate.kv.files import replacing
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
-from vstate.repo.core import FORMAT, Core, Revision
+from vstate.repo.core import Core, Revision
 from vstate.repo.exchange.bundle import (
     FRAME_BYTES,
     FRAME_OBJECTS,
@@ -57,7 +57,6 @@ def export(
             plan = _Plan(repo, progress)
             plan.collect(refs.values(), known)
             header = Header(
-                format=FORMAT,
                 refs=refs,
                 prerequisites=sorted(set(known)),
                 shallow=plan.shallow,

@@ -13,11 +13,11 @@ from itertools import chain
 from operator import attrgetter
 from typing import BinaryIO
 
-from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
+from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.kv.base import OBJECT_PREFIX, batches, batches_by_bytes
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, NewObjects, ObjectId
-from vstate.repo.core import FORMAT, Core
+from vstate.repo.core import Core
 from vstate.repo.exchange.bundle import FRAME_BYTES, Bundle, BundleRef, BundleReport, File, Outcome
 from vstate.repo.exchange.difference import (
     Difference,
@@ -123,9 +123,6 @@ class _Import:
 
     def run(self) -> None:
         """Import everything."""
-        if self._header.format != FORMAT:
-            is_older = self._header.format < FORMAT
-            raise UnsupportedFormat(str(self._header.format), FORMAT, is_older=is_older)
         wanted = {self._renamed(name): oid for name, oid in self._header.refs.items()}
         while not self._try(wanted, mark_of(self._repo.store)):
             pass

@@ -13,7 +13,7 @@ from vstate.kv.prefixed import RESERVED
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.repo import graph, sweeps
-from vstate.repo.core import FORMAT, FORMAT_KEY
+from vstate.repo.core import FORMAT_KEY, STAMP
 from vstate.repo.history import SHALLOW, parse_shallow_row
 from vstate.repo.names import refs, remotes
 from vstate.repo.names.refs import (
@@ -278,11 +278,9 @@ class Metadata:
         row = self.salvage.row(FORMAT_KEY)
         if isinstance(row, Unreadable):
             self._found(Damage(FORMAT_KEY, "format", row.reason))
-        elif row != str(FORMAT).encode() and (row is not None or self.rows):
-            says = (
-                f"says that it has format {row[:20].decode('ascii', 'replace')}" if row else "names no format"
-            )
-            reason = f"the store {says}; it has format {FORMAT}"
+        elif row != STAMP and (row is not None or self.rows):
+            says = f"says that its format is {row[:20]!r}" if row else "names no format"
+            reason = f"the store {says}; it is {STAMP!r}"
             self._found(Damage(FORMAT_KEY, "format", reason, readable=True))
 
 

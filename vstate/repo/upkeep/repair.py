@@ -13,7 +13,7 @@ from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
-from vstate.repo.core import FORMAT, FORMAT_KEY, Core
+from vstate.repo.core import FORMAT_KEY, STAMP, Core
 from vstate.repo.history import shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS
@@ -86,11 +86,11 @@ class Plan:
             text = f"moved {key} aside, which cannot be decoded, to {DAMAGED}{key}"
             yield Step(text, partial(self._replace, key, row, {key: None}, DAMAGED + key))
         if any(damage.id == FORMAT_KEY for damage in self._found.damage):
-            writes = {FORMAT_KEY: str(FORMAT).encode()}
+            writes = {FORMAT_KEY: STAMP}
             work = partial(
                 self._replace, FORMAT_KEY, self._salvage.row(FORMAT_KEY), writes, DAMAGED + FORMAT_KEY
             )
-            yield Step(f"wrote the format of the store, {FORMAT}", work)
+            yield Step(f"wrote the format of the store, {STAMP.decode()}", work)
 
     def _forget_healed(self) -> Iterator[Step]:
         over = []
