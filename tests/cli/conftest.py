@@ -127,7 +127,7 @@ def empty(tmp_path: Path) -> Command:
     """The command, on a store without commits."""
     directory = tmp_path / "empty"
     with Disk(directory) as disk:
-        disk.set("format", b"5")
+        disk.set("format", b"vstate 1")
     return Command(directory)
 
 

@@ -82,7 +82,7 @@ def test_stores_that_cannot_be(tmp_path):
 def test_a_newer_format_and_a_store_that_was_removed(vstate, store):
     """The message for the first advises an upgrade; the second is the same error as no store."""
     with Disk(store) as disk:
-        disk.set("format", b"99")
+        disk.set("format", b"vstate 99")
     assert vstate.fails("log").startswith("the store has format 99, this vstate reads up to ")
     shutil.rmtree(store)
     assert vstate.fails("log").startswith("no store at ")

@@ -81,7 +81,7 @@ def test_a_repository_opens_without_a_write(behind: Memory) -> None:
     program.
     """
     stamped = Memory()
-    stamped.set("format", b"5")
+    stamped.set("format", b"vstate 1")
     for memory in (Memory(), stamped):
         inner = Faulty(memory)
         repo = Repository(ReadOnlyStore(inner))

@@ -68,7 +68,7 @@ def test_every_commit_is_signed(key: SigningKey, tmp_path: Path) -> None:
     commits = list(Versioned(store).log())
     assert len(commits) == 10
     assert {signer_of(commit) for commit in commits} == {key.public}
-    assert store.get("format") == b"5"
+    assert store.get("format") == b"vstate 1"
 
 
 def test_a_trusted_store_is_read_and_written(key: SigningKey) -> None:

@@ -126,7 +126,8 @@ def _start_of(key: str) -> str:
 
 def _note(notes: dict[str, int], name: str, number: int) -> None:
     if len(notes) >= _MOST_KNOWN:
-        notes.clear()
+        for old in [*notes][: _MOST_KNOWN // 2]:  # of a walk through many rooms, the others are still needed
+            notes.pop(old, None)
     notes[name] = number
 
 
