@@ -354,14 +354,15 @@ class Database:
         most. Each step is a transaction, and others write between two steps.
         """
         backoff = Backoff(_RELEASE_PAUSE, _RELEASE_PAUSE, seconds=seconds)
-        while connection.execute("PRAGMA freelist_count").fetchone() != (0,):
+        free = "PRAGMA freelist_count"
+        while connection.execute(free).fetchone() != (0,):
             try:
                 # execute() would end after one page, because the statement has no columns.
                 connection.executescript(f"PRAGMA incremental_vacuum({RELEASED_PAGES})")
             except sqlite3.OperationalError as error:
                 if result_code(error) != sqlite3.SQLITE_BUSY:
                     raise
-            if not backoff.pause():
+            if connection.execute(free).fetchone() != (0,) and not backoff.pause():
                 break
         # The file gets shorter when the log is copied into it, which a long read leaves to others.
         backoff = Backoff(_RELEASE_PAUSE, _RELEASE_PAUSE, seconds=_LONGEST_READ)

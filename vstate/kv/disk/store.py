@@ -518,9 +518,7 @@ class Disk(TransactionalStore):
 
     def _prune(self, until: float) -> None:
         """Cut the values of deleted objects out of their packs, some packs in each transaction."""
-        with self._long_work(writing=False) as (_, connection):
-            freed = [pack for (pack,) in connection.execute(packs.FREED)]
-        for some in batches(freed, PACKS_CUT):
+        for some in batches([pack for (pack,) in self._query(packs.FREED, ())], PACKS_CUT):
             self._write(Write(partial(self._cut, some)))
             if time.monotonic() > until:
                 break
