@@ -21,13 +21,13 @@ from vstate import Disk, Versioned
 ROOT = Path(vstate.__file__).parent
 
 LIMITS = {
-    "commit": (88, 30),
-    "memory": (73, 23),
-    "update": (121, 30),
+    "commit": (87, 29),
+    "memory": (72, 22),
+    "update": (120, 29),
     "read": (49, 14),
     "open": (103, 28),
-    "put": (112, 29),
-    "put_writes": (100, 29),
+    "put": (110, 28),
+    "put_writes": (99, 28),
     "get": (30, 10),
 }
 """The most calls of an operation, and the most files that they are in."""

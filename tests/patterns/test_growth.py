@@ -24,7 +24,7 @@ class Value:
 
     def set(self, data: bytes) -> int:
         """Keep the value, check that it comes back, and return how many bytes the heap got."""
-        grown, new = grow(data, len(self.heap), self.before)
+        grown, new = grow(data, self.heap.end, self.before)
         self.heap.add(new)
         assert self.heap.value(grown) == data
         assert grown.length == len(data)

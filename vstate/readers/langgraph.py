@@ -48,7 +48,7 @@ class _Parts:
         self.sent: dict[tuple[str, str], list[str]] = {}
         parts = stored.values(JOURNAL, _part)
         for (key, _), part in zip(stored.entries(JOURNAL), parts, strict=True):
-            if key != f"{JOURNAL}{len(self.heap):012}":
+            if key != f"{JOURNAL}{self.heap.end:012}":
                 raise InvalidInput(NOT_JOINED.format(key))
             self._threads.append(part.thread)
             if part.added:
@@ -94,7 +94,7 @@ def _part(records: Iterable[Record]) -> _Part:
     thread = Thread()
     for record in records:
         thread.add(record)
-    return _Part(thread, thread.heap.value(Grown(b"", (0, len(thread.heap)))))
+    return _Part(thread, thread.heap.value(Grown(b"", (0, thread.heap.end))))
 
 
 def _parts_of(stored: Stored) -> _Parts:

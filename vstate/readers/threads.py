@@ -208,7 +208,7 @@ class Thread:
         values: dict[str, Any] = dict.fromkeys(versions)  # in the order of the channels
         lasts: dict[str, tuple[Grown, bytes] | None] = {}
         pieces: list[Record] = []
-        size = len(self.heap)
+        size = self.heap.end
         for channel, version in versions.items():
             old = olds.get(channel)
             if old and known and old.version == version and channel not in changed:
@@ -260,7 +260,7 @@ class Thread:
         copy, records = Thread(), list[Record]()
         if onto is not None:
             onto.require_whole()
-            copy.heap, copy._newest = Heap(len(onto.heap)), {**onto._newest}
+            copy.heap, copy._newest = Heap(onto.heap.end), {**onto._newest}
             copy._writes = {key: {**own} for key, own in onto._writes.items()}
             copy._awaited = {*onto._awaited}
         for saved in sorted(kept, key=lambda saved: saved.id):

@@ -76,17 +76,15 @@ class Heap:
         """The heap from this position on."""
         self._parts: list[bytes] = []
         self._starts: list[int] = []
-        self._end = start
-
-    def __len__(self) -> int:
-        return self._end
+        self.end = start
+        """The position behind the last byte."""
 
     def add(self, data: bytes) -> None:
         """Put bytes at the end of the heap."""
         if data:
-            self._starts.append(self._end)
+            self._starts.append(self.end)
             self._parts.append(data)
-            self._end += len(data)
+            self.end += len(data)
 
     def fill(self, start: int, data: bytes) -> None:
         """Put bytes at their position before the beginning."""
